@@ -1,0 +1,167 @@
+"""Factor sets and the ladder that decides which set a sequence is rotated with.
+
+A LongRoPE model has one list of rescale factors per length (LongRoPE, arXiv:2402.13753, section 3.2). This module holds
+the plain data and the one rule; it reads no files and imports no engine.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+class FactorError(ValueError):
+    """A factor file, list or ladder that cannot be served; the message names the field and the value."""
+
+
+@dataclass(frozen=True)
+class FactorSet:
+    """The rotary factors for sequences of one range of lengths.
+
+    Attributes:
+        name: What requests, headers and metrics call this set.
+        max_length: The longest sequence, in tokens, that this set rotates.
+        factors: One divisor per rotary frequency; frequency i is ``1 / (factors[i] * theta ** (2 * i / rotary_dim))``.
+        scale: What cos and sin are multiplied by (the attention factor).
+        start_tokens: Positions below it keep the unscaled angles, i.e. factor 1 (the paper's n-hat).
+    """
+
+    name: str
+    max_length: int
+    factors: tuple[float, ...]
+    scale: float = 1.0
+    start_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class FactorLadder:
+    """Factor sets in order of length; a sequence of n tokens uses the first with ``n <= max_length``.
+
+    Raises:
+        FactorError: from :meth:`checked` when the sets do not form a ladder.
+    """
+
+    sets: tuple[FactorSet, ...]
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence, in tokens, that the ladder rotates."""
+        return self.sets[-1].max_length
+
+    @property
+    def rotary_dim(self) -> int:
+        """Rotated values per head: two per factor."""
+        return 2 * len(self.sets[0].factors)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(s.name for s in self.sets)
+
+    def index_for(self, num_tokens: int) -> int:
+        """Index of the set that rotates a sequence of ``num_tokens`` tokens.
+
+        Raises:
+            FactorError: when the sequence is longer than the ladder.
+        """
+        for index, factor_set in enumerate(self.sets):
+            if num_tokens <= factor_set.max_length:
+                return index
+        raise FactorError(
+            f"a sequence of {num_tokens} tokens is longer than the factor ladder's end, {self.max_length} tokens"
+        )
+
+    def index_of(self, name: str) -> int:
+        """Index of the set called ``name``.
+
+        Raises:
+            FactorError: when no set has that name.
+        """
+        if name not in self.names:
+            raise FactorError(f"unknown factor set {name!r}; this server has {', '.join(map(repr, self.names))}")
+        return self.names.index(name)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The ladder as plain JSON values, the inverse of :meth:`checked`."""
+        return [asdict(s) | {"factors": list(s.factors)} for s in self.sets]
+
+    @classmethod
+    def checked(cls, sets: Sequence[Mapping[str, Any]]) -> "FactorLadder":
+        """Build a ladder from plain values and check everything a server relies on.
+
+        Args:
+            sets: One mapping per set, with the fields of :class:`FactorSet`.
+
+        Raises:
+            FactorError: naming the field, the value and what is allowed.
+        """
+        if not isinstance(sets, list | tuple) or not sets:
+            raise FactorError("sets: must be a list of at least one factor set")
+        ladder = cls(tuple(_checked_set(index, values) for index, values in enumerate(sets)))
+        for index, (before, after) in enumerate(zip(ladder.sets, ladder.sets[1:], strict=False), start=1):
+            if after.max_length <= before.max_length:
+                raise FactorError(
+                    f"sets[{index}].max_length: {after.max_length} does not exceed the {before.max_length} of the set "
+                    "before it; sets must be listed by increasing length"
+                )
+            if len(after.factors) != len(before.factors):
+                raise FactorError(
+                    f"sets[{index}].factors: {len(after.factors)} factors, but sets[0] has {len(ladder.sets[0].factors)}"
+                )
+        if len(set(ladder.names)) != len(ladder.sets):
+            raise FactorError(f"sets: names must differ, found {', '.join(map(repr, ladder.names))}")
+        return ladder
+
+
+NAME_CHARACTERS = "letters, digits, '.', '_' and '-'"
+
+
+def _checked_set(index: int, values: Mapping[str, Any]) -> FactorSet:
+    where = f"sets[{index}]"
+    if not isinstance(values, Mapping):
+        raise FactorError(f"{where}: must be an object, found {values!r}")
+    known = set(FactorSet.__dataclass_fields__)
+    if unknown := sorted(set(values) - known):
+        raise FactorError(f"{where}.{unknown[0]}: unknown field; allowed are {', '.join(sorted(known))}")
+    for field in ("name", "max_length", "factors"):
+        if field not in values:
+            raise FactorError(f"{where}.{field}: missing")
+    name = values["name"]
+    if not isinstance(name, str) or not name or not all(c.isascii() and (c.isalnum() or c in "._-") for c in name):
+        raise FactorError(f"{where}.name: {name!r} must be a non-empty string of {NAME_CHARACTERS}")
+    if len(name) > 64:
+        raise FactorError(f"{where}.name: {len(name)} characters, at most 64 are allowed")
+    max_length = _whole(f"{where}.max_length", values["max_length"], minimum=1)
+    start_tokens = _whole(f"{where}.start_tokens", values.get("start_tokens", 0), minimum=0)
+    factors = values["factors"]
+    if not isinstance(factors, list | tuple) or not factors:
+        raise FactorError(f"{where}.factors: must be a list of at least one number, found {_short(factors)}")
+    return FactorSet(
+        name=name,
+        max_length=max_length,
+        factors=tuple(_positive(f"{where}.factors[{i}]", factor) for i, factor in enumerate(factors)),
+        scale=_positive(f"{where}.scale", values.get("scale", 1.0)),
+        start_tokens=start_tokens,
+    )
+
+
+def _whole(field: str, value: Any, minimum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**31:
+        raise FactorError(f"{field}: {_short(value)} must be a whole number from {minimum} to {2**31 - 1}")
+    return value
+
+
+def _positive(field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise FactorError(f"{field}: {_short(value)} must be a number")
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise FactorError(f"{field}: {_short(value)} is too large") from error
+    if not math.isfinite(number) or number <= 0:
+        raise FactorError(f"{field}: {number!r} must be finite and greater than 0")
+    return number
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

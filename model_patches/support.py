@@ -1,0 +1,89 @@
+"""Models and features that cannot be rotated per request, refused before the engine starts, with the reason."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.model_patches.settings import UnsupportedError
+
+# Speculators that read earlier tokens only; every other one has rotary layers of its own.
+DRAFTLESS_SPECULATORS = ("ngram", "suffix")
+
+
+def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
+    """Refuse a model whose rotary embedding a ladder cannot replace.
+
+    Args:
+        hf_config: The model's text config as a dict.
+        ladder: The ladder to put on it.
+
+    Returns:
+        The model's rotary base.
+
+    Raises:
+        UnsupportedError: with the config field, its value and the reason.
+    """
+    rope = rope_parameters(hf_config)
+    if any(rope.get(key) or hf_config.get(key) for key in ("mrope_section", "xdrope_section", "mrope_interleaved")):
+        raise UnsupportedError("rope_parameters.mrope_section: M-RoPE has several positions per token; a ladder needs one")
+    if hf_config.get("kv_lora_rank"):
+        raise UnsupportedError(
+            f"kv_lora_rank: {hf_config['kv_lora_rank']}: multi-head latent attention reads cos and sin by itself"
+        )
+    if hf_config.get("dual_chunk_attention_config"):
+        raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")
+    if hf_config.get("attn_temperature_tuning"):
+        raise UnsupportedError("attn_temperature_tuning: attention is scaled by raw positions (Llama 4)")
+    if rope.get("use_fope"):
+        raise UnsupportedError("rope_parameters.use_fope: Fourier position embeddings learn their own angles")
+    theta = rope.get("rope_theta")
+    if theta is None:
+        raise UnsupportedError("rope_theta: missing; the model has no rotary position embedding that a ladder could scale")
+    if isinstance(theta, bool) or not isinstance(theta, int | float) or not theta > 0:
+        raise UnsupportedError(f"rope_theta: {theta!r} must be a number greater than 0")
+    if (expected := _rotary_dim(hf_config, rope)) is not None and expected != ladder.rotary_dim:
+        raise UnsupportedError(
+            f"factors: each set has {ladder.rotary_dim // 2} factors, but the model rotates {expected} of its head's "
+            f"values and needs {expected // 2}"
+        )
+    return float(theta)
+
+
+def check_features(engine_args: Any) -> None:
+    """Refuse engine features that would rotate wrongly.
+
+    Args:
+        engine_args: ``vllm.EngineArgs`` or the namespace that ``vllm serve``'s parser makes.
+
+    Raises:
+        UnsupportedError: with the flag, its value and the reason.
+    """
+    speculative = engine_args.speculative_config or {}
+    method = speculative.get("method") or ("draft_model" if speculative.get("model") else None)
+    if speculative and method not in DRAFTLESS_SPECULATORS:
+        raise UnsupportedError(
+            f"speculative_config.method: {method!r} drafts with rotary layers of its own, which the ladder does not reach; "
+            f"allowed are {', '.join(DRAFTLESS_SPECULATORS)}"
+        )
+    if engine_args.model_impl == "transformers":
+        raise UnsupportedError("model_impl: 'transformers' rotates inside Hugging Face's code; allowed are auto and vllm")
+    if engine_args.kv_transfer_config:
+        raise UnsupportedError(
+            "kv_transfer_config: a KV connector may store keys by tokens alone, without the factor set that rotated them"
+        )
+    if engine_args.enable_dbo:
+        raise UnsupportedError("enable_dbo: dual batch overlap is not verified with a factor ladder")
+    if callable(engine_args.hf_overrides):
+        raise UnsupportedError("hf_overrides: must be a dict; the ladder adds its own fields to it")
+
+
+def _rotary_dim(hf_config: Mapping[str, Any], rope: Mapping[str, Any]) -> int | None:
+    """Rotated values per head, or None where the config does not say (the rotary module then checks)."""
+    head_dim = hf_config.get("head_dim")
+    if head_dim is None:
+        hidden, heads = hf_config.get("hidden_size"), hf_config.get("num_attention_heads")
+        if not isinstance(hidden, int) or not isinstance(heads, int):
+            return None
+        head_dim = hidden // heads
+    return rope.get("rope_dim") or int(head_dim * (rope.get("partial_rotary_factor") or 1.0))

@@ -1,0 +1,72 @@
+"""Tiny random checkpoints, made by transformers, that the engine and the reference both load."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedModel
+
+VOCAB = 384
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 128,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "initializer_range": 0.3,
+}
+
+
+def factors(pairs: int, smallest: float, largest: float) -> list[float]:
+    """Geometric factors from ``smallest`` at the highest frequency to ``largest`` at the lowest."""
+    return [smallest * (largest / smallest) ** (i / max(pairs - 1, 1)) for i in range(pairs)]
+
+
+def phi3(folder: Path, *, window: int = 64, maximum: int = 512, seed: int = 0, **changes: Any) -> Path:
+    """A Phi-3 with a two-set ladder whose limit is ``window``; ``changes`` go into the config."""
+    shape = SHAPE | changes
+    head = shape["hidden_size"] // shape["num_attention_heads"]
+    rotary = int(head * shape.pop("partial_rotary_factor", 1.0))
+    rope: dict[str, Any] = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": factors(rotary // 2, 1.0, 1.3),
+        "long_factor": factors(rotary // 2, 1.1, 9.0),
+        "original_max_position_embeddings": window,
+    }
+    if rotary != head:
+        rope["partial_rotary_factor"] = rotary / head
+    rope |= shape.pop("rope", {})
+    config = Phi3Config(
+        max_position_embeddings=maximum, original_max_position_embeddings=window, rope_parameters=rope, **shape
+    )
+    return save(Phi3ForCausalLM, config, folder, seed)
+
+
+def llama(folder: Path, *, maximum: int = 64, seed: int = 0, **changes: Any) -> Path:
+    """A Llama with plain RoPE, for ladders from a factor file."""
+    config = LlamaConfig(max_position_embeddings=maximum, **(SHAPE | changes))
+    return save(LlamaForCausalLM, config, folder, seed)
+
+
+def save(cls: type[PreTrainedModel], config: Any, folder: Path, seed: int) -> Path:
+    torch.manual_seed(seed)
+    model = cls(config).float().eval()
+    # Spread attention out: with transformers' small weights it is uniform, and rotation would not show in the tokens.
+    for name, weight in model.named_parameters():
+        if "norm" not in name and weight.dim() == 2:
+            torch.nn.init.normal_(weight, std=1.6 / math.sqrt(weight.shape[1]))
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    return folder
+
+
+def ladder_file(path: Path, sets: list[dict[str, Any]]) -> Path:
+    path.write_text(json.dumps({"format": "ropeswitch-factors/1", "sets": sets}))
+    return path

@@ -1,0 +1,90 @@
+"""What is right: Hugging Face at batch 1, the whole sequence computed again, without a cache, for every token."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+
+# Where the reference's two best tokens are closer than this, either counts (in log-probability).
+TIE = 1e-3
+
+
+@dataclass
+class Reference:
+    """A model and, optionally, the ladder whose frequencies are forced on it.
+
+    Without a ladder the model's own code decides (Phi-3's ``longrope`` rule); with one, the inverse frequencies of the set
+    for the sequence's length are written into its rotary module before every forward.
+    """
+
+    model: torch.nn.Module
+    ladder: FactorLadder | None = None
+    forced: str | None = None
+    _cache: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: Path, ladder: FactorLadder | None = None, forced: str | None = None) -> "Reference":
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        return cls(model, ladder, forced)
+
+    def log_probs(self, tokens: list[int]) -> torch.Tensor:
+        """Log-probabilities of every next token, ``[len(tokens), vocabulary]``, of one whole forward."""
+        key = tuple(tokens)
+        if key not in self._cache:
+            with torch.no_grad(), self._angles(len(tokens)):
+                logits = self.model(torch.tensor([tokens]), use_cache=False).logits[0]
+            self._cache[key] = logits.log_softmax(-1)
+        return self._cache[key]
+
+    def _angles(self, length: int) -> "ForcedAngles":
+        if self.ladder is None:
+            return ForcedAngles(self.model, None)
+        index = self.ladder.index_for(length) if self.forced is None else self.ladder.index_of(self.forced)
+        return ForcedAngles(self.model, self.ladder.sets[index])
+
+    def check(self, prompt: list[int], output: list[int], log_probs: list[float], tolerance: float = 1e-3) -> None:
+        """Assert that a greedy continuation is the reference's, token by token, with its log-probabilities.
+
+        Raises:
+            AssertionError: saying at which sequence length they part.
+        """
+        tokens = list(prompt)
+        for token, log_prob in zip(output, log_probs, strict=True):
+            row = self.log_probs(tokens)[-1]
+            best = int(row.argmax())
+            where = f"token {len(tokens)} after a prompt of {len(prompt)}"
+            assert token == best or row[best] - row[token] < TIE, f"{where}: {token}, the reference has {best}"
+            assert abs(log_prob - float(row[token])) < tolerance, f"{where}: {log_prob} for {float(row[token])}"
+            tokens.append(token)
+
+
+class ForcedAngles:
+    """Replaces a rotary module's forward by float64 angles of one set while it is active."""
+
+    def __init__(self, model: torch.nn.Module, factor_set: FactorSet | None) -> None:
+        self.rotary = model.get_submodule("model.rotary_emb")
+        self.factor_set = factor_set
+        self.original: Callable[..., tuple[torch.Tensor, torch.Tensor]] = self.rotary.forward
+
+    def __enter__(self) -> None:
+        if self.factor_set is not None:
+            self.rotary.forward = self._forward  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        self.rotary.forward = self.original  # type: ignore[method-assign]
+
+    def _forward(self, values: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        assert self.factor_set is not None
+        factors = torch.tensor(self.factor_set.factors, dtype=torch.float64)
+        theta = self.rotary.config.rope_parameters["rope_theta"]  # type: ignore[union-attr]
+        unscaled = theta ** -(torch.arange(len(factors), dtype=torch.float64) / len(factors))
+        positions = position_ids[0].double()
+        early = positions < self.factor_set.start_tokens
+        angles = positions[:, None] * torch.where(early[:, None], unscaled, unscaled / factors)
+        both = torch.cat((angles, angles), dim=-1)[None]
+        scale = self.factor_set.scale
+        return (both.cos() * scale).to(values.dtype), (both.sin() * scale).to(values.dtype)
