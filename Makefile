@@ -1,0 +1,58 @@
+# Everything a user or a CI machine runs. Each target installs what it needs first and can be run again after an interruption.
+PYTHON ?= python3
+UV ?= uv
+HOST ?= 127.0.0.1
+PORT ?= 8000
+# Where `make lock` finds the CPU builds of torch; a local directory of wheels works too.
+TORCH_FIND_LINKS ?= https://download.pytorch.org/whl/cpu/torch/
+
+STAMP := .venv/.setup-done
+BIN := .venv/bin
+
+# Output reaches a log or a pipe as it is written.
+export PYTHONUNBUFFERED := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test test-full check lock
+.DELETE_ON_ERROR:
+
+help: ## List the targets
+	@echo "ropeswitch: every request rotated with the factors for its own length"
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@echo "Variables: PYTHON (3.11 or 3.12, default python3), HOST, PORT, ARGS (more flags for serve and pytest)"
+
+setup: $(STAMP) ## Install the CPU engine and ropeswitch into .venv
+	@echo "setup: .venv is ready"
+
+$(STAMP): pyproject.toml requirements/cpu.lock requirements/install.py
+	@echo "setup: installing the pinned packages of requirements/cpu.lock into .venv"
+	@$(PYTHON) requirements/install.py
+	@touch $@
+
+serve: $(STAMP) ## Serve the bundled model at http://127.0.0.1:8000 (ARGS="MODEL --factors FILE ...")
+	@echo "serve: ropeswitch serve at http://$(HOST):$(PORT), stop with Ctrl-C"
+	@exec $(BIN)/ropeswitch serve --host $(HOST) --port $(PORT) $(ARGS)
+
+test: $(STAMP) ## Run the core tests
+	@echo "test: the core tests (make test-full adds the long ones)"
+	@$(BIN)/python -m pytest -m "not full" $(ARGS)
+
+test-full: $(STAMP) ## Run all tests, the long ones too
+	@echo "test-full: all tests"
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## Lint, check formatting and types; changes nothing
+	@echo "check: ruff check, ruff format --check, mypy"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
+	@echo "lock: resolving pyproject.toml into requirements/cpu.lock and requirements/cuda.lock"
+	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu --extra dev $(LOCK_FLAGS) \
+		--override requirements/cpu-overrides.txt \
+		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
+		-o requirements/cpu.lock
+	@$(UV) pip compile pyproject.toml --extra cuda $(LOCK_FLAGS) -o requirements/cuda.lock
+
+LOCK_FLAGS := --quiet --universal --python-version 3.11 --no-header --no-annotate

