@@ -21,7 +21,7 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def main() -> None:
-    check_version(sys.version_info[:2], f"{sys.executable}")
+    check_version(sys.version_info[:2], sys.executable)
     os.chdir(ROOT)
     make_venv()
     remove_half_installed()
@@ -79,9 +79,7 @@ def link_packages_for_mypy() -> None:
     """Lay the packages out under .venv/types as they are imported, which mypy cannot learn from an editable install."""
     import tomllib  # not at the top: older Pythons lack it and must reach the version message
 
-    package_dirs = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
-        "package-dir"
-    ]
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
     shutil.rmtree(VENV / "types", ignore_errors=True)
     for package, directory in project["tool"]["setuptools"]["package-dir"].items():
         link = VENV / "types" / package.replace(".", "/")
