@@ -1,0 +1,181 @@
+"""``ropeswitch factors``: import published factors into a factor file, look at one, check one."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from ropeswitch.factors import file
+from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.import_factors import SCALE_CHOICES, CsvSet, ladder_file_from_config, ladder_from_csv
+
+EXAMPLE = """examples:
+  ropeswitch factors import --set 8k=8192:8k_la2_128k.csv --set 2048k=2097152:2048k_la2_128k.csv \\
+      --scale longrope --original-length 4096 --rope-theta 10000 -o llama2.json
+  ropeswitch factors import Phi-3-mini-128k-instruct/config.json -o phi3.json
+"""
+# [NAME=]VALUE: for all sets, or for one.
+PER_SET = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<value>[^=]+)")
+SET = re.compile(r"(?P<name>[^=]+)=(?P<length>[^:=]+):(?P<path>.+)", re.DOTALL)
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Add the ``factors`` command, with its own commands; each sets ``func``, from the namespace to an exit code.
+
+    ``func`` raises FactorError for everything a user can get wrong.
+    """
+    factors = subparsers.add_parser("factors", help="import, show and check factor files")
+    commands = factors.add_subparsers(metavar="COMMAND", required=True)
+    _add_import(commands)
+
+    show = commands.add_parser("show", help="print what a factor file says as a table")
+    show.add_argument("file", metavar="FILE")
+    show.set_defaults(func=_show)
+
+    validate = commands.add_parser("validate", help="check a factor file")
+    validate.add_argument("file", metavar="FILE")
+    validate.set_defaults(func=_validate)
+
+
+def _add_import(commands: "argparse._SubParsersAction[Any]") -> None:
+    parser = commands.add_parser(
+        "import",
+        help="make a factor file from LongRoPE CSV files or a Hugging Face config.json",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("config", nargs="?", metavar="CONFIG", help="a config.json with longrope factors, or the folder that holds it")
+    add(
+        "--set",
+        dest="sets",
+        action="append",
+        default=[],
+        metavar="NAME=LENGTH:CSV",
+        help="a factor set for sequences of up to LENGTH tokens; repeat it, by increasing length",
+    )
+    add("--scale", action="append", default=[], metavar="[NAME=]SCALE", help=f"for all sets or one: {SCALE_CHOICES}")
+    add("--original-length", metavar="TOKENS", help="the window the model was first trained with, for --scale longrope")
+    add(
+        "--start-tokens",
+        action="append",
+        default=[],
+        metavar="[NAME=]TOKENS",
+        help="for all sets or one: positions below it keep the unscaled angles (default: 0)",
+    )
+    add("--rope-theta", metavar="BASE", help="the rotary base that the factors were made for")
+    add("--description", metavar="TEXT", help="free text to keep in the file")
+    add("-o", "--output", required=True, metavar="FILE", help="the factor file to write")
+    add("--force", action="store_true", help="replace FILE if it exists")
+    parser.set_defaults(func=_import)
+
+
+def _import(args: argparse.Namespace) -> int:
+    made = _from_config(args) if args.config is not None else _from_csv(args)
+    content = file.LadderFile(made.ladder, made.theta, args.description)
+    file.save(args.output, content, overwrite=args.force)
+    print(f"wrote {args.output}: {_summary(content)}")
+    return 0
+
+
+def _from_config(args: argparse.Namespace) -> file.LadderFile:
+    for flag in ("sets", "scale", "original_length", "start_tokens", "rope_theta"):
+        if getattr(args, flag):
+            name = "--set" if flag == "sets" else "--" + flag.replace("_", "-")
+            raise FactorError(f"{name}: goes with CSV files only; {args.config!r} says it itself")
+    return ladder_file_from_config(args.config)
+
+
+def _from_csv(args: argparse.Namespace) -> file.LadderFile:
+    if not args.sets:
+        raise FactorError("factors import: give a config.json, or CSV files with --set NAME=LENGTH:CSV")
+    start_tokens = {
+        name: _whole("--start-tokens", value) for name, value in _by_set("--start-tokens", args.start_tokens)
+    }
+    ladder = ladder_from_csv(
+        [_csv_set(text) for text in args.sets],
+        scales=dict(_by_set("--scale", args.scale)),
+        start_tokens=start_tokens,
+        original_length=None if args.original_length is None else _whole("--original-length", args.original_length),
+    )
+    return file.LadderFile(ladder, None if args.rope_theta is None else _base(args.rope_theta))
+
+
+def _csv_set(text: str) -> CsvSet:
+    match = SET.fullmatch(text)
+    if not match:
+        raise FactorError(f"--set: {text!r} must read NAME=LENGTH:CSV, for instance 8k=8192:8k.csv")
+    return CsvSet(match["name"], _whole("--set", match["length"]), match["path"])
+
+
+def _by_set(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for text in texts:
+        match = PER_SET.fullmatch(text)
+        if not match:
+            raise FactorError(f"{flag}: {text!r} must be a value, or NAME=VALUE for one set")
+        pairs.append((match["name"] or "", match["value"]))
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise FactorError(f"{flag}: given twice for {twice!r}")
+    if names.count("") > 1:
+        raise FactorError(f"{flag}: given twice for all sets")
+    return pairs
+
+
+def _whole(flag: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise FactorError(f"{flag}: {text!r} must be a whole number of tokens")
+    return int(text)
+
+
+def _base(text: str) -> float:
+    try:
+        base = float(text)
+    except ValueError as error:
+        raise FactorError(f"--rope-theta: {text!r} must be a number greater than 0") from error
+    if not 0 < base < float("inf"):
+        raise FactorError(f"--rope-theta: {text!r} must be finite and greater than 0")
+    return base
+
+
+def _show(args: argparse.Namespace) -> int:
+    content = file.load(args.file)
+    if content.description is not None:
+        print(content.description)
+    print(f"rotary dimension {content.ladder.rotary_dim}, rope_theta {content.theta or 'as the model has it'}")
+    rows: list[tuple[str, ...]] = [("set", "tokens", "factors", "lowest", "highest", "rising", "scale", "start tokens")]
+    first = 1
+    for factor_set in content.ladder.sets:
+        rows.append(_row(factor_set, first))
+        first = factor_set.max_length + 1
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _row(factor_set: FactorSet, first: int) -> tuple[str, ...]:
+    factors = factor_set.factors
+    rising = all(before <= after for before, after in pairwise(factors))
+    return (
+        factor_set.name,
+        f"{first} to {factor_set.max_length}",
+        str(len(factors)),
+        f"{min(factors):.6g}",
+        f"{max(factors):.6g}",
+        "yes" if rising else "no",
+        f"{factor_set.scale:.6g}",
+        str(factor_set.start_tokens),
+    )
+
+
+def _validate(args: argparse.Namespace) -> int:
+    print(f"{args.file}: valid, {_summary(file.load(args.file))}")
+    return 0
+
+
+def _summary(content: file.LadderFile) -> str:
+    sets = ", ".join(f"{each.name} to {each.max_length} tokens" for each in content.ladder.sets)
+    return f"{len(content.ladder.sets)} {'set' if len(content.ladder.sets) == 1 else 'sets'}: {sets}"

@@ -1,0 +1,124 @@
+"""Factor files: a factor ladder as JSON, in the format that docs/factors.md and factor_file.schema.json describe."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.strict_json import object_from_json, quoted, read_text
+
+FORMAT = "ropeswitch-factors/1"
+FIELDS = ("format", "description", "rope_theta", "sets")
+
+
+@dataclass(frozen=True)
+class LadderFile:
+    """What a factor file says.
+
+    Attributes:
+        ladder: The factor sets.
+        theta: The rotary base that the factors were made for, or None where the file leaves it to the model.
+        description: Free text for people: which model, which source.
+    """
+
+    ladder: FactorLadder
+    theta: float | None = None
+    description: str | None = None
+
+
+def load(path: str | Path) -> LadderFile:
+    """Read the factor file at ``path``.
+
+    Raises:
+        FactorError: naming the file, the field, the value and what is allowed.
+    """
+    try:
+        return parse(read_text(path))
+    except FactorError as error:
+        raise FactorError(f"factor file {str(path)!r}: {error}") from error
+
+
+def parse(text: str) -> LadderFile:
+    """Check the text of a factor file and turn it into a :class:`LadderFile`.
+
+    Raises:
+        FactorError: naming the field, the value and what is allowed, or the line and column that is not JSON.
+    """
+    values = object_from_json(text)
+    if unknown := sorted(set(values) - set(FIELDS)):
+        raise FactorError(f"{quoted(unknown[0])}: unknown field; allowed are {', '.join(FIELDS)}")
+    if values.get("format") != FORMAT:
+        found = quoted(values["format"]) if "format" in values else "missing"
+        raise FactorError(f"format: {found}; this version reads {FORMAT!r}")
+    if "sets" not in values:
+        raise FactorError("sets: missing")
+    return LadderFile(FactorLadder.checked(values["sets"]), _theta(values), _description(values))
+
+
+def save(path: str | Path, content: LadderFile, *, overwrite: bool = False) -> None:
+    """Write ``content`` to ``path``, all of it or nothing: the file appears under its name when it is complete.
+
+    Raises:
+        FactorError: when the file exists and ``overwrite`` is False, or when it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        if target.exists() and not target.is_file():
+            raise FactorError(f"{str(path)!r}: exists and is not a regular file")
+        if target.exists() and not overwrite:
+            raise FactorError(f"{str(path)!r}: exists; remove it first or pass --force")
+        try:
+            with open(partial, "x", encoding="utf-8") as stream:
+                stream.write(to_text(content))
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise FactorError(f"{str(path)!r}: cannot be written: {error.strerror or error}") from error
+
+
+def to_text(content: LadderFile) -> str:
+    """The text of a factor file, one line per set; :func:`parse` of it gives ``content`` back exactly.
+
+    Raises:
+        FactorError: when ``content`` is not what :func:`load` would accept.
+    """
+    lines = [f'  "format": {json.dumps(FORMAT)}']
+    if content.description is not None:
+        lines.append(f'  "description": {json.dumps(content.description)}')
+    if content.theta is not None:
+        lines.append(f'  "rope_theta": {json.dumps(content.theta)}')
+    sets = ",\n".join("    " + json.dumps(factor_set) for factor_set in content.ladder.to_json())
+    lines.append(f'  "sets": [\n{sets}\n  ]')
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    parse(text)
+    return text
+
+
+def _theta(values: Mapping[str, Any]) -> float | None:
+    if "rope_theta" not in values:
+        return None
+    theta = values["rope_theta"]
+    if isinstance(theta, bool) or not isinstance(theta, int | float):
+        raise FactorError(f"rope_theta: {quoted(theta)} must be a number greater than 0")
+    try:
+        number = float(theta)
+    except OverflowError as error:
+        raise FactorError(f"rope_theta: {quoted(theta)} is too large") from error
+    if not math.isfinite(number) or number <= 0:
+        raise FactorError(f"rope_theta: {number!r} must be finite and greater than 0")
+    return number
+
+
+def _description(values: Mapping[str, Any]) -> str | None:
+    description = values.get("description", "")
+    if not isinstance(description, str):
+        raise FactorError(f"description: {quoted(description)} must be a string")
+    return description if "description" in values else None

@@ -1,0 +1,158 @@
+"""Turn published factors into a ladder: the CSV files of the LongRoPE repository, and Hugging Face configs.
+
+The CSV files hold one factor per line, or one comma-separated row of factors per layer
+(https://github.com/microsoft/LongRoPE, ``script/longrope_scale``).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.file import LadderFile
+from ropeswitch.factors.hf_config import attention_factor, ladder_from_config, rope_parameters
+from ropeswitch.factors.strict_json import object_from_json, quoted, read_text
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+SCALE_CHOICES = (
+    "'none' leaves cos and sin as they are, as the LongRoPE paper does; 'longrope' multiplies them by "
+    "sqrt(1 + ln(end / original) / ln(original)), as the LongRoPE repository's code and the published Phi models do; "
+    "a number is taken as it is"
+)
+
+
+@dataclass(frozen=True)
+class CsvSet:
+    """One factor set to import: its name, its ``max_length`` in tokens, and the CSV file that holds its factors."""
+
+    name: str
+    max_length: int
+    path: str
+
+
+def ladder_from_csv(
+    sets: Sequence[CsvSet],
+    *,
+    scales: Mapping[str, str],
+    start_tokens: Mapping[str, int],
+    original_length: int | None,
+) -> FactorLadder:
+    """A ladder of the factors in CSV files.
+
+    Args:
+        sets: What to import, by increasing length.
+        scales: ``none``, ``longrope`` or a number, by set name; under ``""`` for the sets not named.
+        start_tokens: Positions that keep the unscaled angles, by set name; under ``""`` for the sets not named, else 0.
+        original_length: The window, in tokens, that the model was first trained with; ``longrope`` needs it. The other
+            end of its formula is the ladder's longest length, so all sets get one scale, as in Hugging Face.
+
+    Raises:
+        FactorError: naming the flag, or the file, line and value, and what is allowed.
+    """
+    names = {factor_set.name for factor_set in sets}
+    for flag, by_name in (("--scale", scales), ("--start-tokens", start_tokens)):
+        if unknown := sorted(set(by_name) - names - {""}):
+            raise FactorError(f"{flag}: no --set is called {unknown[0]!r}; there are {', '.join(sorted(names))}")
+    if not sets:
+        raise FactorError("--set: give at least one")
+    end = max(factor_set.max_length for factor_set in sets)
+    values = [
+        {
+            "name": factor_set.name,
+            "max_length": factor_set.max_length,
+            "factors": read_csv(factor_set.path),
+            "scale": _scale(factor_set.name, scales, original_length, end),
+            "start_tokens": start_tokens.get(factor_set.name, start_tokens.get("", 0)),
+        }
+        for factor_set in sets
+    ]
+    try:
+        return FactorLadder.checked(values)
+    except FactorError as error:
+        order = ", ".join(f"sets[{index}] is {factor_set.path}" for index, factor_set in enumerate(sets))
+        raise FactorError(f"{error} ({order})") from error
+
+
+def read_csv(path: str | Path) -> tuple[float, ...]:
+    """The factors of one CSV file: one per line, or equal rows of them, one row per layer.
+
+    Raises:
+        FactorError: naming the file, and the line and value that is no number, or the first value that differs between
+            layers: one ladder serves all layers.
+    """
+    try:
+        return _factors(read_text(path))
+    except FactorError as error:
+        raise FactorError(f"{str(path)!r}: {error}") from error
+
+
+def ladder_file_from_config(path: str | Path) -> LadderFile:
+    """The ladder and rotary base of a Hugging Face ``config.json``, or of the one in the folder ``path``.
+
+    Raises:
+        FactorError: when the file is broken or describes no LongRoPE model.
+    """
+    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    try:
+        config = object_from_json(read_text(file))
+        text_config = config.get("text_config")
+        if isinstance(text_config, Mapping):
+            config = dict(text_config)
+        ladder = ladder_from_config(config)
+        if ladder is None:
+            found = quoted(rope_parameters(config)["rope_type"])
+            raise FactorError(f"rope_type: {found}; only 'longrope' and 'su' configs hold factors to import")
+        theta = rope_parameters(config).get("rope_theta")
+        if isinstance(theta, bool) or not isinstance(theta, int | float | None):
+            raise FactorError(f"rope_theta: {quoted(theta)} must be a number")
+    except FactorError as error:
+        raise FactorError(f"{str(file)!r}: {error}") from error
+    return LadderFile(ladder, None if theta is None else float(theta))
+
+
+def _factors(text: str) -> tuple[float, ...]:
+    rows = [(number, _row(number, line)) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if not rows:
+        raise FactorError("holds no factors")
+    if all(len(row) == 1 for _, row in rows):
+        return tuple(row[0] for _, row in rows)
+    first_number, first = rows[0]
+    for number, row in rows[1:]:
+        if len(row) != len(first):
+            raise FactorError(f"line {number}: {len(row)} values, but line {first_number} has {len(first)}")
+        for column, (here, there) in enumerate(zip(row, first, strict=True), start=1):
+            if here != there:
+                raise FactorError(
+                    f"line {number}, value {column}: {here} differs from the {there} of line {first_number}; "
+                    "the lines are layers, and factors that differ from layer to layer cannot be served"
+                )
+    return first
+
+
+def _row(number: int, line: str) -> tuple[float, ...]:
+    cells = [cell.strip() for cell in line.split(",")]
+    for column, cell in enumerate(cells, start=1):
+        if not NUMBER.fullmatch(cell) or not 0 < float(cell) < float("inf"):
+            raise FactorError(f"line {number}, value {column}: {quoted(cell)} must be a finite number greater than 0")
+    return tuple(map(float, cells))
+
+
+def _scale(name: str, scales: Mapping[str, str], original_length: int | None, end: int) -> float:
+    choice = scales.get(name, scales.get(""))
+    if choice is None:
+        raise FactorError(f"--scale: missing for the set {name!r}; CSV files do not say it: {SCALE_CHOICES}")
+    if choice == "none":
+        return 1.0
+    if choice == "longrope":
+        if original_length is None:
+            raise FactorError(
+                "--original-length: missing; --scale longrope needs the window the model was trained with"
+            )
+        if original_length < 2:
+            raise FactorError(f"--original-length: {original_length} must be at least 2")
+        return attention_factor({}, original_length, end)
+    if not NUMBER.fullmatch(choice):
+        raise FactorError(f"--scale: {quoted(choice)} must be 'none', 'longrope' or a number: {SCALE_CHOICES}")
+    return float(choice)

@@ -1,0 +1,70 @@
+"""Reading small text and JSON files with every way they can be wrong told as a FactorError."""
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ropeswitch.factors.factor_set import FactorError
+
+MAX_BYTES = 64 * 1024 * 1024
+
+
+def read_text(path: str | Path) -> str:
+    """The UTF-8 text of a regular file of at most 64 MiB.
+
+    Raises:
+        FactorError: saying what is wrong, without the file's name: the caller knows what to call it.
+    """
+    file = Path(path)
+    try:
+        if not file.is_file():
+            raise FactorError("is not a regular file" if file.exists() else "does not exist")
+        with file.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise FactorError(f"cannot be read: {error.strerror or error}") from error
+    if len(content) > MAX_BYTES:
+        raise FactorError(f"is larger than {MAX_BYTES // 1024**2} MiB")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FactorError(f"is not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}") from error
+
+
+def object_from_json(text: str) -> dict[str, Any]:
+    """The object that ``text`` holds; NaN, Infinity and keys that occur twice are refused, unlike in ``json.loads``.
+
+    Raises:
+        FactorError: with the line and column where the text is no JSON, or the key or literal that is refused.
+    """
+    try:
+        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+    except json.JSONDecodeError as error:
+        raise FactorError(f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}") from error
+    except RecursionError as error:
+        raise FactorError("is nested too deeply") from error
+    except FactorError:
+        raise
+    except ValueError as error:  # Python refuses to convert whole numbers of thousands of digits.
+        raise FactorError(f"holds a number that is too long: {error}") from error
+    if not isinstance(value, dict):
+        raise FactorError(f"must hold a JSON object, found {quoted(value)}")
+    return value
+
+
+def quoted(value: Any) -> str:
+    """``value`` for an error message, cut to 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _no_constant(literal: str) -> NoReturn:
+    raise FactorError(f"holds {literal}, which is not JSON; every number must be finite")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        twice = next(key for index, key in enumerate(keys) if key in keys[:index])
+        raise FactorError(f"{quoted(twice)}: given twice in one object")
+    return dict(pairs)

@@ -1,0 +1,29 @@
+"""Ladders that hypothesis draws: like the published ones, not monotone, some factors below 1."""
+
+from hypothesis import strategies as st
+
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+
+names = st.text("ABCxyz019._-", min_size=1, max_size=64)
+positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
+factors = st.one_of(positive, st.floats(min_value=0.5, max_value=600))
+lengths = st.integers(min_value=1, max_value=2**31 - 1)
+
+
+@st.composite
+def ladders(draw: st.DrawFn) -> FactorLadder:
+    ends = sorted(draw(st.lists(lengths, min_size=1, max_size=4, unique=True)))
+    called = draw(st.lists(names, min_size=len(ends), max_size=len(ends), unique=True))
+    count = draw(st.integers(min_value=1, max_value=8))
+    return FactorLadder(
+        tuple(
+            FactorSet(
+                name=name,
+                max_length=end,
+                factors=tuple(draw(st.lists(factors, min_size=count, max_size=count))),
+                scale=draw(positive),
+                start_tokens=draw(st.integers(min_value=0, max_value=2**31 - 1)),
+            )
+            for name, end in zip(called, ends, strict=True)
+        )
+    )

@@ -1,0 +1,127 @@
+"""``ropeswitch factors``: what it writes, what it prints, and that wrong input ends with exit code 2 and one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ropeswitch.factors.file import load
+from ropeswitch.server.cli import main
+
+CONFIG = {
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": 64,
+    "max_position_embeddings": 512,
+    "rope_scaling": {"type": "longrope", "short_factor": [1, 1.5], "long_factor": [2, 8]},
+}
+IMPORT = ["factors", "import", "--set", "8k=8192:short.csv", "--set", "2048k=2097152:long.csv", "-o", "out.json"]
+SCALED = [*IMPORT, "--scale", "longrope", "--original-length", "4096"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "short.csv").write_text("0.9\n3\n2\n")
+    (tmp_path / "long.csv").write_text("1,100,543.68\n" * 32)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_import_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--rope-theta", "10000", "--start-tokens", "2048k=8", "--scale", "8k=1.1", "--description", "LLaMA2"]
+    assert main([*SCALED, *more]) == 0
+    assert capsys.readouterr().out == "wrote out.json: 2 sets: 8k to 8192 tokens, 2048k to 2097152 tokens\n"
+    content = load("out.json")
+    short, long = content.ladder.sets
+    assert (content.theta, content.description) == (10000.0, "LLaMA2")
+    assert (short.name, short.max_length, short.factors) == ("8k", 8192, (0.9, 3.0, 2.0))
+    assert (short.scale, short.start_tokens) == (1.1, 0)
+    assert (long.name, long.max_length, long.factors) == ("2048k", 2097152, (1.0, 100.0, 543.68))
+    assert (long.scale, long.start_tokens) == (pytest.approx(1.75**0.5, rel=1e-15), 8)
+
+
+def test_import_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["factors", "import", "config.json", "-o", "out.json"]) == 0
+    assert capsys.readouterr().out == "wrote out.json: 2 sets: short to 64 tokens, long to 512 tokens\n"
+    assert load("out.json").theta == 10000.0
+
+
+def test_show(capsys: pytest.CaptureFixture[str]) -> None:
+    main([*SCALED, "--description", "LLaMA2", "--start-tokens", "8k=4"])
+    capsys.readouterr()
+    assert main(["factors", "show", "out.json"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "LLaMA2",
+        "rotary dimension 6, rope_theta as the model has it",
+        "set    tokens           factors  lowest  highest  rising  scale    start tokens",
+        "8k     1 to 8192        3        0.9     3        no      1.32288  4",
+        "2048k  8193 to 2097152  3        1       543.68   yes     1.32288  0",
+    ]
+
+
+def test_validate(capsys: pytest.CaptureFixture[str]) -> None:
+    main(SCALED)
+    capsys.readouterr()
+    assert main(["factors", "validate", "out.json"]) == 0
+    assert capsys.readouterr().out == "out.json: valid, 2 sets: 8k to 8192 tokens, 2048k to 2097152 tokens\n"
+
+
+def test_nothing_is_overwritten_without_force(folder: Path) -> None:
+    (folder / "out.json").write_text("mine")
+    assert main(SCALED) == 2
+    assert (folder / "out.json").read_text() == "mine"
+    assert main([*SCALED, "--force"]) == 0
+    assert load("out.json").ladder.names == ("8k", "2048k")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (IMPORT, "--scale: missing for the set '8k'"),
+        ([*SCALED, "--scale", "none"], "--scale: given twice for all sets"),
+        ([*SCALED, "--scale", "8k=1", "--scale", "8k=2"], "--scale: given twice for '8k'"),
+        ([*SCALED, "--scale", "8k=1=2"], "--scale: '8k=1=2' must be a value, or NAME=VALUE"),
+        ([*SCALED, "--start-tokens", "x"], "--start-tokens: 'x' must be a whole number of tokens"),
+        ([*SCALED, "--rope-theta", "x"], "--rope-theta: 'x' must be a number greater than 0"),
+        ([*SCALED, "--rope-theta", "-1"], "--rope-theta: '-1' must be finite and greater than 0"),
+        ([*SCALED, "--rope-theta", "nan"], "--rope-theta: 'nan' must be finite and greater than 0"),
+        ([*IMPORT, "--scale", "longrope", "--original-length", "4k"], "--original-length: '4k' must be a whole number"),
+        ([*SCALED, "--set", "8k"], "--set: '8k' must read NAME=LENGTH:CSV"),
+        ([*SCALED, "--set", "4M=four:long.csv"], "--set: 'four' must be a whole number of tokens"),
+        ([*SCALED, "--set", "4M=4194304:no.csv"], "'no.csv': does not exist"),
+        ([*SCALED, "--set", "4M=9999999999:long.csv"], "sets[2].max_length: 9999999999 must be a whole number"),
+        ([*SCALED, "--set", "8k=4194304:long.csv"], "sets: names must differ"),
+        (["factors", "import", "-o", "out.json"], "give a config.json, or CSV files with --set"),
+        (["factors", "import", "no.json", "-o", "out.json"], "'no.json': does not exist"),
+        (
+            ["factors", "import", "config.json", "-o", "out.json", "--scale", "none"],
+            "--scale: goes with CSV files only",
+        ),
+        ([*SCALED, "config.json"], "--set: goes with CSV files only; 'config.json' says it itself"),
+        (["factors", "import", "config.json", "-o", "no/out.json"], "'no/out.json': cannot be written: No such file"),
+        (["factors", "import", "config.json"], "--output"),
+        (["factors", "show", "no.json"], "factor file 'no.json': does not exist"),
+        (["factors", "validate", "config.json"], "factor file 'config.json': 'max_position_embeddings': unknown field"),
+        (["factors", "other"], "other"),
+        (["factors"], "COMMAND"),
+    ],
+)
+def test_wrong_input(arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("ropeswitch: error: ") and printed.err.count("\n") == 1
+    assert message in printed.err
+    assert printed.out == ""
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "long.csv", "short.csv"]
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from ropeswitch.server.cli import main;"
+        "main(['factors', 'import', 'config.json', '-o', 'o.json']);"
+        "print(sorted({'torch', 'vllm', 'transformers', 'numpy', 'pydantic'} & set(sys.modules)))"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,183 @@
+"""Published factors become ladders unchanged, from both CSV layouts and from configs; the rest is refused."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.import_factors import CsvSet, ladder_file_from_config, ladder_from_csv, read_csv
+from tests.factors.published import published_configs, published_lists
+from tests.factors.strategies import positive
+
+LISTS = published_lists()
+CONFIGS = published_configs()
+
+
+def column(factors: list[float]) -> str:
+    return "".join(f"{factor!r}\n" for factor in factors)
+
+
+def rows(factors: list[float], layers: int = 32) -> str:
+    return (",".join(map(repr, factors)) + "\n") * layers
+
+
+def write(folder: Path, text: str, name: str = "f.csv") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def imported(*sets: CsvSet, **changes: Any) -> FactorLadder:
+    arguments: dict[str, Any] = {"scales": {"": "none"}, "start_tokens": {}, "original_length": None}
+    return ladder_from_csv(sets, **(arguments | changes))
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_in_both_layouts(tmp_path: Path, name: str) -> None:
+    factors = LISTS[name]
+    assert read_csv(write(tmp_path, column(factors))) == tuple(factors)
+    assert read_csv(write(tmp_path, rows(factors))) == tuple(factors)
+
+
+@given(st.lists(positive, min_size=2, max_size=70), st.integers(min_value=1, max_value=3))
+def test_any_list_is_read_exactly(tmp_path_factory: pytest.TempPathFactory, factors: list[float], layers: int) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    assert read_csv(write(folder, column(factors))) == tuple(factors)
+    assert read_csv(write(folder, rows(factors, layers))) == tuple(factors)
+
+
+def test_spaces_blank_lines_and_windows_line_ends(tmp_path: Path) -> None:
+    assert read_csv(write(tmp_path, " 1.5e+00 , 2 ,.5\r\n\r\n1.5,2.0,0.5\r\n\r\n")) == (1.5, 2.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no factors"),
+        ("\n \n", "holds no factors"),
+        ("1\n\nx\n", "line 3, value 1: 'x' must be a finite number greater than 0"),
+        ("1,2,\n", "line 1, value 3: '' must be"),
+        ("1\nnan\n", "line 2, value 1: 'nan' must be"),
+        ("1\ninf\n", "line 2, value 1: 'inf' must be"),
+        ("1\n1e999\n", "line 2, value 1: '1e999' must be"),
+        ("1\n0\n", "line 2, value 1: '0' must be"),
+        ("1\n-2\n", "line 2, value 1: '-2' must be"),
+        ("1_0\n", "line 1, value 1: '1_0' must be"),
+        ("factor\n1\n", "line 1, value 1: 'factor' must be"),
+        ("1,2\n1,2,3\n", "line 2: 3 values, but line 1 has 2"),
+        ("1,2,3\n1,2,3\n1,2.5,3\n", "line 3, value 2: 2.5 differs from the 2.0 of line 1; .* cannot be served"),
+    ],
+)
+def test_wrong_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(FactorError, match=rf"f\.csv': {message}"):
+        read_csv(write(tmp_path, text))
+
+
+def test_missing_csv(tmp_path: Path) -> None:
+    with pytest.raises(FactorError, match=r"no\.csv': does not exist"):
+        read_csv(tmp_path / "no.csv")
+
+
+def test_scales(tmp_path: Path) -> None:
+    path = write(tmp_path, "1\n2\n")
+    sets = [CsvSet("8k", 8192, path), CsvSet("2048k", 2097152, path)]
+    longrope = math.sqrt(1 + math.log(2097152 / 4096) / math.log(4096))
+    for scales, expected in [
+        ({"": "none"}, [1.0, 1.0]),
+        ({"": "longrope"}, [longrope, longrope]),
+        ({"": "1.25"}, [1.25, 1.25]),
+        ({"": "longrope", "8k": "none"}, [1.0, longrope]),
+        ({"8k": "1.5", "2048k": "none"}, [1.5, 1.0]),
+    ]:
+        ladder = imported(*sets, scales=scales, original_length=4096)
+        assert [factor_set.scale for factor_set in ladder.sets] == expected
+
+
+def test_start_tokens(tmp_path: Path) -> None:
+    path = write(tmp_path, "1\n2\n")
+    sets = [CsvSet("8k", 8192, path), CsvSet("2048k", 2097152, path)]
+    for start_tokens, expected in [({}, [0, 0]), ({"": 4}, [4, 4]), ({"": 4, "8k": 0}, [0, 4]), ({"8k": 2}, [2, 0])]:
+        assert [s.start_tokens for s in imported(*sets, start_tokens=start_tokens).sets] == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scales": {}}, "--scale: missing for the set 'a'; .*'none'.*'longrope'.*a number"),
+        ({"scales": {"": "yarn"}}, "--scale: 'yarn' must be 'none', 'longrope' or a number"),
+        ({"scales": {"": "0"}}, r"sets\[0\]\.scale: 0.0 must be finite and greater than 0"),
+        ({"scales": {"": "longrope"}}, "--original-length: missing"),
+        ({"scales": {"": "longrope"}, "original_length": 1}, "--original-length: 1 must be at least 2"),
+        ({"scales": {"": "none", "c": "none"}}, "--scale: no --set is called 'c'; there are a, b"),
+        ({"start_tokens": {"c": 1}}, "--start-tokens: no --set is called 'c'"),
+        ({"start_tokens": {"": 2**31}}, r"sets\[0\]\.start_tokens: 2147483648"),
+    ],
+)
+def test_wrong_choices_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = write(tmp_path, "1\n2\n")
+    with pytest.raises(FactorError, match=message):
+        imported(CsvSet("a", 8, path), CsvSet("b", 16, path), **changes)
+
+
+def test_sets_that_form_no_ladder_name_their_files(tmp_path: Path) -> None:
+    two, three = write(tmp_path, "1\n2\n", "two.csv"), write(tmp_path, "1\n2\n3\n", "three.csv")
+    with pytest.raises(FactorError, match=r"sets\[1\]\.factors: 3 factors.*sets\[1\] is .*three\.csv"):
+        imported(CsvSet("a", 8, two), CsvSet("b", 16, three))
+    with pytest.raises(FactorError, match=r"sets\[1\]\.max_length: 8 does not exceed the 16"):
+        imported(CsvSet("a", 16, two), CsvSet("b", 8, two))
+    with pytest.raises(FactorError, match="--set: give at least one"):
+        imported()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configs(tmp_path: Path, name: str) -> None:
+    config = CONFIGS[name]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    content = ladder_file_from_config(tmp_path / "config.json")
+    rope = config["rope_scaling"]
+    original, maximum = config["original_max_position_embeddings"], config["max_position_embeddings"]
+    scale = math.sqrt(1 + math.log(maximum / original) / math.log(original)) if maximum > original else 1.0
+    expected = [("short", min(original, maximum), tuple(map(float, rope["short_factor"])), scale)]
+    if maximum > original:
+        expected.append(("long", maximum, tuple(map(float, rope["long_factor"])), scale))
+    assert [(s.name, s.max_length, s.factors, s.scale) for s in content.ladder.sets] == expected
+    assert content.theta == config["rope_theta"]
+    assert ladder_file_from_config(tmp_path) == content
+
+
+def test_config_of_a_model_with_a_text_part(tmp_path: Path) -> None:
+    config = next(iter(CONFIGS.values()))
+    (tmp_path / "plain.json").write_text(json.dumps(config))
+    (tmp_path / "nested.json").write_text(json.dumps({"model_type": "x", "text_config": config}))
+    assert ladder_file_from_config(tmp_path / "nested.json") == ladder_file_from_config(tmp_path / "plain.json")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"max_position_embeddings": 4096}, "rope_type: 'default'; only 'longrope' and 'su'"),
+        ({"rope_scaling": {"type": "yarn"}}, "rope_type: 'yarn'; only"),
+        ({"rope_scaling": {"type": "longrope"}}, "short_factor: must be a list"),
+        (
+            {
+                "rope_scaling": {"type": "su", "short_factor": [1, 2], "long_factor": [1, 0]},
+                "original_max_position_embeddings": 8,
+                "max_position_embeddings": 16,
+            },
+            r"sets\[1\]\.factors\[1\]: 0.0",
+        ),
+    ],
+)
+def test_configs_without_usable_factors(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FactorError, match=rf"config\.json': .*{message}"):
+        ladder_file_from_config(tmp_path)
+
+
+def test_folder_without_config(tmp_path: Path) -> None:
+    with pytest.raises(FactorError, match=r"config\.json': does not exist"):
+        ladder_file_from_config(tmp_path)
