@@ -1,0 +1,62 @@
+"""The ``ropeswitch`` command.
+
+Nothing heavy is imported here: help and the light commands answer at once, and only a server that really starts loads
+the engine.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import NoReturn
+
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.server.errors import UsageError
+
+PROGRAM = "ropeswitch"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: The arguments after the program's name; the process's own by default.
+
+    Returns:
+        The exit code: 0, or 2 for bad input, which is told in one line on standard error.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments[:1] == ["serve"]:
+            from ropeswitch.server.serve import serve
+
+            return serve(arguments[1:])
+        args = _make_parser().parse_args(arguments)
+        return int(args.func(args))
+    except (UsageError, FactorError, OSError) as error:
+        return fail(str(error))
+
+
+def fail(message: str) -> int:
+    """Print a refusal as one line on standard error and return its exit code."""
+    print(f"{PROGRAM}: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    return 2
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    from ropeswitch.factors import cli as factors
+    from ropeswitch.model_patches import cli as patches
+
+    parser = _Parser(prog=PROGRAM, description="Serve RoPE models with the LongRoPE factors for each request's length.")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {version(PROGRAM)}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    # Parsed by serve.py: its flags are vLLM's, which take seconds to load. Listed here for the help alone.
+    commands.add_parser("serve", help="start an OpenAI-compatible server", add_help=False)
+    factors.add_parser(commands)
+    patches.add_parser(commands)
+    return parser

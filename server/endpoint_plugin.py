@@ -1,0 +1,69 @@
+"""vLLM's ``vllm.endpoint_plugins`` hook: our route, middleware and checks in every API server process.
+
+vLLM loads it only where ``VLLM_PLUGINS`` names it, which the ``ropeswitch`` command sees to.
+"""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.datastructures import State
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.registry import PATCHES
+from ropeswitch.model_patches.settings import UnsupportedError, settings_of
+from ropeswitch.server import refusals, rope_route, vllm_adapter
+from ropeswitch.server.engine_prompts import watch
+from ropeswitch.server.factor_set_header import FactorSetHeader
+from ropeswitch.server.plugin_names import PLUGIN
+
+
+class RopeSwitchEndpoints:
+    """``vllm.plugins.endpoint_plugins.interface.EndpointPlugin``."""
+
+    name = PLUGIN
+    required_tasks = None
+
+    def attach_router(self, app: FastAPI) -> None:
+        app.include_router(rope_route.router)
+        app.add_middleware(FactorSetHeader)
+
+    async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
+        """Refuse an engine that is not patched throughout; then watch its prompts.
+
+        Raises:
+            SystemExit: when a worker lacks a patch or a factor set; the command that started us prints the reason.
+        """
+        try:
+            settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
+            if settings is None:
+                raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
+            check_reports(await vllm_adapter.worker_reports(engine_client), settings.ladder)
+        except UnsupportedError as error:
+            refusals.tell(str(error))
+            raise SystemExit(refusals.EXIT_CODE) from error
+        state.rope_info = rope_route.rope_info(settings, engine_client.model_config.max_model_len)
+        watch(engine_client, state, settings.ladder)
+
+
+def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder) -> None:
+    """Check that every worker runs every patch and the whole ladder.
+
+    Args:
+        reports: What ``patch_report`` answered on each worker.
+        ladder: The ladder that the server was started with.
+
+    Raises:
+        UnsupportedError: naming the worker and what it lacks.
+    """
+    if not reports:
+        raise UnsupportedError("patch_report: no worker answered, so nothing shows that the engine is patched")
+    for report in reports:
+        if missing := [patch.target for patch in PATCHES if patch.target not in report["patches"]]:
+            raise UnsupportedError(f"patch_report: worker {report['rank']} runs without the patch of {missing[0]}")
+        if tuple(report["sets"]) != ladder.names:
+            raise UnsupportedError(
+                f"patch_report: worker {report['rank']} rotates with the sets {', '.join(report['sets'])}, "
+                f"the server with {', '.join(ladder.names)}"
+            )

@@ -1,0 +1,113 @@
+"""Prompts on their way into the engine: each gets a factor set, and the HTTP request's log is told which.
+
+Every route reaches the engine through the engine client's ``generate`` and ``encode``. They are wrapped on the client that
+the server was built with, as plain functions that decide the set when they are called; the generators they return are
+upstream's own.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from starlette.datastructures import State
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.model_patches.request_set import forced_set, set_for
+from ropeswitch.model_patches.settings import FORCED_SET
+from ropeswitch.server import vllm_adapter
+from ropeswitch.server.prompt_log import current_log
+
+FIELD = f"vllm_xargs.{FORCED_SET}"
+
+# Handlers that give prompts to the engine only while the response is being sent, or in many steps, by their name in
+# the app's state: the method that is called once a prompt, before the response starts, and its prompt argument.
+_LATE = (
+    ("openai_serving_responses", "_generate_with_builtin_tools", "engine_input"),
+    ("openai_serving_chat", "beam_search", "prompt"),
+    ("openai_serving_completion", "beam_search", "prompt"),
+)
+
+
+def watch(engine_client: Any, state: State, ladder: FactorLadder) -> None:
+    """Record the factor set of every prompt that the server gives to the engine, and refuse unknown sets.
+
+    Args:
+        engine_client: The server's ``vllm.engine.protocol.EngineClient``.
+        state: The app's state, with vLLM's handlers in it.
+        ladder: The ladder that the engine runs.
+    """
+    length = vllm_adapter.prompt_length(engine_client.model_config)
+
+    def record(prompt: Any, params: Any) -> None:
+        if (num_tokens := length(prompt)) is not None:
+            _record(ladder, num_tokens, params)
+
+    engine_client.generate = _eager(engine_client.generate, "sampling_params", record)
+    engine_client.encode = _eager(engine_client.encode, "pooling_params", record)
+    for handler_name, method, prompt_argument in _LATE:
+        # Absent where the model does not generate.
+        if (handler := getattr(state, handler_name, None)) is not None:
+            params_argument = "sampling_params" if prompt_argument == "engine_input" else "params"
+            upstream = getattr(handler, method)
+            setattr(handler, method, _late(upstream, prompt_argument, params_argument, record))
+
+
+Record = Callable[[Any, Any], None]
+Generator = Callable[..., AsyncGenerator[Any, None]]
+
+
+def _eager(upstream: Generator, params_argument: str, record: Record) -> Generator:
+    def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        prompt = args[0] if args else kwargs["prompt"]
+        params = args[1] if len(args) > 1 else kwargs[params_argument]
+        record(prompt, params)
+        return upstream(*args, **kwargs)
+
+    return call
+
+
+def _late(upstream: Generator, prompt_argument: str, params_argument: str, record: Record) -> Generator:
+    def call(**kwargs: Any) -> AsyncGenerator[Any, None]:
+        record(kwargs[prompt_argument], kwargs[params_argument])
+        return _completing(upstream(**kwargs))
+
+    return call
+
+
+async def _completing(generator: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """Pass a generator on, and take no prompt of its own making for one of the request's."""
+    if (log := current_log.get()) is not None:
+        log.complete = True
+    async with aclosing(generator) as results:
+        async for result in results:
+            yield result
+
+
+def _record(ladder: FactorLadder, num_tokens: int, params: Any) -> None:
+    """Decide a prompt's set and log it.
+
+    Raises:
+        vllm.exceptions.VLLMValidationError: answered with a 400, when the set that the request asks for is unknown, or
+            cannot be had on its route, or the prompt is longer than the ladder.
+    """
+    log = current_log.get()
+    forced = None
+    try:
+        forced = forced_set(params)
+        name = ladder.sets[set_for(ladder, num_tokens, forced)].name
+    except FactorError as error:
+        message = str(error)
+        if forced is None and not message.startswith(FIELD):
+            raise vllm_adapter.validation_error(message, "prompt") from error
+        raise vllm_adapter.validation_error(
+            message if message.startswith(FIELD) else f"{FIELD}: {message}", FIELD
+        ) from error
+    if log is None or log.complete:
+        return
+    if forced is None and log.asked is not None:
+        raise vllm_adapter.validation_error(
+            f"{FIELD}: {log.asked!r} cannot be had here: pooling, beam search and routes that do not read vllm_xargs choose "
+            "the factor set by length alone",
+            FIELD,
+        )
+    log.sets.append(name)

@@ -1,0 +1,71 @@
+"""The ASGI middleware that names the factor sets of a request's prompts in its response's headers."""
+
+import json
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ropeswitch.model_patches.settings import FORCED_SET
+from ropeswitch.server.prompt_log import PromptLog, current_log
+
+HEADER = "x-rope-factor-set"
+
+
+class FactorSetHeader:
+    """Adds ``x-rope-factor-set: short, long`` to the responses of requests that run prompts.
+
+    vLLM's handlers give every prompt to the engine before they start the response, streams included, so the sets are known
+    when the headers are sent.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        log = PromptLog()
+        token = current_log.set(log)
+        try:
+            await self.app(scope, _noting(receive, log), _heading(send, log))
+        finally:
+            current_log.reset(token)
+
+
+def _heading(send: Send, log: PromptLog) -> Send:
+    async def send_with_header(message: Message) -> None:
+        if message["type"] == "http.response.start" and log.sets:
+            header = (HEADER.encode(), ", ".join(log.sets).encode())
+            message = {**message, "headers": [*message.get("headers", ()), header]}
+        await send(message)
+
+    return send_with_header
+
+
+def _noting(receive: Receive, log: PromptLog) -> Receive:
+    """Note the factor set that the body asks for; a route that does not read the field must not ignore it silently."""
+    chunks: list[bytes] = []
+
+    async def receive_and_note() -> Message:
+        message = await receive()
+        if message["type"] == "http.request":
+            chunks.append(message.get("body", b""))
+            if not message.get("more_body"):
+                log.asked = asked_set(b"".join(chunks))
+                chunks.clear()
+        return message
+
+    return receive_and_note
+
+
+def asked_set(body: bytes) -> object:
+    """The value of ``vllm_xargs.rope_factor_set`` in a request's JSON body, or None."""
+    # Long prompts make long bodies: only one that can hold the field is worth parsing.
+    if FORCED_SET.encode() not in body:
+        return None
+    try:
+        values = json.loads(body)["vllm_xargs"]
+        return values.get(FORCED_SET)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        # Not JSON, or not an object where one belongs: the route's own validation answers that.
+        return None

@@ -1,0 +1,141 @@
+"""How a refusal to start that is found in a child process reaches the user as one line.
+
+The engine runs in child processes, and vLLM's way to tell of a failed start is the child's traceback, another one from
+``multiprocessing``, and a parent that only knows that a child died. The command line therefore names a file in the
+environment; a child whose start is refused writes the reason there and leaves without a traceback, and the parent
+prints it. Faults are not refusals: they stay as loud as vLLM makes them.
+"""
+
+import logging
+import os
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.model_patches.registry import RegistryError
+from ropeswitch.model_patches.settings import UnsupportedError
+from ropeswitch.server.errors import UsageError
+
+VARIABLE = "ROPESWITCH_REFUSAL_FILE"
+EXIT_CODE = 2
+
+# vLLM's functions that turn down what the user asked for, with an error of these types.
+_UPSTREAM_CHECKS = {
+    "create_engine_config",
+    "create_server_socket",
+    "check_enough_kv_cache_memory",
+    "_check_enough_kv_cache_memory",
+    "_auto_fit_max_model_len",
+    "determine_available_memory",
+}
+# Those of them that a worker runs for its executor, after it has started.
+_WORKER_CHECKS = {"determine_available_memory"}
+_UPSTREAM_ERRORS = (ValueError, TypeError, NotImplementedError, OSError)
+
+# The loggers whose records tell that a process of the engine did not start.
+_LOGGERS = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "vllm.v1.utils")
+
+_KV_CACHE = re.compile(
+    r"max seq len \((?P<wanted>\d+)\).*?(?P<needed>[\d.]+) GiB KV cache is needed.*?memory \((?P<free>[\d.]+) GiB\)"
+    r"(?:.*?estimated maximum model length is (?P<largest>\d+))?",
+    re.DOTALL,
+)
+
+
+@contextmanager
+def channel() -> Iterator[Path]:
+    """Open the file through which child processes tell why they refuse to start, for as long as the server runs."""
+    with TemporaryDirectory(prefix="ropeswitch-") as folder:
+        path = Path(folder, "refusal")
+        os.environ[VARIABLE] = str(path)
+        try:
+            yield path
+        finally:
+            del os.environ[VARIABLE]
+
+
+def told() -> str | None:
+    """The reason that some process has given for refusing to start, or None."""
+    path = os.environ.get(VARIABLE)
+    return Path(path).read_text(encoding="utf-8") if path and Path(path).exists() else None
+
+
+def tell(reason: str) -> None:
+    """Give the reason for refusing to start, unless one was given before; without a channel do nothing."""
+    if path := os.environ.get(VARIABLE):
+        draft = Path(f"{path}.{os.getpid()}")
+        draft.write_text(reason, encoding="utf-8")
+        # A link appears whole or not at all, and never replaces the first reason.
+        if not Path(path).exists():
+            draft.replace(path)
+
+
+def reason_of(error: BaseException) -> str | None:
+    """Why the start is refused, or None where the error is a fault.
+
+    Refusals are our own errors for bad input, and what vLLM's checks of the user's input raise.
+    """
+    if isinstance(error, FactorError | UnsupportedError | RegistryError | UsageError):
+        return str(error)
+    if not isinstance(error, _UPSTREAM_ERRORS):
+        return None
+    if not _raised_in(error) & _UPSTREAM_CHECKS:
+        return None
+    if match := _KV_CACHE.search(str(error)):
+        return _kv_cache_reason(match)
+    # A validation error of pydantic holds one message per field, and its text is many lines.
+    details = getattr(error, "errors", None)
+    return "; ".join(str(detail["msg"]) for detail in details()) if callable(details) else str(error)
+
+
+def install() -> None:
+    """vLLM's ``vllm.general_plugins`` hook, run at the start of every engine and worker process.
+
+    Does nothing in a process that the ``ropeswitch`` command did not start.
+    """
+    if VARIABLE not in os.environ:
+        return
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        if not any(isinstance(each, _LeaveQuietly) for each in logger.filters):
+            logger.addFilter(_LeaveQuietly())
+
+
+class _LeaveQuietly(logging.Filter):
+    """Ends a process whose start is refused at the record that would print the traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return True
+        message = str(record.msg)
+        if "failed to start" in message and (reason := reason_of(error)) is not None:
+            tell(reason)
+        if "hit an exception" in message and _raised_in(error) & _WORKER_CHECKS and (reason := reason_of(error)):
+            # The worker answers its executor with the error, and the engine's start fails there.
+            tell(reason)
+            return False
+        # Where another process gave the reason, this one only failed for want of it.
+        if told() is not None:
+            raise SystemExit(EXIT_CODE)
+        return True
+
+
+def _raised_in(error: BaseException) -> set[str]:
+    """The names of the functions that an error passed through."""
+    return {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+
+
+def _kv_cache_reason(match: re.Match[str]) -> str:
+    needed, free, largest = match["needed"], match["free"], match["largest"]
+    sizes = f" (it needs {needed} GiB, there are {free} GiB)" if needed != free else ""
+    advice = (
+        f"the largest length that fits is {largest}, and --max-model-len auto takes it"
+        if largest
+        else "not even one block of tokens does"
+    )
+    return f"max_model_len: one sequence of {match['wanted']} tokens does not fit the KV cache{sizes}; {advice}"

@@ -1,0 +1,153 @@
+"""``ropeswitch serve``: read the model's config and the ladder, refuse what cannot be right, and start vLLM's server."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.hf_config import ladder_from_config
+from ropeswitch.model_patches.settings import ANGLES, RopeSettings, UnsupportedError, configure
+from ropeswitch.model_patches.support import check_features, check_model
+from ropeswitch.server import refusals
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.model_folder import check_model_folder
+from ropeswitch.server.plugin_names import VARIABLE, plugin_names
+
+BUNDLED_MODEL = "passkey-tiny"
+
+HELP = f"""\
+usage: ropeswitch serve [MODEL] [--factors FILE] [--rope-angles {{{",".join(ANGLES)}}}] [any flag of vllm serve]
+
+Start an OpenAI-compatible server that rotates every request with the factors for its own length.
+
+  MODEL                 a folder or a Hugging Face name (default: the bundled {BUNDLED_MODEL})
+  --factors FILE        put this file's factor ladder on the model; a model whose config has LongRoPE factors needs none
+  --rope-angles ANGLES  exact (default), or hf for Hugging Face's float32 angles, for comparison
+  --max-model-len N     the longest sequence (default: the ladder's end); auto takes what fits the KV cache
+  --host, --port        where to listen (default: every address, port 8000)
+
+  --help=all            every flag, vLLM's too
+  --help=WORD           the flags whose name contains WORD
+"""
+
+
+def serve(argv: Sequence[str]) -> int:
+    """Run the server until it is told to stop.
+
+    Args:
+        argv: The arguments after ``ropeswitch serve``.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UsageError: when the start is refused, with the reason in one line.
+        FactorError: the same, for a factor file or ladder.
+    """
+    if any(argument in ("-h", "--help") for argument in argv):
+        print(HELP, end="")
+        return 0
+    _check_files(argv)
+    os.environ[VARIABLE] = plugin_names(os.environ)
+    # Seconds of imports, so only now; and after the plugins are named, which vLLM reads while it is imported.
+    from ropeswitch.server import vllm_adapter
+
+    args = vllm_adapter.parse(argv, _add_flags)
+    if args.model is None:
+        args.model = str(files("ropeswitch.models") / BUNDLED_MODEL)
+        args.served_model_name = args.served_model_name or [BUNDLED_MODEL]
+    try:
+        check_features(args)
+        hf_config = vllm_adapter.text_config(args)
+        settings = _settings(args, hf_config)
+        configure(args, settings, hf_config)
+    except UnsupportedError as error:
+        raise UsageError(str(error)) from error
+    print(_summary(args, settings.ladder), file=sys.stderr, flush=True)
+    with refusals.channel():
+        return _run(vllm_adapter, args)
+
+
+def _check_files(argv: Sequence[str]) -> None:
+    """Look at the files that the command line names, before the seconds that it takes to load vLLM.
+
+    Everything is checked again when vLLM's own parser, which knows all its flags and config files, has read the arguments.
+    """
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    early.add_argument("--factors")
+    if argv and not argv[0].startswith("-"):
+        check_model_folder(argv[0])
+    try:
+        known, _ = early.parse_known_args(list(argv))
+    except argparse.ArgumentError:
+        return
+    if known.factors is not None:
+        _load_factors(known.factors)
+
+
+def _load_factors(path: str) -> Any:
+    from ropeswitch.factors import file
+
+    return file.load(path)
+
+
+def _add_flags(parser: Any) -> None:
+    group = parser.add_argument_group("RopeSwitch", "Which factor ladder rotates the requests.")
+    group.add_argument("--factors", metavar="FILE", help="Factor file whose ladder to put on the model.")
+    group.add_argument(
+        "--rope-angles",
+        choices=ANGLES,
+        default="exact",
+        help="Exact angles, or Hugging Face's float32 ones for comparison.",
+    )
+
+
+def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> RopeSettings:
+    """The ladder of ``--factors``, or the one that the model's config describes.
+
+    Raises:
+        FactorError: for a wrong factor file or a model without factors.
+        UnsupportedError: for a model that a ladder cannot be put on.
+    """
+    file_theta = None
+    if args.factors is not None:
+        loaded = _load_factors(args.factors)
+        ladder, file_theta = loaded.ladder, loaded.theta
+    elif (from_config := ladder_from_config(hf_config)) is not None:
+        ladder = from_config
+    else:
+        raise FactorError(
+            f"the config of {args.model!r} has no LongRoPE factors; give a factor file with --factors FILE"
+        )
+    theta = check_model(hf_config, ladder)
+    if file_theta is not None and file_theta != theta:
+        raise FactorError(
+            f"theta: {args.factors!r} was made for a rotary base of {file_theta}, but the model's rope_theta is {theta}"
+        )
+    return RopeSettings(ladder=ladder, theta=theta, angles=args.rope_angles)
+
+
+def _summary(args: argparse.Namespace, ladder: FactorLadder) -> str:
+    sets = ", ".join(f"{each.name} to {each.max_length}" for each in ladder.sets)
+    where = args.uds or f"http://{args.host or '0.0.0.0'}:{args.port}"
+    longest = "auto" if args.max_model_len == -1 else args.max_model_len
+    return (
+        f"ropeswitch: factor sets by length in tokens: {sets}; longest sequence {longest}\n"
+        f"ropeswitch: serving {args.model} at {where} when the engine is up"
+    )
+
+
+def _run(vllm_adapter: Any, args: argparse.Namespace) -> int:
+    try:
+        vllm_adapter.serve(args)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:
+        # A refusal found in a child process has been told by it; one found in this process is the error itself.
+        if (reason := refusals.told() or refusals.reason_of(error)) is None:
+            raise
+        raise UsageError(reason) from error

@@ -1,0 +1,124 @@
+"""Everything that the server takes from vLLM 0.32: its parser, its configs, its launcher and a few types.
+
+The documented way to add routes and state to its app, an endpoint plugin, is in ``endpoint_plugin.py``; no other module of
+``server/`` imports vLLM.
+"""
+
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, NoReturn
+
+import vllm
+from vllm import envs
+from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+from vllm.exceptions import VLLMValidationError
+from vllm.logger import configure_logging_from_args
+from vllm.renderers.inputs.preprocess import extract_prompt_len
+from vllm.transformers_utils.config import get_config, get_hf_text_config
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.engine import EngineCoreRequest
+
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.model_folder import check_model_folder
+
+VLLM_VERSION: str = vllm.__version__
+
+
+class _Parser(FlexibleArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
+    """Parse the arguments of ``vllm serve`` and those that ``add_flags`` adds to its parser.
+
+    Returns:
+        The namespace, with ``model`` None where none was named.
+
+    Raises:
+        UsageError: with the flag and its value.
+        SystemExit: after printing help.
+    """
+    cli_env_setup()
+    parser = make_arg_parser(_Parser(prog="ropeswitch serve", usage="ropeswitch serve [MODEL] [options]"))
+    add_flags(parser)
+    parser.set_defaults(model=None, subparser="serve")
+    try:
+        args = parser.parse_args(list(argv))
+        configure_logging_from_args(args)
+        validate_parsed_serve_args(args)
+    except (ValueError, TypeError, AssertionError, OSError) as error:
+        raise UsageError(str(error)) from error
+    if args.grpc or envs.VLLM_USE_RUST_FRONTEND:
+        name = "--grpc" if args.grpc else "VLLM_USE_RUST_FRONTEND"
+        raise UsageError(f"{name}: this front end has no place for the factor-set header and checks; leave it out")
+    args.model = args.model_tag or args.model
+    args.model_tag = None
+    return args
+
+
+def text_config(args: Namespace) -> dict[str, Any]:
+    """The model's Hugging Face text config with the user's own ``--hf-overrides`` applied, as the engine would see it.
+
+    Raises:
+        UsageError: when the model or its config cannot be read.
+    """
+    source = args.hf_config_path or args.model
+    check_model_folder(source)
+    overrides = args.hf_overrides or {}
+    try:
+        config = get_config(
+            source,
+            args.trust_remote_code,
+            args.revision,
+            args.code_revision,
+            args.config_format,
+            hf_overrides_kw={key: value for key, value in overrides.items() if not isinstance(value, dict)},
+            token=args.hf_token,
+        )
+        config.update({key: value for key, value in overrides.items() if isinstance(value, dict)})
+        return get_hf_text_config(config).to_dict()
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise UsageError(f"MODEL: cannot read the config of {source!r}: {reason}") from error
+
+
+def serve(args: Namespace) -> None:
+    """Serve until told to stop: one API server or several, data parallel, or headless, as the flags say."""
+    ServeSubcommand.cmd(args)
+
+
+def prompt_length(model_config: Any) -> Callable[[Any], int | None]:
+    """A function that counts the tokens of what ``EngineClient.generate`` and ``encode`` take for a prompt.
+
+    It answers None for the stream of a realtime session, whose length is not known when it starts.
+    """
+
+    def length(prompt: Any) -> int | None:
+        if isinstance(prompt, AsyncGenerator):
+            return None
+        if isinstance(prompt, EngineCoreRequest):
+            values = prompt.prompt_token_ids if prompt.prompt_token_ids is not None else prompt.prompt_embeds
+            return len(values)
+        return int(extract_prompt_len(model_config, prompt))
+
+    return length
+
+
+async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
+    """What ``patch_report`` says on every worker of every engine.
+
+    ``EngineClient.collective_rpc`` asks every data parallel engine but returns the answers of the first one alone.
+    """
+    per_engine = await engine_client.engine_core.call_utility_all_async(
+        "collective_rpc", "patch_report", None, (), None
+    )
+    return [report for reports in per_engine for report in reports]
+
+
+def validation_error(message: str, field: str) -> Exception:
+    """An error that vLLM's app answers with a 400 in OpenAI's shape, naming the field."""
+    error: Exception = VLLMValidationError(message, parameter=field)
+    return error

@@ -1,0 +1,31 @@
+"""A tiny random Phi-3 with a byte tokenizer: one token per byte, so that a prompt is as long as its text."""
+
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from tests.exactness import checkpoints
+
+WINDOW = 256
+MAXIMUM = 1024
+SPECIAL = ["<pad>", "<bos>", "<eos>"]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def phi3_with_tokenizer(folder: Path) -> Path:
+    """Write the model and its tokenizer: sets short to 256 tokens and long to 1024."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", chat_template=CHAT_TEMPLATE
+    )
+    checkpoints.phi3(folder, window=WINDOW, maximum=MAXIMUM, vocab_size=len(fast))
+    fast.save_pretrained(folder)
+    return folder
