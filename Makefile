@@ -1,8 +1,11 @@
 # Everything a user or a CI machine runs. Each target installs what it needs first and can be run again after an interruption.
 PYTHON ?= python3
 UV ?= uv
+MODEL ?=
 HOST ?= 127.0.0.1
 PORT ?= 8000
+# Memory for keys and values. vLLM's default is most of the machine's, and it does not start where others use some of that.
+KV_CACHE ?= 1G
 # Where `make lock` finds the CPU builds of torch; a local directory of wheels works too.
 TORCH_FIND_LINKS ?= https://download.pytorch.org/whl/cpu/torch/
 
@@ -19,7 +22,7 @@ export PYTHONUNBUFFERED := 1
 help: ## List the targets
 	@echo "ropeswitch: every request rotated with the factors for its own length"
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
-	@echo "Variables: PYTHON (3.11 or 3.12, default python3), HOST, PORT, ARGS (more flags for serve and pytest)"
+	@echo "Variables: PYTHON (3.11 or 3.12, default python3), MODEL, HOST, PORT, KV_CACHE, ARGS (more flags for serve and pytest)"
 
 setup: $(STAMP) ## Install the CPU engine and ropeswitch into .venv
 	@echo "setup: .venv is ready"
@@ -29,9 +32,9 @@ $(STAMP): pyproject.toml requirements/cpu.lock requirements/install.py
 	@$(PYTHON) requirements/install.py
 	@touch $@
 
-serve: $(STAMP) ## Serve the bundled model at http://127.0.0.1:8000 (ARGS="MODEL --factors FILE ...")
-	@echo "serve: ropeswitch serve at http://$(HOST):$(PORT), stop with Ctrl-C"
-	@exec $(BIN)/ropeswitch serve --host $(HOST) --port $(PORT) $(ARGS)
+serve: $(STAMP) ## Serve the bundled model (or MODEL, with flags in ARGS) at http://127.0.0.1:8000
+	@echo "serve: ropeswitch at http://$(HOST):$(PORT), stop with Ctrl-C"
+	@exec $(BIN)/ropeswitch serve $(MODEL) --host $(HOST) --port $(PORT) --kv-cache-memory-bytes $(KV_CACHE) $(ARGS)
 
 test: $(STAMP) ## Run the core tests
 	@echo "test: the core tests (make test-full adds the long ones)"
