@@ -1,4 +1,4 @@
-"""Environment of every test: no model hub, no usage reports, and nothing that overrides an engine's own KV cache size."""
+"""Environment of every test: no model hub, no usage reports, nothing that overrides an engine's own KV cache size."""
 
 import os
 
