@@ -1,0 +1,102 @@
+"""What the pages tell the reader to type works, and where they point there is something."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ropeswitch.factors.file import load, parse
+from ropeswitch.server.cli import main
+from ropeswitch.server.serve import HELP
+from tests.docs.pages import ROOT, blocks, commands, pages
+
+README = ROOT / "README.md"
+FACTORS = ROOT / "docs" / "factors.md"
+CONFIGURATION = ROOT / "docs" / "configuration.md"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_point_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        if not re.match(r"https?://", target):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_make_targets_exist(page: Path) -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    named = [words[0] for words in commands(page, "make")]
+    named += re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8"))
+    assert set(named) <= set(targets)
+
+
+def test_readme_starts_with_two_commands() -> None:
+    assert commands(README, "make")[:2] == [["serve"], ["test"]]
+
+
+def test_every_target_is_explained_in_help() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    explained = re.findall(r"^([a-z-]+):.* ## \w", makefile, re.MULTILINE)
+    assert phony and phony[1].split() == explained
+
+
+def test_readme_code_parses() -> None:
+    for code in blocks(README, "python"):
+        ast.parse(code)
+    requests = [words[words.index("-d") + 1] for words in commands(README, "curl")]
+    assert [json.loads(body)["model"] for body in requests] == ["passkey-tiny"]
+
+
+def test_factor_commands_of_the_walk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands run as they are printed, on files like the published ones under the names that the page uses."""
+    monkeypatch.chdir(tmp_path)
+    recovered, long = [1 + 2 * i / 63 for i in range(64)], [1 + i**1.52 for i in range(64)]
+    for name, factors in [("8k_la2_128k.csv", recovered), ("2048k_la2_128k.csv", long)]:
+        assert name in FACTORS.read_text(encoding="utf-8")
+        Path(name).write_text((",".join(map(repr, factors)) + "\n") * 32)
+    rope = {"type": "longrope", "short_factor": recovered, "long_factor": long}
+    config = {"original_max_position_embeddings": 4096, "max_position_embeddings": 131072, "rope_scaling": rope}
+    Path("config.json").write_text(json.dumps(config))
+
+    walk = [words for words in commands(FACTORS, "ropeswitch") if words[0] == "factors"]
+    assert [words[1] for words in walk] == ["import", "show", "validate", "import"]
+    for words in walk:
+        assert main(words) == 0, capsys.readouterr().err
+
+    content = load("llama2.json")
+    assert content.theta == 10000.0
+    assert [(s.name, s.max_length, s.factors) for s in content.ladder.sets] == [
+        ("8k", 8192, tuple(recovered)),
+        ("2048k", 2097152, tuple(long)),
+    ]
+    assert load("phi3.json").ladder.names == ("short", "long")
+
+
+def test_example_file_is_valid() -> None:
+    [example] = blocks(FACTORS, "json")
+    assert parse(example).ladder.names == ("short", "long")
+
+
+@pytest.mark.parametrize("page", [README, FACTORS], ids=lambda page: page.name)
+def test_serve_flags_exist(page: Path) -> None:
+    known = re.findall(r"--[a-z-]+", HELP)
+    used = [word for words in commands(page, "ropeswitch") if words[0] == "serve" for word in words if word[:2] == "--"]
+    assert used and set(used) <= set(known)
+
+
+def test_every_flag_of_ours_is_documented() -> None:
+    text = CONFIGURATION.read_text(encoding="utf-8")
+    for flag in set(re.findall(r"^ +(--[a-z-]+)", HELP, re.MULTILINE)) - {"--help", "--host"}:
+        assert f"`{flag} " in text
+
+
+def test_every_variable_of_the_makefile_is_documented() -> None:
+    variables = re.findall(r"^([A-Z_]+) \?=", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    text = CONFIGURATION.read_text(encoding="utf-8")
+    for variable in variables:
+        assert f"`{variable}`" in text
