@@ -105,6 +105,7 @@ def _pin() -> str:
 
 def _replacements() -> dict[str, Callable[[Any], Any]]:
     # Imported here because they import vLLM, which the command line does not load to print help.
+    from ropeswitch.model_patches.bgmv_expand import skipping_base_rows
     from ropeswitch.model_patches.block_hash import salted
     from ropeswitch.model_patches.preprocess_add_request import assigning
     from ropeswitch.model_patches.rope_dict import LadderRopeDict
@@ -113,11 +114,18 @@ def _replacements() -> dict[str, Callable[[Any], Any]]:
         "vllm.model_executor.layers.rotary_embedding._ROPE_DICT": lambda upstream: LadderRopeDict(upstream),
         "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys": salted,
         "vllm.v1.engine.core.EngineCore.preprocess_add_request": assigning,
+        f"{_LORA_OPS}.bgmv_expand": skipping_base_rows,
+        f"{_LORA_OPS}.bgmv_expand_slice": skipping_base_rows,
+        f"{_PUNICA}.bgmv_expand": skipping_base_rows,
+        f"{_PUNICA}.bgmv_expand_slice": skipping_base_rows,
     }
 
 
 _RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 _SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
+_LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
+# Binds the same functions by name when it is imported.
+_PUNICA = "vllm.lora.punica_wrapper.punica_cpu"
 
 PATCHES = (
     Patch(
@@ -178,5 +186,17 @@ PATCHES = (
         kind="subclassed",
         file="cpu_worker.py",
         relies_on={"vllm.v1.worker.cpu_worker.CPUWorker.init_device": "825b3891768fb121"},
+    ),
+    Patch(
+        target=f"{_LORA_OPS}.bgmv_expand",
+        kind="wrapped",
+        file="bgmv_expand.py",
+        relies_on={
+            f"{_LORA_OPS}.bgmv_expand": "2e9c24d2dd49a18d",
+            f"{_LORA_OPS}.bgmv_expand_slice": "ca41691da5b46f00",
+            f"{_LORA_OPS}.sgmv_expand": "342a0d1d6899e394",
+            f"{_LORA_OPS}.sgmv_expand_slice": "fe06c9bdbb0bb182",
+            f"{_PUNICA}.PunicaWrapperCPU.add_lora_linear": "61b6945fd5e566b7",
+        },
     ),
 )

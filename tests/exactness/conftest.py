@@ -1,0 +1,60 @@
+"""Checkpoints and engines that the exactness tests share; one engine lives at a time, in this process."""
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.exactness import checkpoints
+from tests.exactness.engines import engine
+from tests.exactness.reference import Reference
+
+
+@pytest.fixture(scope="session")
+def phi3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.phi3(tmp_path_factory.mktemp("phi3"))
+
+
+@pytest.fixture(scope="session")
+def phi3_reference(phi3: Path) -> Reference:
+    return Reference.load(phi3)
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Starts engines in this process and stops them after the test."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    started: list[Any] = []
+
+    def start_engine(*args: Any, **kwargs: Any) -> Any:
+        started.append(engine(*args, **kwargs))
+        return started[-1]
+
+    yield start_engine
+    for llm in started:
+        llm.llm_engine.engine_core.shutdown()
+    started.clear()
+    gc.collect()
+
+
+@pytest.fixture
+def start_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Starts engines whose core and workers are processes of their own, as a server does."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    started: list[Any] = []
+
+    def start_engine(*args: Any, **kwargs: Any) -> Any:
+        started.append(engine(*args, **kwargs))
+        return started[-1]
+
+    yield start_engine
+    for llm in started:
+        llm.llm_engine.engine_core.shutdown()

@@ -1,0 +1,96 @@
+"""Features of the engine that meet a switch: structured output, LoRA, an fp8 KV cache."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from vllm import LLM
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import StructuredOutputsParams
+
+from tests.exactness import checkpoints
+from tests.exactness.engines import first_choice, greedy, prompts, run
+from tests.exactness.reference import TIE, Reference
+from tests.exactness.test_ladders import ladder
+
+Start = Callable[..., LLM]
+
+
+def byte_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """A tokenizer of one token a byte, saved beside a checkpoint; ids 0 to 2 are special."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = ["<pad>", "<s>", "</s>", *alphabet]
+    tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    fast.save_pretrained(folder)
+    return fast
+
+
+def test_structured_output_spans_the_switch(start: Start, tmp_path: Path) -> None:
+    folder = checkpoints.phi3(tmp_path, vocab_size=259)
+    tokenizer = byte_tokenizer(folder)
+    llm = start(folder, skip_tokenizer_init=False)
+    reference = Reference.load(folder)
+    params = greedy(30, structured_outputs=StructuredOutputsParams(regex="[a-h]{30}"), logprobs=0)
+    allowed = tokenizer.convert_tokens_to_ids(list("abcdefgh"))
+    token_lists = prompts([50, 60, 64, 20, 100], vocabulary=259)
+    for prompt, (tokens, _) in zip(token_lists, run(llm, token_lists, params), strict=True):
+        assert len(tokens) == 30
+        sequence = list(prompt)
+        for token in tokens:
+            row = reference.log_probs(sequence)[-1][allowed]
+            assert row.max() - row[allowed.index(token)] < TIE
+            sequence.append(token)
+
+
+def test_lora(start: Start, tmp_path: Path) -> None:
+    folder = checkpoints.llama(tmp_path / "model")
+    sets = ladder(16, lengths=(64, 512))
+    adapters = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        config = LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], init_lora_weights=False)
+        get_peft_model(base, config).save_pretrained(tmp_path / f"adapter{seed}")
+        adapters.append(LoRARequest(f"adapter{seed}", seed, str(tmp_path / f"adapter{seed}")))
+    llm = start(folder, sets, enable_lora=True, max_loras=2, max_lora_rank=8)
+    references: dict[str | None, Reference] = {None: Reference.load(folder, sets)}
+    for request in adapters:
+        base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        merged = PeftModel.from_pretrained(base, request.lora_path).merge_and_unload().eval()
+        references[request.lora_name] = Reference(merged, sets)
+    choice = [None, *adapters]
+    token_lists = prompts([60, 60, 60, 64, 65, 20, 150, 62, 63])
+    chosen = [choice[i % 3] for i in range(len(token_lists))]
+    outputs = llm.generate(
+        [{"prompt_token_ids": tokens} for tokens in token_lists], greedy(16), use_tqdm=False, lora_request=chosen
+    )
+    for prompt, request, output in zip(token_lists, chosen, outputs, strict=True):
+        reference = references[request.lora_name if request else None]
+        reference.check(prompt, *first_choice(output.outputs[0]), tolerance=2e-3)
+
+
+def test_fp8_kv_cache(start: Start, phi3: Path, phi3_reference: Reference) -> None:
+    """fp8 rounds keys and values, so the answer is near the reference, not equal; but it is the same in any company.
+
+    A request that crosses in a crowd says what it says alone, token for token, and each token is likely by the reference.
+    """
+    llm = start(phi3, kv_cache_dtype="fp8", enable_prefix_caching=False)
+    token_lists = prompts([50, 60, 63, 64, 65, 150])
+    together: list[Any] = run(llm, token_lists, greedy(16))
+    for prompt, (tokens, log_probs) in zip(token_lists, together, strict=True):
+        alone_tokens, _ = run(llm, [prompt], greedy(16))[0]
+        assert alone_tokens == tokens
+        sequence = list(prompt)
+        errors = []
+        for token, log_prob in zip(tokens, log_probs, strict=True):
+            errors.append(abs(log_prob - float(phi3_reference.log_probs(sequence)[-1][token])))
+            sequence.append(token)
+        # Right angles with fp8 err by about 0.05 here; a wrong set after the switch errs by more than 1.
+        assert sum(errors) / len(errors) < 0.4, errors

@@ -1,0 +1,61 @@
+"""Exactness with several ranks, each a process of its own: tensor, pipeline and data parallel."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm import AsyncEngineArgs, LLM
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from ropeswitch.factors.hf_config import ladder_from_config
+from ropeswitch.model_patches.registry import PATCHES
+from ropeswitch.model_patches.settings import RopeSettings, configure
+from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
+from tests.exactness.reference import Reference
+from tests.exactness.test_modes import LENGTHS, check_batch
+
+Start = Callable[..., LLM]
+
+
+def reports(llm: LLM) -> list[dict[str, Any]]:
+    return sorted(llm.collective_rpc("patch_report"), key=lambda report: report["rank"])
+
+
+@pytest.mark.parametrize("ranks", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp2", "pp2"])
+def test_two_ranks(start_processes: Start, phi3: Path, phi3_reference: Reference, ranks: dict[str, int]) -> None:
+    llm = start_processes(phi3, **ranks, max_num_batched_tokens=96)
+    assert [report["rank"] for report in reports(llm)] == [0, 1]
+    assert all(report["sets"] == ["short", "long"] and report["patches"] == [record.target for record in PATCHES] for report in reports(llm))
+    check_batch(llm, phi3_reference)
+    check_batch(llm, phi3_reference)
+
+
+@pytest.mark.full
+def test_two_replicas(phi3: Path, phi3_reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    asyncio.run(replicas(phi3, phi3_reference))
+
+
+async def replicas(folder: Path, reference: Reference) -> None:
+    import json
+
+    config = json.loads((folder / "config.json").read_text())
+    ladder = ladder_from_config(config)
+    assert ladder is not None
+    args = AsyncEngineArgs(**(ENGINE | {"model": str(folder)}), data_parallel_size=2)
+    configure(args, RopeSettings(ladder, 10000.0), config)
+    engine = AsyncLLM.from_engine_args(args)
+    try:
+
+        async def one(index: int, tokens: list[int]) -> None:
+            final = None
+            async for output in engine.generate({"prompt_token_ids": tokens}, greedy(24), str(index)):
+                final = output
+            assert final is not None
+            reference.check(tokens, *first_choice(final.outputs[0]))
+
+        await asyncio.gather(*(one(i, tokens) for i, tokens in enumerate(prompts(LENGTHS))))
+    finally:
+        engine.shutdown()

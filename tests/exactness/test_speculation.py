@@ -1,0 +1,50 @@
+"""Speculative decoding with n-gram drafts: every token is still the reference's, drafts accepted on both sides of the limit.
+
+The engine has a process of its own: the drafter loads llvmlite, beside which vLLM cannot start a second engine
+(its Triton dispatcher reads every module's attributes and stumbles over llvmlite's function wrappers).
+"""
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.exactness import checkpoints
+from tests.exactness.engines import engine, greedy, prompts, run
+from tests.exactness.reference import Reference
+
+SPECULATIVE = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+LENGTHS = [20, 30, 40, 45, 50, 55, 60, 61, 62, 63, 64, 65, 100]
+Said = list[tuple[list[int], list[float]]]
+
+
+def speculate(folder: Path) -> tuple[Said, set[int]]:
+    """What the engine says to each prompt, and the factor sets in which it accepted a draft."""
+    from ropeswitch.model_patches.request_set import assigned_set
+
+    llm = engine(folder, speculative_config=SPECULATIVE)
+    scheduler: Any = llm.llm_engine.engine_core.engine_core.scheduler
+    accepted: set[int] = set()
+    upstream = scheduler.make_spec_decoding_stats
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["num_accepted_tokens"]:
+            accepted.add(assigned_set(scheduler.requests[kwargs["request_id"]]))
+        return upstream(*args, **kwargs)
+
+    scheduler.make_spec_decoding_stats = counting
+    return run(llm, prompts(LENGTHS, vocabulary=16), greedy(50)), accepted
+
+
+def test_ngram_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    # With so few words a random model soon repeats itself, so that what it said before predicts what it says next.
+    folder = checkpoints.phi3(tmp_path, vocab_size=16)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        said, accepted = pool.submit(speculate, folder).result()
+    reference = Reference.load(folder)
+    for prompt, (tokens, log_probs) in zip(prompts(LENGTHS, vocabulary=16), said, strict=True):
+        reference.check(prompt, tokens, log_probs)
+    assert accepted == {0, 1}
