@@ -63,8 +63,9 @@ def _no_constant(literal: str) -> NoReturn:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) != len(keys):
-        twice = next(key for index, key in enumerate(keys) if key in keys[:index])
-        raise FactorError(f"{quoted(twice)}: given twice in one object")
-    return dict(pairs)
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise FactorError(f"{quoted(key)}: given twice in one object")
+        values[key] = value
+    return values
