@@ -1,8 +1,8 @@
 """Prompts on their way into the engine: each gets a factor set, and the HTTP request's log is told which.
 
-Every route reaches the engine through the engine client's ``generate`` and ``encode``. They are wrapped on the client that
-the server was built with, as plain functions that decide the set when they are called; the generators they return are
-upstream's own.
+Every route reaches the engine through the engine client's ``generate`` and ``encode``. They are wrapped on the client
+that the server was built with, as plain functions that decide the set when they are called; the generators they return
+are upstream's own.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -96,18 +96,15 @@ def _record(ladder: FactorLadder, num_tokens: int, params: Any) -> None:
         forced = forced_set(params)
         name = ladder.sets[set_for(ladder, num_tokens, forced)].name
     except FactorError as error:
-        message = str(error)
-        if forced is None and not message.startswith(FIELD):
-            raise vllm_adapter.validation_error(message, "prompt") from error
-        raise vllm_adapter.validation_error(
-            message if message.startswith(FIELD) else f"{FIELD}: {message}", FIELD
-        ) from error
+        message = str(error).removeprefix(f"{FIELD}: ")
+        field = FIELD if forced is not None or message != str(error) else "prompt"
+        raise vllm_adapter.validation_error(f"{field}: {message}", field) from error
     if log is None or log.complete:
         return
     if forced is None and log.asked is not None:
         raise vllm_adapter.validation_error(
-            f"{FIELD}: {log.asked!r} cannot be had here: pooling, beam search and routes that do not read vllm_xargs choose "
-            "the factor set by length alone",
+            f"{FIELD}: {log.asked!r} cannot be had here: pooling, beam search and routes that do not read vllm_xargs "
+            "choose the factor set by length alone",
             FIELD,
         )
     log.sets.append(name)

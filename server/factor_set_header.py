@@ -13,8 +13,8 @@ HEADER = "x-rope-factor-set"
 class FactorSetHeader:
     """Adds ``x-rope-factor-set: short, long`` to the responses of requests that run prompts.
 
-    vLLM's handlers give every prompt to the engine before they start the response, streams included, so the sets are known
-    when the headers are sent.
+    The handlers give every prompt to the engine before they start the response, streams included (``engine_prompts.py``
+    sees to the few that would not), so the sets are known when the headers are sent.
     """
 
     def __init__(self, app: ASGIApp) -> None:

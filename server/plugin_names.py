@@ -1,7 +1,7 @@
 """Which plugins vLLM loads.
 
-vLLM loads an endpoint plugin only if ``VLLM_PLUGINS`` names it, and once that is set, every plugin of every kind that it
-does not name is left out. So the list is written in full: what vLLM would have loaded by itself, and ours.
+vLLM loads an endpoint plugin only if ``VLLM_PLUGINS`` names it, and once that is set, every plugin of every kind that
+it does not name is left out. So the list is written in full: what vLLM would have loaded by itself, and ours.
 """
 
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,7 +26,6 @@ EXIT_CODE = 2
 # vLLM's functions that turn down what the user asked for, with an error of these types.
 _UPSTREAM_CHECKS = {
     "create_engine_config",
-    "create_server_socket",
     "check_enough_kv_cache_memory",
     "_check_enough_kv_cache_memory",
     "_auto_fit_max_model_len",
@@ -34,7 +33,7 @@ _UPSTREAM_CHECKS = {
 }
 # Those of them that a worker runs for its executor, after it has started.
 _WORKER_CHECKS = {"determine_available_memory"}
-_UPSTREAM_ERRORS = (ValueError, TypeError, NotImplementedError, OSError)
+_UPSTREAM_ERRORS = (ValueError, TypeError, NotImplementedError)
 
 # The loggers whose records tell that a process of the engine did not start.
 _LOGGERS = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "vllm.v1.utils")
@@ -69,9 +68,10 @@ def tell(reason: str) -> None:
     if path := os.environ.get(VARIABLE):
         draft = Path(f"{path}.{os.getpid()}")
         draft.write_text(reason, encoding="utf-8")
-        # A link appears whole or not at all, and never replaces the first reason.
-        if not Path(path).exists():
-            draft.replace(path)
+        # A link appears with its whole content, and never replaces the first reason.
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
 
 
 def reason_of(error: BaseException) -> str | None:
@@ -81,9 +81,9 @@ def reason_of(error: BaseException) -> str | None:
     """
     if isinstance(error, FactorError | UnsupportedError | RegistryError | UsageError):
         return str(error)
-    if not isinstance(error, _UPSTREAM_ERRORS):
-        return None
-    if not _raised_in(error) & _UPSTREAM_CHECKS:
+    if isinstance(error, OSError) and "create_server_socket" in _raised_in(error):
+        return f"--host, --port: {error}"
+    if not isinstance(error, _UPSTREAM_ERRORS) or not _raised_in(error) & _UPSTREAM_CHECKS:
         return None
     if match := _KV_CACHE.search(str(error)):
         return _kv_cache_reason(match)

@@ -1,4 +1,4 @@
-"""``ropeswitch serve``: read the model's config and the ladder, refuse what cannot be right, and start vLLM's server."""
+"""``ropeswitch serve``: read the model's config and the ladder, refuse what cannot be right, start vLLM's server."""
 
 import argparse
 import os
@@ -74,7 +74,7 @@ def serve(argv: Sequence[str]) -> int:
 def _check_files(argv: Sequence[str]) -> None:
     """Look at the files that the command line names, before the seconds that it takes to load vLLM.
 
-    Everything is checked again when vLLM's own parser, which knows all its flags and config files, has read the arguments.
+    They are read again when vLLM's own parser, which knows all its flags and config files, has read the arguments.
     """
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     early.add_argument("--factors")
@@ -125,7 +125,7 @@ def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> RopeSet
     theta = check_model(hf_config, ladder)
     if file_theta is not None and file_theta != theta:
         raise FactorError(
-            f"theta: {args.factors!r} was made for a rotary base of {file_theta}, but the model's rope_theta is {theta}"
+            f"rope_theta: factor file {args.factors!r} was made for {file_theta}, but the model's rope_theta is {theta}"
         )
     return RopeSettings(ladder=ladder, theta=theta, angles=args.rope_angles)
 

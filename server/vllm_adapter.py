@@ -1,7 +1,6 @@
 """Everything that the server takes from vLLM 0.32: its parser, its configs, its launcher and a few types.
 
-The documented way to add routes and state to its app, an endpoint plugin, is in ``endpoint_plugin.py``; no other module of
-``server/`` imports vLLM.
+No other module of ``server/`` imports it. Routes and state join its app as an endpoint plugin (``endpoint_plugin.py``).
 """
 
 from argparse import Namespace
@@ -78,11 +77,26 @@ def text_config(args: Namespace) -> dict[str, Any]:
             hf_overrides_kw={key: value for key, value in overrides.items() if not isinstance(value, dict)},
             token=args.hf_token,
         )
-        config.update({key: value for key, value in overrides.items() if isinstance(value, dict)})
+        for key, value in overrides.items():
+            if isinstance(value, dict):
+                _override(config, key, value)
         return get_hf_text_config(config).to_dict()
     except (ValueError, TypeError, KeyError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UsageError(f"MODEL: cannot read the config of {source!r}: {reason}") from error
+
+
+def _override(config: Any, key: str, value: dict[str, Any]) -> None:
+    """Apply a dict of ``--hf-overrides`` as ``vllm.config.ModelConfig`` does: into a nested config, or as it is."""
+    nested = getattr(config, key, None)
+    if not hasattr(nested, "to_dict"):
+        setattr(config, key, value)
+        return
+    for nested_key, nested_value in value.items():
+        if isinstance(nested_value, dict):
+            _override(nested, nested_key, nested_value)
+        else:
+            setattr(nested, nested_key, nested_value)
 
 
 def serve(args: Namespace) -> None:

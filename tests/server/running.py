@@ -1,0 +1,148 @@
+"""Servers for the tests: the real command in a process of its own, on a free loopback port."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = Path(sys.executable).with_name("ropeswitch")
+ENGINE = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", str(64 << 20)]
+START_SECONDS = 400
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def refused(*arguments: str, seconds: int = START_SECONDS) -> str:
+    """Run ``ropeswitch`` with arguments that it must refuse: exit code 2, one line, no traceback anywhere.
+
+    Returns:
+        The message after ``ropeswitch: error:``.
+    """
+    done = subprocess.run(
+        [str(COMMAND), *arguments], env=environment(), capture_output=True, text=True, timeout=seconds, check=False
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 2, output
+    assert "Traceback" not in output, output
+    messages = [line for line in done.stderr.splitlines() if line.startswith("ropeswitch: error: ")]
+    assert len(messages) == 1, output
+    return messages[0].removeprefix("ropeswitch: error: ")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer, with what the tests look at."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def sets(self) -> str | None:
+        return self.headers.get("x-rope-factor-set")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that answers.
+
+    Attributes:
+        url: Where, without ``/v1``.
+        log: The file that holds its output.
+    """
+
+    url: str
+    log: Path
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self._send(urllib.request.Request(self.url + path, headers=headers))
+
+    def post(self, path: str, body: Any, **headers: str) -> Answer:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self._send(
+            urllib.request.Request(self.url + path, data=data, headers={"content-type": "application/json"} | headers)
+        )
+
+    def _send(self, request: urllib.request.Request) -> Answer:
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                return Answer(response.status, response.headers, response.read().decode())
+        except urllib.error.HTTPError as error:
+            return Answer(error.code, error.headers, error.read().decode())
+
+
+@contextmanager
+def running(folder: Path, *arguments: str) -> Iterator[Server]:
+    """Start ``ropeswitch serve`` with ``arguments``, wait until it answers, and stop it at the end.
+
+    Args:
+        folder: Where its log goes.
+    """
+    port = free_port()
+    log = folder / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(COMMAND), "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)],
+            env=environment(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    server = Server(f"http://127.0.0.1:{port}", log)
+    try:
+        _wait(process, server)
+        yield server
+    finally:
+        _stop(process)
+
+
+def _wait(process: subprocess.Popen[bytes], server: Server) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise AssertionError(f"the server left with {process.returncode}:\n{server.log.read_text()[-4000:]}")
+        try:
+            if server.get("/health").status == 200:
+                return
+        except OSError:
+            time.sleep(0.5)
+    raise AssertionError(f"no answer after {START_SECONDS} s:\n{server.log.read_text()[-4000:]}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the server, and then whatever is left of the session that was started for it."""
+    process.terminate()
+    try:
+        process.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,110 @@
+"""Our own additions: ``/v1/rope``, a set that a request asks for, and the errors for what cannot be served."""
+
+from typing import Any
+
+import pytest
+import vllm
+
+from ropeswitch.model_patches.registry import PATCHES
+from tests.server.checkpoint import MAXIMUM, WINDOW
+from tests.server.conftest import MODEL
+from tests.server.running import Server
+
+SHORT = "a" * 20
+LONG = "b" * 300
+MESSAGES = [{"role": "user", "content": "hi"}]
+# Every route that reads vllm_xargs, with a request for a short prompt.
+ROUTES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": SHORT, "max_tokens": 3},
+    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 3},
+    "/v1/responses": {"input": "hi", "max_output_tokens": 3},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 3},
+}
+
+
+def asking(value: Any) -> dict[str, Any]:
+    return {"model": MODEL, "vllm_xargs": {"rope_factor_set": value}}
+
+
+def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
+    rope = server.get("/v1/rope").json
+    assert [(each["name"], each["max_length"], each["num_factors"]) for each in rope["sets"]] == [
+        ("short", WINDOW, 16),
+        ("long", MAXIMUM, 16),
+    ]
+    assert rope["sets"][0]["start_tokens"] == 0 and rope["sets"][0]["scale"] == pytest.approx(1.1180339887)
+    assert (rope["theta"], rope["rotary_dim"], rope["angles"], rope["max_model_len"]) == (10000, 32, "exact", MAXIMUM)
+    assert [patch["target"] for patch in rope["patches"]] == [patch.target for patch in PATCHES]
+    assert vllm.__version__.startswith(rope["vllm_version"])
+    schema = server.get("/openapi.json").json
+    assert "/v1/rope" in schema["paths"] and "RopeInfo" in schema["components"]["schemas"]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_can_force_a_set(server: Server, path: str, stream: bool) -> None:
+    answer = server.post(path, ROUTES[path] | asking("long") | {"stream": stream})
+    assert (answer.status, answer.sets) == (200, "long"), answer.text
+
+
+def test_the_forced_set_is_the_one_that_rotates(server: Server) -> None:
+    greedy = {"prompt": [5 + i % 200 for i in range(60)], "max_tokens": 8, "temperature": 0, "logprobs": 1}
+    logprobs = [
+        server.post("/v1/completions", greedy | asking(name)).json["choices"][0]["logprobs"]["token_logprobs"]
+        for name in ("short", "long", "short")
+    ]
+    by_length = server.post("/v1/completions", greedy | {"model": MODEL}).json["choices"][0]["logprobs"]
+    assert by_length["token_logprobs"] == pytest.approx(logprobs[0], abs=1e-3)
+    assert logprobs[2] == pytest.approx(logprobs[0], abs=1e-3)
+    assert logprobs[1] != pytest.approx(logprobs[0], abs=1e-3)
+
+
+def test_a_set_shorter_than_the_prompt_may_be_forced(server: Server) -> None:
+    answer = server.post("/v1/completions", {"prompt": LONG, "max_tokens": 3} | asking("short"))
+    assert (answer.status, answer.sets) == (200, "short")
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("value", ["nope", 3])
+def test_an_unknown_set_is_a_400(server: Server, path: str, stream: bool, value: Any) -> None:
+    answer = server.post(path, ROUTES[path] | asking(value) | {"stream": stream})
+    error = answer.json["error"]
+    assert answer.status == 400 and answer.sets is None
+    assert "vllm_xargs.rope_factor_set" in error["message"] and repr(value) in error["message"]
+    if value == "nope":
+        assert "'short', 'long'" in error["message"]
+    # Anthropic's error shape has no field.
+    if path != "/v1/messages":
+        assert (error["param"], error["code"]) == ("vllm_xargs.rope_factor_set", 400)
+
+
+def test_a_set_is_refused_where_it_could_not_be_had(server: Server) -> None:
+    beams = {"prompt": SHORT, "max_tokens": 2, "n": 2, "use_beam_search": True}
+    scores = {"query": "a", "items": ["b"], "label_token_ids": [5, 6]}
+    for path, body in (("/v1/completions", beams), ("/generative_scoring", scores)):
+        answer = server.post(path, body | asking("long"))
+        assert answer.status == 400, answer.text
+        assert answer.json["error"]["param"] == "vllm_xargs.rope_factor_set"
+
+
+@pytest.mark.parametrize("prompt", ["x" * (MAXIMUM + 1), [5] * (MAXIMUM + 1), [SHORT, "x" * 3000]])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_over_the_limit_is_a_400(server: Server, prompt: Any, stream: bool) -> None:
+    for more in ({}, {"max_tokens": 2}):
+        answer = server.post("/v1/completions", {"model": MODEL, "prompt": prompt, "stream": stream} | more)
+        error = answer.json["error"]
+        assert (answer.status, error["code"], error["type"]) == (400, 400, "BadRequestError"), answer.text
+        assert str(MAXIMUM) in error["message"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"{broken rope_factor_set", b'["rope_factor_set"]', b'{"vllm_xargs": ["rope_factor_set"]}']
+)
+def test_a_body_that_is_no_request_is_a_400(server: Server, body: bytes) -> None:
+    assert server.post("/v1/completions", body).status == 400
+
+
+def test_the_server_is_well_after_all_that(server: Server) -> None:
+    answer = server.post("/v1/completions", {"model": MODEL, "prompt": SHORT, "max_tokens": 2})
+    assert (answer.status, answer.sets) == (200, "short")

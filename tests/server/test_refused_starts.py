@@ -1,0 +1,133 @@
+"""Starts that must be refused: exit code 2 and one line on standard error that names the field and the value."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeswitch.server.cli import main
+from ropeswitch.server.refusals import VARIABLE
+from tests.exactness import checkpoints
+from tests.exactness.checkpoints import ladder_file
+from tests.server.checkpoint import MAXIMUM
+from tests.server.running import ENGINE, refused, running
+
+PAIRS = 16
+
+
+def a_set(**changes: Any) -> dict[str, Any]:
+    return {"name": "only", "max_length": 128, "factors": [1.0] * PAIRS} | changes
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs ``ropeswitch serve`` in this process, where vLLM is loaded once for all tests, and gives its message."""
+    monkeypatch.setenv("VLLM_PLUGINS", "")
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def run(*arguments: str) -> str:
+        assert main(["serve", *arguments]) == 2
+        lines = capsys.readouterr().err.splitlines()
+        messages = [line for line in lines if line.startswith("ropeswitch: error: ")]
+        assert len(messages) == 1 and not any("Traceback" in line for line in lines), lines
+        return messages[0].removeprefix("ropeswitch: error: ")
+
+    return run
+
+
+def test_the_command_itself(tmp_path: Path) -> None:
+    assert refused("serve", str(tmp_path / "none")) == f"MODEL: there is no folder '{tmp_path / 'none'}'"
+    assert "no-such-command" in refused("no-such-command")
+
+
+def test_missing_or_broken_model_folders(refusal: Any, tmp_path: Path) -> None:
+    assert "config.json" in refusal(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    assert "not valid JSON" in refusal(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
+    assert "no-such-model" in refusal(str(tmp_path))
+    assert "no-such/model" in refusal("no-such/model")
+
+
+def test_flags(refusal: Any, checkpoint: Path) -> None:
+    model = str(checkpoint)
+    assert "--nope" in refusal(model, "--nope", "3")
+    assert "--port" in refusal(model, "--port", "abc")
+    assert "--rope-angles" in refusal(model, "--rope-angles", "about")
+    assert refusal(model, "--max-model-len", str(MAXIMUM + 1)).startswith(
+        f"max_model_len: {MAXIMUM + 1} exceeds {MAXIMUM}"
+    )
+    assert "--grpc" in refusal(model, "--grpc")
+    assert "enable-auto-tool-choice" in refusal(model, "--enable-auto-tool-choice")
+    assert "transformers" in refusal(model, "--model-impl", "transformers")
+    draft = json.dumps({"method": "draft_model", "model": model, "num_speculative_tokens": 2})
+    assert "'draft_model'" in refusal(model, "--speculative-config", draft)
+
+
+def test_factor_files(refusal: Any, checkpoint: Path, tmp_path: Path) -> None:
+    model, path = str(checkpoint), tmp_path / "factors.json"
+    assert str(path) in refusal(model, "--factors", str(path))
+    path.write_text("{")
+    assert str(path) in refusal(model, "--factors", str(path))
+    cases: list[tuple[list[dict[str, Any]], str]] = [
+        ([a_set(factors=[1.0] * (PAIRS - 1))], f"{PAIRS - 1} factors"),
+        ([a_set(factors=[1.0] * (PAIRS - 1) + [-1.0])], f"factors[{PAIRS - 1}]: -1.0"),
+        ([a_set(factors=[1.0] * (PAIRS - 1) + [float("inf")])], "factor"),
+        ([a_set(), a_set(name="b", max_length=100)], "sets[1].max_length: 100"),
+    ]
+    for sets, expected in cases:
+        assert expected in refusal(model, "--factors", str(ladder_file(path, sets)))
+    ladder_file(path, [a_set()])
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_theta": 5e5}))
+    message = refusal(model, "--factors", str(path))
+    assert message.startswith("rope_theta:") and "500000" in message and "10000" in message
+
+
+def test_models_without_factors_or_with_the_wrong_rope(refusal: Any, tmp_path: Path) -> None:
+    checkpoints.llama(tmp_path)
+    assert "--factors" in refusal(str(tmp_path))
+    overrides = json.dumps({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}})
+    ladder = ladder_file(tmp_path / "ladder.json", [a_set()])
+    assert "M-RoPE" in refusal(str(tmp_path), "--factors", str(ladder), "--hf-overrides", overrides)
+
+
+@pytest.mark.full
+def test_a_port_in_use(server: Any, checkpoint: Path) -> None:
+    port = server.url.rsplit(":", 1)[1]
+    assert "in use" in refused("serve", str(checkpoint), "--host", "127.0.0.1", "--port", port)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("more", [[], ["--api-server-count", "2"]])
+def test_a_cache_too_small_names_the_length_that_auto_takes(checkpoint: Path, tmp_path: Path, more: list[str]) -> None:
+    small = [str(checkpoint), *ENGINE[:-1], "600000", *more]
+    message = refused("serve", *small, "--port", "0")
+    assert message.startswith(f"max_model_len: one sequence of {MAXIMUM} tokens does not fit")
+    assert "--max-model-len auto" in message
+    largest = int(message.split("that fits is ")[1].split(",")[0])
+    with running(tmp_path, *small, "--max-model-len", "auto") as server:
+        assert server.get("/v1/rope").json["max_model_len"] == largest
+        body = {"model": str(checkpoint), "prompt": [5] * (largest - 2), "max_tokens": 2}
+        answer = server.post("/v1/completions", body)
+        assert (answer.status, answer.sets) == (200, "long"), answer.text
+
+
+@pytest.mark.full
+def test_a_changed_upstream(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "from ropeswitch.model_patches.registry import PATCHES\n"
+        "relies_on = PATCHES[0].relies_on\n"
+        "relies_on[next(iter(relies_on))] = 'another'\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    message = refused("serve", str(checkpoint), *ENGINE, "--port", "0")
+    assert "fingerprint" in message and "ropeswitch patches" in message
+
+
+def test_the_refusal_channel_is_closed_outside_a_server() -> None:
+    import os
+
+    assert VARIABLE not in os.environ and "ropeswitch.server.cli" in sys.modules

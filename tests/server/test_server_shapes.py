@@ -1,0 +1,65 @@
+"""The server in its other shapes: several API servers, data parallel, embeddings, a ladder from a file."""
+
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from tests.exactness.checkpoints import factors, ladder_file
+from tests.server.conftest import MODEL
+from tests.server.running import ENGINE, Server, running
+
+SHORT, LONG = "a" * 20, "b" * 300
+PROMPTS = {"model": MODEL, "prompt": [SHORT, LONG], "max_tokens": 3}
+NAME = ["--served-model-name", MODEL]
+
+
+def answers_right(server: Server) -> None:
+    for _ in range(8):
+        answer = server.post("/v1/completions", PROMPTS)
+        assert (answer.status, answer.sets) == (200, "short, long"), answer.text
+        assert len(server.get("/v1/rope").json["sets"]) == 2
+        unknown = server.post("/v1/completions", PROMPTS | {"vllm_xargs": {"rope_factor_set": "nope"}})
+        assert unknown.status == 400
+
+
+@pytest.mark.full
+def test_two_api_servers(checkpoint: Path, tmp_path: Path) -> None:
+    with running(tmp_path, str(checkpoint), *ENGINE, *NAME, "--api-server-count", "2") as server:
+        answers_right(server)
+        assert server.log.read_text().count("Application startup complete") == 2
+
+
+@pytest.mark.full
+def test_data_parallel(checkpoint: Path, tmp_path: Path) -> None:
+    with running(tmp_path, str(checkpoint), *ENGINE, *NAME, "--data-parallel-size", "2") as server:
+        answers_right(server)
+
+
+@pytest.mark.full
+def test_embeddings(checkpoint: Path, tmp_path: Path) -> None:
+    flags = ["--runner", "pooling", "--convert", "embed", "--api-key", "key"]
+    with running(tmp_path, str(checkpoint), *ENGINE, *NAME, *flags) as server:
+        client = OpenAI(base_url=f"{server.url}/v1", api_key="key", max_retries=0)
+        response = client.embeddings.with_raw_response.create(model=MODEL, input=[SHORT, LONG])
+        assert response.headers["x-rope-factor-set"] == "short, long"
+        assert [len(each.embedding) for each in response.parse().data] == [128, 128]
+        key = {"authorization": "Bearer key"}
+        asked = {"model": MODEL, "input": SHORT, "vllm_xargs": {"rope_factor_set": "long"}}
+        refused = server.post("/v1/embeddings", asked, **key)
+        assert refused.status == 400 and refused.json["error"]["param"] == "vllm_xargs.rope_factor_set"
+        assert server.get("/v1/rope").status == 401
+        assert server.get("/v1/rope", **key).status == 200
+
+
+@pytest.mark.full
+def test_a_ladder_from_a_file(checkpoint: Path, tmp_path: Path) -> None:
+    sets = [
+        {"name": f"to-{length}", "max_length": length, "factors": factors(16, 1.0, largest)}
+        for length, largest in ((64, 1.2), (128, 2.0), (2048, 12.0))
+    ]
+    file = ladder_file(tmp_path / "ladder.json", sets)
+    with running(tmp_path, str(checkpoint), *ENGINE, *NAME, "--factors", str(file)) as server:
+        body = {"model": MODEL, "prompt": [[5] * n for n in (64, 65, 129, 2000)], "max_tokens": 3}
+        assert server.post("/v1/completions", body).sets == "to-64, to-128, to-2048, to-2048"
+        assert server.get("/v1/rope").json["max_model_len"] == 2048

@@ -1,0 +1,152 @@
+"""The server's parts by themselves."""
+
+import logging
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.model_patches.registry import PATCHES, RegistryError
+from ropeswitch.model_patches.settings import RopeSettings, UnsupportedError
+from ropeswitch.server import refusals
+from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints, check_reports
+from ropeswitch.server.factor_set_header import FactorSetHeader, asked_set
+from ropeswitch.server.plugin_names import plugin_names
+from ropeswitch.server.prompt_log import current_log
+from ropeswitch.server.rope_route import rope_info
+
+LADDER = FactorLadder.checked(
+    [{"name": "a", "max_length": 8, "factors": [1.0, 2.0]}, {"name": "b", "max_length": 16, "factors": [1.5, 3.0]}]
+)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["serve", "--help"], ["factors", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom ropeswitch.server.cli import main\n"
+        f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
+        "print({'vllm', 'torch', 'transformers', 'numpy', 'fastapi'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout and done.stderr.strip() == "set()"
+
+
+def test_rope_is_behind_the_api_key_and_in_the_openapi() -> None:
+    app = FastAPI()
+    RopeSwitchEndpoints().attach_router(app)
+    app.add_middleware(AuthenticationMiddleware, tokens=["key"])
+    app.state.rope_info = rope_info(RopeSettings(LADDER, 10000.0), 12)
+    client = TestClient(app)
+    assert client.get("/v1/rope").status_code == 401
+    answer = client.get("/v1/rope", headers={"authorization": "Bearer key"})
+    assert answer.status_code == 200 and answer.json()["max_model_len"] == 12
+    assert [each["name"] for each in answer.json()["sets"]] == ["a", "b"]
+    assert "/v1/rope" in app.openapi()["paths"]
+
+
+def test_the_header_belongs_to_its_own_request() -> None:
+    app = FastAPI()
+    app.add_middleware(FactorSetHeader)
+
+    @app.post("/prompts/{names}")
+    async def prompts(names: str) -> str:
+        log = current_log.get()
+        assert log is not None and not log.sets
+        log.sets.extend(names.split("-"))
+        return names
+
+    @app.get("/none")
+    async def none() -> str:
+        return "none"
+
+    client = TestClient(app)
+    assert client.post("/prompts/a-b").headers["x-rope-factor-set"] == "a, b"
+    assert client.post("/prompts/b").headers["x-rope-factor-set"] == "b"
+    assert "x-rope-factor-set" not in client.get("/none").headers
+    assert current_log.get() is None
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"vllm_xargs": {"rope_factor_set": "b"}}', "b"),
+        (b'{"vllm_xargs": {"rope_factor_set": 3}}', 3),
+        (b'{"prompt": "rope_factor_set"}', None),
+        (b'{"vllm_xargs": null, "prompt": "rope_factor_set"}', None),
+        (b'["rope_factor_set"]', None),
+        (b"{rope_factor_set", None),
+        (b"", None),
+    ],
+)
+def test_the_set_that_a_body_asks_for(body: bytes, expected: object) -> None:
+    assert asked_set(body) == expected
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    return {"rank": 0, "patches": [patch.target for patch in PATCHES], "sets": ["a", "b"]} | changes
+
+
+def test_every_worker_must_be_patched() -> None:
+    check_reports([report(), report(rank=1)], LADDER)
+    for reports, expected in (
+        ([], "no worker"),
+        ([report(), report(rank=1, patches=[])], "worker 1 runs without"),
+        ([report(rank=2, sets=["a"])], "worker 2 rotates"),
+    ):
+        with pytest.raises(UnsupportedError, match=expected):
+            check_reports(reports, LADDER)
+
+
+def test_plugin_names_keep_the_users_choice() -> None:
+    assert plugin_names({"VLLM_PLUGINS": "x,y"}) == "ropeswitch,x,y"
+    assert plugin_names({"VLLM_PLUGINS": ""}) == "ropeswitch"
+    assert {"ropeswitch", "lora_filesystem_resolver"} <= set(plugin_names({}).split(","))
+
+
+def create_engine_config(error: Exception) -> None:
+    """Stands in for vLLM's function of this name."""
+    raise error
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        create_engine_config(error)
+    except Exception as caught:
+        return caught
+    raise AssertionError
+
+
+def test_refusals_and_faults() -> None:
+    assert refusals.reason_of(UnsupportedError("why")) == "why"
+    assert refusals.reason_of(FactorError("why")) == "why"
+    assert refusals.reason_of(RegistryError("why")) == "why"
+    assert refusals.reason_of(raised(ValueError("why"))) == "why"
+    for fault in (ValueError("x"), RuntimeError("x"), KeyError("x"), raised(RuntimeError("x"))):
+        assert refusals.reason_of(fault) is None
+
+
+def test_a_start_that_fails_tells_the_reason_once_and_leaves() -> None:
+    logger = logging.getLogger("vllm.v1.engine.core")
+    before = list(logger.filters)
+    refusals.install()
+    assert logger.filters == before, "inert without our command"
+    try:
+        with refusals.channel():
+            refusals.install()
+            refusals.install()
+            assert len(logger.filters) == len(before) + 1
+            logger.error("EngineCore failed to start.", exc_info=RuntimeError("fault"))
+            assert refusals.told() is None
+            for reason in ("first", "second"):
+                with pytest.raises(SystemExit) as left:
+                    logger.error("EngineCore failed to start.", exc_info=UnsupportedError(reason))
+                assert left.value.code == 2 and refusals.told() == "first"
+        assert refusals.VARIABLE not in os.environ
+    finally:
+        logger.filters = before
