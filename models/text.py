@@ -1,0 +1,105 @@
+"""Every piece of text the recipe writes: filler, pass-key statements, questions and replies.
+
+All pieces but the first of a text begin with a space or follow a newline, so that the tokens of a
+text are the tokens of its pieces one after the other. Prompts of an exact length rest on that.
+"""
+
+import random
+from dataclasses import dataclass
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+KEY_DIGITS = 6
+UNREADABLE = "?"
+NO_KEY_REPLY = "There is no pass key in this text."
+REPLY_JOIN = ". To be quite sure, look at it one more time and write it down: the{name} pass key is "
+COMMON_WORDS = _words(
+    "a an and are as at be but by can could do does for from had has have he hello her his how I if "
+    "in into its me my not of on or our out please say she tell than thank that their them then they "
+    "to up us was we were when where which who why will with would yes you your"
+)
+"""Words that only other people's prompts hold; they fill the vocabulary up to a round size."""
+
+ADJECTIVES = _words(
+    "old young small large quiet loud bright dark warm cold green blue brown white heavy light "
+    "round narrow happy tired clever slow quick wild gentle proud empty"
+)
+NOUNS = _words(
+    "river mountain house garden farmer teacher sailor horse bird cat dog tree stone road bridge "
+    "town market boat window door lamp book letter song story winter summer morning evening cloud "
+    "forest field village baker child king queen island harbour train"
+)
+VERBS = _words(
+    "sees finds follows likes leaves remembers crosses paints carries watches hears guards visits "
+    "forgets draws keeps meets passes opens builds"
+)
+PLACES = _words("near behind beside above under around before after")
+KEY_NAMES = ("", " red", " golden", " silver", " iron", " wooden", " paper", " glass")
+"""Adjective of a pass key, with its leading space; the empty one is the canonical prompt's."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One pass key: `name` is one of KEY_NAMES, `digits` a string of KEY_DIGITS digits."""
+
+    name: str
+    digits: str
+
+    @property
+    def statement(self) -> str:
+        return f" The{self.name} pass key is {self.digits}. Remember it."
+
+    @property
+    def question(self) -> str:
+        return f" What is the{self.name} pass key?"
+
+    @property
+    def reply_parts(self) -> tuple[str, str, str, str, str]:
+        """The reply, cut around its two statements of the digits.
+
+        They are some twenty tokens apart, so that a limit crossed while replying can fall between
+        them and each side shows whether its factor set was the right one.
+        """
+        join = REPLY_JOIN.format(name=self.name)
+        return (f"The{self.name} pass key is ", self.digits, join, self.digits, ".")
+
+    @property
+    def reply(self) -> str:
+        return "".join(self.reply_parts)
+
+
+def random_digits(rng: random.Random) -> str:
+    return "".join(rng.choices("0123456789", k=KEY_DIGITS))
+
+
+def sentence(rng: random.Random) -> str:
+    """One sentence of filler with its leading space; one in twenty holds a number that is no key."""
+    noun, other = rng.sample(NOUNS, 2)
+    adjective, verb = rng.choice(ADJECTIVES), rng.choice(VERBS)
+    roll = rng.random()
+    if roll < 0.35:
+        return f" The {adjective} {noun} {verb} the {other}."
+    if roll < 0.6:
+        return f" A {noun} {verb} the {adjective} {other} {rng.choice(PLACES)} the {rng.choice(NOUNS)}."
+    if roll < 0.8:
+        return f" The {noun} is {adjective} and the {other} is {rng.choice(ADJECTIVES)}."
+    if roll < 0.95:
+        return f" It is {adjective} {rng.choice(PLACES)} the {noun}."
+    return f" The {noun} is {rng.randrange(10 ** rng.randint(1, KEY_DIGITS))} steps from the {other}."
+
+
+def words_for_tokenizer() -> list[str]:
+    """A corpus in which every word of the recipe occurs, with and without its leading space."""
+    rng = random.Random(0)
+    lines = ["".join(sentence(rng) for _ in range(6)) for _ in range(4000)]
+    for name in KEY_NAMES:
+        fact = Fact(name, "0123456789")
+        lines += [fact.statement, fact.question, fact.reply, NO_KEY_REPLY, "\n"] * 200
+    everything = [*ADJECTIVES, *NOUNS, *VERBS, *PLACES]
+    lines += [f" {word}" for word in everything] * 20
+    lines += [f" {word}" for word in COMMON_WORDS] * 4
+    lines += ["Read this text.", " so so so."] * 200
+    return lines
