@@ -20,7 +20,7 @@ def apply_rows_reference(rows: torch.Tensor, values: torch.Tensor, head_size: in
         ``[tokens, heads * head_size]`` float64.
     """
     pairs = rows.shape[1] // 2
-    out = values.double().reshape(values.shape[0], -1, head_size).clone()
+    out = values.double().flatten(1).unflatten(1, (-1, head_size)).clone()
     source = out.clone()
     for i in range(pairs):
         first, second = (i, i + pairs) if neox else (2 * i, 2 * i + 1)
@@ -50,7 +50,7 @@ def apply_rows(
 
 
 def _rotate(cos: torch.Tensor, sin: torch.Tensor, values: torch.Tensor, head_size: int, neox: bool) -> torch.Tensor:
-    heads = values.view(values.shape[0], -1, head_size)
+    heads = values.flatten(1).unflatten(1, (-1, head_size))
     pairs = cos.shape[-1]
     turning = heads[..., : 2 * pairs].float()
     if neox:

@@ -43,7 +43,7 @@ class LadderCPUModelRunner(CPUModelRunner):
     def load_model(self, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights)
         self._bind_rows()
-        if not get_pp_group().is_first_rank and self.intermediate_tensors is None:
+        if not get_pp_group().is_first_rank and self.intermediate_tensors is None:  # type: ignore[has-type]
             self.intermediate_tensors = self.model.make_empty_intermediate_tensors(
                 batch_size=self.max_num_tokens, dtype=self.model_config.dtype, device=self.device
             )
@@ -68,7 +68,7 @@ class LadderCPUModelRunner(CPUModelRunner):
         for req_id in scheduler_output.finished_req_ids:
             self.rope_sets.pop(req_id, None)
         # After the finished ones: an aborted id may come back in the same step.
-        self.rope_sets.update(scheduler_output.rope_sets)  # type: ignore[attr-defined]
+        self.rope_sets.update(scheduler_output.rope_sets)
         return super()._update_states(scheduler_output)
 
     def _model_forward(

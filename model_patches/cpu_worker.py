@@ -28,7 +28,9 @@ class LadderCPUWorker(CPUWorker):
 
     def init_device(self) -> None:
         if settings_of(self.vllm_config) is None:
-            raise UnsupportedError("additional_config: has no ropeswitch settings; start the engine with ropeswitch serve")
+            raise UnsupportedError(
+                "additional_config: has no ropeswitch settings; start the engine with ropeswitch serve"
+            )
         if self.use_v2_model_runner:
             raise UnsupportedError("VLLM_USE_V2_MODEL_RUNNER: the V2 runner is not supported with a factor ladder")
         with patch.object(cpu_worker, "CPUModelRunner", LadderCPUModelRunner):

@@ -26,7 +26,9 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
     """
     rope = rope_parameters(hf_config)
     if any(rope.get(key) or hf_config.get(key) for key in ("mrope_section", "xdrope_section", "mrope_interleaved")):
-        raise UnsupportedError("rope_parameters.mrope_section: M-RoPE has several positions per token; a ladder needs one")
+        raise UnsupportedError(
+            "rope_parameters.mrope_section: M-RoPE has several positions per token; a ladder needs one"
+        )
     if hf_config.get("kv_lora_rank"):
         raise UnsupportedError(
             f"kv_lora_rank: {hf_config['kv_lora_rank']}: multi-head latent attention reads cos and sin by itself"
@@ -39,7 +41,9 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
         raise UnsupportedError("rope_parameters.use_fope: Fourier position embeddings learn their own angles")
     theta = rope.get("rope_theta")
     if theta is None:
-        raise UnsupportedError("rope_theta: missing; the model has no rotary position embedding that a ladder could scale")
+        raise UnsupportedError(
+            "rope_theta: missing; the model has no rotary position embedding that a ladder could scale"
+        )
     if isinstance(theta, bool) or not isinstance(theta, int | float) or not theta > 0:
         raise UnsupportedError(f"rope_theta: {theta!r} must be a number greater than 0")
     if (expected := _rotary_dim(hf_config, rope)) is not None and expected != ladder.rotary_dim:
@@ -67,7 +71,9 @@ def check_features(engine_args: Any) -> None:
             f"allowed are {', '.join(DRAFTLESS_SPECULATORS)}"
         )
     if engine_args.model_impl == "transformers":
-        raise UnsupportedError("model_impl: 'transformers' rotates inside Hugging Face's code; allowed are auto and vllm")
+        raise UnsupportedError(
+            "model_impl: 'transformers' rotates inside Hugging Face's code; allowed are auto and vllm"
+        )
     if engine_args.kv_transfer_config:
         raise UnsupportedError(
             "kv_transfer_config: a KV connector may store keys by tokens alone, without the factor set that rotated them"

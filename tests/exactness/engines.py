@@ -48,7 +48,10 @@ def prompts(lengths: list[int], vocabulary: int = 384, seed: int = 1) -> list[li
 
 def greedy(max_tokens: int, **changes: Any) -> SamplingParams:
     return SamplingParams(
-        **({"temperature": 0.0, "max_tokens": max_tokens, "ignore_eos": True, "logprobs": 1, "detokenize": False} | changes)
+        **(
+            {"temperature": 0.0, "max_tokens": max_tokens, "ignore_eos": True, "logprobs": 1, "detokenize": False}
+            | changes
+        )
     )
 
 

@@ -56,7 +56,9 @@ def test_lora(start: Start, tmp_path: Path) -> None:
     for seed in (1, 2):
         torch.manual_seed(seed)
         base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        config = LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], init_lora_weights=False)
+        config = LoraConfig(
+            r=8, lora_alpha=16, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], init_lora_weights=False
+        )
         get_peft_model(base, config).save_pretrained(tmp_path / f"adapter{seed}")
         adapters.append(LoRARequest(f"adapter{seed}", seed, str(tmp_path / f"adapter{seed}")))
     llm = start(folder, sets, enable_lora=True, max_loras=2, max_lora_rank=8)

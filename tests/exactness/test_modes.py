@@ -84,7 +84,9 @@ def test_several_choices(start: Start, phi3: Path, phi3_reference: Reference) ->
     llm = start(phi3)
     token_lists = prompts([50, 63, 90])
     params = SamplingParams(n=3, temperature=1.0, seed=7, max_tokens=24, ignore_eos=True, logprobs=0, detokenize=False)
-    for prompt, output in zip(token_lists, llm.generate([{"prompt_token_ids": t} for t in token_lists], params), strict=True):
+    for prompt, output in zip(
+        token_lists, llm.generate([{"prompt_token_ids": t} for t in token_lists], params), strict=True
+    ):
         assert len({tuple(choice.token_ids) for choice in output.outputs}) == 3
         for choice in output.outputs:
             sequence = list(prompt)

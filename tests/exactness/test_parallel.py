@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm import AsyncEngineArgs, LLM
+from vllm import LLM, AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.hf_config import ladder_from_config
@@ -27,7 +27,10 @@ def reports(llm: LLM) -> list[dict[str, Any]]:
 def test_two_ranks(start_processes: Start, phi3: Path, phi3_reference: Reference, ranks: dict[str, int]) -> None:
     llm = start_processes(phi3, **ranks, max_num_batched_tokens=96)
     assert [report["rank"] for report in reports(llm)] == [0, 1]
-    assert all(report["sets"] == ["short", "long"] and report["patches"] == [record.target for record in PATCHES] for report in reports(llm))
+    assert all(
+        report["sets"] == ["short", "long"] and report["patches"] == [record.target for record in PATCHES]
+        for report in reports(llm)
+    )
     check_batch(llm, phi3_reference)
     check_batch(llm, phi3_reference)
 

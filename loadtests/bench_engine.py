@@ -1,0 +1,155 @@
+"""Throughput and start-up against stock vLLM, on requests that never cross a limit, alternating in one run.
+
+Two engines live side by side, each in a process of its own, on one random Phi-3 checkpoint that this script makes. One
+works while the other waits; each round gives a ratio, and the median of the ratios counts.
+"""
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+WINDOW, MAXIMUM, VOCABULARY = 1024, 4096, 8192
+WORKLOADS = {
+    # name: (requests, prompt tokens, output tokens)
+    "decode, 1 request": (1, 32, 96),
+    "decode, 32 requests": (32, 64, 64),
+    "prefill, 16 x 768": (16, 768, 2),
+}
+
+
+def make_checkpoint(folder: Path) -> None:
+    """A random Phi-3 with 8 layers of 512, whose two-set ladder has its limit at 1024 tokens."""
+    import torch
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    pairs = 32
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0 + i / 100 for i in range(pairs)],
+        "long_factor": [1.0 + i / 4 for i in range(pairs)],
+        "original_max_position_embeddings": WINDOW,
+    }
+    config = Phi3Config(
+        vocab_size=VOCABULARY, hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=4, max_position_embeddings=MAXIMUM, original_max_position_embeddings=WINDOW,
+        rope_parameters=rope, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    Phi3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+
+
+def serve(pipe: Connection, folder: str, ours: bool, eager: bool) -> None:
+    """Start an engine, send the seconds it took, then time every workload that is asked for by name."""
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
+    start = time.perf_counter()
+    import torch
+    from vllm import LLM, EngineArgs, SamplingParams
+
+    arguments: dict[str, Any] = {
+        "model": folder, "max_model_len": MAXIMUM, "skip_tokenizer_init": True, "enforce_eager": eager,
+        "kv_cache_memory_bytes": 1 << 30, "enable_prefix_caching": False, "max_num_batched_tokens": 2048,
+    }  # fmt: skip
+    if ours:
+        from vllm.transformers_utils.config import get_config
+
+        from ropeswitch.factors.hf_config import ladder_from_config
+        from ropeswitch.model_patches.settings import RopeSettings, configure
+
+        args = EngineArgs(**arguments)
+        config = get_config(folder, trust_remote_code=False).to_dict()
+        ladder = ladder_from_config(config)
+        assert ladder is not None
+        configure(args, RopeSettings(ladder, 10000.0), config)
+        for field in ("hf_overrides", "max_model_len", "scheduler_cls", "worker_cls", "additional_config"):
+            arguments[field] = getattr(args, field)
+    llm = LLM(**arguments)
+    pipe.send(time.perf_counter() - start)
+    while (name := pipe.recv()) is not None:
+        requests, prompt, output = WORKLOADS[name]
+        generator = torch.Generator().manual_seed(5)
+        prompts: Any = [
+            {"prompt_token_ids": torch.randint(3, VOCABULARY, (prompt,), generator=generator).tolist()}
+            for _ in range(requests)
+        ]
+        params = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True, detokenize=False)
+        start = time.perf_counter()
+        llm.generate(prompts, params, use_tqdm=False)
+        pipe.send(time.perf_counter() - start)
+
+
+class Side:
+    """One engine in its process."""
+
+    def __init__(self, folder: str, ours: bool, eager: bool) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=serve, args=(other, folder, ours, eager), daemon=False)
+        self.process.start()
+        other.close()
+        self.start_seconds: float = self.pipe.recv()
+
+    def time(self, workload: str) -> float:
+        self.pipe.send(workload)
+        return float(self.pipe.recv())
+
+    def stop(self) -> None:
+        self.pipe.send(None)
+        self.process.join()
+
+
+def compare(folder: str, eager: bool, rounds: int) -> None:
+    """Print one line per workload: the sides' median seconds, and the median of the rounds' throughput ratios."""
+    mode = "eager" if eager else "compiled"
+    stock, ours = Side(folder, False, eager), Side(folder, True, eager)
+    for workload in WORKLOADS:
+        for side in (stock, ours):
+            side.time(workload)
+        pairs = []
+        for turn in range(rounds):
+            order = (stock, ours) if turn % 2 == 0 else (ours, stock)
+            seconds = {side: side.time(workload) for side in order}
+            pairs.append((seconds[stock], seconds[ours]))
+        ratio = statistics.median(a / b for a, b in pairs)
+        medians = [statistics.median(values) for values in zip(*pairs, strict=True)]
+        print(f"{mode:9} {workload:20} {medians[0]:8.3f} {medians[1]:8.3f} {ratio:18.3f}", flush=True)
+    for side in (stock, ours):
+        side.stop()
+
+
+def compare_starts(folder: str, rounds: int) -> None:
+    """Print the median seconds from an empty process to an engine that answers, eager, one at a time."""
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(rounds):
+        for ours in (False, True) if turn % 2 == 0 else (True, False):
+            side = Side(folder, ours, True)
+            seconds[ours].append(side.start_seconds)
+            side.stop()
+    ratio = statistics.median(b / a for a, b in zip(seconds[False], seconds[True], strict=True))
+    medians = [statistics.median(seconds[ours]) for ours in (False, True)]
+    print(
+        f"eager     start-up             {medians[0]:8.3f} {medians[1]:8.3f} {ratio:18.3f} (time, ours/stock)",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7, help="alternations per workload, at least 5")
+    rounds = parser.parse_args().rounds
+    print(f"{'mode':9} {'workload':20} {'stock s':>8} {'ours s':>8} {'throughput ratio':>18}")
+    with tempfile.TemporaryDirectory() as folder:
+        make_checkpoint(Path(folder))
+        compare_starts(folder, min(rounds, 5))
+        for eager in (True, False):
+            compare(folder, eager, rounds)
+
+
+if __name__ == "__main__":
+    main()

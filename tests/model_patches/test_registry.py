@@ -1,0 +1,103 @@
+"""The registry, the files and the documentation agree; a changed upstream stops the start."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ropeswitch.model_patches import registry
+from ropeswitch.model_patches.cli import table
+
+ROOT = Path(registry.__file__).parent
+PLUMBING = {"__init__.py", "registry.py", "settings.py", "support.py", "request_set.py", "rotary.py", "cli.py"}
+SECTIONS = ("replaces:", "why:", "what differs:", "limits:", "when it can go:")
+
+
+def test_the_installed_vllm_fits() -> None:
+    assert registry.mismatches() == []
+
+
+def test_files_and_registry_match() -> None:
+    assert {path.name for path in ROOT.glob("*.py")} == PLUMBING | {record.file for record in registry.PATCHES}
+    assert len({record.target for record in registry.PATCHES}) == len(registry.PATCHES)
+
+
+@pytest.mark.parametrize("record", registry.PATCHES, ids=lambda record: record.file)
+def test_each_file_says_what_it_does(record: registry.Patch) -> None:
+    doc = importlib.import_module(f"ropeswitch.model_patches.{record.file.removesuffix('.py')}").__doc__ or ""
+    assert f"``{record.target}``" in doc.splitlines()[0]
+    assert all(section in doc for section in SECTIONS)
+
+
+def test_the_documented_table_is_the_registry() -> None:
+    assert table() in (ROOT.parent / "docs" / "patches.md").read_text()
+
+
+def run_with(change: str, then: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh process where upstream's source was changed before anything was applied."""
+    code = f"import vllm.v1.core.kv_cache_utils as changed\n{change}\nfrom ropeswitch.model_patches import registry\n{then}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_a_changed_symbol_stops_the_start_and_nothing_is_applied() -> None:
+    """A copy of an upstream function with one line changed takes its place; every patch is then refused."""
+    change = (
+        "import inspect, linecache\n"
+        "source = inspect.getsource(changed.generate_block_hash_extra_keys)\n"
+        "source = source.replace('if not extra_keys:', 'if len(extra_keys) == 0:')\n"
+        "linecache.cache['copy.py'] = (len(source), None, source.splitlines(True), 'copy.py')\n"
+        "exec(compile(source, 'copy.py', 'exec'), changed.__dict__)\n"
+    )
+    then = (
+        "from vllm.model_executor.layers import rotary_embedding\n"
+        "before = rotary_embedding._ROPE_DICT\n"
+        "try:\n    registry.apply_all()\n"
+        "except registry.RegistryError as error:\n    print(error)\n"
+        "print('untouched', rotary_embedding._ROPE_DICT is before)"
+    )
+    done = run_with(change, then)
+    assert "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys: fingerprint" in done.stdout, done.stderr
+    assert "vLLM 0.32.0 only" in done.stdout
+    assert "ropeswitch patches diff vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys --against" in done.stdout
+    assert "untouched True" in done.stdout
+
+
+def test_a_missing_symbol_stops_the_start() -> None:
+    done = run_with("del changed.get_request_block_hasher", "registry.apply_all()")
+    assert done.returncode and "get_request_block_hasher: not found in the installed vLLM" in done.stderr
+
+
+def test_applying_twice_wraps_once() -> None:
+    from vllm.v1.engine.core import EngineCore
+
+    registry.apply_all()
+    once = EngineCore.preprocess_add_request
+    registry.apply_all()
+    assert EngineCore.preprocess_add_request is once
+    assert not hasattr(once.__wrapped__, "__wrapped__")  # type: ignore[attr-defined]
+
+
+def test_diff_shows_the_difference(tmp_path: Path) -> None:
+    """The command that the refusal names, against a copy of one module of the pinned release with a change."""
+    import vllm
+
+    copy = tmp_path / "vllm"
+    copy.mkdir()
+    for path in Path(vllm.__file__).parent.iterdir():
+        if path.name != "v1":
+            (copy / path.name).symlink_to(path)
+    upstream = Path(vllm.__file__).parent / "v1"
+    (copy / "v1").mkdir()
+    for path in upstream.iterdir():
+        if path.name != "request.py":
+            (copy / "v1" / path.name).symlink_to(path)
+    text = (upstream / "request.py").read_text()
+    (copy / "v1" / "request.py").write_text(text.replace("block hashes for any new full", "block hashes for each new"))
+    symbol = "vllm.v1.request.Request.update_block_hashes"
+    command = [Path(sys.executable).parent / "ropeswitch", "patches", "diff", symbol, "--against", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert '-        """Compute block hashes for each new' in done.stdout
+    assert '+        """Compute block hashes for any new full' in done.stdout
