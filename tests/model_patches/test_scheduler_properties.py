@@ -1,0 +1,247 @@
+"""The real scheduler over a model that is a hash function: every token, key and block is checked at every step.
+
+The fake model's next token depends on the whole prefix and on the factor set that rotated it, and its keys are written into
+a shadow of the paged cache. So a request in the wrong set, a key of another set or another prefix found in its blocks, and a
+token lost, repeated or out of order all show.
+"""
+
+import zlib
+from collections import deque
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vllm import EngineArgs, SamplingParams
+from vllm.config import VllmConfig
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.preprocess_add_request import AssigningHasher
+from ropeswitch.model_patches.scheduler import LadderScheduler, LadderSchedulerOutput, make_scheduler
+from ropeswitch.model_patches.settings import RopeSettings, configure
+from tests.exactness import checkpoints
+
+BLOCK, VOCABULARY, DRAFTS = 4, 5, 3
+LADDER = FactorLadder.checked(
+    [{"name": f"to{n}", "max_length": n, "factors": [1.0 + n] * 16} for n in (10, 21, 33, 64)]
+)
+
+
+@lru_cache(maxsize=200_000)
+def key(tokens: tuple[int, ...], index: int) -> int:
+    """What the fake model stores for the last token of a prefix rotated in one set."""
+    return zlib.crc32(bytes((*tokens, 255, index)))
+
+
+def next_token(tokens: list[int], index: int) -> int:
+    return 1 + key(tuple(tokens), index) % (VOCABULARY - 1)
+
+
+def expected(prompt: list[int], count: int, forced: str | None) -> list[int]:
+    """The continuation that recomputing the whole sequence at every step gives."""
+    tokens = list(prompt)
+    for _ in range(count):
+        index = LADDER.index_for(len(tokens)) if forced is None else LADDER.index_of(forced)
+        tokens.append(next_token(tokens, index))
+    return tokens[len(prompt) :]
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, VllmConfig]:
+    """Engine configs without and with speculative decoding."""
+    folder: Path = checkpoints.phi3(tmp_path_factory.mktemp("phi3"))
+    made = {}
+    for speculative in (False, True):
+        method = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
+        args = EngineArgs(
+            model=str(folder), skip_tokenizer_init=True, max_num_seqs=4, max_num_batched_tokens=12, enforce_eager=True,
+            speculative_config=method if speculative else None,
+        )  # fmt: skip
+        configure(args, RopeSettings(LADDER, 10000.0), {"rope_theta": 10000.0})
+        made[speculative] = args.create_engine_config()
+    init_none_hash(sha256)
+    return made
+
+
+class Engine:
+    """The scheduler, the shadow cache and the requests of one example."""
+
+    def __init__(self, config: VllmConfig, blocks: int, depth: int) -> None:
+        config.cache_config.num_gpu_blocks = blocks
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
+        scheduler = make_scheduler(
+            config,
+            kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=BLOCK,
+            hash_block_size=BLOCK,
+        )
+        assert isinstance(scheduler, LadderScheduler)
+        self.scheduler = scheduler
+        self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), LADDER)
+        self.drafting = config.speculative_config is not None
+        self.depth = depth
+        self.slots: dict[tuple[int, int], int] = {}
+        self.sets: dict[str, int] = {}
+        self.flights: deque[tuple[LadderSchedulerOutput, ModelRunnerOutput]] = deque()
+        self.said: dict[str, list[int]] = {}
+
+    def add(self, name: str, prompt: list[int], count: int, forced: str | None, salt: str | None) -> None:
+        extra = None if forced is None else {"rope_factor_set": forced}
+        params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, extra_args=extra)
+        self.said[name] = []
+        request = Request(name, list(prompt), params, None, cache_salt=salt, block_hasher=self.hasher)
+        self.scheduler.add_request(request)
+
+    def step(self) -> None:
+        output = self.scheduler.schedule()
+        assert isinstance(output, LadderSchedulerOutput)
+        if output.num_scheduled_tokens:
+            self.flights.append((output, self.forward(output)))
+        if self.flights and (len(self.flights) == self.depth or not output.num_scheduled_tokens):
+            planned, result = self.flights.popleft()
+            for outputs in self.scheduler.update_from_output(planned, result).values():
+                for one in outputs.outputs:
+                    self.said[one.request_id] += one.new_token_ids
+            if self.drafting:
+                self.draft(planned)
+
+    def forward(self, output: LadderSchedulerOutput) -> ModelRunnerOutput:
+        for name in output.finished_req_ids:
+            self.sets.pop(name, None)
+        self.sets |= output.rope_sets
+        starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        starts |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        names, sampled = list(output.num_scheduled_tokens), []
+        for name in names:
+            drafts = output.scheduled_spec_decode_tokens.get(name, [])
+            sampled.append(self.compute(name, starts[name], output.num_scheduled_tokens[name], drafts))
+        return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
+
+    def compute(self, name: str, start: int, count: int, drafts: list[int]) -> list[int]:
+        """Write the scheduled tokens' keys, check all earlier ones, and sample where the request is up to date."""
+        request = self.scheduler.requests[name]
+        tokens, index = list(request.all_token_ids), self.sets[name]
+        known = len(tokens)
+        # A freshly resumed request may be padded with drafts that no one made; they are never accepted.
+        real = [draft for draft in drafts if draft >= 0]
+        forced = (request.sampling_params.extra_args or {}).get("rope_factor_set")
+        right = LADDER.index_for(known + len(real)) if forced is None else LADDER.index_of(forced)
+        assert index == right, f"{name} of {known} tokens is in set {index}"
+        tokens += [draft if draft >= 0 else 0 for draft in drafts]
+        (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)
+        for place in range(start + count):
+            slot, stored = (blocks[place // BLOCK], place % BLOCK), key(tuple(tokens[: place + 1]), index)
+            if place >= start:
+                self.slots[slot] = stored
+            else:
+                assert self.slots[slot] == stored, f"{name}: the key at {place} is not its own"
+        if start + count < known:
+            return []
+        result = [next_token(tokens[:known], index)]
+        for draft in real:
+            if draft != result[-1]:
+                break
+            result.append(next_token(tokens[: known + len(result)], index))
+        return result
+
+    def draft(self, planned: LadderSchedulerOutput) -> None:
+        """Propose for each request what it will say, or, at odd lengths, something else at the second place."""
+        names, drafts = [], []
+        for name in planned.num_scheduled_tokens:
+            request = self.scheduler.requests.get(name)
+            if request is not None and request.status == RequestStatus.RUNNING:
+                tokens = list(request.all_token_ids)
+                for _ in range(DRAFTS):
+                    tokens.append(next_token(tokens, self.sets[name]))
+                if request.num_tokens % 2:
+                    tokens[request.num_tokens + 1] = 1
+                names.append(name)
+                drafts.append(tokens[request.num_tokens :])
+        self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
+
+
+REQUESTS = st.lists(
+    st.tuples(
+        st.integers(1, 40),  # prompt length
+        st.integers(1, 23),  # tokens to say
+        st.integers(0, 2),  # which of three texts the prompt is a prefix of
+        st.sampled_from([None] * 6 + list(LADDER.names)),
+        st.sampled_from([None, None, "alice"]),
+        st.integers(0, 12),  # arrives at this step
+        st.sampled_from([None] * 5 + list(range(1, 30))),  # is aborted at this step
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+@pytest.mark.parametrize(
+    ("speculative", "depth"), [(False, 1), (False, 2), (True, 1)], ids=["plain", "pipeline", "ngram"]
+)
+@given(requests=REQUESTS, blocks=st.integers(17, 40))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_token_in_its_set(
+    configs: dict[bool, VllmConfig], speculative: bool, depth: int, requests: list[Any], blocks: int
+) -> None:
+    engine = Engine(configs[speculative], blocks, depth)
+    texts = [[1 + (i * i + text) % (VOCABULARY - 1) for i in range(40)] for text in range(3)]
+    aborted = set()
+    for now in range(2000):
+        for number, (length, count, text, forced, salt, arrives, leaves) in enumerate(requests):
+            name = str(number)
+            if arrives == now:
+                engine.add(name, texts[text][:length], count, forced, salt)
+            if leaves == now and name in engine.scheduler.requests:
+                engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+                aborted.add(name)
+        engine.step()
+        if now > 30 and not engine.scheduler.requests and not engine.flights:
+            break
+    else:
+        raise AssertionError("some request starved")
+    engine.step()
+    for number, (length, count, text, forced, *_) in enumerate(requests):
+        want, said = expected(texts[text][:length], count, forced), engine.said[str(number)]
+        assert said == want[: len(said)]
+        assert len(said) == count or str(number) in aborted
+    assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+
+
+@given(
+    turns=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 6)), min_size=2, max_size=4), blocks=st.integers(17, 30)
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_streaming_session_moves_up_as_its_prompt_grows(
+    configs: dict[bool, VllmConfig], turns: list[tuple[int, int]], blocks: int
+) -> None:
+    """Upstream keeps a session's keys while its prompt grows; across a limit they must be made again."""
+    engine = Engine(configs[False], blocks, depth=1)
+    engine.said["s"] = []
+    for turn, (length, count) in enumerate(turns):
+        params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+        words = [1 + (i + turn) % (VOCABULARY - 1) for i in range(length)]
+        update = Request("s", words, params, None, block_hasher=engine.hasher, resumable=True)
+        engine.scheduler.add_request(update)
+        engine.said["s"].clear()
+        for _ in range(50):
+            engine.step()
+            if len(engine.said["s"]) == count:
+                break
+        session = engine.scheduler.requests["s"]
+        before = list(session.all_token_ids)[: session.num_tokens - count]
+        assert engine.said["s"] == expected(before, count, None)
+    engine.scheduler.finish_requests("s", RequestStatus.FINISHED_ABORTED)
+    engine.step()
+    assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
