@@ -52,7 +52,8 @@ def _make_parser() -> argparse.ArgumentParser:
     from ropeswitch.factors import cli as factors
     from ropeswitch.model_patches import cli as patches
 
-    parser = _Parser(prog=PROGRAM, description="Serve RoPE models with the LongRoPE factors for each request's length.")
+    description = "Serve RoPE models with the LongRoPE factors for each request's length."
+    parser: argparse.ArgumentParser = _Parser(prog=PROGRAM, description=description)
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {version(PROGRAM)}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     # Parsed by serve.py: its flags are vLLM's, which take seconds to load. Listed here for the help alone.

@@ -1,14 +1,12 @@
 """Starts that must be refused: exit code 2 and one line on standard error that names the field and the value."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ropeswitch.server.cli import main
-from ropeswitch.server.refusals import VARIABLE
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import ladder_file
 from tests.server.checkpoint import MAXIMUM
@@ -125,9 +123,3 @@ def test_a_changed_upstream(checkpoint: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     message = refused("serve", str(checkpoint), *ENGINE, "--port", "0")
     assert "fingerprint" in message and "ropeswitch patches" in message
-
-
-def test_the_refusal_channel_is_closed_outside_a_server() -> None:
-    import os
-
-    assert VARIABLE not in os.environ and "ropeswitch.server.cli" in sys.modules

@@ -63,3 +63,15 @@ def test_a_ladder_from_a_file(checkpoint: Path, tmp_path: Path) -> None:
         body = {"model": MODEL, "prompt": [[5] * n for n in (64, 65, 129, 2000)], "max_tokens": 3}
         assert server.post("/v1/completions", body).sets == "to-64, to-128, to-2048, to-2048"
         assert server.get("/v1/rope").json["max_model_len"] == 2048
+
+
+@pytest.mark.full
+def test_the_bundled_model_is_the_default(tmp_path: Path) -> None:
+    with running(tmp_path, *ENGINE) as server:
+        client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        assert [model.id for model in client.models.list()] == ["passkey-tiny"]
+        messages = [{"role": "user", "content": "hi"}]
+        response = client.chat.completions.with_raw_response.create(
+            model="passkey-tiny", messages=messages, max_tokens=4
+        )
+        assert response.headers["x-rope-factor-set"] == "short"
