@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ropeswitch.factors.file import load, parse
 from ropeswitch.server.cli import main
@@ -43,11 +45,29 @@ def test_every_target_is_explained_in_help() -> None:
     assert phony and phony[1].split() == explained
 
 
-def test_readme_code_parses() -> None:
-    for code in blocks(README, "python"):
-        ast.parse(code)
-    requests = [words[words.index("-d") + 1] for words in commands(README, "curl")]
-    assert [json.loads(body)["model"] for body in requests] == ["passkey-tiny"]
+def test_the_bundled_model_answers_the_prompts_of_the_readme() -> None:
+    """The reader's first two requests, at Hugging Face: one below the limit of the short set and one above it."""
+    [request] = [json.loads(words[words.index("-d") + 1]) for words in commands(README, "curl")]
+    [code] = blocks(README, "python")
+    variables: dict[str, str] = {}
+    for statement in ast.parse(code).body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
+            exec(compile(ast.Module([statement], []), "README.md", "exec"), variables)
+
+    folder = ROOT / "models" / request["model"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    limit = model.config.rope_parameters["original_max_position_embeddings"]
+    assert request["model"] in code
+    for messages, is_long in [
+        (request["messages"], False),
+        ([{"role": "user", "content": variables["question"]}], True),
+    ]:
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+        length = prompt.shape[1]
+        assert (length > limit) == is_long
+        output = model.generate(prompt, max_new_tokens=44, do_sample=False)
+        assert tokenizer.decode(output[0, length:]).count("381204") == 2
 
 
 def test_factor_commands_of_the_walk(
