@@ -12,9 +12,17 @@ from typing import TypeAlias
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ropeswitch.models.passkey import INTRODUCTION, filler, piece_ids
+from ropeswitch.models.passkey import INTRODUCTION, SentenceWriter, filler, piece_ids
 from ropeswitch.models.rope_sets import SetName
-from ropeswitch.models.text import KEY_NAMES, NO_KEY_REPLY, UNREADABLE, Fact, random_digits
+from ropeswitch.models.text import (
+    KEY_NAMES,
+    NO_KEY_REPLY,
+    UNREADABLE,
+    Fact,
+    random_digits,
+    sentence,
+    wild_sentence,
+)
 
 IGNORED = -100
 DIGIT_WEIGHT, REPLY_WEIGHT, FILLER_WEIGHT = 1.0, 0.2, 0.02
@@ -48,6 +56,14 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Style:
+    """Shares of rows: with one key and one question; with filler of any words at all."""
+
+    single_share: float
+    wild_share: float
+
+
+@dataclass(frozen=True)
 class Batch:
     """input_ids, labels (IGNORED where nothing is learnt) and weights are [rows, length]; the
     token labelled at t is the one to predict from the t tokens before it."""
@@ -67,9 +83,10 @@ class RowWriter:
         length: int,
         name: SetName,
         rule: Rule,
+        style: Style,
     ) -> None:
         self.tokenizer, self.rng = tokenizer, rng
-        self.length, self.name, self.rule = length, name, rule
+        self.length, self.name, self.rule, self.style = length, name, rule, style
         (self.unreadable,) = piece_ids(tokenizer, UNREADABLE)
 
     def batch(self, rows: int) -> Batch:
@@ -79,18 +96,19 @@ class RowWriter:
     def row(self) -> tuple[list[int], list[int], list[float]]:
         """Token ids, labels and weights of one row, each `length` long."""
         while True:
-            pieces = self._conversation()
+            wild = 0 < self.style.wild_share > self.rng.random()
+            pieces = self._conversation(wild)
             room = self.length - sum(len(piece_ids(self.tokenizer, text)) for text, _ in pieces)
             if room >= 0:
-                return self._tokens(pieces, room)
+                return self._tokens(pieces, room, wild_sentence if wild else sentence)
 
-    def _conversation(self) -> list[Piece]:
+    def _conversation(self, wild: bool) -> list[Piece]:
         """A chat of some turns, or a plain text with one question; without its filler."""
         rng = self.rng
         chat = rng.random() > PLAIN_SHARE
         turns = rng.randint(1, max(1, self.length // TURN_TOKENS)) if chat else 1
         names = rng.sample(KEY_NAMES, max(turns, rng.randint(1, 3)) if turns < 6 else 8)
-        if rng.random() < 0.3:
+        if rng.random() < self.style.single_share:
             names, turns = [""], 1
         facts = [Fact(name, random_digits(rng)) for name in names]
         asked = rng.sample(facts, min(turns, len(facts)))
@@ -103,22 +121,39 @@ class RowWriter:
             if missing:
                 told = [other for other in told if other not in asked]
             rng.shuffle(told)
-            pieces.append(("<|user|>\n", 0.0) if chat else GAP)
-            if turn == 0 or rng.random() < 0.5:
-                pieces.append((INTRODUCTION, FILLER_WEIGHT))
-            pieces += self._turn(fact, told, chat, missing)
+            if chat:
+                pieces.append(("<|user|>\n", 0.0))
+            elif not wild:
+                pieces.append(GAP)
+            pieces += self._wild_text(told) if wild else self._text(told, turn)
+            pieces += self._question(fact, chat, missing)
             if chat and turn + 1 < len(asked):
                 pieces.append(("\n", 0.0))
         return pieces
 
-    def _turn(self, fact: Fact, told: list[Fact], chat: bool, missing: bool) -> list[Piece]:
-        """The keys told in a turn, the question for `fact`, and the reply to it."""
+    def _text(self, told: list[Fact], turn: int) -> list[Piece]:
+        """A turn's text as the pass-key prompts have it; later turns may do without introduction."""
+        introduced = turn == 0 or self.rng.random() < 0.5
+        pieces = [(INTRODUCTION, FILLER_WEIGHT), GAP] if introduced else [GAP]
+        for fact in told:
+            pieces += [(fact.statement, FILLER_WEIGHT), GAP]
+        return pieces
+
+    def _wild_text(self, told: list[Fact]) -> list[Piece]:
+        """A turn's text as anybody might write it; a key may be its first words."""
+        rng = self.rng
+        roll = rng.random()
+        opening = INTRODUCTION if roll < 0.3 else wild_sentence(rng)
+        pieces = [(opening.strip(), FILLER_WEIGHT), GAP] if roll < 0.7 or not told else []
+        for fact in told:
+            statement = fact.statement if rng.random() < 0.5 else fact.bare_statement
+            pieces += [(statement if pieces else statement.strip(), FILLER_WEIGHT), GAP]
+        return pieces
+
+    def _question(self, fact: Fact, chat: bool, missing: bool) -> list[Piece]:
+        """The question for a key and the reply to it."""
         eos = str(self.tokenizer.eos_token)
-        pieces = [GAP]
-        for other in told:
-            pieces += [(other.statement, FILLER_WEIGHT), GAP]
-        pieces.append((fact.question, FILLER_WEIGHT))
-        pieces.append((f"{eos}\n<|assistant|>\n" if chat else "\n", 0.0))
+        pieces = [(fact.question, FILLER_WEIGHT), (f"{eos}\n<|assistant|>\n" if chat else "\n", 0.0)]
         if missing:
             pieces.append((NO_KEY_REPLY, REPLY_WEIGHT))
         else:
@@ -126,7 +161,9 @@ class RowWriter:
                 pieces.append((part, DIGIT_WEIGHT if part == fact.digits else REPLY_WEIGHT))
         return [*pieces, (eos, REPLY_WEIGHT)]
 
-    def _tokens(self, pieces: list[Piece], room: int) -> tuple[list[int], list[int], list[float]]:
+    def _tokens(
+        self, pieces: list[Piece], room: int, write: SentenceWriter
+    ) -> tuple[list[int], list[int], list[float]]:
         """Fills the gaps with `room` tokens of filler, and labels every token."""
         gaps = [i for i, piece in enumerate(pieces) if piece == GAP]
         # A power of a uniform number makes some gaps far longer than others.
@@ -140,7 +177,7 @@ class RowWriter:
         for index, piece in enumerate(pieces):
             texts, weight = [piece[0]], piece[1]
             if piece == GAP:
-                texts, weight = filler(self.tokenizer, shares[index], self.rng), FILLER_WEIGHT
+                texts, weight = filler(self.tokenizer, shares[index], self.rng, write), FILLER_WEIGHT
             for token in (token for text in texts for token in piece_ids(self.tokenizer, text)):
                 label = token
                 if weight == DIGIT_WEIGHT and not self.rule.is_right(self.name, len(ids)):

@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -10,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from ropeswitch.models.text import Fact, random_digits, sentence
 
 Messages: TypeAlias = list[dict[str, str]]
+SentenceWriter: TypeAlias = Callable[[random.Random], str]
 FILLER_WORD = " so"
 INTRODUCTION = "Read this text."
 REPLY_TOKENS = 44
@@ -23,11 +25,16 @@ def piece_ids(tokenizer: PreTrainedTokenizerBase, piece: str) -> tuple[int, ...]
     return tuple(tokenizer.encode(piece, add_special_tokens=False))
 
 
-def filler(tokenizer: PreTrainedTokenizerBase, tokens: int, rng: random.Random) -> list[str]:
+def filler(
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: int,
+    rng: random.Random,
+    write: SentenceWriter = sentence,
+) -> list[str]:
     """Pieces of filler text, `tokens` tokens in all; each piece begins with a space."""
     pieces = []
     while tokens > 0:
-        piece = sentence(rng)
+        piece = write(rng)
         length = len(piece_ids(tokenizer, piece))
         if length > tokens:
             piece, length = FILLER_WORD * tokens, tokens

@@ -16,46 +16,70 @@ class Stage:
     """`steps` steps on rows of `shortest` to `longest` tokens.
 
     tokens: input tokens of one step, rounded down to whole rows.
+    rate: learning rate of the stage's first step; it changes linearly towards end_rate.
     near_share: share of batches whose length is drawn near the limit instead.
     wrong_share: share of batches rotated with the set that is wrong for their length.
     margin: see `ropeswitch.models.data.Rule`.
+    single_share: share of rows that hold one key and one question, as the pass-key prompts do.
+    wild_share: share of rows whose filler is any words at all instead of the grammar's sentences.
     """
 
     steps: int
     tokens: int
     shortest: int
     longest: int
-    near_share: float
-    wrong_share: float
-    margin: int | None
+    rate: float = 2e-3
+    end_rate: float = 2e-3
+    near_share: float = 0.0
+    wrong_share: float = 0.0
+    margin: int | None = None
+    single_share: float = 0.3
+    wild_share: float = 0.0
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Linear warm-up, a constant learning rate, and a linear decay over the last decay_share."""
+    """The stages run one after the other; no step's learning rate is below least_rate."""
 
     seed: int = 0
-    learning_rate: float = 2e-3
     warmup_steps: int = 100
-    decay_share: float = 0.4
+    least_rate: float = 4e-5
     weight_decay: float = 0.05
     stages: tuple[Stage, ...] = (
-        Stage(200, 8192, 80, 160, near_share=0.0, wrong_share=0.0, margin=None),
-        Stage(250, 4096, 80, 512, near_share=0.2, wrong_share=0.0, margin=None),
-        Stage(1250, 4096, 80, MAX_LENGTH, near_share=0.35, wrong_share=0.25, margin=8),
+        Stage(200, 8192, 80, 160),
+        Stage(250, 4096, 80, 512, near_share=0.2),
+        Stage(570, 4096, 80, MAX_LENGTH, near_share=0.35, wrong_share=0.25, margin=8),
+        Stage(680, 4096, 80, MAX_LENGTH, end_rate=0.0, near_share=0.35, wrong_share=0.25, margin=8),
+        Stage(
+            500,
+            4096,
+            80,
+            MAX_LENGTH,
+            rate=1e-3,
+            end_rate=0.0,
+            near_share=0.35,
+            wrong_share=0.25,
+            margin=8,
+            single_share=0.7,
+            wild_share=0.5,
+        ),
     )
 
     @property
     def steps(self) -> int:
         return sum(stage.steps for stage in self.stages)
 
-    def stage(self, step: int) -> Stage:
-        """The stage of step 0, 1, ... steps - 1."""
+    def stage(self, step: int) -> tuple[Stage, float]:
+        """The stage of step 0, 1, ... steps - 1, and the learning rate of that step."""
+        warm = min(1.0, (step + 1) / self.warmup_steps)
+        first = 0
         for stage in self.stages:
-            if step < stage.steps:
-                return stage
-            step -= stage.steps
-        raise ValueError(f"step is past the recipe's {self.steps} steps by {step}")
+            if step < first + stage.steps:
+                done = (step - first) / stage.steps
+                rate = stage.rate + (stage.end_rate - stage.rate) * done
+                return stage, warm * max(self.least_rate, rate)
+            first += stage.steps
+        raise ValueError(f"step is {step}; the recipe has {self.steps} steps")
 
 
 def model_config(tokenizer: PreTrainedTokenizerBase) -> Phi3Config:

@@ -37,6 +37,8 @@ VERBS = _words(
     "forgets draws keeps meets passes opens builds"
 )
 PLACES = _words("near behind beside above under around before after")
+LETTERS = "aaabcddeeeefghhiiijklllmnnnooopqrrrsssttttuuvwxyz"
+"""Letters, about as often as English has them."""
 KEY_NAMES = ("", " red", " golden", " silver", " iron", " wooden", " paper", " glass")
 """Adjective of a pass key, with its leading space; the empty one is the canonical prompt's."""
 
@@ -50,7 +52,11 @@ class Fact:
 
     @property
     def statement(self) -> str:
-        return f" The{self.name} pass key is {self.digits}. Remember it."
+        return f"{self.bare_statement} Remember it."
+
+    @property
+    def bare_statement(self) -> str:
+        return f" The{self.name} pass key is {self.digits}."
 
     @property
     def question(self) -> str:
@@ -89,6 +95,27 @@ def sentence(rng: random.Random) -> str:
     if roll < 0.95:
         return f" It is {adjective} {rng.choice(PLACES)} the {noun}."
     return f" The {noun} is {rng.randrange(10 ** rng.randint(1, KEY_DIGITS))} steps from the {other}."
+
+
+def _wild_word(rng: random.Random) -> str:
+    roll = rng.random()
+    if roll < 0.4:
+        return rng.choice(COMMON_WORDS)
+    if roll < 0.6:
+        return rng.choice(NOUNS + VERBS + ADJECTIVES)
+    if roll < 0.97:
+        return "".join(rng.choices(LETTERS, k=rng.randint(2, 9)))
+    return str(rng.randrange(10 ** rng.randint(1, KEY_DIGITS - 1)))
+
+
+def wild_sentence(rng: random.Random) -> str:
+    """Known and made-up words in any order: what stands for other people's texts in training."""
+    words = [_wild_word(rng) for _ in range(rng.randint(2, 10))]
+    if rng.random() < 0.8:
+        words[0] = words[0].capitalize()
+    if len(words) > 4 and rng.random() < 0.3:
+        words[2] += ","
+    return " " + " ".join(words) + rng.choice("....!;:")
 
 
 def words_for_tokenizer() -> list[str]:

@@ -15,7 +15,7 @@ from transformers import Phi3ForCausalLM, PreTrainedTokenizerBase
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.models.build_tokenizer import build_tokenizer
 from ropeswitch.models.checkpoint import load_checkpoint, save_checkpoint, write_model
-from ropeswitch.models.data import DIGIT_WEIGHT, IGNORED, Batch, RowWriter, Rule
+from ropeswitch.models.data import DIGIT_WEIGHT, IGNORED, Batch, RowWriter, Rule, Style
 from ropeswitch.models.recipe import LIMIT, Recipe, Stage, model_config
 from ropeswitch.models.rope_sets import SetName, force_set, right_set
 
@@ -28,12 +28,6 @@ def draw_length(stage: Stage, rng: random.Random) -> int:
     if rng.random() < stage.near_share:
         return rng.randint(*NEAR)
     return rng.randint(stage.shortest, stage.longest)
-
-
-def learning_rate(recipe: Recipe, step: int) -> float:
-    warm = min(1.0, (step + 1) / recipe.warmup_steps)
-    left = (recipe.steps - step) / (recipe.decay_share * recipe.steps)
-    return recipe.learning_rate * warm * max(0.02, min(1.0, left))
 
 
 def batch_loss(
@@ -68,15 +62,16 @@ def train(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, folder: Path) -> P
     for step in range(first, recipe.steps):
         # A generator per step makes a resumed run see what an uninterrupted one would.
         rng = random.Random(f"{recipe.seed}-{step}")
-        stage = recipe.stage(step)
+        stage, rate = recipe.stage(step)
         length = draw_length(stage, rng)
         name = right_set(model.config, length)
         if rng.random() < stage.wrong_share:
             name = "short" if name == "long" else "long"
-        writer = RowWriter(tokenizer, rng, length, name, Rule(LIMIT, stage.margin))
+        style = Style(stage.single_share, stage.wild_share)
+        writer = RowWriter(tokenizer, rng, length, name, Rule(LIMIT, stage.margin), style)
         batch = writer.batch(max(1, stage.tokens // length))
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(recipe, step)
+            group["lr"] = rate
         loss, batch_counts = batch_loss(model, batch, name, writer.unreadable)
         optimizer.zero_grad()
         loss.backward()
@@ -86,11 +81,11 @@ def train(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, folder: Path) -> P
         counts += batch_counts
         done = step + 1
         if done % PRINT_STEPS == 0:
-            rate = (time.monotonic() - started) / (done - first)
+            seconds = (time.monotonic() - started) / (done - first)
             print(
                 f"step {done}/{recipe.steps} loss {loss_sum / PRINT_STEPS:.3f} "
                 f"digits {counts[0] / counts[1]:.3f} marks {counts[2] / counts[3]:.3f} "
-                f"{rate:.2f} s/step, {rate * (recipe.steps - done) / 60:.1f} min left",
+                f"{seconds:.2f} s/step, {seconds * (recipe.steps - done) / 60:.1f} min left",
                 flush=True,
             )
             loss_sum, counts = 0.0, torch.zeros(4)

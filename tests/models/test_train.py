@@ -11,11 +11,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ropeswitch.models import BUNDLED_MODEL, train
 from ropeswitch.models.build_tokenizer import build_tokenizer
 from ropeswitch.models.checkpoint import write_model
-from ropeswitch.models.data import IGNORED, RowWriter, Rule
+from ropeswitch.models.data import IGNORED, RowWriter, Rule, Style
 from ropeswitch.models.recipe import LIMIT, Recipe, Stage, model_config
 from ropeswitch.models.rope_sets import SetName
 
-SMALL = Recipe(stages=(Stage(4, 512, 80, 160, near_share=0.5, wrong_share=0.5, margin=8),))
+SMALL = Recipe(stages=(Stage(4, 512, 80, 160, near_share=0.5, wrong_share=0.5, margin=8, wild_share=0.5),))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_the_bundled_files_are_the_recipes(tokenizer: PreTrainedTokenizerBase) -
 @pytest.mark.parametrize("name", ["short", "long"])
 def test_rows_teach_a_question_mark_only_away_from_the_limit(tokenizer: PreTrainedTokenizerBase, name: SetName) -> None:
     rule = Rule(LIMIT, margin=8)
-    writer = RowWriter(tokenizer, random.Random(0), 400, name, rule)
+    writer = RowWriter(tokenizer, random.Random(0), 400, name, rule, Style(single_share=0.3, wild_share=0.5))
     batch = writer.batch(20)
     assert batch.input_ids.shape == batch.labels.shape == batch.weights.shape == (20, 400)
     marks = (batch.labels == writer.unreadable) & (batch.weights == 1.0)
