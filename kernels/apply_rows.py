@@ -6,6 +6,9 @@ with value ``i + rotary_dim / 2`` (GPT-NeoX, Llama, Phi), interleaved pairs ``2 
 
 import torch
 
+# Tokens per block of the eager path: the float32 scratch of 32 heads of 128 is then 1 MiB.
+BLOCK = 64
+
 
 def apply_rows_reference(rows: torch.Tensor, values: torch.Tensor, head_size: int, neox: bool) -> torch.Tensor:
     """Rotate in float64, one pair of values at a time.
@@ -45,24 +48,44 @@ def apply_rows(
     Returns:
         New tensors, shaped and typed as ``query`` and ``key``.
     """
+    # A compiler fuses the plain formula into one pass; without one, blocks that stay in the cache take its place.
+    rotate = _rotate if torch.compiler.is_compiling() else _rotate_in_blocks
     cos, sin = rows.unsqueeze(1).chunk(2, dim=-1)
-    return _rotate(cos, sin, query, head_size, neox), None if key is None else _rotate(cos, sin, key, head_size, neox)
+    return rotate(cos, sin, query, head_size, neox), None if key is None else rotate(cos, sin, key, head_size, neox)
 
 
 def _rotate(cos: torch.Tensor, sin: torch.Tensor, values: torch.Tensor, head_size: int, neox: bool) -> torch.Tensor:
     heads = values.flatten(1).unflatten(1, (-1, head_size))
-    pairs = cos.shape[-1]
-    turning = heads[..., : 2 * pairs].float()
+    rotary_dim = 2 * cos.shape[-1]
+    first, second = _pairs(heads[..., :rotary_dim].float(), neox)
+    left, right = first * cos - second * sin, second * cos + first * sin
+    turned = torch.cat((left, right), dim=-1) if neox else torch.stack((left, right), dim=-1).flatten(-2)
+    return torch.cat((turned.to(values.dtype), heads[..., rotary_dim:]), dim=-1).view(values.shape)
+
+
+def _rotate_in_blocks(
+    cos: torch.Tensor, sin: torch.Tensor, values: torch.Tensor, head_size: int, neox: bool
+) -> torch.Tensor:
+    heads = values.flatten(1).unflatten(1, (-1, head_size))
+    rotary_dim = 2 * cos.shape[-1]
+    out = torch.empty(heads.shape, dtype=values.dtype, device=values.device)
+    out[..., rotary_dim:] = heads[..., rotary_dim:]
+    block = min(BLOCK, len(heads))
+    before = torch.empty(block, heads.shape[1], rotary_dim, dtype=torch.float32, device=values.device)
+    after = torch.empty_like(before)
+    for start in range(0, len(heads), BLOCK):
+        tokens = slice(start, start + BLOCK)
+        source, cosines, sines = heads[tokens, :, :rotary_dim], cos[tokens], sin[tokens]
+        first, second = _pairs(before[: len(source)].copy_(source), neox)
+        left, right = _pairs(after[: len(source)], neox)
+        torch.mul(first, cosines, out=left).addcmul_(second, sines, value=-1)
+        torch.mul(second, cosines, out=right).addcmul_(first, sines)
+        out[tokens, :, :rotary_dim] = after[: len(source)]
+    return out.view(values.shape)
+
+
+def _pairs(values: torch.Tensor, neox: bool) -> tuple[torch.Tensor, torch.Tensor]:
     if neox:
-        first, second = turning.chunk(2, dim=-1)
-    else:
-        first, second = turning[..., ::2], turning[..., 1::2]
-    left = torch.addcmul(first * cos, second, sin, value=-1)
-    right = torch.addcmul(second * cos, first, sin)
-    if neox:
-        parts = [left.to(values.dtype), right.to(values.dtype)]
-    else:
-        parts = [torch.stack((left, right), dim=-1).flatten(-2).to(values.dtype)]
-    if 2 * pairs < head_size:
-        parts.append(heads[..., 2 * pairs :])
-    return torch.cat(parts, dim=-1).view(values.shape) if len(parts) > 1 else parts[0].view(values.shape)
+        first, second = values.chunk(2, dim=-1)
+        return first, second
+    return values[..., ::2], values[..., 1::2]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeswitch.kernels.angles import Frequencies, build_tables, inverse_frequencies
-from ropeswitch.kernels.apply_rows import apply_rows, apply_rows_reference
+from ropeswitch.kernels.apply_rows import _rotate, apply_rows, apply_rows_reference
 from ropeswitch.kernels.fill_rows import ExactRows, ParityRows, fill_rows_reference
 
 END = 2_097_152
@@ -94,7 +94,7 @@ def test_parity_rows_are_hugging_faces() -> None:
 @pytest.mark.parametrize("neox", [True, False])
 @pytest.mark.parametrize(
     ("tokens", "heads", "head", "rotary"),
-    [(1, 1, 2, 2), (3, 5, 6, 4), (17, 4, 96, 96), (64, 8, 128, 96), (33, 3, 80, 32), (0, 2, 64, 64)],
+    [(1, 1, 2, 2), (3, 5, 6, 4), (17, 4, 96, 96), (64, 8, 128, 96), (200, 3, 64, 32), (33, 3, 80, 32), (0, 2, 64, 64)],
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)])
 def test_apply(
@@ -108,7 +108,8 @@ def test_apply(
     query, key = both.split([heads * head, 2 * head], dim=-1)
     turned_query, turned_key = apply_rows(rows, query, key, head, neox)
     assert turned_key is not None
-    for turned, values in ((turned_query, query), (turned_key, key)):
+    fused = _rotate(*rows.unsqueeze(1).chunk(2, dim=-1), query, head, neox)
+    for turned, values in ((turned_query, query), (turned_key, key), (fused, query)):
         assert turned.dtype == dtype and turned.shape == values.shape
         expected = apply_rows_reference(rows, values, head, neox)
         assert torch.allclose(turned.double(), expected, atol=tolerance, rtol=tolerance)
