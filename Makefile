@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full check lock
+.PHONY: help setup serve test test-full check bench lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -32,9 +32,12 @@ $(STAMP): pyproject.toml requirements/cpu.lock requirements/install.py
 	@$(PYTHON) requirements/install.py
 	@touch $@
 
+# The bundled model is so small that compiling it costs a minute of start-up, and a C++ compiler, for nothing.
+SERVE_FLAGS := $(if $(MODEL),,--enforce-eager)
+
 serve: $(STAMP) ## Serve the bundled model (or MODEL, with flags in ARGS) at http://127.0.0.1:8000
 	@echo "serve: ropeswitch at http://$(HOST):$(PORT), stop with Ctrl-C"
-	@exec $(BIN)/ropeswitch serve $(MODEL) --host $(HOST) --port $(PORT) --kv-cache-memory-bytes $(KV_CACHE) $(ARGS)
+	@exec $(BIN)/ropeswitch serve $(MODEL) --host $(HOST) --port $(PORT) --kv-cache-memory-bytes $(KV_CACHE) $(SERVE_FLAGS) $(ARGS)
 
 test: $(STAMP) ## Run the core tests
 	@echo "test: the core tests (make test-full adds the long ones)"
@@ -49,6 +52,11 @@ check: $(STAMP) ## Lint, check formatting and types; changes nothing
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 minutes, needs a C++ compiler)
+	@echo "bench: the rotation of one step, then throughput and start-up"
+	@$(BIN)/python -m ropeswitch.loadtests.bench_rotation
+	@$(BIN)/python -m ropeswitch.loadtests.bench_engine $(ARGS)
 
 lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
 	@echo "lock: resolving pyproject.toml into requirements/cpu.lock and requirements/cuda.lock"

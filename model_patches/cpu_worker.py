@@ -16,7 +16,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 from ropeswitch.model_patches.cpu_model_runner import LadderCPUModelRunner
 from ropeswitch.model_patches.registry import PATCHES, apply_all
-from ropeswitch.model_patches.settings import UnsupportedError, settings_of
+from ropeswitch.model_patches.support import check_engine
 
 
 class LadderCPUWorker(CPUWorker):
@@ -27,12 +27,7 @@ class LadderCPUWorker(CPUWorker):
         super().__init__(*args, **kwargs)
 
     def init_device(self) -> None:
-        if settings_of(self.vllm_config) is None:
-            raise UnsupportedError(
-                "additional_config: has no ropeswitch settings; start the engine with ropeswitch serve"
-            )
-        if self.use_v2_model_runner:
-            raise UnsupportedError("VLLM_USE_V2_MODEL_RUNNER: the V2 runner is not supported with a factor ladder")
+        check_engine(self.vllm_config)
         with patch.object(cpu_worker, "CPUModelRunner", LadderCPUModelRunner):
             super().init_device()
 

@@ -22,7 +22,8 @@ from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
 from ropeswitch.model_patches.registry import apply_all
 from ropeswitch.model_patches.request_set import assign, assigned_set, forced_set, wanted_set
-from ropeswitch.model_patches.settings import UnsupportedError, settings_of
+from ropeswitch.model_patches.settings import settings_of
+from ropeswitch.model_patches.support import check_engine
 
 
 @dataclass
@@ -36,14 +37,11 @@ def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
     """Patch this engine process and build its scheduler; named by ``scheduler_config.scheduler_cls``.
 
     Raises:
-        UnsupportedError: when the engine has no ladder, or uses async scheduling.
+        UnsupportedError: when the engine has no ladder, or a feature that is not patched.
         RegistryError: when the installed vLLM is not the one that the patches were written for.
     """
     apply_all()
-    if settings_of(vllm_config) is None:
-        raise UnsupportedError("additional_config: has no ropeswitch settings; start the engine with ropeswitch serve")
-    if vllm_config.scheduler_config.async_scheduling:
-        raise UnsupportedError("async_scheduling: true is not supported with a factor ladder")
+    check_engine(vllm_config)
     return LadderScheduler(vllm_config, **kwargs)
 
 

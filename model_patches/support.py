@@ -5,7 +5,7 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
-from ropeswitch.model_patches.settings import UnsupportedError
+from ropeswitch.model_patches.settings import KEY, UnsupportedError, settings_of
 
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "suffix")
@@ -66,10 +66,7 @@ def check_features(engine_args: Any) -> None:
     speculative = engine_args.speculative_config or {}
     method = speculative.get("method") or ("draft_model" if speculative.get("model") else None)
     if speculative and method not in DRAFTLESS_SPECULATORS:
-        raise UnsupportedError(
-            f"speculative_config.method: {method!r} drafts with rotary layers of its own, which the ladder does not reach; "
-            f"allowed are {', '.join(DRAFTLESS_SPECULATORS)}"
-        )
+        raise UnsupportedError(_draft_reason(method))
     if engine_args.model_impl == "transformers":
         raise UnsupportedError(
             "model_impl: 'transformers' rotates inside Hugging Face's code; allowed are auto and vllm"
@@ -82,6 +79,56 @@ def check_features(engine_args: Any) -> None:
         raise UnsupportedError("enable_dbo: dual batch overlap is not verified with a factor ladder")
     if callable(engine_args.hf_overrides):
         raise UnsupportedError("hf_overrides: must be a dict; the ladder adds its own fields to it")
+
+
+def check_engine(vllm_config: Any) -> None:
+    """Refuse an engine config, whole and resolved, that would rotate wrongly; every engine and worker process asks.
+
+    Args:
+        vllm_config: ``vllm.config.VllmConfig``.
+
+    Raises:
+        UnsupportedError: with the field, its value and the reason.
+    """
+    speculative, parallel = vllm_config.speculative_config, vllm_config.parallel_config
+    if settings_of(vllm_config) is None:
+        raise UnsupportedError(f"additional_config: has no {KEY} settings; start the engine with ropeswitch serve")
+    if vllm_config.use_v2_model_runner:
+        raise UnsupportedError("VLLM_USE_V2_MODEL_RUNNER: the V2 runner is not patched in this release")
+    if vllm_config.scheduler_config.async_scheduling:
+        raise UnsupportedError("async_scheduling: True: the asynchronous scheduler is not patched in this release")
+    # A checkpoint may bring a draft model along, without a flag that names it.
+    if speculative is not None and speculative.method not in DRAFTLESS_SPECULATORS:
+        raise UnsupportedError(_draft_reason(speculative.method))
+    for field in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if (size := getattr(parallel, field)) > 1:
+            raise UnsupportedError(f"{field}: {size}: vLLM's CPU attention does not split a sequence over ranks")
+    if parallel.enable_elastic_ep:
+        raise UnsupportedError("enable_elastic_ep: True: engines that change size while they run are not patched")
+    if vllm_config.model_config.uses_mrope or vllm_config.model_config.use_mla:
+        raise UnsupportedError("model: uses M-RoPE or multi-head latent attention, which a ladder cannot rotate")
+
+
+def check_device(device_type: str) -> None:
+    """Refuse a platform whose model runner is not patched.
+
+    Args:
+        device_type: ``vllm.platforms.current_platform.device_type``.
+
+    Raises:
+        UnsupportedError: for anything but a CPU.
+    """
+    if device_type != "cpu":
+        raise UnsupportedError(
+            f"device: {device_type!r}: this release patches vLLM's CPU runner only; install the cpu extra"
+        )
+
+
+def _draft_reason(method: str | None) -> str:
+    return (
+        f"speculative_config.method: {method!r} drafts with rotary layers of its own, which the ladder does not reach; "
+        f"allowed are {', '.join(DRAFTLESS_SPECULATORS)}"
+    )
 
 
 def _rotary_dim(hf_config: Mapping[str, Any], rope: Mapping[str, Any]) -> int | None:

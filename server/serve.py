@@ -10,13 +10,14 @@ from typing import Any
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.model_patches.settings import ANGLES, RopeSettings, UnsupportedError, configure
-from ropeswitch.model_patches.support import check_features, check_model
+from ropeswitch.model_patches.support import check_device, check_features, check_model
 from ropeswitch.server import refusals
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.model_folder import check_model_folder
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
 
 BUNDLED_MODEL = "passkey-tiny"
+BUNDLED_KV_CACHE = 1 << 30
 
 HELP = f"""\
 usage: ropeswitch serve [MODEL] [--factors FILE] [--rope-angles {{{",".join(ANGLES)}}}] [any flag of vllm serve]
@@ -59,7 +60,11 @@ def serve(argv: Sequence[str]) -> int:
     if args.model is None:
         args.model = str(files("ropeswitch.models") / BUNDLED_MODEL)
         args.served_model_name = args.served_model_name or [BUNDLED_MODEL]
+        if args.kv_cache_memory_bytes is None:
+            # vLLM would reserve nearly all memory, and not start where that much is not free.
+            args.kv_cache_memory_bytes = BUNDLED_KV_CACHE
     try:
+        check_device(vllm_adapter.device_type())
         check_features(args)
         hf_config = vllm_adapter.text_config(args)
         settings = _settings(args, hf_config)

@@ -14,6 +14,7 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.exceptions import VLLMValidationError
 from vllm.logger import configure_logging_from_args
+from vllm.platforms import current_platform
 from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.transformers_utils.config import get_config, get_hf_text_config
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -80,10 +81,19 @@ def text_config(args: Namespace) -> dict[str, Any]:
         for key, value in overrides.items():
             if isinstance(value, dict):
                 _override(config, key, value)
-        return get_hf_text_config(config).to_dict()
+        text = get_hf_text_config(config)
     except (ValueError, TypeError, KeyError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UsageError(f"MODEL: cannot read the config of {source!r}: {reason}") from error
+    if text is not config:
+        raise UsageError(f"MODEL: {source!r} nests its text model's config; only plain text models are supported")
+    values: dict[str, Any] = text.to_dict()
+    return values
+
+
+def device_type() -> str:
+    """The kind of device that this build of vLLM runs on, ``cpu`` or ``cuda`` for instance."""
+    return str(current_platform.device_type)
 
 
 def _override(config: Any, key: str, value: dict[str, Any]) -> None:

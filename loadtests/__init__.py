@@ -1,0 +1,1 @@
+"""Benchmarks against stock vLLM."""

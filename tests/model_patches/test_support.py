@@ -1,0 +1,118 @@
+"""What cannot be rotated per request is refused, with the field, the value and the reason."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.settings import CPU_WORKER, KEY, SCHEDULER, RopeSettings, UnsupportedError, configure
+from ropeswitch.model_patches.support import check_device, check_engine, check_features, check_model
+
+LADDER = FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0] * 8}])
+MODEL: dict[str, Any] = {"rope_theta": 10000.0, "hidden_size": 32, "num_attention_heads": 2}
+ARGS = {
+    "speculative_config": None, "model_impl": "auto", "kv_transfer_config": None, "enable_dbo": False,
+    "hf_overrides": {}, "scheduler_cls": None, "worker_cls": "auto", "max_model_len": None, "additional_config": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rope_parameters": {"rope_theta": 1e4, "mrope_section": [1, 2]}}, "rope_parameters.mrope_section"),
+        ({"kv_lora_rank": 512}, "kv_lora_rank: 512"),
+        ({"dual_chunk_attention_config": {"chunk_size": 8}}, "dual_chunk_attention_config"),
+        ({"attn_temperature_tuning": True}, "attn_temperature_tuning"),
+        ({"rope_parameters": {"rope_theta": 1e4, "use_fope": True}}, "rope_parameters.use_fope"),
+        ({"rope_theta": None}, "rope_theta: missing"),
+        ({"rope_theta": -1.0}, "rope_theta: -1.0 must be"),
+        ({"head_dim": 64}, "each set has 8 factors, but the model rotates 64 of its head's values and needs 32"),
+        ({"partial_rotary_factor": 0.5}, "needs 4"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 1}, "sliding_attention": {}}},
+            "one entry per layer type",
+        ),
+    ],
+)
+def test_models(change: dict[str, Any], message: str) -> None:
+    assert check_model(MODEL, LADDER) == 10000.0
+    with pytest.raises(ValueError, match=message):
+        check_model(MODEL | change, LADDER)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"speculative_config": {"model": "draft"}}, "speculative_config.method: 'draft_model'"),
+        ({"speculative_config": {"method": "eagle", "model": "x"}}, "speculative_config.method: 'eagle'"),
+        ({"model_impl": "transformers"}, "model_impl: 'transformers'"),
+        ({"kv_transfer_config": {"kv_connector": "x"}}, "kv_transfer_config"),
+        ({"enable_dbo": True}, "enable_dbo"),
+        ({"hf_overrides": lambda config: config}, "hf_overrides: must be a dict"),
+    ],
+)
+def test_features(change: dict[str, Any], message: str) -> None:
+    check_features(SimpleNamespace(**ARGS))
+    check_features(SimpleNamespace(**(ARGS | {"speculative_config": {"method": "ngram"}})))
+    with pytest.raises(UnsupportedError, match=message):
+        check_features(SimpleNamespace(**(ARGS | change)))
+
+
+def engine(**changes: Any) -> SimpleNamespace:
+    """A resolved engine config; a change is named by its dotted path with ``__`` for the dots."""
+    config = SimpleNamespace(
+        additional_config={KEY: RopeSettings(LADDER, 1e4).to_json()},
+        speculative_config=None,
+        use_v2_model_runner=False,
+        scheduler_config=SimpleNamespace(async_scheduling=False),
+        parallel_config=SimpleNamespace(
+            decode_context_parallel_size=1, prefill_context_parallel_size=1, enable_elastic_ep=False
+        ),
+        model_config=SimpleNamespace(uses_mrope=False, use_mla=False),
+    )
+    for path, value in changes.items():
+        *owners, name = path.split("__")
+        owner = config
+        for each in owners:
+            owner = getattr(owner, each)
+        setattr(owner, name, value)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"additional_config": {}}, "additional_config: has no ropeswitch settings"),
+        ({"use_v2_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER"),
+        ({"scheduler_config__async_scheduling": True}, "async_scheduling"),
+        ({"speculative_config": SimpleNamespace(method="eagle3")}, "speculative_config.method: 'eagle3'"),
+        ({"parallel_config__decode_context_parallel_size": 2}, "decode_context_parallel_size: 2"),
+        ({"parallel_config__prefill_context_parallel_size": 4}, "prefill_context_parallel_size: 4"),
+        ({"parallel_config__enable_elastic_ep": True}, "enable_elastic_ep"),
+        ({"model_config__uses_mrope": True}, "M-RoPE"),
+        ({"model_config__use_mla": True}, "latent attention"),
+    ],
+)
+def test_resolved_engines(change: dict[str, Any], message: str) -> None:
+    check_engine(engine())
+    with pytest.raises(UnsupportedError, match=message):
+        check_engine(engine(**change))
+
+
+def test_devices() -> None:
+    check_device("cpu")
+    with pytest.raises(UnsupportedError, match="device: 'cuda'"):
+        check_device("cuda")
+
+
+def test_configure_keeps_what_the_user_set() -> None:
+    args = SimpleNamespace(**(ARGS | {"hf_overrides": {"a": 1}, "additional_config": {"b": 2}, "max_model_len": 32}))
+    configure(args, RopeSettings(LADDER, 1e4), MODEL | {"partial_rotary_factor": 0.5})
+    plain = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    assert args.hf_overrides == {"a": 1, "rope_parameters": plain, "max_position_embeddings": 64}
+    assert args.additional_config["b"] == 2 and args.max_model_len == 32
+    assert (args.scheduler_cls, args.worker_cls) == (SCHEDULER, CPU_WORKER)
+    for field in ("scheduler_cls", "worker_cls"):
+        with pytest.raises(UnsupportedError, match=f"{field}: 'mine.Own'"):
+            configure(SimpleNamespace(**(ARGS | {field: "mine.Own"})), RopeSettings(LADDER, 1e4), MODEL)
