@@ -77,7 +77,7 @@ class FactorLadder:
             FactorError: when no set has that name.
         """
         if name not in self.names:
-            raise FactorError(f"unknown factor set {name!r}; this server has {', '.join(map(repr, self.names))}")
+            raise FactorError(f"unknown factor set {_short(name)}; this server has {', '.join(map(repr, self.names))}")
         return self.names.index(name)
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -138,8 +138,8 @@ def _checked_set(index: int, values: Mapping[str, Any]) -> FactorSet:
     return FactorSet(
         name=name,
         max_length=max_length,
-        factors=tuple(_positive(f"{where}.factors[{i}]", factor) for i, factor in enumerate(factors)),
-        scale=_positive(f"{where}.scale", values.get("scale", 1.0)),
+        factors=tuple(_positive(f"{where}.factors[{i}]", factor, 1e9) for i, factor in enumerate(factors)),
+        scale=_positive(f"{where}.scale", values.get("scale", 1.0), 1e3),
         start_tokens=start_tokens,
     )
 
@@ -150,7 +150,7 @@ def _whole(field: str, value: Any, minimum: int) -> int:
     return value
 
 
-def _positive(field: str, value: Any) -> float:
+def _positive(field: str, value: Any, limit: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise FactorError(f"{field}: {_short(value)} must be a number")
     try:
@@ -159,6 +159,9 @@ def _positive(field: str, value: Any) -> float:
         raise FactorError(f"{field}: {_short(value)} is too large") from error
     if not math.isfinite(number) or number <= 0:
         raise FactorError(f"{field}: {number!r} must be finite and greater than 0")
+    # Beyond any use, and near where float32 rows become 0 or infinite.
+    if not 1 / limit <= number <= limit:
+        raise FactorError(f"{field}: {number!r} must be from {1 / limit:g} to {limit:g}")
     return number
 
 

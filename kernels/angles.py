@@ -38,7 +38,7 @@ class AngleTables:
     Attributes:
         coarse: ``[sets * coarse_rows, pairs]`` complex64, at multiples of FINE.
         fine: ``[sets * FINE, pairs]`` complex64, at positions 0 to FINE - 1.
-        start: ``[max start_tokens, pairs]`` complex64, the unscaled angles.
+        unscaled: ``[pairs]`` float64 radians per token, for positions below a set's start tokens.
         coarse_rows: Rows of ``coarse`` that one set has.
         scales: ``[sets]`` float32 multipliers of cos and sin.
         start_tokens: ``[sets]`` int64.
@@ -46,7 +46,7 @@ class AngleTables:
 
     coarse: Complex
     fine: Complex
-    start: Complex
+    unscaled: npt.NDArray[np.float64]
     coarse_rows: int
     scales: npt.NDArray[np.float32]
     start_tokens: npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ class AngleTables:
 
     @property
     def nbytes(self) -> int:
-        return self.coarse.nbytes + self.fine.nbytes + self.start.nbytes
+        return self.coarse.nbytes + self.fine.nbytes
 
 
 def inverse_frequencies(theta: float, rotary_dim: int, factors: tuple[float, ...]) -> npt.NDArray[np.float64]:
@@ -86,12 +86,10 @@ def build_tables(theta: float, rotary_dim: int, sets: tuple[Frequencies, ...], n
         frequencies = inverse_frequencies(theta, rotary_dim, entry.factors)
         _fill(coarse[index * coarse_rows : (index + 1) * coarse_rows], frequencies, step=FINE)
         _fill(fine[index * FINE : (index + 1) * FINE], frequencies, step=1)
-    start = np.empty((max(entry.start_tokens for entry in sets), pairs), dtype=np.complex64)
-    _fill(start, inverse_frequencies(theta, rotary_dim, (1.0,) * pairs), step=1)
     return AngleTables(
         coarse=coarse,
         fine=fine,
-        start=start,
+        unscaled=inverse_frequencies(theta, rotary_dim, (1.0,) * pairs),
         coarse_rows=coarse_rows,
         scales=np.array([entry.scale for entry in sets], dtype=np.float32),
         start_tokens=np.array([entry.start_tokens for entry in sets], dtype=np.int64),

@@ -8,6 +8,8 @@ import torch
 
 # Tokens per block of the eager path: the float32 scratch of 32 heads of 128 is then 1 MiB.
 BLOCK = 64
+# Up to so many tokens the plain formula's temporaries are small, and its fewer calls count for more.
+FEW = 16
 
 
 def apply_rows_reference(rows: torch.Tensor, values: torch.Tensor, head_size: int, neox: bool) -> torch.Tensor:
@@ -49,7 +51,7 @@ def apply_rows(
         New tensors, shaped and typed as ``query`` and ``key``.
     """
     # A compiler fuses the plain formula into one pass; without one, blocks that stay in the cache take its place.
-    rotate = _rotate if torch.compiler.is_compiling() else _rotate_in_blocks
+    rotate = _rotate if torch.compiler.is_compiling() or len(rows) <= FEW else _rotate_in_blocks
     cos, sin = rows.unsqueeze(1).chunk(2, dim=-1)
     return rotate(cos, sin, query, head_size, neox), None if key is None else rotate(cos, sin, key, head_size, neox)
 
@@ -58,9 +60,12 @@ def _rotate(cos: torch.Tensor, sin: torch.Tensor, values: torch.Tensor, head_siz
     heads = values.flatten(1).unflatten(1, (-1, head_size))
     rotary_dim = 2 * cos.shape[-1]
     first, second = _pairs(heads[..., :rotary_dim].float(), neox)
-    left, right = first * cos - second * sin, second * cos + first * sin
-    turned = torch.cat((left, right), dim=-1) if neox else torch.stack((left, right), dim=-1).flatten(-2)
-    return torch.cat((turned.to(values.dtype), heads[..., rotary_dim:]), dim=-1).view(values.shape)
+    left = torch.addcmul(first * cos, second, sin, value=-1).to(values.dtype)
+    right = torch.addcmul(second * cos, first, sin).to(values.dtype)
+    parts = [left, right] if neox else [torch.stack((left, right), dim=-1).flatten(-2)]
+    if rotary_dim < head_size:
+        parts.append(heads[..., rotary_dim:])
+    return torch.cat(parts, dim=-1).view(values.shape)
 
 
 def _rotate_in_blocks(
@@ -69,17 +74,19 @@ def _rotate_in_blocks(
     heads = values.flatten(1).unflatten(1, (-1, head_size))
     rotary_dim = 2 * cos.shape[-1]
     out = torch.empty(heads.shape, dtype=values.dtype, device=values.device)
-    out[..., rotary_dim:] = heads[..., rotary_dim:]
+    if rotary_dim < head_size:
+        out[..., rotary_dim:] = heads[..., rotary_dim:]
     block = min(BLOCK, len(heads))
     before = torch.empty(block, heads.shape[1], rotary_dim, dtype=torch.float32, device=values.device)
     after = torch.empty_like(before)
+    every_cos = torch.cat((cos, cos), dim=-1) if neox else cos.repeat_interleave(2, dim=-1)
     for start in range(0, len(heads), BLOCK):
         tokens = slice(start, start + BLOCK)
-        source, cosines, sines = heads[tokens, :, :rotary_dim], cos[tokens], sin[tokens]
+        source, sines = heads[tokens, :, :rotary_dim], sin[tokens]
         first, second = _pairs(before[: len(source)].copy_(source), neox)
-        left, right = _pairs(after[: len(source)], neox)
-        torch.mul(first, cosines, out=left).addcmul_(second, sines, value=-1)
-        torch.mul(second, cosines, out=right).addcmul_(first, sines)
+        left, right = _pairs(torch.mul(before[: len(source)], every_cos[tokens], out=after[: len(source)]), neox)
+        left.addcmul_(second, sines, value=-1)
+        right.addcmul_(first, sines)
         out[tokens, :, :rotary_dim] = after[: len(source)]
     return out.view(values.shape)
 

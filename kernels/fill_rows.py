@@ -71,7 +71,8 @@ class ExactRows:
         if self._max_start:
             unscaled = np.flatnonzero(positions < tables.start_tokens[set_indices])
             if len(unscaled):
-                coarse[unscaled] = tables.start[positions[unscaled]]
+                # So few tokens of a prompt that no table pays; in float64, as the tables are made.
+                coarse[unscaled] = np.exp(1j * positions[unscaled, None] * tables.unscaled)
         out = rows[:count]
         if self._scaled:
             scales = tables.scales[set_indices, None]

@@ -35,7 +35,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def table() -> str:
     """The patches as a Markdown table, which docs/patches.md holds and a test keeps true."""
     lines = ["| upstream symbol | kind | file |", "| --- | --- | --- |"]
-    lines += [f"| `{record.target}` | {record.kind} | `model_patches/{record.file}` |" for record in PATCHES]
+    lines += [f"| `{record.target}` | {record.kind} | `{record.file}` |" for record in PATCHES]
     return "\n".join(lines)
 
 

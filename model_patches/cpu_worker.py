@@ -15,7 +15,8 @@ from vllm.v1.worker import cpu_worker
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from ropeswitch.model_patches.cpu_model_runner import LadderCPUModelRunner
-from ropeswitch.model_patches.registry import PATCHES, apply_all
+from ropeswitch.model_patches.registry import applied, apply_all
+from ropeswitch.model_patches.settings import SCHEDULER
 from ropeswitch.model_patches.support import check_engine
 
 
@@ -32,11 +33,20 @@ class LadderCPUWorker(CPUWorker):
             super().init_device()
 
     def patch_report(self) -> dict[str, Any]:
-        """What this worker runs with: its rank, the patches' targets and the names of the factor sets."""
-        runner = self.model_runner
-        assert isinstance(runner, LadderCPUModelRunner)
+        """What this worker runs with, by looking: its rank, the patches' targets and the names of the factor sets."""
+        runner, scheduler = self.model_runner, self.vllm_config.scheduler_config.scheduler_cls
+        subclassed = {
+            _RUNNER: isinstance(runner, LadderCPUModelRunner),
+            _WORKER: True,
+            _SCHEDULER: scheduler == SCHEDULER,
+        }
         return {
             "rank": self.rank,
-            "patches": [record.target for record in PATCHES],
+            "patches": applied() + [target for target, ours in subclassed.items() if ours],
             "sets": list(runner.rope_settings.ladder.names),
         }
+
+
+_RUNNER = "vllm.v1.worker.cpu_model_runner.CPUModelRunner"
+_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
+_SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"

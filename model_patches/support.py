@@ -1,5 +1,6 @@
 """Models and features that cannot be rotated per request, refused before the engine starts, with the reason."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,8 +8,15 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.model_patches.settings import KEY, UnsupportedError, settings_of
 
+# Config fields of models whose layers read positions for more than rotation: Llama 4, Mistral and Ministral.
+POSITION_READERS = ("attn_temperature_tuning", "llama_4_scaling", "llama_4_scaling_beta")
+# A model that does so without a field of its own.
+POSITION_READING_MODELS = ("Moondream3ForCausalLM", "HfMoondream")
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "suffix")
+
+
+_CONNECTOR = "a KV connector may store keys by tokens alone, without the factor set that rotated them"
 
 
 def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
@@ -35,17 +43,23 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
         )
     if hf_config.get("dual_chunk_attention_config"):
         raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")
-    if hf_config.get("attn_temperature_tuning"):
-        raise UnsupportedError("attn_temperature_tuning: attention is scaled by raw positions (Llama 4)")
+    for key in POSITION_READERS:
+        if rope.get(key) or hf_config.get(key):
+            raise UnsupportedError(f"{key}: attention is scaled by raw positions, which the model does not get")
     if rope.get("use_fope"):
         raise UnsupportedError("rope_parameters.use_fope: Fourier position embeddings learn their own angles")
+    if architectures := sorted(set(hf_config.get("architectures") or ()) & set(POSITION_READING_MODELS)):
+        raise UnsupportedError(f"architectures: {architectures[0]}: attention is scaled by raw positions")
     theta = rope.get("rope_theta")
     if theta is None:
         raise UnsupportedError(
             "rope_theta: missing; the model has no rotary position embedding that a ladder could scale"
         )
-    if isinstance(theta, bool) or not isinstance(theta, int | float) or not theta > 0:
-        raise UnsupportedError(f"rope_theta: {theta!r} must be a number greater than 0")
+    if isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < math.inf:
+        raise UnsupportedError(f"rope_theta: {theta!r} must be a finite number greater than 0")
+    partial = rope.get("partial_rotary_factor", 1.0)
+    if isinstance(partial, bool) or not isinstance(partial, int | float) or not 0 < partial <= 1:
+        raise UnsupportedError(f"partial_rotary_factor: {partial!r} must be a number above 0 and up to 1")
     if (expected := _rotary_dim(hf_config, rope)) is not None and expected != ladder.rotary_dim:
         raise UnsupportedError(
             f"factors: each set has {ladder.rotary_dim // 2} factors, but the model rotates {expected} of its head's "
@@ -63,6 +77,10 @@ def check_features(engine_args: Any) -> None:
     Raises:
         UnsupportedError: with the flag, its value and the reason.
     """
+    for field in ("speculative_config", "hf_overrides", "additional_config"):
+        value = getattr(engine_args, field)
+        if value is not None and not isinstance(value, Mapping):
+            raise UnsupportedError(f"{field}: {value!r} must be a JSON object")
     speculative = engine_args.speculative_config or {}
     method = speculative.get("method") or ("draft_model" if speculative.get("model") else None)
     if speculative and method not in DRAFTLESS_SPECULATORS:
@@ -71,14 +89,11 @@ def check_features(engine_args: Any) -> None:
         raise UnsupportedError(
             "model_impl: 'transformers' rotates inside Hugging Face's code; allowed are auto and vllm"
         )
-    if engine_args.kv_transfer_config:
-        raise UnsupportedError(
-            "kv_transfer_config: a KV connector may store keys by tokens alone, without the factor set that rotated them"
-        )
+    if engine_args.kv_transfer_config or engine_args.kv_offloading_size:
+        field = "kv_transfer_config" if engine_args.kv_transfer_config else "kv_offloading_size"
+        raise UnsupportedError(f"{field}: {_CONNECTOR}")
     if engine_args.enable_dbo:
         raise UnsupportedError("enable_dbo: dual batch overlap is not verified with a factor ladder")
-    if callable(engine_args.hf_overrides):
-        raise UnsupportedError("hf_overrides: must be a dict; the ladder adds its own fields to it")
 
 
 def check_engine(vllm_config: Any) -> None:
@@ -103,6 +118,10 @@ def check_engine(vllm_config: Any) -> None:
     for field in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if (size := getattr(parallel, field)) > 1:
             raise UnsupportedError(f"{field}: {size}: vLLM's CPU attention does not split a sequence over ranks")
+    if vllm_config.kv_transfer_config is not None:
+        raise UnsupportedError(f"kv_transfer_config: {_CONNECTOR}")
+    if vllm_config.model_config.is_multimodal_model or vllm_config.model_config.is_encoder_decoder:
+        raise UnsupportedError("model: has an encoder or several modalities; only plain text models are supported")
     if parallel.enable_elastic_ep:
         raise UnsupportedError("enable_elastic_ep: True: engines that change size while they run are not patched")
     if vllm_config.model_config.uses_mrope or vllm_config.model_config.use_mla:

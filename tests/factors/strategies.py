@@ -6,7 +6,8 @@ from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 
 names = st.text("ABCxyz019._-", min_size=1, max_size=64)
 positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
-factors = st.one_of(positive, st.floats(min_value=0.5, max_value=600))
+factors = st.one_of(st.floats(min_value=1e-9, max_value=1e9), st.floats(min_value=0.5, max_value=600))
+scales = st.floats(min_value=1e-3, max_value=1e3)
 lengths = st.integers(min_value=1, max_value=2**31 - 1)
 
 
@@ -21,7 +22,7 @@ def ladders(draw: st.DrawFn) -> FactorLadder:
                 name=name,
                 max_length=end,
                 factors=tuple(draw(st.lists(factors, min_size=count, max_size=count))),
-                scale=draw(positive),
+                scale=draw(scales),
                 start_tokens=draw(st.integers(min_value=0, max_value=2**31 - 1)),
             )
             for name, end in zip(called, ends, strict=True)

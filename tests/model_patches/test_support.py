@@ -12,7 +12,8 @@ from ropeswitch.model_patches.support import check_device, check_engine, check_f
 LADDER = FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0] * 8}])
 MODEL: dict[str, Any] = {"rope_theta": 10000.0, "hidden_size": 32, "num_attention_heads": 2}
 ARGS = {
-    "speculative_config": None, "model_impl": "auto", "kv_transfer_config": None, "enable_dbo": False,
+    "speculative_config": None, "model_impl": "auto", "kv_transfer_config": None, "kv_offloading_size": None,
+    "enable_dbo": False,
     "hf_overrides": {}, "scheduler_cls": None, "worker_cls": "auto", "max_model_len": None, "additional_config": {},
 }  # fmt: skip
 
@@ -24,6 +25,12 @@ ARGS = {
         ({"kv_lora_rank": 512}, "kv_lora_rank: 512"),
         ({"dual_chunk_attention_config": {"chunk_size": 8}}, "dual_chunk_attention_config"),
         ({"attn_temperature_tuning": True}, "attn_temperature_tuning"),
+        ({"llama_4_scaling": {"beta": 1.0}}, "llama_4_scaling"),
+        ({"rope_parameters": {"rope_theta": 1e4, "llama_4_scaling_beta": 0.1}}, "llama_4_scaling_beta"),
+        ({"architectures": ["Moondream3ForCausalLM"]}, "architectures: Moondream3ForCausalLM"),
+        ({"rope_theta": float("inf")}, "rope_theta: inf must be a finite number"),
+        ({"partial_rotary_factor": "x"}, "partial_rotary_factor: 'x' must be a number"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor: 1.5"),
         ({"rope_parameters": {"rope_theta": 1e4, "use_fope": True}}, "rope_parameters.use_fope"),
         ({"rope_theta": None}, "rope_theta: missing"),
         ({"rope_theta": -1.0}, "rope_theta: -1.0 must be"),
@@ -49,7 +56,10 @@ def test_models(change: dict[str, Any], message: str) -> None:
         ({"model_impl": "transformers"}, "model_impl: 'transformers'"),
         ({"kv_transfer_config": {"kv_connector": "x"}}, "kv_transfer_config"),
         ({"enable_dbo": True}, "enable_dbo"),
-        ({"hf_overrides": lambda config: config}, "hf_overrides: must be a dict"),
+        ({"kv_offloading_size": 0.5}, "kv_offloading_size"),
+        ({"hf_overrides": "["}, r"hf_overrides: '\[' must be a JSON object"),
+        ({"speculative_config": 3}, "speculative_config: 3 must be a JSON object"),
+        ({"additional_config": 3}, "additional_config: 3 must be a JSON object"),
     ],
 )
 def test_features(change: dict[str, Any], message: str) -> None:
@@ -69,7 +79,10 @@ def engine(**changes: Any) -> SimpleNamespace:
         parallel_config=SimpleNamespace(
             decode_context_parallel_size=1, prefill_context_parallel_size=1, enable_elastic_ep=False
         ),
-        model_config=SimpleNamespace(uses_mrope=False, use_mla=False),
+        model_config=SimpleNamespace(
+            uses_mrope=False, use_mla=False, is_multimodal_model=False, is_encoder_decoder=False
+        ),
+        kv_transfer_config=None,
     )
     for path, value in changes.items():
         *owners, name = path.split("__")
@@ -92,6 +105,8 @@ def engine(**changes: Any) -> SimpleNamespace:
         ({"parallel_config__enable_elastic_ep": True}, "enable_elastic_ep"),
         ({"model_config__uses_mrope": True}, "M-RoPE"),
         ({"model_config__use_mla": True}, "latent attention"),
+        ({"model_config__is_multimodal_model": True}, "several modalities"),
+        ({"kv_transfer_config": SimpleNamespace()}, "kv_transfer_config"),
     ],
 )
 def test_resolved_engines(change: dict[str, Any], message: str) -> None:
