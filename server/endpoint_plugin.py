@@ -11,11 +11,12 @@ from fastapi import FastAPI
 from starlette.datastructures import State
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.registry import PATCHES
+from ropeswitch.model_patches.registry import PATCHES, RegistryError, require
 from ropeswitch.model_patches.settings import UnsupportedError, settings_of
 from ropeswitch.server import refusals, rope_route, vllm_adapter
 from ropeswitch.server.engine_prompts import watch
 from ropeswitch.server.factor_set_header import FactorSetHeader
+from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import PLUGIN
 
 
@@ -33,14 +34,16 @@ class RopeSwitchEndpoints:
         """Refuse an engine that is not patched throughout; then watch its prompts.
 
         Raises:
-            SystemExit: when a worker lacks a patch or a factor set; the command that started us prints the reason.
+            SystemExit: when a worker lacks a patch or a factor set, or vLLM's server is not the one that we wrap; the
+                command that started us prints the reason.
         """
         try:
+            require(SERVER_PATCHES)
             settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
             if settings is None:
                 raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
             check_reports(await vllm_adapter.worker_reports(engine_client), settings.ladder)
-        except UnsupportedError as error:
+        except (UnsupportedError, RegistryError) as error:
             refusals.tell(str(error))
             raise SystemExit(refusals.EXIT_CODE) from error
         state.rope_info = rope_route.rope_info(settings, engine_client.model_config.max_model_len)

@@ -2,7 +2,7 @@
 
 Every route reaches the engine through the engine client's ``generate`` and ``encode``. They are wrapped on the client
 that the server was built with, as plain functions that decide the set when they are called; the generators they return
-are upstream's own.
+are upstream's own. ``patches.py`` records every method that is wrapped here.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -35,6 +35,9 @@ def watch(engine_client: Any, state: State, ladder: FactorLadder) -> None:
         engine_client: The server's ``vllm.engine.protocol.EngineClient``.
         state: The app's state, with vLLM's handlers in it.
         ladder: The ladder that the engine runs.
+
+    Raises:
+        AttributeError: when a handler lacks its method.
     """
     length = vllm_adapter.prompt_length(engine_client.model_config)
 
@@ -45,7 +48,7 @@ def watch(engine_client: Any, state: State, ladder: FactorLadder) -> None:
     engine_client.generate = _eager(engine_client.generate, "sampling_params", record)
     engine_client.encode = _eager(engine_client.encode, "pooling_params", record)
     for handler_name, method, prompt_argument in _LATE:
-        # Absent where the model does not generate.
+        # Absent where the model does not generate; a handler that is there must have its method.
         if (handler := getattr(state, handler_name, None)) is not None:
             params_argument = "sampling_params" if prompt_argument == "engine_input" else "params"
             upstream = getattr(handler, method)

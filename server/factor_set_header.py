@@ -11,7 +11,7 @@ HEADER = "x-rope-factor-set"
 
 
 class FactorSetHeader:
-    """Adds ``x-rope-factor-set: short, long`` to the responses of requests that run prompts.
+    """Adds ``x-rope-factor-set: short, long`` to the responses of requests that run prompts, not to errors.
 
     The handlers give every prompt to the engine before they start the response, streams included (``engine_prompts.py``
     sees to the few that would not), so the sets are known when the headers are sent.
@@ -34,7 +34,7 @@ class FactorSetHeader:
 
 def _heading(send: Send, log: PromptLog) -> Send:
     async def send_with_header(message: Message) -> None:
-        if message["type"] == "http.response.start" and log.sets:
+        if message["type"] == "http.response.start" and message["status"] < 400 and log.sets:
             header = (HEADER.encode(), ", ".join(log.sets).encode())
             message = {**message, "headers": [*message.get("headers", ()), header]}
         await send(message)

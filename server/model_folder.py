@@ -1,9 +1,18 @@
 """What can be wrong with a local model folder, told before vLLM looks for the name on a hub."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.strict_json import quoted, read_text
 from ropeswitch.server.errors import UsageError
+
+# Fields that transformers computes with before it says which one is wrong.
+_WHOLE_NUMBERS = ("hidden_size", "num_attention_heads", "head_dim", "max_position_embeddings")
+_ROPE = ("rope_parameters", "rope_scaling")
+_FACTORS = ("short_factor", "long_factor")
 
 
 def check_model_folder(model: str) -> None:
@@ -13,7 +22,7 @@ def check_model_folder(model: str) -> None:
         model: The MODEL argument: a folder, or a name on a hub, which is left for vLLM to find.
 
     Raises:
-        UsageError: naming the folder or file and what is wrong with it.
+        UsageError: naming the folder, file or field and what is wrong with it.
     """
     path = Path(model).expanduser()
     if not path.exists():
@@ -24,7 +33,49 @@ def check_model_folder(model: str) -> None:
         raise UsageError(f"MODEL: the folder {model!r} has no config.json")
     config = path / "config.json"
     if config.exists():
-        try:
-            json.loads(config.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UsageError(f"MODEL: {str(config)!r} is not valid JSON: {error}") from error
+        name = f"MODEL: {str(config)!r}"
+        check_fields(name, _read(name, config))
+
+
+def check_fields(name: str, values: Mapping[str, Any]) -> None:
+    """Check the kind of the fields of a config that every RoPE model has; a field may be missing or null.
+
+    Args:
+        name: What to call the config in the message.
+        values: The config, or the part of it that overrides another.
+
+    Raises:
+        UsageError: naming the field, its value and what is allowed.
+    """
+    for field in _WHOLE_NUMBERS:
+        value = values.get(field)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UsageError(f"{name}: {field}: {quoted(value)} must be a whole number of at least 1")
+    for field in _ROPE:
+        rope = values.get(field)
+        if rope is not None and not isinstance(rope, dict):
+            raise UsageError(f"{name}: {field}: {quoted(rope)} must be a JSON object")
+        for key in _FACTORS:
+            if rope and key in rope and not _is_numbers(rope[key]):
+                raise UsageError(f"{name}: {field}.{key}: {quoted(rope[key])} must be a list of numbers")
+        if rope and (part := rope.get("partial_rotary_factor")) is not None and not _is_numbers([part]):
+            raise UsageError(f"{name}: {field}.partial_rotary_factor: {quoted(part)} must be a number")
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in value)
+
+
+def _read(name: str, config: Path) -> dict[str, Any]:
+    """The object in a model's config; like transformers, and unlike factor files, it may hold Infinity."""
+    try:
+        values = json.loads(read_text(config))
+    except FactorError as error:
+        raise UsageError(f"{name} {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{name} is nested too deeply") from error
+    except ValueError as error:
+        raise UsageError(f"{name} is not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"{name} must hold a JSON object, found {quoted(values)}")
+    return values

@@ -5,6 +5,7 @@ from pydantic import BaseModel, Field
 
 from ropeswitch.model_patches.registry import PATCHES, VLLM_VERSION
 from ropeswitch.model_patches.settings import RopeSettings
+from ropeswitch.server.patches import SERVER_PATCHES
 
 router = APIRouter()
 
@@ -24,7 +25,7 @@ class PatchInfo(BaseModel):
 
     target: str
     kind: str
-    file: str = Field(description="The module of ropeswitch.model_patches that does it.")
+    file: str = Field(description="The module of ropeswitch that does it.")
 
 
 class RopeInfo(BaseModel):
@@ -63,6 +64,8 @@ def rope_info(settings: RopeSettings, max_model_len: int) -> RopeInfo:
         rotary_dim=settings.ladder.rotary_dim,
         angles=settings.angles,
         max_model_len=max_model_len,
-        patches=[PatchInfo(target=patch.target, kind=patch.kind, file=patch.file) for patch in PATCHES],
+        patches=[
+            PatchInfo(target=patch.target, kind=patch.kind, file=patch.file) for patch in (*PATCHES, *SERVER_PATCHES)
+        ],
         vllm_version=VLLM_VERSION,
     )

@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, NoReturn
 
 import vllm
+from huggingface_hub.errors import StrictDataclassError
 from vllm import envs
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-from vllm.exceptions import VLLMValidationError
+from vllm.exceptions import VLLMError, VLLMValidationError
 from vllm.logger import configure_logging_from_args
 from vllm.platforms import current_platform
 from vllm.renderers.inputs.preprocess import extract_prompt_len
@@ -21,9 +22,12 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
 
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.model_folder import check_model_folder
+from ropeswitch.server.model_folder import check_fields, check_model_folder
 
 VLLM_VERSION: str = vllm.__version__
+
+# Flags whose value is one JSON object; vLLM's parser lets other values through.
+_OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
 
 
 class _Parser(FlexibleArgumentParser):
@@ -49,14 +53,30 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
         args = parser.parse_args(list(argv))
         configure_logging_from_args(args)
         validate_parsed_serve_args(args)
-    except (ValueError, TypeError, AssertionError, OSError) as error:
+    except (ValueError, TypeError, AssertionError, OSError, VLLMError) as error:
         raise UsageError(str(error)) from error
+    _check_values(args)
     if args.grpc or envs.VLLM_USE_RUST_FRONTEND:
         name = "--grpc" if args.grpc else "VLLM_USE_RUST_FRONTEND"
         raise UsageError(f"{name}: this front end has no place for the factor-set header and checks; leave it out")
     args.model = args.model_tag or args.model
     args.model_tag = None
     return args
+
+
+def _check_values(args: Namespace) -> None:
+    """Refuse values that vLLM's parser lets through and that fail, or are ignored, later.
+
+    Raises:
+        UsageError: with the flag and its value.
+    """
+    for name in _OBJECTS:
+        if (value := getattr(args, name)) is not None and not isinstance(value, dict):
+            raise UsageError(f"--{name.replace('_', '-')}: {value!r} must be a JSON object")
+    if not 0 <= args.port <= 65535:
+        raise UsageError(f"--port: {args.port} must be from 0 to 65535")
+    if args.model and args.model_tag and args.model != args.model_tag:
+        raise UsageError(f"--model: {args.model!r} is not the MODEL {args.model_tag!r}; name one of them")
 
 
 def text_config(args: Namespace) -> dict[str, Any]:
@@ -68,6 +88,7 @@ def text_config(args: Namespace) -> dict[str, Any]:
     source = args.hf_config_path or args.model
     check_model_folder(source)
     overrides = args.hf_overrides or {}
+    check_fields("--hf-overrides", overrides)
     try:
         config = get_config(
             source,
@@ -82,13 +103,24 @@ def text_config(args: Namespace) -> dict[str, Any]:
             if isinstance(value, dict):
                 _override(config, key, value)
         text = get_hf_text_config(config)
-    except (ValueError, TypeError, KeyError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise UsageError(f"MODEL: cannot read the config of {source!r}: {reason}") from error
+    except Exception as error:
+        # Only what the user named is read above, by each model's own code, which raises anything at all.
+        raise UsageError(f"MODEL: cannot read the config of {source!r}: {_reason(error)}") from error
     if text is not config:
         raise UsageError(f"MODEL: {source!r} nests its text model's config; only plain text models are supported")
     values: dict[str, Any] = text.to_dict()
     return values
+
+
+def _reason(error: Exception) -> str:
+    """What an error in reading a config says, in one line."""
+    lines = str(error).strip().splitlines()
+    if isinstance(error, StrictDataclassError):
+        return " ".join(line.strip() for line in lines)  # the field or check, then the error in it
+    # Of transformers' long advice the first line says what is wrong.
+    if isinstance(error, ValueError | OSError) and lines:
+        return lines[0]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no more is known'}"
 
 
 def device_type() -> str:

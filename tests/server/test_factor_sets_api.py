@@ -6,6 +6,7 @@ import pytest
 import vllm
 
 from ropeswitch.model_patches.registry import PATCHES
+from ropeswitch.server.patches import SERVER_PATCHES
 from tests.server.checkpoint import MAXIMUM, WINDOW
 from tests.server.conftest import MODEL
 from tests.server.running import Server
@@ -34,7 +35,7 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
     ]
     assert rope["sets"][0]["start_tokens"] == 0 and rope["sets"][0]["scale"] == pytest.approx(1.1180339887)
     assert (rope["theta"], rope["rotary_dim"], rope["angles"], rope["max_model_len"]) == (10000, 32, "exact", MAXIMUM)
-    assert [patch["target"] for patch in rope["patches"]] == [patch.target for patch in PATCHES]
+    assert [patch["target"] for patch in rope["patches"]] == [patch.target for patch in (*PATCHES, *SERVER_PATCHES)]
     assert vllm.__version__.startswith(rope["vllm_version"])
     schema = server.get("/openapi.json").json
     assert "/v1/rope" in schema["paths"] and "RopeInfo" in schema["components"]["schemas"]
@@ -96,6 +97,21 @@ def test_a_prompt_over_the_limit_is_a_400(server: Server, prompt: Any, stream: b
         error = answer.json["error"]
         assert (answer.status, error["code"], error["type"]) == (400, 400, "BadRequestError"), answer.text
         assert str(MAXIMUM) in error["message"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompt": []},
+        {"prompt": [10**6]},
+        {"structured_outputs": {"regex": "("}},
+        {"logprobs": 100},
+    ],
+    ids=["no tokens", "out of the vocabulary", "bad regex", "too many logprobs"],
+)
+def test_an_error_names_no_set(server: Server, changes: dict[str, Any]) -> None:
+    answer = server.post("/v1/completions", {"model": MODEL, "prompt": SHORT, "max_tokens": 2} | changes)
+    assert (answer.status, answer.sets) == (400, None), answer.text
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,10 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     monkeypatch.setenv("VLLM_PLUGINS", "")
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # vLLM's log handler keeps the captured stream of the test that imported it first.
+    monkeypatch.setattr("logging.raiseExceptions", False)
+    # vLLM reads a config that it cannot read once more, two seconds later.
+    monkeypatch.setattr("vllm.transformers_utils.repo_utils.time.sleep", lambda _: None)
 
     def run(*arguments: str) -> str:
         assert main(["serve", *arguments]) == 2
@@ -48,6 +52,94 @@ def test_missing_or_broken_model_folders(refusal: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
     assert "no-such-model" in refusal(str(tmp_path))
     assert "no-such/model" in refusal("no-such/model")
+
+
+# Changes to a Phi-3's config, and what the message says besides the folder.
+WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"rope": {"short_factor": [1.0] * (PAIRS - 1)}}, f"short_factor field must have length {PAIRS}, got {PAIRS - 1}"),
+    ({"rope": {"short_factor": None}}, "rope_parameters.short_factor: None must be a list of numbers"),
+    ({"rope": {"long_factor": ["a"]}}, "rope_parameters.long_factor: ['a'] must be a list of numbers"),
+    ({"rope": {"partial_rotary_factor": "x"}}, "rope_parameters.partial_rotary_factor: 'x' must be a number"),
+    ({"rope_parameters": "abc"}, "rope_parameters: 'abc' must be a JSON object"),
+    ({"rope_parameters": [1, 2]}, "rope_parameters: [1, 2] must be a JSON object"),
+    ({"max_position_embeddings": "x"}, "max_position_embeddings: 'x' must be a whole number"),
+    (
+        {"original_max_position_embeddings": "x"},
+        "'original_max_position_embeddings' expected int, got str (value: 'x')",
+    ),
+    ({"head_dim": "x"}, "head_dim: 'x' must be a whole number"),
+    ({"num_attention_heads": 0}, "num_attention_heads: 0 must be a whole number of at least 1"),
+    ({"intermediate_size": "x"}, "'intermediate_size' expected int, got str (value: 'x')"),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), WRONG_FIELDS, ids=lambda value: str(value)[:40])
+def test_model_configs_with_a_wrong_field(
+    refusal: Any, checkpoint: Path, tmp_path: Path, changes: dict[str, Any], expected: str
+) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    config["rope_parameters"] |= changes.get("rope", {})
+    config |= {key: value for key, value in changes.items() if key != "rope"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    message = refusal(str(tmp_path))
+    assert message.startswith("MODEL: ") and str(tmp_path) in message and expected in message
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"[]", "must hold a JSON object, found []"),
+        (b'"x"', "must hold a JSON object, found 'x'"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"\xff", "is not UTF-8 text"),
+    ],
+    ids=["list", "text", "deep-list", "deep-object", "bytes"],
+)
+def test_model_configs_that_hold_no_object(refusal: Any, tmp_path: Path, content: bytes, expected: str) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    message = refusal(str(tmp_path))
+    assert message.startswith(f"MODEL: {str(tmp_path / 'config.json')!r}") and expected in message
+
+
+def test_an_error_of_any_kind_in_a_config_is_one_line(
+    refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each model's own code reads its config, and raises what it likes."""
+
+    def divides(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("ropeswitch.server.vllm_adapter.get_config", divides)
+    assert (
+        refusal(str(checkpoint)) == f"MODEL: cannot read the config of {str(checkpoint)!r}: ZeroDivisionError: by zero"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        ("--hf-overrides", "{", "--hf-overrides: '{' must be a JSON object"),
+        ("--hf-overrides", "[]", "--hf-overrides: '[]' must be a JSON object"),
+        ("--hf-overrides", "3", "--hf-overrides: '3' must be a JSON object"),
+        ("--hf-overrides", '{"rope_scaling": 3}', "--hf-overrides: rope_scaling: 3 must be a JSON object"),
+        ("--hf-overrides", '{"head_dim": "x"}', "--hf-overrides: head_dim: 'x' must be a whole number"),
+        ("--speculative-config", "3", "--speculative-config: 3 must be a JSON object"),
+        ("--speculative-config", "[]", "--speculative-config: [] must be a JSON object"),
+        ("--additional-config", "3", "--additional-config: '3' must be a JSON object"),
+        ("--chat-template", "/nope.jinja", "/nope.jinja"),
+        ("--port", "99999", "--port: 99999 must be from 0 to 65535"),
+        ("--port", "-1", "--port: -1 must be from 0 to 65535"),
+        ("--model", "another", "--model: 'another' is not the MODEL"),
+    ],
+)
+def test_values_that_the_parser_lets_through(
+    refusal: Any, checkpoint: Path, flag: str, value: str, expected: str
+) -> None:
+    message = refusal(str(checkpoint), flag, value)
+    assert expected in message
+    if flag == "--model":
+        assert repr(str(checkpoint)) in message
 
 
 def test_flags(refusal: Any, checkpoint: Path) -> None:

@@ -1,22 +1,26 @@
 """The server's parts by themselves."""
 
-import logging
-import os
+import asyncio
 import subprocess
 import sys
+from argparse import Namespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
+from starlette.datastructures import State
 from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
-from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.registry import PATCHES, RegistryError
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.registry import PATCHES, require
 from ropeswitch.model_patches.settings import RopeSettings, UnsupportedError
 from ropeswitch.server import refusals
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints, check_reports
+from ropeswitch.server.engine_prompts import _LATE, watch
 from ropeswitch.server.factor_set_header import FactorSetHeader, asked_set
+from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import plugin_names
 from ropeswitch.server.prompt_log import current_log
 from ropeswitch.server.rope_route import rope_info
@@ -65,10 +69,19 @@ def test_the_header_belongs_to_its_own_request() -> None:
     async def none() -> str:
         return "none"
 
+    @app.post("/refused")
+    async def refuse() -> None:
+        log = current_log.get()
+        assert log is not None
+        log.sets.append("a")
+        raise HTTPException(400)
+
     client = TestClient(app)
     assert client.post("/prompts/a-b").headers["x-rope-factor-set"] == "a, b"
     assert client.post("/prompts/b").headers["x-rope-factor-set"] == "b"
     assert "x-rope-factor-set" not in client.get("/none").headers
+    refused = client.post("/refused")
+    assert refused.status_code == 400 and "x-rope-factor-set" not in refused.headers
     assert current_log.get() is None
 
 
@@ -103,50 +116,46 @@ def test_every_worker_must_be_patched() -> None:
             check_reports(reports, LADDER)
 
 
+def fake_client() -> Any:
+    def generate(prompt: Any, sampling_params: Any) -> str:
+        return "generated"
+
+    return SimpleNamespace(generate=generate, encode=generate, model_config=None)
+
+
+def test_a_handler_that_lost_its_method_is_loud() -> None:
+    watch(fake_client(), State(), LADDER)  # a model that does not generate has no handlers
+    state = State({"openai_serving_chat": object()})
+    with pytest.raises(AttributeError, match="beam_search"):
+        watch(fake_client(), state, LADDER)
+
+
+def test_the_server_wraps_what_it_was_written_for() -> None:
+    require(SERVER_PATCHES)
+    state = State({name: SimpleNamespace(**{method: None}) for name, method, _ in _LATE})
+    client = fake_client()
+    before = client.generate
+    watch(client, state, LADDER)
+    assert client.generate is not before
+    wrapped = {"generate", "encode"} | {method for _, method, _ in _LATE}
+    assert {patch.target.rsplit(".", 1)[1] for patch in SERVER_PATCHES} == wrapped
+    assert len(SERVER_PATCHES) == 2 + len(_LATE)
+
+
+def test_a_server_with_another_upstream_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The method itself is another one, as in another release of vLLM."""
+
+    async def generate(self: Any, prompt: Any, params: Any) -> None: ...
+
+    monkeypatch.setattr("vllm.v1.engine.async_llm.AsyncLLM.generate", generate)
+    with refusals.channel():
+        with pytest.raises(SystemExit) as left:
+            asyncio.run(RopeSwitchEndpoints().init_state(None, State(), Namespace()))
+        assert left.value.code == 2
+        assert (refusals.told() or "").startswith("vllm.v1.engine.async_llm.AsyncLLM.generate: fingerprint")
+
+
 def test_plugin_names_keep_the_users_choice() -> None:
     assert plugin_names({"VLLM_PLUGINS": "x,y"}) == "ropeswitch,x,y"
     assert plugin_names({"VLLM_PLUGINS": ""}) == "ropeswitch"
     assert {"ropeswitch", "lora_filesystem_resolver"} <= set(plugin_names({}).split(","))
-
-
-def create_engine_config(error: Exception) -> None:
-    """Stands in for vLLM's function of this name."""
-    raise error
-
-
-def raised(error: Exception) -> Exception:
-    try:
-        create_engine_config(error)
-    except Exception as caught:
-        return caught
-    raise AssertionError
-
-
-def test_refusals_and_faults() -> None:
-    assert refusals.reason_of(UnsupportedError("why")) == "why"
-    assert refusals.reason_of(FactorError("why")) == "why"
-    assert refusals.reason_of(RegistryError("why")) == "why"
-    assert refusals.reason_of(raised(ValueError("why"))) == "why"
-    for fault in (ValueError("x"), RuntimeError("x"), KeyError("x"), raised(RuntimeError("x"))):
-        assert refusals.reason_of(fault) is None
-
-
-def test_a_start_that_fails_tells_the_reason_once_and_leaves() -> None:
-    logger = logging.getLogger("vllm.v1.engine.core")
-    before = list(logger.filters)
-    refusals.install()
-    assert logger.filters == before, "inert without our command"
-    try:
-        with refusals.channel():
-            refusals.install()
-            refusals.install()
-            assert len(logger.filters) == len(before) + 1
-            logger.error("EngineCore failed to start.", exc_info=RuntimeError("fault"))
-            assert refusals.told() is None
-            for reason in ("first", "second"):
-                with pytest.raises(SystemExit) as left:
-                    logger.error("EngineCore failed to start.", exc_info=UnsupportedError(reason))
-                assert left.value.code == 2 and refusals.told() == "first"
-        assert refusals.VARIABLE not in os.environ
-    finally:
-        logger.filters = before

@@ -1,0 +1,93 @@
+"""How a refused start is told: what counts as one, the channel, and the vLLM functions and texts that it is known by."""
+
+import inspect
+import logging
+import os
+import re
+
+import pytest
+
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.model_patches.registry import RegistryError, resolve
+from ropeswitch.model_patches.settings import UnsupportedError
+from ropeswitch.server import refusals
+
+
+def create_engine_config(error: Exception) -> None:
+    """Stands in for vLLM's function of this name."""
+    raise error
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        create_engine_config(error)
+    except Exception as caught:
+        return caught
+    raise AssertionError
+
+
+def test_refusals_and_faults() -> None:
+    assert refusals.reason_of(UnsupportedError("why")) == "why"
+    assert refusals.reason_of(FactorError("why")) == "why"
+    assert refusals.reason_of(RegistryError("why")) == "why"
+    assert refusals.reason_of(raised(ValueError("why"))) == "why"
+    for fault in (ValueError("x"), RuntimeError("x"), KeyError("x"), raised(RuntimeError("x"))):
+        assert refusals.reason_of(fault) is None
+
+
+def test_a_start_that_fails_tells_the_reason_once_and_leaves() -> None:
+    logger = logging.getLogger("vllm.v1.engine.core")
+    before = list(logger.filters)
+    refusals.install()
+    assert logger.filters == before, "inert without our command"
+    try:
+        with refusals.channel():
+            refusals.install()
+            refusals.install()
+            assert len(logger.filters) == len(before) + 1
+            logger.error("EngineCore failed to start.", exc_info=RuntimeError("fault"))
+            assert refusals.told() is None
+            for reason in ("first", "second"):
+                with pytest.raises(SystemExit) as left:
+                    logger.error("EngineCore failed to start.", exc_info=UnsupportedError(reason))
+                assert left.value.code == 2 and refusals.told() == "first"
+        assert refusals.VARIABLE not in os.environ
+    finally:
+        logger.filters = before
+
+
+UPSTREAM_CHECKS = {
+    "create_engine_config": "vllm.engine.arg_utils.EngineArgs",
+    "check_enough_kv_cache_memory": "vllm.v1.core.kv_cache_utils",
+    "_check_enough_kv_cache_memory": "vllm.v1.core.kv_cache_utils",
+    "_auto_fit_max_model_len": "vllm.v1.core.kv_cache_utils",
+    "determine_available_memory": "vllm.v1.worker.cpu_worker.CPUWorker",
+}
+
+
+def test_vllm_still_refuses_where_and_how_refusals_expects() -> None:
+    assert set(UPSTREAM_CHECKS) == refusals._UPSTREAM_CHECKS
+    for name, owner in UPSTREAM_CHECKS.items():
+        assert resolve(f"{owner}.{name}")[2].__name__ == name
+    resolve("vllm.entrypoints.launchers.launcher.create_server_socket")
+    logged = {
+        "vllm.v1.engine.core.EngineCoreProc.run_engine_core": "failed to start",
+        "vllm.v1.executor.multiproc_executor.WorkerProc.worker_main": "failed to start",
+        "vllm.v1.executor.multiproc_executor.WorkerProc._execute_worker_rpc": "hit an exception",
+    }
+    for path, text in logged.items():
+        symbol = resolve(path)[2]
+        source = inspect.getsource(symbol)
+        assert re.search(rf"logger\.exception\(.*{text}", source), path
+        assert inspect.unwrap(getattr(symbol, "__func__", symbol)).__module__ in refusals._LOGGERS
+
+
+@pytest.mark.parametrize("largest", [0, 96])
+def test_vllm_words_a_cache_too_small_as_refusals_expects(largest: int) -> None:
+    from vllm.v1.core.kv_cache_utils import _check_enough_kv_cache_memory
+
+    with pytest.raises(ValueError, match="KV cache") as caught:
+        _check_enough_kv_cache_memory(1 << 20, lambda: 1 << 30, 128, lambda _: largest)
+    reason = refusals.reason_of(caught.value)
+    assert reason is not None and reason.startswith("max_model_len: one sequence of 128 tokens does not fit")
+    assert ("--max-model-len auto" in reason) == bool(largest)
