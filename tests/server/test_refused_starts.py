@@ -1,10 +1,13 @@
 """Starts that must be refused: exit code 2 and one line on standard error that names the field and the value."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import vllm
 
 from ropeswitch.server.cli import main
 from tests.exactness import checkpoints
@@ -206,12 +209,21 @@ def test_a_cache_too_small_names_the_length_that_auto_takes(checkpoint: Path, tm
 
 
 @pytest.mark.full
-def test_a_changed_upstream(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "from ropeswitch.model_patches.registry import PATCHES\n"
-        "relies_on = PATCHES[0].relies_on\n"
-        "relies_on[next(iter(relies_on))] = 'another'\n"
-    )
+@pytest.mark.parametrize(
+    ("file", "method"),
+    [("v1/core/kv_cache_utils.py", "generate_block_hash_extra_keys"), ("v1/engine/async_llm.py", "generate")],
+)
+def test_a_changed_upstream(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, method: str
+) -> None:
+    """A vLLM with one other method, in the engine and in the API server, stops the start."""
+    installed = Path(vllm.__file__).parent
+    copy = tmp_path / "vllm"
+    shutil.copytree(installed, copy, copy_function=os.symlink)
+    (copy / file).unlink()
+    source = (installed / file).read_text()
+    assert source.count(f"def {method}(") == 1
+    (copy / file).write_text(source.replace(f"def {method}(", f"def {method}(  # another release"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     message = refused("serve", str(checkpoint), *ENGINE, "--port", "0")
-    assert "fingerprint" in message and "ropeswitch patches" in message
+    assert f".{method}: fingerprint" in message and "ropeswitch patches diff" in message
