@@ -28,14 +28,13 @@ def test_two_ranks(start_processes: Start, phi3: Path, phi3_reference: Reference
     llm = start_processes(phi3, **ranks, max_num_batched_tokens=96)
     assert [report["rank"] for report in reports(llm)] == [0, 1]
     assert all(
-        report["sets"] == ["short", "long"] and report["patches"] == [record.target for record in PATCHES]
+        report["sets"] == ["short", "long"] and set(report["patches"]) == {record.target for record in PATCHES}
         for report in reports(llm)
     )
     check_batch(llm, phi3_reference)
     check_batch(llm, phi3_reference)
 
 
-@pytest.mark.full
 def test_two_replicas(phi3: Path, phi3_reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     asyncio.run(replicas(phi3, phi3_reference))

@@ -1,0 +1,45 @@
+"""The bundled model in the engine: pass keys below, above and across its limit, and with the wrong set forced."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from transformers import AutoTokenizer
+from vllm import LLM, SamplingParams
+
+from ropeswitch.models import BUNDLED_MODEL
+from ropeswitch.models.evaluate import CASES, Case
+from ropeswitch.models.passkey import REPLY_TOKENS, found, make_prompt, prompt_ids
+
+TRIES = 100
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_pass_keys(start: Callable[..., LLM], case: Case) -> None:
+    """At least 9 in 10 by the rule, at most half as many with a wrong set, over 100 random tries each, all in one batch."""
+    tokenizer = AutoTokenizer.from_pretrained(BUNDLED_MODEL)
+    llm = start(BUNDLED_MODEL, kv_cache_memory_bytes=256 << 20, max_num_seqs=64, max_num_batched_tokens=2048)
+    rng = random.Random(case.name)
+    made = [
+        make_prompt(tokenizer, rng.randint(case.shortest, case.longest), rng.getrandbits(32), chat=number % 2 == 0)
+        for number in range(TRIES)
+    ]
+    prompts = [{"prompt_token_ids": prompt_ids(tokenizer, prompt)} for prompt, _ in made]
+    hits = {}
+    for forced in (None, *case.wrong):
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=REPLY_TOKENS,
+            detokenize=False,
+            stop_token_ids=[tokenizer.eos_token_id],
+            extra_args=None if forced is None else {"rope_factor_set": forced},
+        )
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        hits[forced] = sum(
+            found(tokenizer.decode(list(output.outputs[0].token_ids)), digits)
+            for output, (_, digits) in zip(outputs, made, strict=True)
+        )
+    print(case.name, hits)
+    assert hits.pop(None) >= 0.9 * TRIES
+    assert all(count <= 0.45 * TRIES for count in hits.values()), hits
