@@ -118,6 +118,11 @@ def check_engine(vllm_config: Any) -> None:
     for field in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if (size := getattr(parallel, field)) > 1:
             raise UnsupportedError(f"{field}: {size}: vLLM's CPU attention does not split a sequence over ranks")
+    if vllm_config.model_config.using_transformers_backend():
+        raise UnsupportedError(
+            f"architectures: {vllm_config.model_config.architectures}: vLLM has no model of its own for it, and Hugging "
+            "Face's code rotates by itself"
+        )
     if vllm_config.kv_transfer_config is not None:
         raise UnsupportedError(f"kv_transfer_config: {_CONNECTOR}")
     if vllm_config.model_config.is_multimodal_model or vllm_config.model_config.is_encoder_decoder:

@@ -18,9 +18,11 @@ from vllm.logger import configure_logging_from_args
 from vllm.platforms import current_platform
 from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.transformers_utils.config import get_config, get_hf_text_config
+from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
 
+from ropeswitch.server import legacy_config
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.model_folder import check_fields, check_model_folder
 
@@ -90,6 +92,7 @@ def text_config(args: Namespace) -> dict[str, Any]:
     overrides = args.hf_overrides or {}
     check_fields("--hf-overrides", overrides)
     try:
+        source = _without_su(args, source)
         config = get_config(
             source,
             args.trust_remote_code,
@@ -110,6 +113,16 @@ def text_config(args: Namespace) -> dict[str, Any]:
         raise UsageError(f"MODEL: {source!r} nests its text model's config; only plain text models are supported")
     values: dict[str, Any] = text.to_dict()
     return values
+
+
+def _without_su(args: Namespace, source: str) -> str:
+    """Point ``--hf-config-path`` at a modern copy of a config that says ``su``; returns where to read the config."""
+    names = ("config.json", "generation_config.json")
+    config, generation = (get_hf_file_to_dict(name, source, args.revision) for name in names)
+    if config is None or (copy := legacy_config.modern(config)) is None:
+        return source
+    args.hf_config_path = legacy_config.folder_of({names[0]: copy} | ({names[1]: generation} if generation else {}))
+    return str(args.hf_config_path)
 
 
 def _reason(error: Exception) -> str:

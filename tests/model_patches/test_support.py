@@ -80,7 +80,12 @@ def engine(**changes: Any) -> SimpleNamespace:
             decode_context_parallel_size=1, prefill_context_parallel_size=1, enable_elastic_ep=False
         ),
         model_config=SimpleNamespace(
-            uses_mrope=False, use_mla=False, is_multimodal_model=False, is_encoder_decoder=False
+            uses_mrope=False,
+            use_mla=False,
+            is_multimodal_model=False,
+            is_encoder_decoder=False,
+            using_transformers_backend=lambda: False,
+            architectures=["Some"],
         ),
         kv_transfer_config=None,
     )
@@ -107,6 +112,7 @@ def engine(**changes: Any) -> SimpleNamespace:
         ({"model_config__use_mla": True}, "latent attention"),
         ({"model_config__is_multimodal_model": True}, "several modalities"),
         ({"kv_transfer_config": SimpleNamespace()}, "kv_transfer_config"),
+        ({"model_config__using_transformers_backend": lambda: True}, r"architectures: \['Some'\]"),
     ],
 )
 def test_resolved_engines(change: dict[str, Any], message: str) -> None:
