@@ -1,7 +1,8 @@
 """Configs that call LongRoPE ``su``, its first name, as the first Phi-3 checkpoints do.
 
 transformers 5.19 renames the type while it reads the config, but then misses the window that those configs keep at their
-top level, and gives up. So the engine is shown a copy of the config that is written in today's way.
+top level, and gives up. So the engine reads the config and the tokenizer in a folder that differs from the model's in the
+config alone.
 """
 
 import atexit
@@ -29,17 +30,20 @@ def modern(config: Mapping[str, Any]) -> dict[str, Any] | None:
     return {**config, key: renamed}
 
 
-def folder_of(files: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write JSON files into a folder that is removed when this process ends.
+def modern_folder(model: Path, config: Mapping[str, Any]) -> str:
+    """Make a folder of links to a model's files, with another config; it is removed when this process ends.
 
     Args:
-        files: The values of each file, by its name.
+        model: The model's folder.
+        config: The values of the ``config.json`` to write.
 
     Returns:
-        The folder's path.
+        The new folder's path.
     """
     folder = mkdtemp(prefix="ropeswitch-config-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for name, values in files.items():
-        Path(folder, name).write_text(json.dumps(values), encoding="utf-8")
+    for path in model.resolve().iterdir():
+        if path.name != "config.json":
+            Path(folder, path.name).symlink_to(path)
+    Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder

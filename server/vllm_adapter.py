@@ -3,8 +3,10 @@
 No other module of ``server/`` imports it. Routes and state join its app as an endpoint plugin (``endpoint_plugin.py``).
 """
 
+import json
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import vllm
@@ -18,7 +20,6 @@ from vllm.logger import configure_logging_from_args
 from vllm.platforms import current_platform
 from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.transformers_utils.config import get_config, get_hf_text_config
-from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
 
@@ -116,12 +117,13 @@ def text_config(args: Namespace) -> dict[str, Any]:
 
 
 def _without_su(args: Namespace, source: str) -> str:
-    """Point ``--hf-config-path`` at a modern copy of a config that says ``su``; returns where to read the config."""
-    names = ("config.json", "generation_config.json")
-    config, generation = (get_hf_file_to_dict(name, source, args.revision) for name in names)
-    if config is None or (copy := legacy_config.modern(config)) is None:
+    """Have a local config that says ``su`` read from a modern copy; returns where to read the config."""
+    path = Path(source, "config.json")
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if (copy := legacy_config.modern(config)) is None:
         return source
-    args.hf_config_path = legacy_config.folder_of({names[0]: copy} | ({names[1]: generation} if generation else {}))
+    args.hf_config_path = legacy_config.modern_folder(Path(source), copy)
+    args.tokenizer = args.tokenizer or args.hf_config_path
     return str(args.hf_config_path)
 
 

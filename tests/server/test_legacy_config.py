@@ -38,6 +38,6 @@ def test_the_engine_reads_the_copy(su: Path) -> None:
     args: Namespace = vllm_adapter.parse([str(su)], lambda parser: None)
     ladder = ladder_from_config(vllm_adapter.text_config(args))
     assert ladder is not None and [each.max_length for each in ladder.sets] == [64, 512]
-    assert args.model == str(su)
+    assert args.model == str(su) and args.tokenizer == args.hf_config_path
     copy = Path(args.hf_config_path)
     assert json.loads((copy / "generation_config.json").read_text()) == {"eos_token_id": [2, 5]}
