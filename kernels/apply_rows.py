@@ -6,10 +6,10 @@ with value ``i + rotary_dim / 2`` (GPT-NeoX, Llama, Phi), interleaved pairs ``2 
 
 import torch
 
-# Tokens per block of the eager path: the float32 scratch of 32 heads of 128 is then 1 MiB.
-BLOCK = 64
-# Up to so many tokens the plain formula's temporaries are small, and its fewer calls count for more.
-FEW = 16
+# Values per block of the eager path: its float32 scratch is then 1 MiB.
+BLOCK = 1 << 18
+# Up to so many values the plain formula's temporaries are small, and its fewer calls count for more.
+FEW = 1 << 16
 
 
 def apply_rows_reference(rows: torch.Tensor, values: torch.Tensor, head_size: int, neox: bool) -> torch.Tensor:
@@ -51,7 +51,7 @@ def apply_rows(
         New tensors, shaped and typed as ``query`` and ``key``.
     """
     # A compiler fuses the plain formula into one pass; without one, blocks that stay in the cache take its place.
-    rotate = _rotate if torch.compiler.is_compiling() or len(rows) <= FEW else _rotate_in_blocks
+    rotate = _rotate if torch.compiler.is_compiling() or query.numel() <= FEW else _rotate_in_blocks
     cos, sin = rows.unsqueeze(1).chunk(2, dim=-1)
     return rotate(cos, sin, query, head_size, neox), None if key is None else rotate(cos, sin, key, head_size, neox)
 
@@ -76,12 +76,12 @@ def _rotate_in_blocks(
     out = torch.empty(heads.shape, dtype=values.dtype, device=values.device)
     if rotary_dim < head_size:
         out[..., rotary_dim:] = heads[..., rotary_dim:]
-    block = min(BLOCK, len(heads))
+    block = min(max(1, BLOCK // values[:1].numel()), len(heads))
     before = torch.empty(block, heads.shape[1], rotary_dim, dtype=torch.float32, device=values.device)
     after = torch.empty_like(before)
     every_cos = torch.cat((cos, cos), dim=-1) if neox else cos.repeat_interleave(2, dim=-1)
-    for start in range(0, len(heads), BLOCK):
-        tokens = slice(start, start + BLOCK)
+    for start in range(0, len(heads), block):
+        tokens = slice(start, start + block)
         source, sines = heads[tokens, :, :rotary_dim], sin[tokens]
         first, second = _pairs(before[: len(source)].copy_(source), neox)
         left, right = _pairs(torch.mul(before[: len(source)], every_cos[tokens], out=after[: len(source)]), neox)

@@ -94,7 +94,16 @@ def test_parity_rows_are_hugging_faces() -> None:
 @pytest.mark.parametrize("neox", [True, False])
 @pytest.mark.parametrize(
     ("tokens", "heads", "head", "rotary"),
-    [(1, 1, 2, 2), (3, 5, 6, 4), (17, 4, 96, 96), (64, 8, 128, 96), (200, 3, 64, 32), (33, 3, 80, 32), (0, 2, 64, 64)],
+    [
+        (1, 1, 2, 2),
+        (3, 5, 6, 4),
+        (17, 4, 96, 96),
+        (64, 8, 128, 96),
+        (600, 16, 64, 32),
+        (700, 8, 96, 96),
+        (33, 3, 80, 32),
+        (0, 2, 64, 64),
+    ],
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2), (torch.float16, 2e-3)])
 def test_apply(
