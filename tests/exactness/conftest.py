@@ -27,34 +27,31 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoints.llama(tmp_path_factory.mktemp("llama"))
 
 
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Starts engines in this process and stops them after the test."""
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+def starting(**environment: str) -> Iterator[Callable[..., Any]]:
+    """Starts engines under some environment variables, and stops them when the test is over."""
     started: list[Any] = []
 
     def start_engine(*args: Any, **kwargs: Any) -> Any:
         started.append(engine(*args, **kwargs))
         return started[-1]
 
-    yield start_engine
-    for llm in started:
-        llm.llm_engine.engine_core.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield start_engine
+        for llm in started:
+            llm.llm_engine.engine_core.shutdown()
     started.clear()
     gc.collect()
 
 
 @pytest.fixture
-def start_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def start() -> Iterator[Callable[..., Any]]:
+    """Starts engines in this process."""
+    yield from starting(VLLM_ENABLE_V1_MULTIPROCESSING="0")
+
+
+@pytest.fixture
+def start_processes() -> Iterator[Callable[..., Any]]:
     """Starts engines whose core and workers are processes of their own, as a server does."""
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    started: list[Any] = []
-
-    def start_engine(*args: Any, **kwargs: Any) -> Any:
-        started.append(engine(*args, **kwargs))
-        return started[-1]
-
-    yield start_engine
-    for llm in started:
-        llm.llm_engine.engine_core.shutdown()
+    yield from starting(VLLM_ENABLE_V1_MULTIPROCESSING="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
