@@ -1,0 +1,54 @@
+"""Op 4: attention of each request's new tokens over themselves, with the log-sum-exp that merging needs."""
+
+from itertools import pairwise
+
+import torch
+
+
+def causal_attention_reference(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_starts: list[int], scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The op in float64, one token and head at a time; arguments and results as :func:`causal_attention`."""
+    group = query.shape[1] // key.shape[1]
+    out = torch.zeros(query.shape, dtype=torch.float64)
+    lse = torch.zeros(query.shape[:2], dtype=torch.float64)
+    for start, stop in pairwise(query_starts):
+        for token in range(start, stop):
+            for head in range(query.shape[1]):
+                keys, values = (each[start : token + 1, head // group].double() for each in (key, value))
+                scores = keys @ query[token, head].double() * scale
+                out[token, head] = scores.softmax(-1) @ values
+                lse[token, head] = scores.logsumexp(-1)
+    return out, lse
+
+
+def causal_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_starts: list[int], scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend from each token to itself and to the earlier tokens of its request in this step; on a CPU, in float32.
+
+    Args:
+        query: ``[tokens, query heads, head_size]``, any float type; as many heads in a row read each KV head.
+        key: ``[tokens, KV heads, head_size]``.
+        value: As ``key``.
+        query_starts: ``[requests + 1]``: request i has the tokens ``query_starts[i]`` to ``query_starts[i + 1] - 1``.
+        scale: Multiplier of the dot products.
+
+    Returns:
+        The output ``[tokens, query heads, head_size]`` float32, and the natural log-sum-exp of the scaled dot products
+        ``[tokens, query heads]`` float32.
+    """
+    group = query.shape[1] // key.shape[1]
+    # As if each token were alone, which decoding ones are; longer requests are then done one by one.
+    values = value.float().repeat_interleave(group, dim=1)
+    keys = key.float().repeat_interleave(group, dim=1)
+    out, lse = values.clone(), torch.einsum("thd,thd->th", query.float(), keys) * scale
+    for start, stop in pairwise(query_starts):
+        if stop - start > 1:
+            heads_first = [each[start:stop].float().movedim(0, 1)[None] for each in (query, keys, values)]
+            part, part_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                *heads_first, is_causal=True, scale=scale
+            )
+            out[start:stop] = part[0].movedim(0, 1)
+            lse[start:stop] = part_lse[0].movedim(0, 1)
+    return out, lse

@@ -1,0 +1,38 @@
+"""Op 5: put together attention over disjoint parts of one sequence's keys.
+
+Source: FlashAttention-2 (arXiv:2307.08691), section 2.3.1: a part's share is exp(its log-sum-exp - the whole's).
+"""
+
+import torch
+
+
+def merge_attention_reference(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The op in float64, one row at a time; arguments and results as :func:`merge_attention`."""
+    out = torch.zeros(outs.shape[1:], dtype=torch.float64)
+    lse = torch.full(lses.shape[1:], -torch.inf, dtype=torch.float64)
+    for token in range(lses.shape[1]):
+        for head in range(lses.shape[2]):
+            present = [i for i in range(len(lses)) if lses[i, token, head] != -torch.inf]
+            if present:
+                scores = lses[present, token, head].double()
+                lse[token, head] = scores.logsumexp(0)
+                out[token, head] = scores.softmax(0) @ outs[present, token, head].double()
+    return out, lse
+
+
+def merge_attention(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Merge the outputs of attention over disjoint sets of keys.
+
+    Args:
+        outs: ``[parts, tokens, heads, head_size]`` float32: each part's own output.
+        lses: ``[parts, tokens, heads]`` float32 natural log-sum-exps; minus infinity where a part has no key, and then
+            nothing of its output is read.
+
+    Returns:
+        The output over all keys ``[tokens, heads, head_size]`` float32 and its log-sum-exp ``[tokens, heads]`` float32;
+        0 and minus infinity where no part has a key.
+    """
+    lse = lses.logsumexp(0)
+    empty = lses == -torch.inf
+    shares = (lses - lse).exp().masked_fill(empty, 0.0)
+    return (outs.masked_fill(empty[..., None], 0.0) * shares[..., None]).sum(0), lse

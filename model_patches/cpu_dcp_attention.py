@@ -1,0 +1,227 @@
+"""``vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend``: subclassed to split each sequence's keys over ranks.
+
+replaces: the attention backend of CPUs, through ``register_backend``, where decode context parallelism is on.
+why: upstream's CPU attention neither returns the log-sum-exp nor knows that a rank may hold part of a sequence, so
+    ``decode_context_parallel_size`` works on GPUs only.
+what differs: each rank writes its own share of the keys. Queries are gathered over the ranks that share a KV head, each
+    attends to the keys it holds, the parts are exchanged, and each rank merges those of its own heads with what the
+    step's new tokens see of each other. All in float32, by the ops in ``kernels/``.
+limits: causal self-attention over an unquantized cache, without sliding windows, ALiBi, soft caps, sinks or shared caches.
+when it can go: when vLLM's CPU attention supports decode context parallelism.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig, get_current_vllm_config, get_layers_from_vllm_config
+from vllm.distributed.parallel_state import get_dcp_group
+from vllm.model_executor.layers.attention import Attention
+from vllm.v1.attention.backend import (
+    AttentionImpl,
+    AttentionMetadata,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+    MultipleOf,
+)
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+from vllm.v1.attention.backends.utils import get_dcp_local_seq_lens
+
+from ropeswitch.kernels.causal_attention import causal_attention
+from ropeswitch.kernels.merge_attention import merge_attention
+from ropeswitch.kernels.paged_attention import paged_attention
+from ropeswitch.kernels.write_cache import write_cache
+from ropeswitch.model_patches.settings import UnsupportedError
+
+TARGET = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend"
+
+
+def register() -> None:
+    """Make it this process's CPU attention; called before the model is built."""
+    register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{SplitCPUAttentionBackend.__qualname__}")
+
+
+def registered(vllm_config: VllmConfig) -> bool:
+    """Whether it is what every attention layer of this process's model runs."""
+    layers = get_layers_from_vllm_config(vllm_config, Attention).values()
+    return bool(layers) and all(isinstance(layer.impl, SplitCPUAttentionImpl) for layer in layers)
+
+
+class SplitCPUAttentionBackend(CPUAttentionBackend):
+    """See the module's docstring; the cache is laid out as upstream's: ``[blocks, KV heads, block_size, 2 * head_size]``."""
+
+    supported_kv_cache_dtypes = ["auto"]  # noqa: RUF012 (upstream's own shape)
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
+        return [MultipleOf(1)]
+
+    @classmethod
+    def supports_sliding_window(cls) -> bool:
+        return False
+
+    @classmethod
+    def supports_non_causal(cls) -> bool:
+        return False
+
+    @classmethod
+    def supports_attn_type(cls, attn_type: str) -> bool:
+        return bool(attn_type == AttentionType.DECODER)
+
+    @staticmethod
+    def get_impl_cls() -> type["SplitCPUAttentionImpl"]:
+        return SplitCPUAttentionImpl
+
+    @staticmethod
+    def get_builder_cls() -> type["SplitCPUAttentionBuilder"]:
+        return SplitCPUAttentionBuilder
+
+
+@dataclass(frozen=True)
+class SplitCPUAttentionMetadata(AttentionMetadata):
+    """A step, as one rank sees it. Which requests have cached keys is the same on every rank; how many it holds is not.
+
+    Attributes:
+        query_starts: ``[requests + 1]`` offsets of each request's tokens.
+        cached_tokens: ``[rows]`` the tokens whose requests have cached keys on any rank.
+        cached_starts: ``[such requests + 1]`` offsets of each one's tokens among ``cached_tokens``.
+        cached_lengths: Keys that this rank holds of each such request.
+        block_table: ``[such requests, blocks]``.
+    """
+
+    query_starts: list[int]
+    cached_tokens: torch.Tensor
+    cached_starts: list[int]
+    cached_lengths: list[int]
+    block_table: torch.Tensor
+
+
+class SplitCPUAttentionBuilder(AttentionMetadataBuilder[SplitCPUAttentionMetadata]):
+    """Makes the metadata of a step."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        group = get_dcp_group()
+        self.rank, self.ranks = group.rank_in_group, group.world_size
+        self.interleave = self.vllm_config.parallel_config.cp_kv_cache_interleave_size
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
+    ) -> SplitCPUAttentionMetadata:
+        """Raises UnsupportedError where the step's attention is not causal."""
+        common = common_attn_metadata
+        if common.causal is not True:
+            raise UnsupportedError(
+                "decode_context_parallel_size: attention that is not causal cannot be split over ranks"
+            )
+        starts = common.query_start_loc_cpu[: common.num_reqs + 1]
+        queries = starts.diff()
+        cached = common.seq_lens[: common.num_reqs] - queries
+        requests = cached.nonzero().flatten()
+        lengths = get_dcp_local_seq_lens(cached[requests], self.ranks, self.rank, self.interleave)
+        return SplitCPUAttentionMetadata(
+            query_starts=starts.tolist(),
+            cached_tokens=(cached > 0).repeat_interleave(queries).nonzero().flatten(),
+            cached_starts=[0, *queries[requests].cumsum(0).tolist()],
+            cached_lengths=lengths.tolist(),
+            block_table=common.block_table_tensor[requests],
+        )
+
+
+class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
+    """One layer's attention."""
+
+    can_return_lse_for_decode = True
+    supports_dcp = True
+    supports_mtp_with_cp_non_trivial_interleave_size = True
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
+        unsupported = {
+            "alibi_slopes": alibi_slopes,
+            "sliding_window": sliding_window,
+            "logits_soft_cap": logits_soft_cap or None,
+            "attn_type": None if attn_type == AttentionType.DECODER else attn_type,
+            "kv_sharing_target_layer_name": kv_sharing_target_layer_name,
+            "kv_cache_dtype": None if kv_cache_dtype in ("auto", "float16", "bfloat16", "float32") else kv_cache_dtype,
+            "sinks": sinks,
+        }
+        for name, value in unsupported.items():
+            if value is not None:
+                ranks = get_current_vllm_config().parallel_config.decode_context_parallel_size
+                raise UnsupportedError(
+                    f"decode_context_parallel_size: {ranks}: a layer's attention has {name}, which the CPU attention that "
+                    "splits a sequence over ranks does not support; allowed is 1"
+                )
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
+        self.kv_cache_dtype = kv_cache_dtype
+
+    def do_kv_cache_update(
+        self,
+        layer: torch.nn.Module,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """Write this rank's share of the step's keys and values; ``slot_mapping`` has -1 for those of other ranks."""
+        write_cache(key, value, kv_cache, slot_mapping)
+
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: SplitCPUAttentionMetadata | None,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Attention of the step's tokens, ``[tokens, heads, head_size]``, into ``output``."""
+        # Without metadata the model is only being warmed up.
+        if attn_metadata is None:
+            return output
+        step = attn_metadata
+        tokens = step.query_starts[-1]
+        query, key, value = query[:tokens], key[:tokens], value[:tokens]
+        out, lse = causal_attention(query, key, value, step.query_starts, self.scale)
+        # Alike on every rank, as all must take part in the exchange.
+        if len(rows := step.cached_tokens):
+            parts, part_lses = self._attend_over_ranks(query[rows], kv_cache, step)
+            merged, _ = merge_attention(torch.cat((parts, out[rows][None])), torch.cat((part_lses, lse[rows][None])))
+            out[rows] = merged
+        output[:tokens].view(out.shape).copy_(out)
+        return output
+
+    def _attend_over_ranks(
+        self, query: torch.Tensor, kv_cache: torch.Tensor, step: SplitCPUAttentionMetadata
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each rank's part of this rank's heads: ``[ranks, rows, heads, head_size]`` and ``[ranks, rows, heads]``."""
+        group = get_dcp_group()
+        everyones = group.all_gather(query.contiguous(), dim=1)
+        out, lse = paged_attention(
+            everyones, kv_cache, step.block_table, step.cached_lengths, step.cached_starts, self.scale
+        )
+        # One message a rank: its heads' outputs, each with its log-sum-exp behind.
+        packed = (
+            torch.cat((out, lse[..., None]), dim=-1).unflatten(1, (group.world_size, -1)).movedim(1, 0).contiguous()
+        )
+        received = torch.empty_like(packed)
+        torch.distributed.all_to_all_single(received, packed, group=group.device_group)
+        return received[..., :-1], received[..., -1]

@@ -1,0 +1,49 @@
+"""``vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel``: replaced on CPUs for sequences split over ranks.
+
+replaces: the function that stands in for this Triton kernel on CPUs, through ``register_kernels``, where decode context
+    parallelism is on.
+why: upstream's asserts that there is one rank.
+what differs: a token that another rank holds gets no slot; the others' slots are those of the Triton kernel on GPUs.
+limits: CPUs without Triton, which is what the CPU build is.
+when it can go: when ``vllm.utils.cpu_triton_utils._compute_slot_mapping_kernel_impl`` takes several ranks.
+"""
+
+import torch
+from vllm.triton_utils.dispatcher import register_kernels
+from vllm.v1.worker.block_table import ComputeSlotMappingKernel
+
+from ropeswitch.kernels.local_slots import local_slots
+
+TARGET = "vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel"
+
+
+def register() -> None:
+    """Put it in place of the platform's own, which the worker's process has registered before."""
+    register_kernels({TARGET: split_slot_mapping})
+
+
+def registered() -> bool:
+    """Whether it is what this process launches."""
+    return getattr(ComputeSlotMappingKernel.kernel, "func", None) is split_slot_mapping
+
+
+def split_slot_mapping(
+    num_tokens: int,
+    max_num_tokens: int,
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    block_table_stride: int,
+    slot_mapping: torch.Tensor,
+    block_size: int,
+    ranks: int,
+    rank: int,
+    interleave: int,
+    pad: int,
+    triton_block_size: int,
+) -> None:
+    """Launched as the kernel: fill ``slot_mapping``, ``[max_num_tokens]`` int64, with ``pad`` beyond the step's tokens."""
+    requests = torch.arange(len(query_start_loc) - 1).repeat_interleave(query_start_loc.diff())
+    count = len(requests)
+    slot_mapping[count:max_num_tokens] = pad
+    slot_mapping[:count] = local_slots(positions[:count], requests, block_table, block_size, ranks, rank, interleave)
