@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.strict_json import object_from_json, quoted, read_text
+from ropeswitch.factors.whole_file import save_text
 
 FORMAT = "ropeswitch-factors/1"
 FIELDS = ("format", "description", "rope_theta", "sets")
@@ -65,23 +65,7 @@ def save(path: str | Path, content: LadderFile, *, overwrite: bool = False) -> N
     Raises:
         FactorError: when the file exists and ``overwrite`` is False, or when it cannot be written.
     """
-    target = Path(os.path.realpath(path))
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        if target.exists() and not target.is_file():
-            raise FactorError(f"{str(path)!r}: exists and is not a regular file")
-        if target.exists() and not overwrite:
-            raise FactorError(f"{str(path)!r}: exists; remove it first or pass --force")
-        try:
-            with open(partial, "x", encoding="utf-8") as stream:
-                stream.write(to_text(content))
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise FactorError(f"{str(path)!r}: cannot be written: {error.strerror or error}") from error
+    save_text(path, to_text(content), overwrite=overwrite)
 
 
 def to_text(content: LadderFile) -> str:

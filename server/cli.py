@@ -49,6 +49,7 @@ def fail(message: str) -> int:
 
 
 def _make_parser() -> argparse.ArgumentParser:
+    from ropeswitch.deploy.plan import cli as plan
     from ropeswitch.factors import cli as factors
     from ropeswitch.model_patches import cli as patches
 
@@ -58,6 +59,7 @@ def _make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     # Parsed by serve.py: its flags are vLLM's, which take seconds to load. Listed here for the help alone.
     commands.add_parser("serve", help="start an OpenAI-compatible server", add_help=False)
+    plan.add_parser(commands)
     factors.add_parser(commands)
     patches.add_parser(commands)
     return parser

@@ -34,7 +34,7 @@ def check_model_folder(model: str) -> None:
     config = path / "config.json"
     if config.exists():
         name = f"MODEL: {str(config)!r}"
-        check_fields(name, _read(name, config))
+        check_fields(name, read_config(name, config))
 
 
 def check_fields(name: str, values: Mapping[str, Any]) -> None:
@@ -66,8 +66,16 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in value)
 
 
-def _read(name: str, config: Path) -> dict[str, Any]:
-    """The object in a model's config; like transformers, and unlike factor files, it may hold Infinity."""
+def read_config(name: str, config: Path) -> dict[str, Any]:
+    """The object in a model's config; like transformers, and unlike factor files, it may hold Infinity.
+
+    Args:
+        name: What to call the config in the message.
+        config: The file.
+
+    Raises:
+        UsageError: naming the config and what is wrong with it.
+    """
     try:
         values = json.loads(read_text(config))
     except FactorError as error:

@@ -1,0 +1,146 @@
+"""What a layout needs and holds in memory, and the least time that a prompt and a token can take.
+
+Every time here is a lower bound: what the arithmetic or the bytes take at the peak rates of the datasheet, with nothing else
+counted. docs/planning.md derives each formula.
+"""
+
+from dataclasses import dataclass
+
+from ropeswitch.deploy.plan.gpus import Gpu
+from ropeswitch.deploy.plan.layouts import Layout
+from ropeswitch.deploy.plan.model_shape import DTYPE_BYTES, ModelShape
+from ropeswitch.deploy.plan.weights import active_weights, layer_weights, stage_layers, stage_weights
+
+GIB = 1 << 30
+# Tokens of a KV block: vLLM's default on CUDA (`CacheConfig.DEFAULT_BLOCK_SIZE`).
+BLOCK_SIZE = 16
+# All-reduces of a layer: after attention and after the MLP.
+ALL_REDUCES = 2
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is asked of the GPUs.
+
+    Attributes:
+        max_model_len: The longest sequence, tokens.
+        kv_bytes: Bytes of one stored key or value.
+        memory_utilization: The share of a GPU's memory that vLLM may take, above 0 and up to 1.
+        reserve_gib: What activations, CUDA graphs, NCCL and the CUDA context take of that, GiB per GPU: an assumption.
+    """
+
+    max_model_len: int
+    kv_bytes: int
+    memory_utilization: float
+    reserve_gib: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The fullest GPU of one replica, bytes, and what the replica holds.
+
+    Attributes:
+        weights: Bytes of weights.
+        kv_per_token: Bytes of KV for each token of a sequence, a GPU's share; under DCP an average, hence no whole number.
+        kv_per_sequence: Bytes of KV for one sequence of full length, in whole blocks.
+        kv_available: Bytes left for KV, at least 0.
+        sequences: Sequences of full length that one replica holds at once.
+        longest: The longest single sequence that fits, tokens, at most ``max_model_len``.
+    """
+
+    weights: int
+    kv_per_token: float
+    kv_per_sequence: int
+    kv_available: int
+    sequences: int
+    longest: int
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Lower bounds in seconds for one sequence of full length on one replica.
+
+    Attributes:
+        first_token: From the start of the prefill to the first token.
+        next_token: Between two tokens while one such sequence decodes alone.
+    """
+
+    first_token: float
+    next_token: float
+
+
+def token_bytes(shape: ModelShape, layout: Layout, layers: int, kv_bytes: int) -> int:
+    """KV bytes that a rank stores for a token it stores, in ``layers`` layers: keys and values of its own KV heads."""
+    return layers * 2 * max(1, shape.kv_heads // layout.tensor) * shape.head_dim * kv_bytes
+
+
+def blocks_per_sequence(shape: ModelShape, layout: Layout, tokens: int) -> int:
+    """Blocks that a rank needs for a sequence.
+
+    As ``max_memory_usage_bytes`` of vLLM's ``FullAttentionSpec``, which divides the tokens by DCP, and of
+    ``SlidingWindowSpec``, which adds a block; a window shorter than the sequence is refused before (``cli.py``).
+    """
+    own = -(-tokens // layout.decode_context)
+    return -(-own // BLOCK_SIZE) + (shape.sliding_window is not None)
+
+
+def memory(shape: ModelShape, layout: Layout, gpu: Gpu, load: Workload) -> Memory:
+    """Memory of the fullest rank, by vLLM's rule: the scarcest stage decides the blocks, and one block is never used."""
+    budget = int(gpu.memory_gib * GIB * load.memory_utilization) - int(load.reserve_gib * GIB)
+    needed = blocks_per_sequence(shape, layout, load.max_model_len)
+    weights, available, blocks, pages = [], [], [], []
+    for stage, layers in enumerate(stage_layers(shape.layers, layout.pipeline)):
+        weights.append(stage_weights(shape, layout.tensor, layout.pipeline, stage).bytes(shape))
+        available.append(max(0, budget - weights[-1]))
+        pages.append(BLOCK_SIZE * token_bytes(shape, layout, layers, load.kv_bytes))
+        blocks.append(available[-1] // pages[-1])
+    # vLLM's null block (`BlockPool`), which `get_kv_cache_configs` takes off before its check.
+    usable = max(0, min(blocks) - 1)
+    longest = max(0, usable - (shape.sliding_window is not None)) * BLOCK_SIZE * layout.decode_context
+    return Memory(
+        weights=max(weights),
+        kv_per_token=max(pages) / BLOCK_SIZE / layout.decode_context,
+        kv_per_sequence=needed * max(pages),
+        kv_available=available[blocks.index(min(blocks))],
+        sequences=usable // needed,
+        longest=min(longest, load.max_model_len),
+    )
+
+
+def prefill_flops(shape: ModelShape, tokens: int) -> int:
+    """Operations of a prompt's prefill: 2 per weight and token, 2 per value of q.k and of p.v, and one output row.
+
+    Token i attends to i tokens, so a layer has n(n + 1)/2 pairs; each costs ``4 * heads * head_dim``.
+    """
+    layer = layer_weights(shape, 1, shape.active_experts).linear + shape.hidden * shape.experts
+    linear = 2 * shape.layers * layer * tokens
+    attention = shape.layers * 4 * shape.heads * shape.head_dim * (tokens * (tokens + 1) // 2)
+    return linear + attention + 2 * shape.hidden * shape.vocab
+
+
+def bounds(shape: ModelShape, layout: Layout, gpu: Gpu, load: Workload) -> Bounds:
+    """Lower bounds for one sequence of full length, alone on one replica.
+
+    First token: the greatest of compute, spread over every GPU (stages work on different chunks at once); one read of the
+    weights; and what a GPU must receive in the all-reduces, ``(TP - 1) / TP`` of the hidden states each.
+    Next token: each stage reads its weights and KV, or computes, one stage after another, so PP divides nothing.
+    """
+    tokens, tp = load.max_model_len, layout.tensor
+    peak = _peak(shape, gpu, load)
+    bandwidth = gpu.memory_gb_per_s * 1e9
+    weights = active_weights(shape, tp).bytes(shape)
+    hidden_bytes = shape.layers * ALL_REDUCES * tokens * shape.hidden * DTYPE_BYTES
+    first = max(
+        prefill_flops(shape, tokens) / (layout.gpus * peak),
+        weights / layout.pipeline / bandwidth,
+        hidden_bytes * (tp - 1) / tp / layout.pipeline / (gpu.link_gb_per_s * 1e9),
+    )
+    kv = token_bytes(shape, layout, shape.layers, load.kv_bytes) * tokens / layout.decode_context
+    flops = prefill_flops(shape, tokens) - prefill_flops(shape, tokens - 1) + 2 * shape.hidden * shape.vocab
+    return Bounds(first, max((weights + kv) / bandwidth, flops / (tp * peak)))
+
+
+def _peak(shape: ModelShape, gpu: Gpu, load: Workload) -> float:
+    """Operations a second; those of 8-bit floats as soon as weights or KV are 8 bits, so that the bound stays one."""
+    eight_bits = (shape.weights.is_fp8 or load.kv_bytes == 1) and gpu.fp8_tflops
+    return max(gpu.bf16_tflops, gpu.fp8_tflops if eight_bits else 0) * 1e12

@@ -1,0 +1,186 @@
+"""What the planner needs to know about a model, read from its Hugging Face config and checked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ropeswitch.deploy.plan.families import FAMILIES, Family
+from ropeswitch.deploy.plan.weight_format import WeightFormat, weight_format
+from ropeswitch.factors.strict_json import quoted
+from ropeswitch.server.errors import UsageError
+
+# What `--dtype auto` of vLLM 0.32 (`config/model.py: _resolve_auto_dtype`) makes of a config's dtype on a GPU.
+SERVED_DTYPES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "bfloat16"}
+DTYPE_BYTES = 2
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a decoder, counted in values, not bytes.
+
+    Attributes:
+        model_type: The config's ``model_type``, a key of ``FAMILIES``.
+        layers: Decoder layers.
+        hidden: Width of the hidden states.
+        heads: Query heads of a layer.
+        kv_heads: Key (and value) heads of a layer.
+        head_dim: Values per head.
+        intermediate: Width of a layer's MLP, or of one expert.
+        vocab: Tokens in the vocabulary.
+        tied: Whether the output head is the embedding.
+        experts: Experts per layer, 0 for a dense model.
+        active_experts: Experts that one token passes, 0 for a dense model.
+        qkv_bias: Whether q, k and v have biases.
+        o_bias: Whether the attention's output has one.
+        mlp_bias: Whether the MLP has biases.
+        lm_head_bias: Whether the output head has one.
+        sliding_window: The window that every layer keeps, in tokens, or None where layers keep everything.
+        max_positions: The config's ``max_position_embeddings``, tokens.
+        dtype: The 16-bit type that vLLM serves the model in by itself.
+        weights: How the linear layers are stored.
+    """
+
+    model_type: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    tied: bool
+    experts: int
+    active_experts: int
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    lm_head_bias: bool
+    sliding_window: int | None
+    max_positions: int
+    dtype: str
+    weights: WeightFormat
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.model_type]
+
+    @property
+    def queries_per_kv_head(self) -> int:
+        return self.heads // self.kv_heads
+
+
+def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
+    """Read a model's sizes.
+
+    Args:
+        name: What to call the config in a message.
+        config: The values of a ``config.json``.
+
+    Raises:
+        UsageError: naming the field, its value and what is allowed.
+    """
+    try:
+        return _read(config)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from error
+
+
+def _read(config: Mapping[str, Any]) -> ModelShape:
+    model_type = config.get("model_type")
+    if config.get("kv_lora_rank"):
+        raise UsageError(
+            f"kv_lora_rank: {quoted(config['kv_lora_rank'])}: multi-head latent attention is not served by ropeswitch"
+        )
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise UsageError(f"model_type: {quoted(model_type)} cannot be planned; allowed are {', '.join(FAMILIES)}")
+    family = FAMILIES[model_type]
+    heads = whole(config, "num_attention_heads")
+    kv_heads = whole(config, "num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise UsageError(f"num_key_value_heads: {kv_heads} must divide num_attention_heads, {heads}")
+    hidden = whole(config, "hidden_size")
+    if config.get("head_dim") is None and hidden % heads:
+        raise UsageError(f"head_dim: missing, and hidden_size {hidden} is no multiple of num_attention_heads, {heads}")
+    experts, active = _experts(config, family)
+    attention_bias = _flag(config, "attention_bias")
+    return ModelShape(
+        model_type=model_type,
+        layers=whole(config, "num_hidden_layers"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=whole(config, "head_dim", default=hidden // heads),
+        intermediate=whole(config, family.expert_width),
+        vocab=whole(config, "vocab_size"),
+        tied=_flag(config, "tie_word_embeddings"),
+        experts=experts,
+        active_experts=active,
+        qkv_bias=attention_bias if family.qkv_bias is None else family.qkv_bias,
+        o_bias=attention_bias and family.qkv_bias is None,
+        mlp_bias=family.mlp_bias and _flag(config, "mlp_bias"),
+        lm_head_bias=family.lm_head_bias and _flag(config, "lm_head_bias"),
+        sliding_window=_sliding_window(config, family),
+        max_positions=whole(config, "max_position_embeddings"),
+        dtype=_dtype(config),
+        weights=weight_format(config.get("quantization_config")),
+    )
+
+
+def _experts(config: Mapping[str, Any], family: Family) -> tuple[int, int]:
+    """Experts per layer, and how many of them one token passes; 0 and 0 for a dense model."""
+    if not family.experts:
+        return 0, 0
+    field = next((field for field in family.experts if config.get(field) is not None), family.experts[0])
+    experts, active = whole(config, field), whole(config, "num_experts_per_tok")
+    if active > experts:
+        raise UsageError(f"num_experts_per_tok: {active} must be at most {field}, {experts}")
+    if config.get("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers"):
+        raise UsageError(
+            "mlp_only_layers, decoder_sparse_step: layers with and without experts in one model cannot be planned"
+        )
+    return experts, active
+
+
+def _sliding_window(config: Mapping[str, Any], family: Family) -> int | None:
+    """The window of every layer; None where layers keep all tokens."""
+    kinds = config.get("layer_types")
+    if kinds is not None and (not isinstance(kinds, Sequence) or any(kind != "full_attention" for kind in kinds)):
+        raise UsageError(
+            f"layer_types: {quoted(kinds)} cannot be planned; every layer must be 'full_attention', which keeps all tokens"
+        )
+    if family.window_switch and not _flag(config, "use_sliding_window"):
+        return None
+    window = config.get("sliding_window", family.default_window)
+    # vLLM takes 0 for no window (`config/model.py`).
+    return None if window in (None, 0) and not isinstance(window, bool) else whole(config, "sliding_window", window)
+
+
+def _dtype(config: Mapping[str, Any]) -> str:
+    """The type vLLM serves in: the config's own, and 16 bits for float32 or where the config does not say."""
+    dtype = config.get("dtype", config.get("torch_dtype"))
+    dtype = "float32" if dtype is None else dtype
+    if not isinstance(dtype, str) or dtype not in SERVED_DTYPES:
+        raise UsageError(f"torch_dtype: {quoted(dtype)} cannot be planned; allowed are {', '.join(SERVED_DTYPES)}")
+    return SERVED_DTYPES[dtype]
+
+
+def _flag(config: Mapping[str, Any], field: str) -> bool:
+    value = config.get(field)
+    if value is not None and not isinstance(value, bool):
+        raise UsageError(f"{field}: {quoted(value)} must be true or false")
+    return bool(value)
+
+
+def whole(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
+    """A field that is a whole number of at least 1; ``default`` where it is missing or null.
+
+    Raises:
+        UsageError: naming the field, its value and what is allowed.
+    """
+    value = config.get(field)
+    value = default if value is None else value
+    if value is None:
+        raise UsageError(f"{field}: missing")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        raise UsageError(f"{field}: {quoted(value)} must be a whole number from 1 to {2**31 - 1}")
+    return value

@@ -1,0 +1,139 @@
+"""Judge every layout of a model on a number of GPUs, and recommend one."""
+
+from dataclasses import dataclass
+
+from ropeswitch.deploy.plan.costs import GIB, Bounds, Memory, Workload, bounds, memory
+from ropeswitch.deploy.plan.gpus import Gpu
+from ropeswitch.deploy.plan.layouts import Layout, Placement, broken_rule, layouts, place
+from ropeswitch.deploy.plan.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The GPUs and what they must hold.
+
+    Attributes:
+        gpu: Their kind.
+        gpus: How many.
+        node_size: GPUs in a node.
+        target_concurrency: Sequences of full length that must fit at once, over all replicas.
+    """
+
+    gpu: Gpu
+    gpus: int
+    node_size: int
+    target_concurrency: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A layout that vLLM refuses, or that cannot be placed.
+
+    Attributes:
+        layout: The layout.
+        rule: The rule it breaks, with its numbers.
+    """
+
+    layout: Layout
+    rule: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout that vLLM accepts.
+
+    Attributes:
+        layout: The layout of one replica.
+        placement: Where the replicas go.
+        memory: What a GPU and a replica hold.
+        bounds: Lower bounds on time.
+        verdict: ``fits``, or what is missing, with numbers.
+    """
+
+    layout: Layout
+    placement: Placement
+    memory: Memory
+    bounds: Bounds
+    verdict: str
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of full length that all replicas hold at once."""
+        return self.memory.sequences * self.placement.replicas
+
+    @property
+    def fits(self) -> bool:
+        return self.verdict == FITS
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What became of every layout.
+
+    Attributes:
+        candidates: The layouts that vLLM accepts, best first.
+        refused: The others.
+        recommended: The first candidate that fits, or None.
+        fewest_gpus: The fewest GPUs that meet the target in any layout listed, or None.
+    """
+
+    candidates: tuple[Candidate, ...]
+    refused: tuple[Refused, ...]
+    recommended: Candidate | None
+    fewest_gpus: int | None
+
+
+FITS = "fits"
+
+
+def make_plan(shape: ModelShape, cluster: Cluster, load: Workload) -> Plan:
+    """Judge every layout.
+
+    The best layout meets the target, keeps tensor parallel inside a node, has the lowest bound on the first token, then on
+    the next one, then holds the most sequences, then has the fewest ranks that share KV.
+    """
+    refused: list[Refused] = []
+    candidates: list[Candidate] = []
+    for layout in layouts(cluster.gpus):
+        placement = broken_rule(shape, layout) or place(layout, cluster.gpus, cluster.node_size)
+        if isinstance(placement, str):
+            refused.append(Refused(layout, placement))
+        else:
+            candidates.append(_candidate(shape, cluster, load, layout, placement))
+    candidates.sort(key=lambda candidate: _rank(candidate, cluster))
+    fitting = [candidate for candidate in candidates if candidate.fits]
+    needs = [
+        candidate.layout.gpus * -(-cluster.target_concurrency // candidate.memory.sequences) for candidate in fitting
+    ]
+    return Plan(tuple(candidates), tuple(refused), fitting[0] if fitting else None, min(needs, default=None))
+
+
+def _candidate(shape: ModelShape, cluster: Cluster, load: Workload, layout: Layout, placement: Placement) -> Candidate:
+    held = memory(shape, layout, cluster.gpu, load)
+    verdict = _verdict(cluster, held, placement.replicas)
+    return Candidate(layout, placement, held, bounds(shape, layout, cluster.gpu, load), verdict)
+
+
+def _verdict(cluster: Cluster, held: Memory, replicas: int) -> str:
+    if held.kv_available == 0:
+        return f"the weights do not fit: {held.weights / GIB:.2f} GiB a GPU"
+    if held.sequences == 0:
+        return (
+            f"does not fit: {held.kv_per_sequence / GIB:.2f} GiB of KV needed, {held.kv_available / GIB:.2f} GiB free; "
+            f"at most {held.longest} tokens"
+        )
+    if (total := held.sequences * replicas) < cluster.target_concurrency:
+        return f"holds {total} of the {cluster.target_concurrency} sequences asked for"
+    return FITS
+
+
+def _rank(candidate: Candidate, cluster: Cluster) -> tuple[bool, bool, float, float, int, int, int]:
+    return (
+        not candidate.fits,
+        candidate.layout.tensor > cluster.node_size,
+        candidate.bounds.first_token,
+        candidate.bounds.next_token,
+        -candidate.sequences,
+        candidate.layout.decode_context,
+        candidate.layout.tensor,
+    )

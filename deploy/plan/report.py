@@ -1,0 +1,206 @@
+"""A plan as text for people, and as plain JSON values for programs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ropeswitch.deploy.plan.costs import GIB, Workload, prefill_flops
+from ropeswitch.deploy.plan.model_shape import ModelShape
+from ropeswitch.deploy.plan.planner import Candidate, Cluster, Plan
+from ropeswitch.deploy.plan.serve_flags import FACTOR_FILE, HEAD_ADDRESS
+from ropeswitch.deploy.plan.weights import parameter_count
+
+KIB = 1024
+HEADER = (
+    "TP",
+    "DCP",
+    "PP",
+    "replicas",
+    "weights GiB/GPU",
+    "KV KiB/token/GPU",
+    "KV GiB/GPU at full length",
+    "sequences",
+    "first token >=",
+    "next token >=",
+    "verdict",
+)
+
+
+def text(shape: ModelShape, cluster: Cluster, load: Workload, plan: Plan, command: Sequence[str] | None) -> str:
+    """The whole report.
+
+    Args:
+        shape: The model.
+        cluster: The GPUs.
+        load: What is asked of them.
+        plan: What became of the layouts.
+        command: The recommended command's words, or None where no layout fits.
+    """
+    parts = ["\n".join(_asked(shape, cluster, load)), table([HEADER, *(_row(each) for each in plan.candidates)])]
+    if plan.refused:
+        parts.append("\n".join(["Cannot work:", *(f"  {line}" for line in _grouped([r.rule for r in plan.refused]))]))
+    parts.append(sequence_parallel(shape))
+    parts.append(_recommended(cluster, load, plan, command))
+    parts.append(_assumptions(load))
+    return "\n\n".join(parts)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equally many cells, in columns; the first row is the header."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def seconds(value: float) -> str:
+    """A time to three digits or so, in ms below a second."""
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
+
+
+def sequence_parallel(shape: ModelShape) -> str:
+    """Where splitting a sequence over ranks applies for this model, and why not elsewhere."""
+    heads = "1 KV head" if shape.kv_heads == 1 else f"{shape.kv_heads} KV heads"
+    return (
+        f"Sequence parallel (DCP) applies where TP exceeds the model's {heads}: the ranks would hold copies of a head, and\n"
+        f"DCP gives each copy its share of the tokens instead. Up to TP {shape.kv_heads}, splitting heads already divides "
+        "the KV evenly."
+    )
+
+
+def as_json(
+    shape: ModelShape, cluster: Cluster, load: Workload, plan: Plan, command: Sequence[str] | None
+) -> dict[str, Any]:
+    """The report as plain values; sizes are bytes, times are seconds and lower bounds."""
+    return {
+        "model": {
+            "model_type": shape.model_type,
+            "parameters": parameter_count(shape),
+            "layers": shape.layers,
+            "query_heads": shape.heads,
+            "kv_heads": shape.kv_heads,
+            "head_dim": shape.head_dim,
+            "weight_format": shape.weights.name,
+        },
+        "max_model_len": load.max_model_len,
+        "target_concurrency": cluster.target_concurrency,
+        "gpu": cluster.gpu.name,
+        "gpus": cluster.gpus,
+        "gpus_per_node": cluster.node_size,
+        "gpu_memory_utilization": load.memory_utilization,
+        "reserve_gib_per_gpu": load.reserve_gib,
+        "kv_bytes_per_token": _kv_bytes(shape, load),
+        "prefill_flops": prefill_flops(shape, load.max_model_len),
+        "layouts": [_json_row(candidate) for candidate in plan.candidates],
+        "refused": [_sizes(refused) | {"rule": refused.rule} for refused in plan.refused],
+        "recommended": _json_row(plan.recommended) if plan.recommended else None,
+        "fewest_gpus": plan.fewest_gpus,
+        "command": list(command) if command else None,
+    }
+
+
+def _asked(shape: ModelShape, cluster: Cluster, load: Workload) -> list[str]:
+    kv, tokens, gpu = _kv_bytes(shape, load), load.max_model_len, cluster.gpu
+    experts = f", {shape.active_experts} of {shape.experts} experts a token" if shape.experts else ""
+    return [
+        f"model   {shape.model_type}: {parameter_count(shape) / 1e9:.2f} B parameters, {shape.weights.name} weights{experts}"
+        f"; {shape.layers} layers, {shape.heads} query heads, {shape.kv_heads} KV heads of {shape.head_dim} values",
+        f"KV      {kv / KIB:g} KiB a token at {8 * load.kv_bytes} bits; {kv * tokens / GIB:,.2f} GiB at {tokens:,} tokens",
+        f"compute {prefill_flops(shape, tokens):.3g} operations to prefill {tokens:,} tokens",
+        f"GPUs    {cluster.gpus} x {gpu.name}, {cluster.node_size} a node: {gpu.memory_gib:g} GiB, "
+        f"{gpu.bf16_tflops:g} bf16 TFLOP/s, {gpu.memory_gb_per_s:g} GB/s each",
+        f"target  {cluster.target_concurrency} at once, of {tokens:,} tokens each",
+    ]
+
+
+def _grouped(rules: Sequence[str]) -> list[str]:
+    """Rules that differ in their first number alone, such as those of DCP 2 and DCP 4, in one line."""
+    numbers: dict[tuple[str, str], dict[str, None]] = {}
+    for rule in rules:
+        name, _, reason = rule.partition(": ")
+        word, _, number = name.rpartition(" ")
+        numbers.setdefault((word, reason), {})[number] = None
+    return [f"{word} {', '.join(found)}: {reason}" for (word, reason), found in numbers.items()]
+
+
+def _row(candidate: Candidate) -> tuple[str, ...]:
+    layout, held, bounds = candidate.layout, candidate.memory, candidate.bounds
+    return (
+        str(layout.tensor),
+        str(layout.decode_context),
+        str(layout.pipeline),
+        str(candidate.placement.replicas),
+        f"{held.weights / GIB:.2f}",
+        f"{held.kv_per_token / KIB:g}",
+        f"{held.kv_per_sequence / GIB:.2f}",
+        str(candidate.sequences),
+        seconds(bounds.first_token),
+        seconds(bounds.next_token),
+        candidate.verdict,
+    )
+
+
+def _recommended(cluster: Cluster, load: Workload, plan: Plan, command: Sequence[str] | None) -> str:
+    if plan.recommended is None or command is None:
+        return (
+            f"No layout of {cluster.gpus} x {cluster.gpu.name} holds {cluster.target_concurrency} such sequences. More "
+            "GPUs, GPUs with more memory,\na shorter --max-model-len or an 8-bit --kv-cache-dtype would help."
+        )
+    layout, place = plan.recommended.layout, plan.recommended.placement
+    where = f"{place.nodes} node{'s' if place.nodes > 1 else ''} x {place.gpus_per_node} GPUs"
+    lines = [
+        f"Recommended: {layout}; {place.replicas} replica{'s' if place.replicas > 1 else ''} of {where}.",
+        "  ropeswitch " + " ".join(command),
+    ]
+    if place.nodes > 1:
+        lines.append(
+            f"  Run it on each node of a replica, with --node-rank 0, 1, ... and the address of node 0 for {HEAD_ADDRESS}."
+        )
+    if FACTOR_FILE in command:
+        lines.append(
+            f"  The config has no LongRoPE factors: {FACTOR_FILE} stands for a factor file that reaches "
+            f"{load.max_model_len:,} tokens (docs/factors.md)."
+        )
+    if plan.fewest_gpus is not None and plan.fewest_gpus < cluster.gpus:
+        lines.append(
+            f"The target alone needs {plan.fewest_gpus} of the {cluster.gpus} GPUs; the others make it faster."
+        )
+    return "\n".join(lines)
+
+
+def _assumptions(load: Workload) -> str:
+    return (
+        "Times are lower bounds, not estimates: one sequence alone, nothing cached, datasheet peaks, no waiting.\n"
+        f"Memory assumes {load.reserve_gib:g} GiB a GPU for activations, CUDA graphs, NCCL and the CUDA context "
+        f"(--reserve-gib), within {load.memory_utilization:g} of it.\n"
+        "Replicas are separate servers. docs/planning.md has every formula."
+    )
+
+
+def _kv_bytes(shape: ModelShape, load: Workload) -> int:
+    return shape.layers * 2 * shape.kv_heads * shape.head_dim * load.kv_bytes
+
+
+def _sizes(each: Any) -> dict[str, int]:
+    layout = each.layout
+    return {"tensor": layout.tensor, "decode_context": layout.decode_context, "pipeline": layout.pipeline}
+
+
+def _json_row(candidate: Candidate) -> dict[str, Any]:
+    placement, held, bounds = candidate.placement, candidate.memory, candidate.bounds
+    return _sizes(candidate) | {
+        "replicas": placement.replicas,
+        "nodes_per_replica": placement.nodes,
+        "gpus_per_node": placement.gpus_per_node,
+        "weight_bytes_per_gpu": held.weights,
+        "kv_bytes_per_token_per_gpu": held.kv_per_token,
+        "kv_bytes_per_sequence_per_gpu": held.kv_per_sequence,
+        "kv_bytes_available_per_gpu": held.kv_available,
+        "longest_sequence": held.longest,
+        "sequences": candidate.sequences,
+        "first_token_seconds": bounds.first_token,
+        "next_token_seconds": bounds.next_token,
+        "fits": candidate.fits,
+        "verdict": candidate.verdict,
+    }

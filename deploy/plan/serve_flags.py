@@ -1,0 +1,69 @@
+"""The ``ropeswitch serve`` command of a plan, and the values of the Helm chart; both say the same."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ropeswitch.deploy.plan.planner import Candidate
+
+# Stand for what the plan cannot know, in the printed command.
+FACTOR_FILE = "FACTORS.json"
+HEAD_ADDRESS = "HEAD_ADDRESS"
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What is served, as the user named it.
+
+    Attributes:
+        model: MODEL as ``serve`` takes it.
+        max_model_len: The longest sequence, tokens.
+        memory_utilization: The share of a GPU's memory that vLLM may take.
+        kv_cache_dtype: The type of stored keys and values, as vLLM's flag names it.
+        factors: The factor file, or None where the config has the factors.
+    """
+
+    model: str
+    max_model_len: int
+    memory_utilization: float
+    kv_cache_dtype: str
+    factors: str | None
+
+
+def serve_flags(serving: Serving, chosen: Candidate) -> list[str]:
+    """The arguments after ``ropeswitch``, for the first node of a replica; the others differ in ``--node-rank`` alone."""
+    flags = ["serve", serving.model]
+    if serving.factors is not None:
+        flags += ["--factors", serving.factors]
+    flags += ["--max-model-len", str(serving.max_model_len)]
+    flags += ["--gpu-memory-utilization", f"{serving.memory_utilization:g}"]
+    if serving.kv_cache_dtype != "auto":
+        flags += ["--kv-cache-dtype", serving.kv_cache_dtype]
+    layout = chosen.layout
+    sizes = (("tensor", layout.tensor), ("decode-context", layout.decode_context), ("pipeline", layout.pipeline))
+    for name, size in sizes:
+        if size > 1:
+            flags += [f"--{name}-parallel-size", str(size)]
+    if chosen.placement.nodes > 1:
+        flags += ["--nnodes", str(chosen.placement.nodes), "--node-rank", "0", "--master-addr", HEAD_ADDRESS]
+    return flags
+
+
+def helm_values(serving: Serving, chosen: Candidate) -> dict[str, Any]:
+    """The plan as values of the chart; docs/planning.md says what each is."""
+    placement = chosen.placement
+    values: dict[str, Any] = {
+        "model": serving.model,
+        "maxModelLen": serving.max_model_len,
+        "gpuMemoryUtilization": serving.memory_utilization,
+        "kvCacheDtype": serving.kv_cache_dtype,
+        "parallelism": {
+            "tensor": chosen.layout.tensor,
+            "decodeContext": chosen.layout.decode_context,
+            "pipeline": chosen.layout.pipeline,
+            "nodes": placement.nodes,
+            "gpusPerNode": placement.gpus_per_node,
+            "dataParallelReplicas": placement.replicas,
+        },
+        "resources": {"limits": {"nvidia.com/gpu": placement.gpus_per_node}},
+    }
+    return values

@@ -1,0 +1,73 @@
+"""How many bytes a weight of a linear layer takes, from a config's ``quantization_config``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from ropeswitch.factors.strict_json import quoted
+from ropeswitch.server.errors import UsageError
+
+METHODS = ("fp8", "awq", "gptq")
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """How the linear layers of a decoder are stored; embeddings, norms, routers and the output head stay at 16 bits.
+
+    Attributes:
+        name: What to call it.
+        bytes_per_weight: Bytes of one weight with its share of the scales, exact.
+        is_fp8: Whether a GPU with 8-bit tensor cores multiplies at their peak.
+    """
+
+    name: str
+    bytes_per_weight: Fraction
+    is_fp8: bool = False
+
+
+SIXTEEN_BIT = WeightFormat("16-bit", Fraction(2))
+
+
+def weight_format(config: Any) -> WeightFormat:
+    """Read a ``quantization_config``.
+
+    An fp8 weight is a byte, and a float32 scale per block where ``weight_block_size`` names one. An AWQ or GPTQ weight is
+    ``bits`` bits, and a 16-bit scale and a zero point of ``bits`` bits per group.
+
+    Raises:
+        UsageError: naming the field, its value and what is allowed.
+    """
+    if config is None:
+        return SIXTEEN_BIT
+    if not isinstance(config, Mapping):
+        raise UsageError(f"quantization_config: {quoted(config)} must be a JSON object")
+    method = config.get("quant_method")
+    if method == "fp8":
+        block = config.get("weight_block_size")
+        return WeightFormat("fp8", 1 + (Fraction(4, _block(block)) if block is not None else 0), is_fp8=True)
+    if method in ("awq", "gptq"):
+        bits = _whole(config, "bits", (2, 3, 4, 8))
+        # -1 is one group per row, whose scales do not count.
+        group = config.get("group_size")
+        scales = 0 if group == -1 else Fraction(16 + bits, 8 * _whole(config, "group_size", range(8, 4097)))
+        return WeightFormat(f"{method} {bits}-bit", Fraction(bits, 8) + scales)
+    raise UsageError(
+        f"quantization_config.quant_method: {quoted(method)} cannot be planned; allowed are {', '.join(METHODS)}"
+    )
+
+
+def _whole(config: Mapping[str, Any], field: str, allowed: tuple[int, ...] | range) -> int:
+    value = config.get(field)
+    if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
+        names = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else ", ".join(map(str, allowed))
+        raise UsageError(f"quantization_config.{field}: {quoted(value)} must be one of {names}")
+    return value
+
+
+def _block(block: Any) -> int:
+    """Weights that share a scale."""
+    ok = isinstance(block, list) and len(block) == 2 and all(type(x) is int and 1 <= x <= 65536 for x in block)
+    if not ok:
+        raise UsageError(f"quantization_config.weight_block_size: {quoted(block)} must be two whole numbers")
+    return int(block[0] * block[1])

@@ -1,0 +1,94 @@
+"""How many parameters a rank holds and how many one token uses, counted as vLLM 0.32.0 splits them.
+
+Query heads, MLP columns and the padded vocabulary are divided by the tensor-parallel size; KV heads too, down to one a rank
+(``QKVParallelLinear``); norms, routers and the biases of row-parallel layers are whole on every rank. A pipeline stage
+holds its layers, the first one the embedding, the last one the output head (and a tied embedding once more).
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from ropeswitch.deploy.plan.model_shape import DTYPE_BYTES, ModelShape
+
+# `vllm.model_executor.layers.vocab_parallel_embedding.DEFAULT_VOCAB_PADDING_SIZE`.
+VOCAB_PADDING = 64
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Parameters of one rank.
+
+    Attributes:
+        linear: In the linear layers of attention and MLP, which a quantized checkpoint stores smaller.
+        other: Everything else, always 16 bits.
+    """
+
+    linear: int
+    other: int
+
+    def bytes(self, shape: ModelShape) -> int:
+        return ceil(self.linear * shape.weights.bytes_per_weight) + self.other * DTYPE_BYTES
+
+
+def padded_vocab(shape: ModelShape) -> int:
+    return ceil(shape.vocab / VOCAB_PADDING) * VOCAB_PADDING
+
+
+def stage_layers(layers: int, pipeline: int) -> tuple[int, ...]:
+    """Layers of each pipeline stage, as ``vllm.distributed.utils.get_pp_indices`` divides them.
+
+    What does not divide evenly goes to the stages before the last, backwards.
+    """
+    each, rest = divmod(layers, pipeline)
+    return tuple(each + (pipeline - 1 - rest <= stage < pipeline - 1) for stage in range(pipeline))
+
+
+def layer_weights(shape: ModelShape, tensor: int, experts: int) -> Weights:
+    """One layer's parameters on one rank.
+
+    Args:
+        shape: The model.
+        tensor: Tensor-parallel ranks, which must divide the model (see ``layouts.py``).
+        experts: Experts to count: all of them for memory, the active ones for one token; 0 for a dense model.
+    """
+    queries = shape.heads * shape.head_dim // tensor
+    keys = max(1, shape.kv_heads // tensor) * shape.head_dim
+    width = shape.intermediate // tensor
+    mlps = experts or 1
+    linear = shape.hidden * (2 * queries + 2 * keys) + mlps * 3 * shape.hidden * width
+    norms = 2 * shape.hidden * (2 if shape.family.norm_bias else 1) + (
+        2 * shape.head_dim if shape.family.qk_norm else 0
+    )
+    biases = (queries + 2 * keys) * shape.qkv_bias + shape.hidden * shape.o_bias
+    biases += (2 * width + shape.hidden) * shape.mlp_bias
+    return Weights(linear, norms + biases + shape.hidden * shape.experts)
+
+
+def stage_weights(shape: ModelShape, tensor: int, pipeline: int, stage: int) -> Weights:
+    """What one rank of a pipeline stage holds, parameters."""
+    layers = stage_layers(shape.layers, pipeline)[stage]
+    layer = layer_weights(shape, tensor, shape.experts)
+    first, last = stage == 0, stage == pipeline - 1
+    vocab = padded_vocab(shape) // tensor
+    embedding = vocab * shape.hidden * (first or (last and shape.tied))
+    head = vocab * (shape.hidden * (not shape.tied) + shape.lm_head_bias) * last
+    final_norm = shape.hidden * (2 if shape.family.norm_bias else 1) * last
+    return Weights(layers * layer.linear, layers * layer.other + embedding + head + final_norm)
+
+
+def active_weights(shape: ModelShape, tensor: int) -> Weights:
+    """What one token multiplies with in all layers and the output head: parameters on one rank of each stage, summed.
+
+    The embedding counts only as a tied output head: of its own it is looked up, not multiplied with.
+    """
+    layer = layer_weights(shape, tensor, shape.active_experts)
+    head = padded_vocab(shape) // tensor * shape.hidden
+    return Weights(shape.layers * layer.linear, shape.layers * layer.other + head)
+
+
+def parameter_count(shape: ModelShape) -> int:
+    """Parameters of the whole model, without the padding of the vocabulary; a tied head counts once."""
+    layer = layer_weights(shape, 1, shape.experts)
+    head = shape.vocab * (shape.hidden * (not shape.tied) + shape.lm_head_bias)
+    final_norm = shape.hidden * (2 if shape.family.norm_bias else 1)
+    return shape.layers * (layer.linear + layer.other) + shape.vocab * shape.hidden + head + final_norm
