@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.registry import PATCHES, VLLM_VERSION, RegistryError, mismatches
+from ropeswitch.model_patches.fingerprints import VLLM_VERSION, RegistryError
+from ropeswitch.model_patches.registry import PATCHES, mismatches
 
 # Prints one symbol's source; run in a process of its own so that the other copy of vLLM can be imported.
 _PRINT_SOURCE = (
     "import inspect, sys\n"
-    "from ropeswitch.model_patches.registry import resolve\n"
+    "from ropeswitch.model_patches.fingerprints import resolve\n"
     "print(inspect.getsource(resolve(sys.argv[1])[2]))"
 )
 
@@ -34,8 +35,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def table() -> str:
     """The patches as a Markdown table, which docs/patches.md holds and a test keeps true."""
-    lines = ["| upstream symbol | kind | file |", "| --- | --- | --- |"]
-    lines += [f"| `{record.target}` | {record.kind} | `{record.file}` |" for record in PATCHES]
+    lines = ["| upstream symbol | kind | in play | file |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{record.target}` | {record.kind} | {record.when} | `{record.file}` |" for record in PATCHES]
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from unittest.mock import patch
 from vllm.v1.worker import cpu_worker
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from ropeswitch.model_patches import cpu_dcp_attention, slot_mapping_kernel
 from ropeswitch.model_patches.cpu_model_runner import LadderCPUModelRunner
 from ropeswitch.model_patches.registry import applied, apply_all
 from ropeswitch.model_patches.settings import SCHEDULER
@@ -29,6 +30,9 @@ class LadderCPUWorker(CPUWorker):
 
     def init_device(self) -> None:
         check_engine(self.vllm_config)
+        if self.parallel_config.decode_context_parallel_size > 1:
+            cpu_dcp_attention.register()
+            slot_mapping_kernel.register()
         with patch.object(cpu_worker, "CPUModelRunner", LadderCPUModelRunner):
             super().init_device()
 
@@ -39,6 +43,8 @@ class LadderCPUWorker(CPUWorker):
             _RUNNER: isinstance(runner, LadderCPUModelRunner),
             _WORKER: True,
             _SCHEDULER: scheduler == SCHEDULER,
+            cpu_dcp_attention.TARGET: cpu_dcp_attention.registered(self.vllm_config),
+            slot_mapping_kernel.TARGET: slot_mapping_kernel.registered(),
         }
         return {
             "rank": self.rank,

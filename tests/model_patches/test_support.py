@@ -88,6 +88,8 @@ def engine(**changes: Any) -> SimpleNamespace:
             architectures=["Some"],
         ),
         kv_transfer_config=None,
+        cache_config=SimpleNamespace(sliding_window=None, cache_dtype="auto"),
+        device_config=SimpleNamespace(device_type="cpu"),
     )
     for path, value in changes.items():
         *owners, name = path.split("__")
@@ -98,6 +100,9 @@ def engine(**changes: Any) -> SimpleNamespace:
     return config
 
 
+SPLIT = {"parallel_config__decode_context_parallel_size": 2}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -105,7 +110,11 @@ def engine(**changes: Any) -> SimpleNamespace:
         ({"use_v2_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER"),
         ({"scheduler_config__async_scheduling": True}, "async_scheduling"),
         ({"speculative_config": SimpleNamespace(method="eagle3")}, "speculative_config.method: 'eagle3'"),
-        ({"parallel_config__decode_context_parallel_size": 2}, "decode_context_parallel_size: 2"),
+        (
+            SPLIT | {"cache_config__sliding_window": 48},
+            "decode_context_parallel_size: 2: the model's sliding window of 48",
+        ),
+        (SPLIT | {"cache_config__cache_dtype": "fp8"}, "kv_cache_dtype: 'fp8'"),
         ({"parallel_config__prefill_context_parallel_size": 4}, "prefill_context_parallel_size: 4"),
         ({"parallel_config__enable_elastic_ep": True}, "enable_elastic_ep"),
         ({"model_config__uses_mrope": True}, "M-RoPE"),
@@ -117,6 +126,7 @@ def engine(**changes: Any) -> SimpleNamespace:
 )
 def test_resolved_engines(change: dict[str, Any], message: str) -> None:
     check_engine(engine())
+    check_engine(engine(**SPLIT))
     with pytest.raises(UnsupportedError, match=message):
         check_engine(engine(**change))
 

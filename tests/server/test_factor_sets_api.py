@@ -1,11 +1,12 @@
 """Our own additions: ``/v1/rope``, a set that a request asks for, and the errors for what cannot be served."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import vllm
 
-from ropeswitch.model_patches.registry import PATCHES
+from ropeswitch.model_patches.registry import in_play
 from ropeswitch.server.patches import SERVER_PATCHES
 from tests.server.checkpoint import MAXIMUM, WINDOW
 from tests.server.conftest import MODEL
@@ -35,7 +36,13 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
     ]
     assert rope["sets"][0]["start_tokens"] == 0 and rope["sets"][0]["scale"] == pytest.approx(1.1180339887)
     assert (rope["theta"], rope["rotary_dim"], rope["angles"], rope["max_model_len"]) == (10000, 32, "exact", MAXIMUM)
-    assert [patch["target"] for patch in rope["patches"]] == [patch.target for patch in (*PATCHES, *SERVER_PATCHES)]
+    config = SimpleNamespace(
+        device_config=SimpleNamespace(device_type="cpu"),
+        parallel_config=SimpleNamespace(decode_context_parallel_size=1),
+        use_v2_model_runner=False,
+    )
+    patches = (*in_play(config), *SERVER_PATCHES)
+    assert [patch["target"] for patch in rope["patches"]] == [patch.target for patch in patches]
     assert vllm.__version__.startswith(rope["vllm_version"])
     schema = server.get("/openapi.json").json
     assert "/v1/rope" in schema["paths"] and "RopeInfo" in schema["components"]["schemas"]

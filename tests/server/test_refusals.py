@@ -8,7 +8,7 @@ import re
 import pytest
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.registry import RegistryError, resolve
+from ropeswitch.model_patches.fingerprints import RegistryError, resolve
 from ropeswitch.model_patches.settings import UnsupportedError
 from ropeswitch.server import refusals
 

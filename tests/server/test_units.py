@@ -45,7 +45,7 @@ def test_rope_is_behind_the_api_key_and_in_the_openapi() -> None:
     app = FastAPI()
     RopeSwitchEndpoints().attach_router(app)
     app.add_middleware(AuthenticationMiddleware, tokens=["key"])
-    app.state.rope_info = rope_info(RopeSettings(LADDER, 10000.0), 12)
+    app.state.rope_info = rope_info(RopeSettings(LADDER, 10000.0), 12, PATCHES)
     client = TestClient(app)
     assert client.get("/v1/rope").status_code == 401
     answer = client.get("/v1/rope", headers={"authorization": "Bearer key"})
@@ -106,14 +106,14 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 def test_every_worker_must_be_patched() -> None:
-    check_reports([report(), report(rank=1)], LADDER)
+    check_reports([report(), report(rank=1)], LADDER, PATCHES)
     for reports, expected in (
         ([], "no worker"),
         ([report(), report(rank=1, patches=[])], "worker 1 runs without"),
         ([report(rank=2, sets=["a"])], "worker 2 rotates"),
     ):
         with pytest.raises(UnsupportedError, match=expected):
-            check_reports(reports, LADDER)
+            check_reports(reports, LADDER, PATCHES)
 
 
 def fake_client() -> Any:
