@@ -84,8 +84,8 @@ def build_tables(theta: float, rotary_dim: int, sets: tuple[Frequencies, ...], n
     fine = np.empty((len(sets) * FINE, pairs), dtype=np.complex64)
     for index, entry in enumerate(sets):
         frequencies = inverse_frequencies(theta, rotary_dim, entry.factors)
-        _fill(coarse[index * coarse_rows : (index + 1) * coarse_rows], frequencies, step=FINE)
-        _fill(fine[index * FINE : (index + 1) * FINE], frequencies, step=1)
+        fill_turns(coarse[index * coarse_rows : (index + 1) * coarse_rows], frequencies, step=FINE)
+        fill_turns(fine[index * FINE : (index + 1) * FINE], frequencies, step=1)
     return AngleTables(
         coarse=coarse,
         fine=fine,
@@ -96,7 +96,15 @@ def build_tables(theta: float, rotary_dim: int, sets: tuple[Frequencies, ...], n
     )
 
 
-def _fill(out: Complex, frequencies: npt.NDArray[np.float64], step: int, chunk: int = 256) -> None:
+def fill_turns(out: Complex, frequencies: npt.NDArray[np.float64], step: int, chunk: int = 256) -> None:
+    """Write cos + i sin at positions 0, ``step``, ``2 step``, ... into ``out``, ``[rows, pairs]``.
+
+    Args:
+        out: Written in place.
+        frequencies: ``[pairs]`` radians per token.
+        step: Tokens from row to row.
+        chunk: Rows made at a time.
+    """
     # In chunks, so that start-up's float64 scratch stays a tenth of the table it makes.
     for first in range(0, len(out), chunk):
         positions = step * np.arange(first, min(first + chunk, len(out)), dtype=np.float64)

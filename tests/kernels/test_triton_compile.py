@@ -1,0 +1,29 @@
+"""The Triton ops compile to machine code for A100 (8.0) and H100 (9.0) on a machine without either."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton has no build for this machine")
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_machine_code_without_spills(capability: int) -> None:
+    """Every variant assembles, keeps its values in registers, and moves contiguous bf16 16 bytes at a time."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.kernels.compile_ahead", str(capability)]
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    kernels: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    assert len(kernels) == 15
+    for name, kernel in kernels.items():
+        assert kernel["cubin_is_elf"], name
+        assert not kernel["local"] and kernel["spilled_bytes"] == 0, name
+        # 64 warps of 32 registers a thread fill a multiprocessor's file; half of them still hide memory's latency.
+        assert kernel["registers"] <= 64, name
+        assert ["v4", "b32"] in kernel["loads"] and ["v4", "b32"] in kernel["stores"], name
+    for name in ("llama2-7b", "mistral-7b", "mistral-7b new", "one key head", "interleaved"):
+        assert all(width == "v4" for width, _ in kernels[name]["stores"]), name
