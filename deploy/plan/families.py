@@ -19,6 +19,7 @@ class Family:
         experts: The config fields that give the number of experts, in order of preference; empty for a dense model.
         expert_width: The config field that gives the width of one MLP or expert.
         lm_head_bias: Whether the config's ``lm_head_bias`` counts.
+        ends_on_every_stage: Whether vLLM makes the embedding, final norm and head on every pipeline stage, used or not.
         default_window: The sliding window, in tokens, where the config has no ``sliding_window``.
         window_switch: Whether ``sliding_window`` counts only with ``use_sliding_window``.
     """
@@ -30,6 +31,7 @@ class Family:
     experts: tuple[str, ...] = ()
     expert_width: str = "intermediate_size"
     lm_head_bias: bool = False
+    ends_on_every_stage: bool = False
     default_window: int | None = None
     window_switch: bool = False
 
@@ -41,13 +43,16 @@ FAMILIES = {
     "qwen2": Family(qkv_bias=True, window_switch=True),
     "qwen3": Family(qkv_bias=None, qk_norm=True, window_switch=True),
     "granite": Family(qkv_bias=None, mlp_bias=True),
-    "mixtral": Family(experts=("num_local_experts",)),
+    "mixtral": Family(experts=("num_local_experts",), ends_on_every_stage=True),
     "qwen3_moe": Family(
         qkv_bias=None,
         qk_norm=True,
         experts=("num_experts", "num_local_experts"),
         expert_width="moe_intermediate_size",
+        ends_on_every_stage=True,
         window_switch=True,
     ),
-    "phimoe": Family(qkv_bias=None, norm_bias=True, experts=("num_local_experts",), lm_head_bias=True),
+    "phimoe": Family(
+        qkv_bias=None, norm_bias=True, experts=("num_local_experts",), lm_head_bias=True, ends_on_every_stage=True
+    ),
 }

@@ -45,12 +45,13 @@ def weight_format(config: Any) -> WeightFormat:
     method = config.get("quant_method")
     if method == "fp8":
         block = config.get("weight_block_size")
-        return WeightFormat("fp8", 1 + (Fraction(4, _block(block)) if block is not None else 0), is_fp8=True)
+        scale = Fraction(0) if block is None else Fraction(4, _block(block))
+        return WeightFormat("fp8", 1 + scale, is_fp8=True)
     if method in ("awq", "gptq"):
         bits = _whole(config, "bits", (2, 3, 4, 8))
         # -1 is one group per row, whose scales do not count.
         group = config.get("group_size")
-        scales = 0 if group == -1 else Fraction(16 + bits, 8 * _whole(config, "group_size", range(8, 4097)))
+        scales = Fraction(0) if group == -1 else Fraction(16 + bits, 8 * _whole(config, "group_size", range(8, 4097)))
         return WeightFormat(f"{method} {bits}-bit", Fraction(bits, 8) + scales)
     raise UsageError(
         f"quantization_config.quant_method: {quoted(method)} cannot be planned; allowed are {', '.join(METHODS)}"

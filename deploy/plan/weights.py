@@ -2,7 +2,8 @@
 
 Query heads, MLP columns and the padded vocabulary are divided by the tensor-parallel size; KV heads too, down to one a rank
 (``QKVParallelLinear``); norms, routers and the biases of row-parallel layers are whole on every rank. A pipeline stage
-holds its layers, the first one the embedding, the last one the output head (and a tied embedding once more).
+holds its layers, the first one the embedding, the last one the output head (or a tied embedding once more); some of vLLM's
+models hold both ends on every stage.
 """
 
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ def stage_weights(shape: ModelShape, tensor: int, pipeline: int, stage: int) -> 
     """What one rank of a pipeline stage holds, parameters."""
     layers = stage_layers(shape.layers, pipeline)[stage]
     layer = layer_weights(shape, tensor, shape.experts)
-    first, last = stage == 0, stage == pipeline - 1
+    first = stage == 0 or shape.family.ends_on_every_stage
+    last = stage == pipeline - 1 or shape.family.ends_on_every_stage
     vocab = padded_vocab(shape) // tensor
     embedding = vocab * shape.hidden * (first or (last and shape.tied))
     head = vocab * (shape.hidden * (not shape.tied) + shape.lm_head_bias) * last

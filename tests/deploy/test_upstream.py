@@ -1,0 +1,158 @@
+"""The planner's rules and figures against vLLM 0.32.0's own code."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from vllm.config import ModelConfig, ParallelConfig
+from vllm.distributed.utils import get_pp_indices
+
+from ropeswitch.deploy.plan.costs import GIB, Workload, memory
+from ropeswitch.deploy.plan.gpus import load
+from ropeswitch.deploy.plan.layouts import Layout, broken_rule
+from ropeswitch.deploy.plan.model_shape import DTYPE_BYTES, shape_from_config
+from ropeswitch.deploy.plan.weights import padded_vocab, stage_layers, stage_weights
+from tests.deploy.configs import ALL, DENSE, LLAMA2_7B, MISTRAL_7B, MOE, PHI4_MINI, QWEN2_5_7B, Config
+from tests.deploy.upstream import build, concurrency, kv_cache, model_config, refusal
+
+SIZES = (1, 2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 28, 32, 56, 64)
+A100 = load()["A100-80GB"]
+# More tokens than fit anywhere here.
+LONG = 1 << 30
+# One KV head: the most DCP there is. Query heads that DCP 8 does not divide: 12 per KV head.
+ONE_KV_HEAD = MISTRAL_7B | {"num_key_value_heads": 1}
+TWELVE_PER_HEAD = MISTRAL_7B | {"num_attention_heads": 48, "num_key_value_heads": 4, "head_dim": 128}
+# A vocabulary and an MLP that few sizes divide.
+ODD_SIZES = LLAMA2_7B | {"vocab_size": 32001, "intermediate_size": 11000, "num_hidden_layers": 7}
+CONFIGS = DENSE | {"one-kv-head": ONE_KV_HEAD, "twelve-per-head": TWELVE_PER_HEAD, "odd-sizes": ODD_SIZES}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def _model(folder: Path, name: str, max_model_len: int = 4096) -> ModelConfig:
+    return model_config(folder / name, (CONFIGS | MOE)[name], max_model_len)
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, "mixtral-8x7b"])
+def test_what_vllm_configs_refuse_is_refused(folder: Path, name: str) -> None:
+    """And what they accept is accepted, but for the sizes that a layer or the KV cache refuses later on."""
+    model, shape = _model(folder, name), shape_from_config(name, (CONFIGS | MOE)[name])
+    seen = set()
+    for tensor in SIZES:
+        for decode_context in SIZES:
+            if tensor % decode_context:
+                with pytest.raises(ValueError, match="must be divisible by dcp_size"):
+                    ParallelConfig(tensor_parallel_size=tensor, decode_context_parallel_size=decode_context)
+                assert broken_rule(shape, Layout(tensor, decode_context)) is not None
+                continue
+            layout = Layout(tensor, decode_context)
+            theirs, ours = refusal(model, layout), broken_rule(shape, layout)
+            later = (
+                max(tensor, shape.kv_heads) % min(tensor, shape.kv_heads)
+                or shape.intermediate % tensor
+                or padded_vocab(shape) % tensor
+                or (decode_context > 1 and shape.sliding_window is not None)
+            )
+            assert (ours is not None) == (theirs is not None or bool(later)), f"{layout}: {ours} / {theirs}"
+            seen.add(theirs is None)
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_vllm_layers_refuse_is_refused(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, shape = _model(folder, name), shape_from_config(name, CONFIGS[name])
+    refused = []
+    for tensor in SIZES:
+        if refusal(model, Layout(tensor)) is not None:
+            continue
+        ours = broken_rule(shape, Layout(tensor))
+        try:
+            build(monkeypatch, model, Layout(tensor), 0)
+        except AssertionError:
+            assert ours is not None, f"{name}: TP {tensor}"
+            refused.append(tensor)
+        else:
+            assert ours is None, f"{name}: TP {tensor}: {ours}"
+    expected = {"phi-4-mini": [3, 6, 12, 24], "qwen2.5-7b": [7, 14, 28], "odd-sizes": [16, 32]}
+    assert refused == expected.get(name, refused)
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, *MOE])
+@pytest.mark.parametrize("layout", [Layout(1), Layout(4), Layout(4, 1, 2), Layout(2, 1, 3), Layout(8, 1, 5)], ids=str)
+def test_bytes_of_weights(folder: Path, name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stage of vLLM's own models holds exactly the bytes that the plan says."""
+    shape = shape_from_config(name, (CONFIGS | MOE)[name])
+    if broken_rule(shape, layout):
+        pytest.skip("no such layout")
+    model = _model(folder, name)
+    assert str(model.dtype) == f"torch.{shape.dtype}"
+    for stage in range(layout.pipeline):
+        theirs = build(monkeypatch, model, layout, stage)
+        size = sum(parameter.numel() * parameter.element_size() for parameter in theirs.parameters())
+        assert stage_weights(shape, layout.tensor, layout.pipeline, stage).bytes(shape) == size, f"stage {stage}"
+
+
+def test_stages_have_the_layers_that_vllm_gives_them() -> None:
+    for layers in (1, 7, 28, 32, 33, 80):
+        for stages in range(1, layers + 1):
+            theirs = [get_pp_indices(layers, stage, stages) for stage in range(stages)]
+            assert stage_layers(layers, stages) == tuple(end - start for start, end in theirs)
+
+
+def test_every_family_can_be_split_into_stages(folder: Path) -> None:
+    for name in ALL:
+        assert refusal(_model(folder, name), Layout(1, 1, 2)) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "layout"),
+    [
+        (LLAMA2_7B, Layout(16)),
+        (LLAMA2_7B, Layout(8, 1, 3)),
+        (MISTRAL_7B, Layout(8)),
+        (MISTRAL_7B, Layout(16, 2)),
+        (MISTRAL_7B, Layout(32, 4, 2)),
+        (ONE_KV_HEAD, Layout(8, 8)),
+        (PHI4_MINI, Layout(8)),
+        (PHI4_MINI, Layout(2, 1, 3)),
+        (QWEN2_5_7B, Layout(4, 1, 2)),
+    ],
+    ids="llama-tp16 llama-tp8pp3 mistral-tp8 mistral-tp16dcp2 mistral-tp32dcp4pp2 one-head phi phi-pp3 qwen".split(),
+)
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.float8_e4m3fn], ids=str)
+def test_longest_sequence(tmp_path: Path, config: Config, layout: Layout, kv_dtype: torch.dtype) -> None:
+    """vLLM takes the length that the plan calls the longest, and refuses one token more."""
+    config = config | {"max_position_embeddings": LONG, "sliding_window": None} | _window(config)
+    config = {key: value for key, value in config.items() if key != "rope_scaling"}
+    shape = shape_from_config("c", config)
+    asked = Workload(LONG, kv_dtype.itemsize, 0.9, 3.0)
+    held = memory(shape, layout, A100, asked)
+    layers = stage_layers(shape.layers, layout.pipeline)
+    available = [
+        int(A100.memory_gib * GIB * 0.9)
+        - 3 * GIB
+        - stage_weights(shape, layout.tensor, layout.pipeline, stage).bytes(shape)
+        for stage in range(layout.pipeline)
+    ]
+    model = model_config(tmp_path / "model", config, held.longest)
+    kv_cache(model, layout, available, layers, kv_dtype)
+    fitting = memory(shape, layout, A100, replace(asked, max_model_len=held.longest))
+    assert fitting.sequences == 1
+    assert concurrency(model, layout, available, layers, kv_dtype, held.longest // 3) == (
+        memory(shape, layout, A100, replace(asked, max_model_len=held.longest // 3)).sequences
+    )
+    with pytest.raises(ValueError, match="estimated maximum model length is"):
+        kv_cache(model_config(tmp_path / "model", config, held.longest + 1), layout, available, layers, kv_dtype)
+
+
+def _window(config: Config) -> Config:
+    """A window that is longer than any sequence here, where the config has one."""
+    return {"sliding_window": LONG} if config.get("sliding_window") and "use_sliding_window" not in config else {}
+
+
+def test_value_bytes() -> None:
+    assert torch.bfloat16.itemsize == torch.float16.itemsize == DTYPE_BYTES
