@@ -50,6 +50,7 @@ def test_the_wheel_holds_every_module_and_data_file(tmp_path: Path) -> None:
     assert expected <= packed, sorted(expected - packed)
     assert "ropeswitch/factors/factor_file.schema.json" in packed
     assert "ropeswitch/models/passkey-tiny/config.json" in packed
+    assert "ropeswitch/deploy/plan/gpus.toml" in packed
     assert any(name.endswith("licenses/LICENSE") for name in packed)
 
 
