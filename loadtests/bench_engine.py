@@ -57,6 +57,7 @@ def serve(pipe: Connection, folder: str, ours: bool, eager: bool) -> None:
         "kv_cache_memory_bytes": 1 << 30, "enable_prefix_caching": False, "max_num_batched_tokens": 2048,
     }  # fmt: skip
     if ours:
+        from vllm.platforms import current_platform
         from vllm.transformers_utils.config import get_config
 
         from ropeswitch.factors.hf_config import ladder_from_config
@@ -66,7 +67,7 @@ def serve(pipe: Connection, folder: str, ours: bool, eager: bool) -> None:
         config = get_config(folder, trust_remote_code=False).to_dict()
         ladder = ladder_from_config(config)
         assert ladder is not None
-        configure(args, RopeSettings(ladder, 10000.0), config)
+        configure(args, RopeSettings(ladder, 10000.0), config, device_type=current_platform.device_type)
         for field in ("hf_overrides", "max_model_len", "scheduler_cls", "worker_cls", "additional_config"):
             arguments[field] = getattr(args, field)
     llm = LLM(**arguments)

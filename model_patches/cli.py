@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.fingerprints import VLLM_VERSION, RegistryError
-from ropeswitch.model_patches.registry import PATCHES, mismatches
+from ropeswitch.model_patches.registry import PATCHES, for_this_device, mismatches
 
 # Prints one symbol's source; run in a process of its own so that the other copy of vLLM can be imported.
 _PRINT_SOURCE = (
@@ -52,7 +52,7 @@ def _check(arguments: argparse.Namespace) -> int:
         raise FactorError(str(error)) from error
     for path, recorded, installed in changed:
         print(f"{path}: recorded {recorded}, installed {installed}")
-    count = sum(len(record.relies_on) for record in PATCHES)
+    count = sum(len(record.relies_on) for record in for_this_device())
     print(f"{count - len(changed)} of {count} symbols are those of vLLM {VLLM_VERSION} (installed: {_installed()})")
     return 1 if changed else 0
 

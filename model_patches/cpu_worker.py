@@ -2,9 +2,9 @@
 
 replaces: the worker, through ``parallel_config.worker_cls``.
 why: the worker builds the model runner, and every worker process must be patched before it builds a model.
-what differs: the patches are applied first; ``init_device`` finds our runner under upstream's name; ``patch_report``
+what differs: the patches are applied first; ``init_device`` finds our V1 runner under upstream's name; ``patch_report``
     tells the server what was applied.
-limits: CPUs with the V1 runner; anything else is refused.
+limits: CPUs. The V2 runner, which needs a Triton that compiles for CPUs, finds our model state (``gpu_model_state.py``).
 when it can go: when the runner class is configurable.
 """
 
@@ -16,8 +16,8 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 from ropeswitch.model_patches import cpu_dcp_attention, slot_mapping_kernel
 from ropeswitch.model_patches.cpu_model_runner import LadderCPUModelRunner
-from ropeswitch.model_patches.registry import applied, apply_all
-from ropeswitch.model_patches.settings import SCHEDULER
+from ropeswitch.model_patches.patch_report import report
+from ropeswitch.model_patches.registry import apply_all
 from ropeswitch.model_patches.support import check_engine
 
 
@@ -37,22 +37,11 @@ class LadderCPUWorker(CPUWorker):
             super().init_device()
 
     def patch_report(self) -> dict[str, Any]:
-        """What this worker runs with, by looking: its rank, the patches' targets and the names of the factor sets."""
-        runner, scheduler = self.model_runner, self.vllm_config.scheduler_config.scheduler_cls
+        """What this worker runs with; see :func:`~ropeswitch.model_patches.patch_report.report`."""
         subclassed = {
-            _RUNNER: isinstance(runner, LadderCPUModelRunner),
-            _WORKER: True,
-            _SCHEDULER: scheduler == SCHEDULER,
+            "vllm.v1.worker.cpu_model_runner.CPUModelRunner": isinstance(self.model_runner, LadderCPUModelRunner),
+            "vllm.v1.worker.cpu_worker.CPUWorker": True,
             cpu_dcp_attention.TARGET: cpu_dcp_attention.registered(self.vllm_config),
             slot_mapping_kernel.TARGET: slot_mapping_kernel.registered(),
         }
-        return {
-            "rank": self.rank,
-            "patches": applied() + [target for target, ours in subclassed.items() if ours],
-            "sets": list(runner.rope_settings.ladder.names),
-        }
-
-
-_RUNNER = "vllm.v1.worker.cpu_model_runner.CPUModelRunner"
-_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
-_SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
+        return report(self, subclassed)

@@ -1,12 +1,13 @@
 """``vllm.v1.core.sched.scheduler.Scheduler``: subclassed to move a request to its next factor set when it outgrows one.
 
-replaces: the scheduler, through ``scheduler_config.scheduler_cls``.
+replaces: the scheduler, and ``async_scheduler.AsyncScheduler``, through ``scheduler_config.scheduler_cls``.
 why: all of a sequence's cached keys must be in one set, so the step that makes it longer than its set must compute the
     whole sequence again under the next one.
-what differs: such a request is preempted before the step is planned, hashed again under its new set, and, being first in
-    the queue, prefilled in the same step. Draft tokens that would pass the set's end are dropped. The step's output says
+what differs: a request that may outgrow its set is held back while tokens of it are in flight, so that its length is
+    known. If it did, it is preempted before the step is planned, hashed again under its new set, and, being first in the
+    queue, prefilled in the same step. Draft tokens that would pass the set's end are not scheduled. The step's output says
     which set each new or resumed request is in.
-limits: the synchronous scheduler (the one vLLM uses on CPUs).
+limits: one pause, as long as the pipeline is deep, at every switch under asynchronous scheduling.
 when it can go: when vLLM switches LongRoPE factors per request.
 """
 
@@ -15,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.config import VllmConfig
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
 from ropeswitch.model_patches.registry import apply_all
@@ -42,19 +43,18 @@ def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
     """
     apply_all()
     check_engine(vllm_config)
-    return LadderScheduler(vllm_config, **kwargs)
+    scheduler = LadderAsyncScheduler if vllm_config.scheduler_config.async_scheduling else LadderScheduler
+    return scheduler(vllm_config, **kwargs)
 
 
 class LadderScheduler(Scheduler):
-    """See the module's docstring."""
+    """The synchronous scheduler; see the module's docstring."""
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
         settings = settings_of(vllm_config)
         assert settings is not None
         self.ladder = settings.ladder
-        # Running requests whose next token is beyond their set, in the order in which they got there.
-        self._outgrown: list[Request] = []
 
     def add_request(self, request: Request) -> None:
         if not hasattr(request, "rope_set"):
@@ -67,43 +67,65 @@ class LadderScheduler(Scheduler):
         placed = [new.req_id for new in output.scheduled_new_reqs]
         placed += output.scheduled_cached_reqs.resumed_req_ids
         sets = {req_id: assigned_set(self.requests[req_id]) for req_id in placed}
+        for new in output.scheduled_new_reqs:
+            # All that the V2 runner hands on to its model state (gpu_model_state.py).
+            new.rope_set = sets[new.req_id]
         return LadderSchedulerOutput(**vars(output), rope_sets=sets)
 
     def _switch_outgrown(self) -> None:
-        """Preempt every running request that outgrew its set, so that this step prefills it under the next one."""
-        outgrown, self._outgrown = self._outgrown, []
-        # Each goes to the head of the queue: backwards, so that the first to get there stays first.
-        for request in reversed(outgrown):
-            if request.is_finished():
+        """Preempt the running requests that outgrew their sets, so that this step prefills them under the next ones."""
+        outgrown = []
+        for request in self.running:
+            # Placeholders stand for tokens in flight: drafts among them may yet be rejected.
+            if request.num_tokens + request.num_output_placeholders <= self._end(request):
                 continue
-            if request.status == RequestStatus.RUNNING:
-                # Its newest token has just come back, so no step that writes its keys can be under way.
-                assert request.num_in_flight_tokens == 0
-                self.running.remove(request)
-                self._preempt_request(request, time.monotonic())
-                self.prev_step_scheduled_req_ids.discard(request.request_id)
+            if request.num_in_flight_tokens:
+                request.next_decode_eligible_step = self.current_step + 2
+            else:
+                outgrown.append(request)
+        # Each goes to the head of the queue: backwards, so that the first stays first.
+        for request in reversed(outgrown):
+            self.running.remove(request)
+            self._preempt_request(request, time.monotonic())
+            self.prev_step_scheduled_req_ids.discard(request.request_id)
+
+    def _end(self, request: Request) -> float:
+        """The most tokens that the request may have in its set."""
+        if forced_set(request.sampling_params) is not None:
+            return float("inf")
+        return self.ladder.sets[assigned_set(request)].max_length
+
+    def _move_up(self, request: Request) -> None:
+        """Put a request that holds no keys into the set of its present length."""
+        if request.num_tokens > self._end(request):
             assign(request, wanted_set(request, self.ladder))
 
-    def _room(self, request: Request) -> int | None:
-        """Tokens that the request can still grow by in its set (negative: outgrown), or None where its set is forced."""
-        if forced_set(request.sampling_params) is not None:
-            return None
-        return self.ladder.sets[assigned_set(request)].max_length - request.num_tokens
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super()._preempt_request(request, *args, **kwargs)
+        self._move_up(request)
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        # Slots were allocated for these drafts too; what is left unused serves the next step.
+        for req_id in list(scheduler_output.scheduled_spec_decode_tokens):
+            request, drafts = self.requests[req_id], scheduler_output.scheduled_spec_decode_tokens[req_id]
+            length = request.num_computed_tokens + scheduler_output.num_scheduled_tokens[req_id]
+            surplus = min(int(max(length - self._end(request), 0)), len(drafts))
+            scheduler_output.num_scheduled_tokens[req_id] -= surplus
+            scheduler_output.total_num_scheduled_tokens -= surplus
+            if surplus == len(drafts):
+                del scheduler_output.scheduled_spec_decode_tokens[req_id]
+            elif surplus:
+                scheduler_output.scheduled_spec_decode_tokens[req_id] = drafts[:-surplus]
+        super()._update_after_schedule(scheduler_output)
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
         kept, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
-        if not stopped and (room := self._room(request)) is not None and room < 0:
-            self._outgrown.append(request)
+        # One that was preempted while these tokens were in flight moves up where it waits.
+        if not stopped and request.status == RequestStatus.PREEMPTED:
+            self._move_up(request)
         return kept, stopped
-
-    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
-        super().update_draft_token_ids(draft_token_ids)
-        for req_id in draft_token_ids.req_ids:
-            request = self.requests.get(req_id)
-            if request is not None and (room := self._room(request)) is not None:
-                del request.spec_token_ids[max(room, 0) :]
 
     def _update_request_as_session(self, session: Request, update: StreamingUpdate) -> None:
         super()._update_request_as_session(session, update)
@@ -111,3 +133,7 @@ class LadderScheduler(Scheduler):
             self._free_request_blocks(session)
             session.num_computed_tokens = 0
             assign(session, index)
+
+
+class LadderAsyncScheduler(LadderScheduler, AsyncScheduler):
+    """The asynchronous scheduler, which plans a step while the last one runs; each ``super()`` above reaches it first."""

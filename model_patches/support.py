@@ -6,14 +6,14 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
-from ropeswitch.model_patches.settings import KEY, UnsupportedError, settings_of
+from ropeswitch.model_patches.settings import KEY, WORKERS, UnsupportedError, settings_of
 
 # Config fields of models whose layers read positions for more than rotation: Llama 4, Mistral and Ministral.
 POSITION_READERS = ("attn_temperature_tuning", "llama_4_scaling", "llama_4_scaling_beta")
 # A model that does so without a field of its own.
 POSITION_READING_MODELS = ("Moondream3ForCausalLM", "HfMoondream")
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
-DRAFTLESS_SPECULATORS = ("ngram", "suffix")
+DRAFTLESS_SPECULATORS = ("ngram", "ngram_gpu", "suffix")
 # KV caches without scales of their own.
 PLAIN_CACHES = ("auto", "float16", "bfloat16", "float32")
 
@@ -109,10 +109,6 @@ def check_engine(vllm_config: Any) -> None:
     speculative, parallel = vllm_config.speculative_config, vllm_config.parallel_config
     if settings_of(vllm_config) is None:
         raise UnsupportedError(f"additional_config: has no {KEY} settings; start the engine with ropeswitch serve")
-    if vllm_config.use_v2_model_runner:
-        raise UnsupportedError("VLLM_USE_V2_MODEL_RUNNER: the V2 runner is not patched in this release")
-    if vllm_config.scheduler_config.async_scheduling:
-        raise UnsupportedError("async_scheduling: True: the asynchronous scheduler is not patched in this release")
     # A checkpoint may bring a draft model along, without a flag that names it.
     if speculative is not None and speculative.method not in DRAFTLESS_SPECULATORS:
         raise UnsupportedError(_draft_reason(speculative.method))
@@ -144,11 +140,11 @@ def check_device(device_type: str) -> None:
         device_type: ``vllm.platforms.current_platform.device_type``.
 
     Raises:
-        UnsupportedError: for anything but a CPU.
+        UnsupportedError: for anything but CPUs and NVIDIA GPUs.
     """
-    if device_type != "cpu":
+    if device_type not in WORKERS:
         raise UnsupportedError(
-            f"device: {device_type!r}: this release patches vLLM's CPU runner only; install the cpu extra"
+            f"device: {device_type!r}: its model runner is not patched; allowed are {', '.join(WORKERS)}"
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from vllm import LLM, EngineArgs, SamplingParams
+from vllm.platforms import current_platform
 from vllm.transformers_utils.config import get_config
 
 from ropeswitch.factors.factor_set import FactorLadder
@@ -34,7 +35,7 @@ def engine(folder: Path, ladder: FactorLadder | None = None, *, angles: str = "e
     assert ladder is not None
     theta = check_model(config, ladder)
     check_features(args)
-    configure(args, RopeSettings(ladder, theta, angles), config)
+    configure(args, RopeSettings(ladder, theta, angles), config, device_type=current_platform.device_type)
     for field in ("hf_overrides", "max_model_len", "scheduler_cls", "worker_cls", "additional_config"):
         arguments[field] = getattr(args, field)
     return LLM(**arguments)

@@ -7,7 +7,9 @@ token lost, repeated or out of order all show.
 
 import zlib
 from collections import deque
-from functools import lru_cache
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from vllm import EngineArgs, SamplingParams
 from vllm.config import VllmConfig
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -43,7 +46,7 @@ def key(tokens: tuple[int, ...], index: int) -> int:
 
 
 def next_token(tokens: list[int], index: int) -> int:
-    return 1 + key(tuple(tokens), index) % (VOCABULARY - 1)
+    return key(tuple(tokens), index) % VOCABULARY
 
 
 def expected(prompt: list[int], count: int, forced: str | None) -> list[int]:
@@ -55,44 +58,102 @@ def expected(prompt: list[int], count: int, forced: str | None) -> list[int]:
     return tokens[len(prompt) :]
 
 
+@dataclass(frozen=True)
+class Mode:
+    """One way to run the engine: which runner's protocol, which scheduler, how many steps may be in flight."""
+
+    v2: bool = False
+    asynchronous: bool = False
+    stages: int = 1
+    drafter: str | None = None
+
+    @property
+    def depth(self) -> int:
+        """``VllmConfig.max_concurrent_batches``."""
+        if self.asynchronous:
+            return self.stages + 1
+        return self.stages
+
+
+MODES = {
+    "v1": Mode(),
+    "v1-pipeline": Mode(stages=2),
+    "v1-ngram": Mode(drafter="ngram"),
+    "v1-async": Mode(asynchronous=True),
+    "v2": Mode(v2=True),
+    "v2-async": Mode(v2=True, asynchronous=True),
+    "v2-async-pipeline": Mode(v2=True, asynchronous=True, stages=2),
+    "v2-async-ngram": Mode(v2=True, asynchronous=True, drafter="ngram_gpu"),
+    "v2-async-pipeline-ngram": Mode(v2=True, asynchronous=True, stages=2, drafter="ngram_gpu"),
+}
+
+
+Configs = Callable[[Mode], VllmConfig]
+
+
 @pytest.fixture(scope="module")
-def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, VllmConfig]:
-    """Engine configs without and with speculative decoding."""
-    folder: Path = checkpoints.phi3(tmp_path_factory.mktemp("phi3"))
-    made = {}
-    for speculative in (False, True):
-        method = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
-        args = EngineArgs(
-            model=str(folder), skip_tokenizer_init=True, max_num_seqs=4, max_num_batched_tokens=12, enforce_eager=True,
-            speculative_config=method if speculative else None,
-        )  # fmt: skip
-        configure(args, RopeSettings(LADDER, 10000.0), {"rope_theta": 10000.0})
-        made[speculative] = args.create_engine_config()
+def configs(tmp_path_factory: pytest.TempPathFactory) -> Configs:
+    """Makes each mode's engine config once."""
     init_none_hash(sha256)
-    return made
+    folder = checkpoints.phi3(tmp_path_factory.mktemp("phi3"))
+    return cache(lambda mode: engine_config(folder, mode))
+
+
+def engine_config(folder: Path, mode: Mode) -> VllmConfig:
+    drafter = {"method": mode.drafter, "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
+    args = EngineArgs(
+        model=str(folder), skip_tokenizer_init=True, max_num_seqs=4, max_num_batched_tokens=12, enforce_eager=True,
+        speculative_config=drafter if mode.drafter else None,
+    )  # fmt: skip
+    configure(args, RopeSettings(LADDER, 10000.0), {"rope_theta": 10000.0}, device_type="cpu")
+    config = args.create_engine_config()
+    # The CPU platform turns asynchronous scheduling off and has no devices for stages; the scheduler does not care.
+    config.scheduler_config.async_scheduling = mode.asynchronous
+    config.parallel_config.pipeline_parallel_size = mode.stages
+    return config
+
+
+@dataclass
+class Sequence:
+    """What a worker knows of a request: it is ahead of the scheduler by the steps in flight.
+
+    Attributes:
+        index: The factor set.
+        tokens: Prompt and all that was sampled.
+        computed: Tokens whose keys are in the cache, rejected drafts not counted.
+        drafts: What the worker's own drafter proposes next; zeros at first, as on upstream's V2 runner.
+    """
+
+    index: int
+    tokens: list[int]
+    computed: int
+    drafts: list[int] = field(default_factory=lambda: [0] * DRAFTS)
 
 
 class Engine:
     """The scheduler, the shadow cache and the requests of one example."""
 
-    def __init__(self, config: VllmConfig, blocks: int, depth: int) -> None:
+    def __init__(self, config: VllmConfig, mode: Mode, blocks: int) -> None:
         config.cache_config.num_gpu_blocks = blocks
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
-        scheduler = make_scheduler(
-            config,
-            kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK,
-            hash_block_size=BLOCK,
-        )
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(mode.v2)))
+            scheduler = make_scheduler(
+                config,
+                kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+                structured_output_manager=StructuredOutputManager(config),
+                block_size=BLOCK,
+                hash_block_size=BLOCK,
+            )
+            assert config.max_concurrent_batches == mode.depth
         assert isinstance(scheduler, LadderScheduler)
-        self.scheduler = scheduler
+        assert isinstance(scheduler, AsyncScheduler) == mode.asynchronous
+        assert scheduler.use_v2_model_runner == mode.v2
+        self.scheduler, self.mode = scheduler, mode
         self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), LADDER)
-        self.drafting = config.speculative_config is not None
-        self.depth = depth
         self.slots: dict[tuple[int, int], int] = {}
-        self.sets: dict[str, int] = {}
+        self.sequences: dict[str, Sequence] = {}
         self.flights: deque[tuple[LadderSchedulerOutput, ModelRunnerOutput]] = deque()
         self.said: dict[str, list[int]] = {}
 
@@ -104,42 +165,50 @@ class Engine:
         self.scheduler.add_request(request)
 
     def step(self) -> None:
+        """As ``vllm.v1.engine.core.EngineCore.step_with_batch_queue``: plan while there is room, then take a result."""
         output = self.scheduler.schedule()
         assert isinstance(output, LadderSchedulerOutput)
+        assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
         if output.num_scheduled_tokens:
             self.flights.append((output, self.forward(output)))
-        if self.flights and (len(self.flights) == self.depth or not output.num_scheduled_tokens):
+        if self.flights and (len(self.flights) == self.mode.depth or not output.num_scheduled_tokens):
             planned, result = self.flights.popleft()
             for outputs in self.scheduler.update_from_output(planned, result).values():
                 for one in outputs.outputs:
                     self.said[one.request_id] += one.new_token_ids
-            if self.drafting:
+            if self.mode.drafter == "ngram":
                 self.draft(planned)
 
     def forward(self, output: LadderSchedulerOutput) -> ModelRunnerOutput:
         for name in output.finished_req_ids:
-            self.sets.pop(name, None)
-        self.sets |= output.rope_sets
+            self.sequences.pop(name, None)
         starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
         starts |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        for name, index in output.rope_sets.items():
+            self.sequences[name] = Sequence(index, list(self.scheduler.requests[name].all_token_ids), starts[name])
+        if self.mode.v2:
+            sets = {new.req_id: new.rope_set for new in output.scheduled_new_reqs}
+            assert sets == output.rope_sets
         names, sampled = list(output.num_scheduled_tokens), []
         for name in names:
             drafts = output.scheduled_spec_decode_tokens.get(name, [])
-            sampled.append(self.compute(name, starts[name], output.num_scheduled_tokens[name], drafts))
+            sampled.append(self.compute(name, output.num_scheduled_tokens[name], drafts))
         return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
 
-    def compute(self, name: str, start: int, count: int, drafts: list[int]) -> list[int]:
+    def compute(self, name: str, count: int, drafts: list[int]) -> list[int]:
         """Write the scheduled tokens' keys, check all earlier ones, and sample where the request is up to date."""
-        request = self.scheduler.requests[name]
-        tokens, index = list(request.all_token_ids), self.sets[name]
-        known = len(tokens)
-        # A freshly resumed request may be padded with drafts that no one made; they are never accepted.
+        request, sequence = self.scheduler.requests[name], self.sequences[name]
+        start, known, index = sequence.computed, len(sequence.tokens), sequence.index
+        if self.mode.drafter == "ngram_gpu":
+            # The scheduler knows how many drafts there are, the worker knows which. A freshly placed request may be
+            # padded with drafts that no one made; the worker takes zeros for them, and one may be accepted.
+            drafts = sequence.drafts[: len(drafts)]
         real = [draft for draft in drafts if draft >= 0]
         forced = (request.sampling_params.extra_args or {}).get("rope_factor_set")
         right = LADDER.index_for(known + len(real)) if forced is None else LADDER.index_of(forced)
         assert index == right, f"{name} of {known} tokens is in set {index}"
-        tokens += [draft if draft >= 0 else 0 for draft in drafts]
+        tokens = sequence.tokens + [draft if draft >= 0 else 0 for draft in drafts]
         (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)
         for place in range(start + count):
             slot, stored = (blocks[place // BLOCK], place % BLOCK), key(tuple(tokens[: place + 1]), index)
@@ -147,28 +216,36 @@ class Engine:
                 self.slots[slot] = stored
             else:
                 assert self.slots[slot] == stored, f"{name}: the key at {place} is not its own"
+        sequence.computed = start + count
         if start + count < known:
             return []
+        assert start + count == known + len(drafts)
         result = [next_token(tokens[:known], index)]
         for draft in real:
             if draft != result[-1]:
                 break
             result.append(next_token(tokens[: known + len(result)], index))
+        sequence.computed = known + len(result) - 1
+        sequence.tokens = tokens[:known] + result
+        sequence.drafts = self.proposal(sequence)
         return result
 
+    def proposal(self, sequence: Sequence) -> list[int]:
+        """What the request will say, or, at odd lengths, something else at the second place."""
+        tokens = list(sequence.tokens)
+        for _ in range(DRAFTS):
+            tokens.append(next_token(tokens, sequence.index))
+        if len(sequence.tokens) % 2:
+            tokens[len(sequence.tokens) + 1] = 1
+        return tokens[len(sequence.tokens) :]
+
     def draft(self, planned: LadderSchedulerOutput) -> None:
-        """Propose for each request what it will say, or, at odd lengths, something else at the second place."""
-        names, drafts = [], []
-        for name in planned.num_scheduled_tokens:
-            request = self.scheduler.requests.get(name)
-            if request is not None and request.status == RequestStatus.RUNNING:
-                tokens = list(request.all_token_ids)
-                for _ in range(DRAFTS):
-                    tokens.append(next_token(tokens, self.sets[name]))
-                if request.num_tokens % 2:
-                    tokens[request.num_tokens + 1] = 1
-                names.append(name)
-                drafts.append(tokens[request.num_tokens :])
+        names = [
+            name
+            for name in planned.num_scheduled_tokens
+            if name in self.scheduler.requests and self.scheduler.requests[name].status == RequestStatus.RUNNING
+        ]
+        drafts = [list(self.sequences[name].drafts) for name in names]
         self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
 
 
@@ -187,15 +264,14 @@ REQUESTS = st.lists(
 )
 
 
-@pytest.mark.parametrize(
-    ("speculative", "depth"), [(False, 1), (False, 2), (True, 1)], ids=["plain", "pipeline", "ngram"]
-)
-@given(requests=REQUESTS, blocks=st.integers(17, 40))
+@pytest.mark.parametrize("mode", MODES.values(), ids=list(MODES))
+@given(requests=REQUESTS, blocks=st.integers(17, 40), reset=st.sampled_from([None, None, *range(1, 30)]))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_token_in_its_set(
-    configs: dict[bool, VllmConfig], speculative: bool, depth: int, requests: list[Any], blocks: int
+    configs: Configs, mode: Mode, requests: list[Any], blocks: int, reset: int | None
 ) -> None:
-    engine = Engine(configs[speculative], blocks, depth)
+    """Random arrivals, lengths, crossings, rejections, preemptions, aborts and cache resets, in every mode."""
+    engine = Engine(configs(mode), mode, blocks)
     texts = [[1 + (i * i + text) % (VOCABULARY - 1) for i in range(40)] for text in range(3)]
     aborted = set()
     for now in range(2000):
@@ -206,6 +282,8 @@ def test_every_token_in_its_set(
             if leaves == now and name in engine.scheduler.requests:
                 engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
                 aborted.add(name)
+        if reset == now:
+            engine.scheduler.reset_prefix_cache(reset_running_requests=True)
         engine.step()
         if now > 30 and not engine.scheduler.requests and not engine.flights:
             break
@@ -219,15 +297,19 @@ def test_every_token_in_its_set(
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
 
 
+SESSION_MODES = [name for name, mode in MODES.items() if mode.drafter is None and mode.stages == 1]
+
+
+@pytest.mark.parametrize("mode", [MODES[name] for name in SESSION_MODES], ids=SESSION_MODES)
 @given(
-    turns=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 6)), min_size=2, max_size=4), blocks=st.integers(17, 30)
+    turns=st.lists(st.tuples(st.integers(1, 10), st.integers(1, 6)), min_size=2, max_size=4), blocks=st.integers(17, 30)
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_streaming_session_moves_up_as_its_prompt_grows(
-    configs: dict[bool, VllmConfig], turns: list[tuple[int, int]], blocks: int
+    configs: Configs, mode: Mode, turns: list[tuple[int, int]], blocks: int
 ) -> None:
     """Upstream keeps a session's keys while its prompt grows; across a limit they must be made again."""
-    engine = Engine(configs[False], blocks, depth=1)
+    engine = Engine(configs(mode), mode, blocks)
     engine.said["s"] = []
     for turn, (length, count) in enumerate(turns):
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
@@ -243,5 +325,6 @@ def test_a_streaming_session_moves_up_as_its_prompt_grows(
         before = list(session.all_token_ids)[: session.num_tokens - count]
         assert engine.said["s"] == expected(before, count, None)
     engine.scheduler.finish_requests("s", RequestStatus.FINISHED_ABORTED)
+    engine.step()
     engine.step()
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free

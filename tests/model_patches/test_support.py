@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.settings import CPU_WORKER, KEY, SCHEDULER, RopeSettings, UnsupportedError, configure
+from ropeswitch.model_patches.settings import KEY, SCHEDULER, WORKERS, RopeSettings, UnsupportedError, configure
 from ropeswitch.model_patches.support import check_device, check_engine, check_features, check_model
 
 LADDER = FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0] * 8}])
@@ -107,8 +107,6 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
     ("change", "message"),
     [
         ({"additional_config": {}}, "additional_config: has no ropeswitch settings"),
-        ({"use_v2_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER"),
-        ({"scheduler_config__async_scheduling": True}, "async_scheduling"),
         ({"speculative_config": SimpleNamespace(method="eagle3")}, "speculative_config.method: 'eagle3'"),
         (
             SPLIT | {"cache_config__sliding_window": 48},
@@ -133,17 +131,20 @@ def test_resolved_engines(change: dict[str, Any], message: str) -> None:
 
 def test_devices() -> None:
     check_device("cpu")
-    with pytest.raises(UnsupportedError, match="device: 'cuda'"):
-        check_device("cuda")
+    check_device("cuda")
+    with pytest.raises(UnsupportedError, match=r"device: 'xpu': .* allowed are cpu, cuda"):
+        check_device("xpu")
 
 
 def test_configure_keeps_what_the_user_set() -> None:
     args = SimpleNamespace(**(ARGS | {"hf_overrides": {"a": 1}, "additional_config": {"b": 2}, "max_model_len": 32}))
-    configure(args, RopeSettings(LADDER, 1e4), MODEL | {"partial_rotary_factor": 0.5})
+    configure(args, RopeSettings(LADDER, 1e4), MODEL | {"partial_rotary_factor": 0.5}, device_type="cpu")
     plain = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     assert args.hf_overrides == {"a": 1, "rope_parameters": plain, "max_position_embeddings": 64}
     assert args.additional_config["b"] == 2 and args.max_model_len == 32
-    assert (args.scheduler_cls, args.worker_cls) == (SCHEDULER, CPU_WORKER)
+    assert (args.scheduler_cls, args.worker_cls) == (SCHEDULER, WORKERS["cpu"])
     for field in ("scheduler_cls", "worker_cls"):
         with pytest.raises(UnsupportedError, match=f"{field}: 'mine.Own'"):
-            configure(SimpleNamespace(**(ARGS | {field: "mine.Own"})), RopeSettings(LADDER, 1e4), MODEL)
+            configure(
+                SimpleNamespace(**(ARGS | {field: "mine.Own"})), RopeSettings(LADDER, 1e4), MODEL, device_type="cpu"
+            )

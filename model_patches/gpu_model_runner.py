@@ -1,0 +1,62 @@
+"""``vllm.v1.worker.gpu_model_runner.GPUModelRunner``: subclassed to rotate each request with its own factor set.
+
+replaces: the V1 model runner, through the workers (``gpu_worker.py``, and ``cpu_worker.py``, whose runner descends from it).
+why: the runner alone knows every scheduled token's true position and request.
+what differs: before a forward it fills the step's rows (cos and sin of every token, in its request's set) and gives the
+    model row numbers for positions. A captured CUDA graph reads positions where they lay when it was captured, so the
+    row numbers are written there for the time of the forward; attention, slots and samplers keep true positions.
+limits: the V1 runner; the V2 runner is reached through its model state (``gpu_model_state.py``).
+when it can go: when vLLM switches LongRoPE factors per request.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.config import VllmConfig
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from ropeswitch.model_patches.settings import settings_of
+from ropeswitch.model_patches.step_rows import StepRows
+
+
+class LadderGPUModelRunner(GPUModelRunner):
+    """See the module's docstring."""
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        super().__init__(vllm_config, device)
+        settings = settings_of(vllm_config)
+        assert settings is not None
+        self.step_rows = StepRows(settings, self.max_model_len, self.max_num_tokens, device)
+        # The factor set of every request that the scheduler has placed, by request id.
+        self.rope_sets: dict[str, int] = {}
+
+    def load_model(self, load_dummy_weights: bool = False) -> None:
+        super().load_model(load_dummy_weights)
+        self.step_rows.bind(self.model)
+
+    def _update_states(self, scheduler_output: SchedulerOutput) -> Any:
+        for req_id in scheduler_output.finished_req_ids:
+            self.rope_sets.pop(req_id, None)
+        # After the finished ones: an aborted id may come back in the same step.
+        self.rope_sets.update(scheduler_output.rope_sets)
+        return super()._update_states(scheduler_output)
+
+    def _model_forward(
+        self, input_ids: torch.Tensor | None = None, positions: torch.Tensor | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        assert positions is not None and positions.data_ptr() == self.positions.data_ptr()
+        count = self.input_batch.num_reqs
+        sets = np.array([self.rope_sets[req_id] for req_id in self.input_batch.req_ids], dtype=np.int64)
+        self.step_rows.fill(positions, sets, self.query_start_loc.gpu[: count + 1])
+        true_positions = positions.clone()
+        positions.copy_(self.step_rows.numbers[: len(positions)])
+        output = super()._model_forward(input_ids, positions, *args, **kwargs)
+        positions.copy_(true_positions)
+        return output
+
+    def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
+        # Calls the model with whatever is in this buffer: true positions of the last step are not row numbers.
+        self.positions.copy_(self.step_rows.numbers)
+        return super()._dummy_run(*args, **kwargs)

@@ -1,0 +1,75 @@
+"""``vllm.v1.worker.gpu.model_states.default.DefaultModelState``: subclassed to rotate each request with its own factor set.
+
+replaces: the state that the V2 runner keeps beside a model, by wrapping ``model_states.resolve_model_state_cls``.
+why: on the V2 runner a model state may choose the ``positions`` that the model gets, for real steps and for graph capture.
+what differs: before a forward it fills the step's rows (cos and sin of every token, in its request's set) and gives the
+    model row numbers for positions, always from the same buffer; attention, slots and samplers keep true positions.
+limits: models with upstream's default state; a model that brings a state of its own is refused.
+when it can go: when vLLM switches LongRoPE factors per request.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from vllm.config import VllmConfig
+from vllm.v1.core.sched.output import NewRequestData
+from vllm.v1.worker.gpu.input_batch import InputBatch
+from vllm.v1.worker.gpu.model_states.default import DefaultModelState
+from vllm.v1.worker.gpu.states import RequestState
+
+from ropeswitch.model_patches.settings import UnsupportedError, settings_of
+from ropeswitch.model_patches.step_rows import StepRows
+
+
+class LadderModelState(DefaultModelState):
+    """See the module's docstring."""
+
+    def __init__(self, vllm_config: VllmConfig, model: nn.Module, encoder_cache: Any, device: torch.device) -> None:
+        super().__init__(vllm_config, model, encoder_cache, device)
+        settings = settings_of(vllm_config)
+        assert settings is not None
+        self.step_rows = StepRows(settings, self.max_model_len, self.max_num_tokens, device)
+        self.step_rows.bind(model)
+        # The factor set of the request in each slot; one keeps its set as long as its slot, for it resumes as a new one.
+        self.slot_sets = np.zeros(self.max_num_reqs, dtype=np.int64)
+
+    def add_request(self, req_index: int, new_req_data: NewRequestData) -> None:
+        super().add_request(req_index, new_req_data)
+        self.slot_sets[req_index] = _rope_set(new_req_data)
+
+    def prepare_inputs(self, input_batch: InputBatch, req_states: RequestState) -> dict[str, Any]:
+        count = input_batch.num_reqs
+        sets = self.slot_sets[input_batch.idx_mapping_np[:count]]
+        self.step_rows.fill(input_batch.positions, sets, input_batch.query_start_loc[: count + 1])
+        inputs: dict[str, Any] = super().prepare_inputs(input_batch, req_states)
+        return inputs | {"positions": self.step_rows.numbers[: input_batch.num_tokens_after_padding]}
+
+    def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:
+        inputs: dict[str, Any] = super().prepare_dummy_inputs(num_reqs, num_tokens)
+        return inputs | {"positions": self.step_rows.numbers[:num_tokens]}
+
+
+def _rope_set(new_req_data: NewRequestData) -> int:
+    # Upstream warms kernels up with requests that no scheduler placed and no one reads; their ids begin with "_".
+    if not hasattr(new_req_data, "rope_set") and new_req_data.req_id.startswith("_"):
+        return 0
+    return int(new_req_data.rope_set)
+
+
+def laddered(upstream: Callable[[VllmConfig, nn.Module], type[Any]]) -> Callable[[VllmConfig, nn.Module], type[Any]]:
+    """Wrap ``resolve_model_state_cls``; an engine without a ladder gets what upstream gives it."""
+
+    def resolve_model_state_cls(vllm_config: VllmConfig, model: nn.Module) -> type[Any]:
+        state = upstream(vllm_config, model)
+        if settings_of(vllm_config) is None:
+            return state
+        if state is not DefaultModelState:
+            raise UnsupportedError(
+                f"model: {type(model).__name__} keeps {state.__name__}, which a ladder does not reach"
+            )
+        return LadderModelState
+
+    return resolve_model_state_cls
