@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full check bench lock
+.PHONY: help setup serve test test-full check bench bench-gpu lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -57,6 +57,11 @@ bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 min
 	@echo "bench: the rotation of one step, then throughput and start-up"
 	@$(BIN)/python -m ropeswitch.loadtests.bench_rotation
 	@$(BIN)/python -m ropeswitch.loadtests.bench_engine $(ARGS)
+
+# Not with .venv, whose torch is for CPUs: PYTHON must have the packages of requirements/cuda.lock (docs/benchmarks.md).
+bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHON must have vllm for CUDA)
+	@echo "bench-gpu: the rotation of a whole step, every way in turns" >&2
+	@$(PYTHON) -m ropeswitch.loadtests.bench_gpu $(ARGS)
 
 lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
 	@echo "lock: resolving pyproject.toml into requirements/cpu.lock and requirements/cuda.lock"
