@@ -90,23 +90,23 @@ class ParityRows:
     (``transformers.modeling_rope_utils._compute_longrope_parameters`` and ``Phi3RotaryEmbedding.forward``).
     """
 
-    def __init__(self, theta: float, rotary_dim: int, sets: tuple[Frequencies, ...]) -> None:
-        exponents = torch.arange(0, rotary_dim, 2, dtype=torch.int64).float() / rotary_dim
-        factors = torch.tensor([entry.factors for entry in sets], dtype=torch.float32)
+    def __init__(
+        self, theta: float, rotary_dim: int, sets: tuple[Frequencies, ...], device: torch.device | str = "cpu"
+    ) -> None:
+        exponents = torch.arange(0, rotary_dim, 2, dtype=torch.int64, device=device).float() / rotary_dim
+        factors = torch.tensor([entry.factors for entry in sets], dtype=torch.float32, device=device)
         self._inverse = 1.0 / (factors * theta**exponents)
         self._unscaled = 1.0 / theta**exponents
-        self._scales = torch.tensor([entry.scale for entry in sets], dtype=torch.float32)
-        self._start_tokens = torch.tensor([entry.start_tokens for entry in sets])
+        self._scales = torch.tensor([entry.scale for entry in sets], dtype=torch.float32, device=device)
+        self._start_tokens = torch.tensor([entry.start_tokens for entry in sets], device=device)
 
-    def fill(
-        self, rows: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], set_indices: npt.NDArray[np.int64]
-    ) -> None:
-        """As :meth:`ExactRows.fill`."""
-        places, sets = torch.from_numpy(positions), torch.from_numpy(set_indices)
-        inverse = torch.where((places < self._start_tokens[sets])[:, None], self._unscaled, self._inverse[sets])
-        angles = places.float()[:, None] * inverse
-        scales = self._scales[sets][:, None]
-        pairs = inverse.shape[1]
-        out = torch.from_numpy(rows[: len(positions)])
+    def fill(self, rows: torch.Tensor, positions: torch.Tensor, set_indices: torch.Tensor) -> None:
+        """As :meth:`ExactRows.fill`, with tensors of the device."""
+        inverse = torch.where(
+            (positions < self._start_tokens[set_indices])[:, None], self._unscaled, self._inverse[set_indices]
+        )
+        angles = positions.float()[:, None] * inverse
+        scales = self._scales[set_indices][:, None]
+        pairs, out = inverse.shape[1], rows[: len(positions)]
         out[:, :pairs] = angles.cos() * scales
         out[:, pairs:] = angles.sin() * scales

@@ -11,16 +11,21 @@ import torch
 from torch import nn
 from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
+from vllm.utils.torch_utils import async_tensor_h2d
 
-from ropeswitch.kernels.angles import Frequencies, build_tables
+from ropeswitch.kernels.angles import AngleTables, Frequencies, build_tables
 from ropeswitch.kernels.fill_rows import ExactRows, ParityRows
 from ropeswitch.model_patches.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.settings import RopeSettings, UnsupportedError
 
+# Kinds of device on which Triton fills and applies the rows.
+TRITON_DEVICES = {"cuda"}
+Sets = npt.NDArray[np.int64]
+
 
 class _Filler(Protocol):
-    def fill(
-        self, rows: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], set_indices: npt.NDArray[np.int64]
+    def __call__(
+        self, rows: torch.Tensor, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor
     ) -> None: ...
 
 
@@ -40,10 +45,11 @@ class StepRows:
     """
 
     def __init__(self, settings: RopeSettings, max_model_len: int, max_num_tokens: int, device: torch.device) -> None:
-        self.rows = torch.zeros(max_num_tokens, settings.ladder.rotary_dim, dtype=torch.float32, device=device)
+        rotary_dim = settings.ladder.rotary_dim
+        self.rows = torch.zeros(max_num_tokens, rotary_dim, dtype=torch.float32, device=device)
         self.numbers = torch.arange(max_num_tokens, dtype=torch.int64, device=device)
         self.sets = settings.ladder.names
-        self._filler = _host_filler(settings, max_model_len, max_num_tokens)
+        self._filler = _filler(settings, max_model_len, max_num_tokens, device)
 
     def bind(self, model: nn.Module) -> None:
         """Give every rotary module of ``model`` these rows.
@@ -57,11 +63,12 @@ class StepRows:
                 raise UnsupportedError(f"model: {name} builds its own {type(module).__name__}, which no ladder reaches")
             if isinstance(module, LadderRotaryEmbedding):
                 module.rows = self.rows
+                module.with_triton = self.rows.device.type in TRITON_DEVICES
                 bound += 1
         if not bound:
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
 
-    def fill(self, positions: torch.Tensor, request_sets: npt.NDArray[np.int64], query_start_loc: torch.Tensor) -> None:
+    def fill(self, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
         """Write the rows of a step's tokens.
 
         Args:
@@ -69,13 +76,46 @@ class StepRows:
             request_sets: ``[requests]`` the factor set of each request of the step.
             query_start_loc: ``[requests + 1]`` int32 on the device: where each request's tokens begin and the last end.
         """
-        token_sets = np.repeat(request_sets, np.diff(query_start_loc.numpy()))
-        self._filler.fill(self.rows.numpy(), positions[: len(token_sets)].numpy(), token_sets)
+        self._filler(self.rows, positions, request_sets, query_start_loc)
 
 
-def _host_filler(settings: RopeSettings, max_model_len: int, max_num_tokens: int) -> _Filler:
+def _filler(settings: RopeSettings, max_model_len: int, max_num_tokens: int, device: torch.device) -> _Filler:
     sets = tuple(Frequencies(s.factors, s.scale, s.start_tokens) for s in settings.ladder.sets)
     rotary_dim = settings.ladder.rotary_dim
     if settings.angles == "hf":
-        return ParityRows(settings.theta, rotary_dim, sets)
-    return ExactRows(build_tables(settings.theta, rotary_dim, sets, max_model_len), max_num_tokens)
+        return _parity(ParityRows(settings.theta, rotary_dim, sets, device))
+    tables = build_tables(settings.theta, rotary_dim, sets, max_model_len)
+    if device.type in TRITON_DEVICES:
+        return _with_triton(tables, device)
+    return _on_host(ExactRows(tables, max_num_tokens))
+
+
+def _on_host(exact: ExactRows) -> _Filler:
+    def fill(rows: torch.Tensor, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
+        token_sets = np.repeat(request_sets, np.diff(query_start_loc.numpy()))
+        exact.fill(rows.numpy(), positions[: len(token_sets)].numpy(), token_sets)
+
+    return fill
+
+
+def _with_triton(tables: AngleTables, device: torch.device) -> _Filler:
+    # Not every CPU install has Triton.
+    from ropeswitch.kernels.fill_rows_triton import DeviceTables, fill_rows_triton
+
+    on_device = DeviceTables.from_tables(tables, device)
+
+    def fill(rows: torch.Tensor, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
+        # A new tensor each step: the last step may still be reading its own.
+        sets = async_tensor_h2d(request_sets, device=device)
+        fill_rows_triton(rows, positions, None, sets, query_start_loc, on_device)
+
+    return fill
+
+
+def _parity(parity: ParityRows) -> _Filler:
+    def fill(rows: torch.Tensor, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
+        sets = torch.from_numpy(request_sets).to(rows.device)
+        token_sets = torch.repeat_interleave(sets, query_start_loc.diff())
+        parity.fill(rows, positions[: len(token_sets)], token_sets)
+
+    return fill

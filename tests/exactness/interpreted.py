@@ -11,7 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 
-def pytest_configure() -> None:
+def install() -> None:
+    """Done while the plugin is imported, before any conftest imports vLLM."""
     os.environ["TRITON_INTERPRET"] = "1"
     from triton.backends import backends
 
@@ -21,6 +22,10 @@ def pytest_configure() -> None:
     from vllm.triton_utils import HAS_TRITON
 
     assert HAS_TRITON, "vLLM did not take Triton's interpreter for a CPU backend"
+    from ropeswitch.model_patches import step_rows
+
+    # Our own kernels too, as on a GPU.
+    step_rows.TRITON_DEVICES.add("cpu")
     upstream = CpuPlatform.check_and_update_config
 
     def with_async_scheduling(vllm_config: Any) -> None:
@@ -28,3 +33,6 @@ def pytest_configure() -> None:
         vllm_config.scheduler_config.async_scheduling = os.environ["ROPESWITCH_TEST_ASYNC"] == "1"
 
     CpuPlatform.check_and_update_config = staticmethod(with_async_scheduling)
+
+
+install()

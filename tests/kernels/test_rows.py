@@ -83,12 +83,12 @@ def test_parity_rows_are_hugging_faces() -> None:
     scale = math.sqrt(1 + math.log(32) / math.log(4096))
     filler = ParityRows(10000.0, 96, (Frequencies(tuple(short), scale), Frequencies(tuple(long), scale)))
     for length, index in ((4096, 0), (9000, 1)):
-        positions = np.arange(length)
-        rows = np.empty((length, 96), dtype=np.float32)
-        filler.fill(rows, positions, np.full(length, index))
-        cos, sin = Phi3RotaryEmbedding(config)(torch.zeros(1), torch.from_numpy(positions)[None])
-        assert torch.equal(torch.from_numpy(rows[:, :48]), cos[0, :, :48])
-        assert torch.equal(torch.from_numpy(rows[:, 48:]), sin[0, :, :48])
+        positions = torch.arange(length)
+        rows = torch.empty(length, 96)
+        filler.fill(rows, positions, torch.full((length,), index))
+        cos, sin = Phi3RotaryEmbedding(config)(torch.zeros(1), positions[None])
+        assert torch.equal(rows[:, :48], cos[0, :, :48])
+        assert torch.equal(rows[:, 48:], sin[0, :, :48])
 
 
 @pytest.mark.parametrize("neox", [True, False])
