@@ -9,7 +9,7 @@ import triton.language as tl
 
 from ropeswitch.kernels.apply_rows import apply_rows_reference
 from ropeswitch.kernels.rotate_triton import copy_heads, turn_heads
-from ropeswitch.kernels.triton_launch import FUSED, check_device, check_rotation, head_layout, tile
+from ropeswitch.kernels.triton_launch import FUSED, blocks, check_device, check_rotation, head_layout, power_of_2, tile
 
 
 def apply_rows_cache_reference(
@@ -144,10 +144,10 @@ def apply_rows_cache_triton(
     value_heads, *value_strides = head_layout("value", value, value_size, query)
     _check_cache(key_cache, value_cache, slot_mapping, key, (key_heads, value_heads))
     pairs = rows.shape[1] // 2
-    pairs_block = triton.next_power_of_2(pairs)
+    pairs_block = power_of_2(pairs)
     block, warps = tile(max(query_heads, key_heads), pairs_block)
     tail = head_size - 2 * pairs
-    programs = query.shape[0] * (triton.cdiv(query_heads, block) + triton.cdiv(key_heads, block))
+    programs = query.shape[0] * (blocks(query_heads, block) + blocks(key_heads, block))
     if programs == 0:
         return
     apply_rows_cache_kernel[(programs,)](
@@ -171,9 +171,9 @@ def apply_rows_cache_triton(
         PAIRS=pairs,
         PAIRS_BLOCK=pairs_block,
         HEAD_SIZE=head_size,
-        TAIL_BLOCK=triton.next_power_of_2(tail) if tail else 0,
+        TAIL_BLOCK=power_of_2(tail),
         VALUE_SIZE=value_size,
-        VALUE_BLOCK=triton.next_power_of_2(value_size),
+        VALUE_BLOCK=power_of_2(value_size),
         NEOX=neox,
         num_warps=warps,
         enable_fp_fusion=FUSED,

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from ropeswitch.kernels.rotate_triton import copy_heads, turn_heads
-from ropeswitch.kernels.triton_launch import FUSED, check_device, check_rotation, head_layout, tile
+from ropeswitch.kernels.triton_launch import FUSED, blocks, check_device, check_rotation, head_layout, power_of_2, tile
 
 
 # The address of a slice of row numbers must not compile the kernel anew while requests wait.
@@ -139,10 +139,10 @@ def _launch(
         key_heads, *key_strides = head_layout("key", key, head_size, query)
         _, *key_out_strides = head_layout("key_out", key_out, head_size, query)
     pairs = rows.shape[1] // 2
-    pairs_block = triton.next_power_of_2(pairs)
+    pairs_block = power_of_2(pairs)
     block, warps = tile(max(query_heads, key_heads), pairs_block)
     tail = 0 if query_out is query else head_size - 2 * pairs
-    programs = query.shape[0] * (triton.cdiv(query_heads, block) + triton.cdiv(key_heads, block))
+    programs = query.shape[0] * (blocks(query_heads, block) + blocks(key_heads, block))
     if programs == 0:
         return
     apply_rows_kernel[(programs,)](
@@ -162,7 +162,7 @@ def _launch(
         PAIRS=pairs,
         PAIRS_BLOCK=pairs_block,
         HEAD_SIZE=head_size,
-        TAIL_BLOCK=triton.next_power_of_2(tail) if tail else 0,
+        TAIL_BLOCK=power_of_2(tail),
         NEOX=neox,
         num_warps=warps,
         enable_fp_fusion=FUSED,

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ropeswitch.kernels.angles import FINE, FINE_BITS, AngleTables, Complex, fill_turns
-from ropeswitch.kernels.triton_launch import FUSED, check_device
+from ropeswitch.kernels.triton_launch import FUSED, blocks, check_device, power_of_2
 
 # Tokens per program: few, so that a short step still spreads over the GPU.
 TOKENS = 8
@@ -153,7 +153,7 @@ def fill_rows_triton(
     if len(positions) == 0 or requests == 0:
         return
     pairs = rows.shape[1] // 2
-    fill_rows_kernel[(triton.cdiv(len(positions), TOKENS),)](
+    fill_rows_kernel[(blocks(len(positions), TOKENS),)](
         rows,
         positions,
         slots,
@@ -168,7 +168,7 @@ def fill_rows_triton(
         tables.start_tokens,
         len(tables.scales),
         PAIRS=pairs,
-        PAIRS_BLOCK=triton.next_power_of_2(pairs),
+        PAIRS_BLOCK=power_of_2(pairs),
         TOKENS_BLOCK=TOKENS,
         FINE_BITS=FINE_BITS,
         enable_fp_fusion=FUSED,

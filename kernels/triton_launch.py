@@ -84,7 +84,17 @@ def head_layout(name: str, values: torch.Tensor, head_size: int, like: torch.Ten
     )
 
 
+def power_of_2(number: int) -> int:
+    """The smallest one that is not below ``number``; 0 for 0. Triton's own costs more than it looks."""
+    return 1 << (number - 1).bit_length() if number else 0
+
+
+def blocks(number: int, size: int) -> int:
+    """How many blocks of ``size`` hold ``number``."""
+    return -(-number // size)
+
+
 def tile(heads: int, pairs_block: int) -> tuple[int, int]:
     """How many heads one program turns, a power of two, and how many warps it takes for that."""
-    heads_block = min(max(1, TILE // pairs_block), triton.next_power_of_2(heads))
+    heads_block = min(max(1, TILE // pairs_block), power_of_2(heads))
     return heads_block, max(1, heads_block * pairs_block // (32 * PER_THREAD))

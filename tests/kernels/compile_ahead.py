@@ -65,7 +65,8 @@ def projection(heads: int, key_heads: int, size: int, dtype: torch.dtype) -> tup
 def apply(heads: int, key_heads: int, size: int, rotary: int, dtype: torch.dtype, neox: bool, new: bool) -> Any:
     query, key, _ = projection(heads, key_heads, size, dtype)
     op = apply_rows_triton.apply_rows_triton if new else apply_rows_triton.apply_rows_triton_
-    return compiled(lambda: op(query, key, torch.zeros(TOKENS, rotary), torch.arange(TOKENS), size, neox))
+    rows, numbers = torch.zeros(TOKENS, rotary), torch.arange(TOKENS)
+    return compiled(lambda: op(query, key if key_heads else None, rows, numbers, size, neox))
 
 
 def apply_cache(heads: int, key_heads: int, size: int, rotary: int, dtype: torch.dtype) -> Any:
@@ -127,6 +128,8 @@ def main(capability: int) -> None:
         "interleaved": apply(32, 8, 128, 128, bf16, False, False),
         "interleaved partial new": apply(32, 8, 128, 64, bf16, False, True),
         "one key head": apply(4, 1, 128, 128, bf16, True, False),
+        "no key": apply(32, 0, 128, 128, bf16, True, False),
+        "no key new": apply(32, 0, 128, 64, bf16, True, True),
         "cache": apply_cache(32, 8, 128, 128, bf16),
         "cache partial": apply_cache(24, 8, 128, 96, bf16),
         "fill": fill(64, 0, True),

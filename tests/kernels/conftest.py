@@ -18,13 +18,12 @@ def import_interpreted() -> None:
     import triton
 
     propagate, triton.knobs.propagate_env = triton.knobs.propagate_env, False
-    before = triton.knobs.runtime.interpret
-    triton.knobs.runtime.interpret = True
     try:
-        for name in OPS:
-            importlib.import_module(f"ropeswitch.kernels.{name}")
+        with triton.knobs.runtime.scope():
+            triton.knobs.runtime.interpret = True
+            for name in OPS:
+                importlib.import_module(f"ropeswitch.kernels.{name}")
     finally:
-        triton.knobs.runtime.interpret = before
         triton.knobs.propagate_env = propagate
 
 
