@@ -167,7 +167,8 @@ class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
                     f"decode_context_parallel_size: {ranks}: a layer's attention has {name}, which the CPU attention that "
                     "splits a sequence over ranks does not support; allowed is 1"
                 )
-        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.head_size, self.scale = head_size, float(scale)
         self.kv_cache_dtype = kv_cache_dtype
 
     def do_kv_cache_update(
