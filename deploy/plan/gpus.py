@@ -1,6 +1,5 @@
 """The kinds of GPU that the planner knows: gpus.toml, and a user's own files of the same form."""
 
-import math
 import tomllib
 from dataclasses import dataclass, fields
 from importlib.resources import files
@@ -102,9 +101,9 @@ def _gpu(source: str, name: str, values: Any) -> Gpu:
 
 
 def _number(where: str, value: Any, may_be_zero: bool) -> float:
-    allowed = f"a number {'of 0' if may_be_zero else 'above 0'} and up to {LIMIT:.0f}".replace("of 0 and", "from 0")
+    allowed = f"a number {'from 0' if may_be_zero else 'above 0 and'} up to {LIMIT:.0f}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"{where}: {quoted(value)} must be {allowed}")
-    if not (math.isfinite(value) and value <= LIMIT and (value > 0 or (may_be_zero and value == 0))):
+    if not (0 < value <= LIMIT or (may_be_zero and value == 0)):
         raise UsageError(f"{where}: {quoted(value)} must be {allowed}")
     return float(value)

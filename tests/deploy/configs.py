@@ -172,6 +172,15 @@ GRANITE_8B: Config = _COMMON | {
     "logits_scaling": 16.0,
 }
 
+# Made up: at TP 12 each KV head has 6 copies and 6 query heads, of which DCP 4 would take 4.
+SIX_PER_HEAD = MISTRAL_7B | {
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "intermediate_size": 14400,
+    "vocab_size": 32256,
+}
+
 DENSE = {
     "llama2-7b": LLAMA2_7B,
     "mistral-7b": MISTRAL_7B,

@@ -8,7 +8,7 @@ from ropeswitch.deploy.plan.layouts import Layout, Placement, broken_rule, place
 from ropeswitch.deploy.plan.model_shape import shape_from_config
 from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.weights import parameter_count
-from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B, PHI4_MINI, QWEN3_30B_A3B, Config
+from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B, PHI4_MINI, QWEN3_30B_A3B, SIX_PER_HEAD, Config
 
 TWO_MILLION = 2_097_152
 KIB = 1024
@@ -97,6 +97,15 @@ def test_bounds_of_llama_at_2048k() -> None:
     assert bounds(LLAMA, Layout(8, 1, 2), A100, _load(n)).next_token == pytest.approx(0.0682, abs=1e-4)
 
 
+def test_copies_are_read_twice_unless_shared() -> None:
+    # Mistral-7B at TP 16: each rank reads 32 GiB of KV, or 16 with DCP 2. Weights of a rank: a sixteenth of q, o, MLP and
+    # head, one of 8 KV heads' k and v, and 65 norms.
+    weights = 32 * (2 * 4096 * 256 + 2 * 4096 * 128 + 3 * 4096 * 896 + 2 * 4096) + 2000 * 4096
+    for layout, gib in ((Layout(16), 32), (Layout(16, 2), 16)):
+        expected = (2 * weights + gib * GIB) / 2.039e12
+        assert bounds(MISTRAL, layout, A100, _load(TWO_MILLION)).next_token == pytest.approx(expected)
+
+
 def test_bounds_of_a_short_prompt() -> None:
     # 1 token: the weights (less the embedding, which is looked up) are read once: 2 x 6,607,343,616 bytes at 2,039e9.
     weights = 32 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096) + 32000 * 4096
@@ -149,16 +158,10 @@ def test_eight_bit_arithmetic_keeps_a_lower_bound() -> None:
         (PHI4_MINI, Layout(16), "TP 16: must divide the 24 query heads"),
         (PHI4_MINI | {"vocab_size": 1, "num_attention_heads": 384}, Layout(128), "TP 128: must divide the vocabulary"),
         (PHI4_MINI | {"intermediate_size": 8194}, Layout(4), "TP 4: must divide the MLP's 8194 columns"),
-        (
-            MISTRAL_7B | {"num_attention_heads": 48, "head_dim": 128, "num_key_value_heads": 1},
-            Layout(16, 16),
-            None,
-        ),
-        (
-            MISTRAL_7B | {"num_attention_heads": 12, "head_dim": 128, "num_key_value_heads": 1},
-            Layout(4, 4),
-            None,
-        ),
+        (MISTRAL_7B, Layout(8, 2), "DCP 2: no KV head has a copy (TP 8 <= 8 KV heads)"),
+        (SIX_PER_HEAD, Layout(12, 4), "DCP 4: must divide the 6 query heads of each KV head"),
+        (SIX_PER_HEAD, Layout(12, 6), None),
+        (MISTRAL_7B | {"sliding_window": 0}, Layout(16, 2), None),  # 0 is none, as in vLLM
         (
             MISTRAL_7B | {"num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "sliding_window": 9999},
             Layout(4, 2),

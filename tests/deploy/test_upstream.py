@@ -13,19 +13,18 @@ from ropeswitch.deploy.plan.gpus import load
 from ropeswitch.deploy.plan.layouts import Layout, broken_rule
 from ropeswitch.deploy.plan.model_shape import DTYPE_BYTES, shape_from_config
 from ropeswitch.deploy.plan.weights import padded_vocab, stage_layers, stage_weights
-from tests.deploy.configs import ALL, DENSE, LLAMA2_7B, MISTRAL_7B, MOE, PHI4_MINI, QWEN2_5_7B, Config
+from tests.deploy.configs import ALL, DENSE, LLAMA2_7B, MISTRAL_7B, MOE, PHI4_MINI, QWEN2_5_7B, SIX_PER_HEAD, Config
 from tests.deploy.upstream import build, concurrency, kv_cache, model_config, refusal
 
 SIZES = (1, 2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 28, 32, 56, 64)
 A100 = load()["A100-80GB"]
 # More tokens than fit anywhere here.
 LONG = 1 << 30
-# One KV head: the most DCP there is. Query heads that DCP 8 does not divide: 12 per KV head.
+# One KV head: the most DCP there is.
 ONE_KV_HEAD = MISTRAL_7B | {"num_key_value_heads": 1}
-TWELVE_PER_HEAD = MISTRAL_7B | {"num_attention_heads": 48, "num_key_value_heads": 4, "head_dim": 128}
 # A vocabulary and an MLP that few sizes divide.
 ODD_SIZES = LLAMA2_7B | {"vocab_size": 32001, "intermediate_size": 11000, "num_hidden_layers": 7}
-CONFIGS = DENSE | {"one-kv-head": ONE_KV_HEAD, "twelve-per-head": TWELVE_PER_HEAD, "odd-sizes": ODD_SIZES}
+CONFIGS = DENSE | {"one-kv-head": ONE_KV_HEAD, "six-per-head": SIX_PER_HEAD, "odd-sizes": ODD_SIZES}
 
 
 @pytest.fixture(scope="module")
