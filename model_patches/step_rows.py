@@ -3,6 +3,7 @@
 The buffers are made once and keep their addresses, as captured CUDA graphs need.
 """
 
+import importlib
 from typing import Protocol
 
 import numpy as np
@@ -57,13 +58,17 @@ class StepRows:
         Raises:
             UnsupportedError: when the model has no rotary module, or one that the ladder did not replace.
         """
+        with_triton = self.rows.device.type in TRITON_DEVICES
+        if with_triton:
+            # Registers the op: a compiled model that comes from vLLM's cache is not traced, and imports nothing.
+            importlib.import_module("ropeswitch.kernels.apply_rows_triton")
         bound = 0
         for name, module in model.named_modules():
             if isinstance(module, RotaryEmbeddingBase | Phi3LongRoPEScaledRotaryEmbedding):
                 raise UnsupportedError(f"model: {name} builds its own {type(module).__name__}, which no ladder reaches")
             if isinstance(module, LadderRotaryEmbedding):
                 module.rows = self.rows
-                module.with_triton = self.rows.device.type in TRITON_DEVICES
+                module.with_triton = with_triton
                 bound += 1
         if not bound:
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")

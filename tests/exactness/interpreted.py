@@ -1,9 +1,9 @@
-"""A pytest plugin (``-p tests.exactness.interpreted``) that runs vLLM's V2 model runner on a CPU.
+"""A pytest plugin (``-p tests.exactness.interpreted``) that runs on a CPU what vLLM keeps for GPUs; the environment says what.
 
-The V2 runner prepares its inputs with Triton kernels. Triton's interpreter runs them on CPU tensors, slowly, once vLLM is
-told that Triton has a CPU backend. ``VLLM_USE_V2_MODEL_RUNNER`` chooses the runner, as on a GPU.
-
-The CPU platform also turns asynchronous scheduling off ("not required on CPU"); here ``ROPESWITCH_TEST_ASYNC`` chooses it.
+- ``VLLM_USE_V2_MODEL_RUNNER=1``: the V2 runner. It prepares its inputs with Triton kernels, which Triton's interpreter runs on
+  CPU tensors, slowly, once vLLM is told that Triton has a CPU backend.
+- ``ROPESWITCH_TEST_ASYNC=1``: asynchronous scheduling, which the CPU platform turns off ("not required on CPU").
+- ``ROPESWITCH_TEST_TRITON=1``: our own Triton kernels, interpreted too.
 """
 
 import os
@@ -11,28 +11,54 @@ from types import SimpleNamespace
 from typing import Any
 
 
-def install() -> None:
+def _install() -> None:
     """Done while the plugin is imported, before any conftest imports vLLM."""
     os.environ["TRITON_INTERPRET"] = "1"
+    if os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1":
+        _interpret_upstream()
+    _allow_async_scheduling()
+    if os.environ["ROPESWITCH_TEST_TRITON"] == "1":
+        from ropeswitch.model_patches import step_rows
+
+        step_rows.TRITON_DEVICES.add("cpu")
+
+
+def _interpret_upstream() -> None:
     from triton.backends import backends
+    from triton.runtime.interpreter import InterpreterBuilder
 
     backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
+    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 
-    from vllm.platforms.cpu import CpuPlatform
+    # A compiled kernel may combine conditions into a mask of small integers; the interpreter's C++ takes booleans only.
+    def create_masked_load(self: Any, ptrs: Any, mask: Any, *rest: Any, **kwargs: Any) -> Any:
+        mask.data = mask.data.astype(bool)
+        return load(self, ptrs, mask, *rest, **kwargs)
+
+    def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        mask.data = mask.data.astype(bool)
+        return store(self, ptrs, value, mask, *rest)
+
+    InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = (
+        create_masked_load,
+        create_masked_store,
+    )
+
     from vllm.triton_utils import HAS_TRITON
 
     assert HAS_TRITON, "vLLM did not take Triton's interpreter for a CPU backend"
-    from ropeswitch.model_patches import step_rows
 
-    # Our own kernels too, as on a GPU.
-    step_rows.TRITON_DEVICES.add("cpu")
+
+def _allow_async_scheduling() -> None:
+    from vllm.platforms.cpu import CpuPlatform
+
     upstream = CpuPlatform.check_and_update_config
 
-    def with_async_scheduling(vllm_config: Any) -> None:
+    def check_and_update_config(vllm_config: Any) -> None:
         upstream(vllm_config)
         vllm_config.scheduler_config.async_scheduling = os.environ["ROPESWITCH_TEST_ASYNC"] == "1"
 
-    CpuPlatform.check_and_update_config = staticmethod(with_async_scheduling)
+    CpuPlatform.check_and_update_config = staticmethod(check_and_update_config)
 
 
-install()
+_install()

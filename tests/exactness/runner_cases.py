@@ -1,0 +1,101 @@
+"""Cases for one runner and scheduler, chosen by the environment; ``test_runners.py`` runs them in processes of their own."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vllm import LLM
+
+from ropeswitch.model_patches.request_set import assigned_set
+from tests.exactness import checkpoints
+from tests.exactness.engines import greedy, prompts, run
+from tests.exactness.reference import Reference
+from tests.exactness.test_modes import check_batch, scheduler_of
+
+V2, ASYNC = os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1", os.environ["ROPESWITCH_TEST_ASYNC"] == "1"
+Start = Callable[..., LLM]
+
+
+def worker_of(llm: LLM) -> Any:
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+
+
+def test_the_engine_is_the_one_that_was_asked_for(start: Start, phi3: Path, phi3_reference: Reference) -> None:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+    llm = start(phi3)
+    assert isinstance(worker_of(llm).model_runner, GPUModelRunner) == V2
+    assert isinstance(scheduler_of(llm), AsyncScheduler) == ASYNC
+    report = worker_of(llm).patch_report()
+    from ropeswitch.model_patches.registry import in_play
+
+    assert {record.target for record in in_play(llm.llm_engine.vllm_config)} <= set(report["patches"])
+    check_batch(llm, phi3_reference, [60, 65, 20], max_tokens=8)
+
+
+def test_a_captured_graph_would_read_the_same_buffers(start: Start, phi3: Path, phi3_reference: Reference) -> None:
+    """Every forward reads the tensors that were there at capture, as a replayed CUDA graph does; tokens stay right."""
+    llm = start(phi3)
+    runner = worker_of(llm).model_runner
+    if V2:
+        captured = {n: runner.model_state.prepare_dummy_inputs(n, n)["positions"] for n in range(1, 513)}
+    else:
+        captured = {n: runner.positions[:n] for n in range(1, 513)}
+    rows = runner.model_state.step_rows.rows if V2 else runner.step_rows.rows
+    addresses = {module.rows.data_ptr() for module in runner.model.modules() if hasattr(module, "with_triton")}
+    assert addresses == {rows.data_ptr()}
+    replayed: list[int] = []
+
+    def replay(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        count = len(kwargs["positions"])
+        replayed.append(count)
+        return args, kwargs | {"positions": captured[count]}
+
+    runner.model.register_forward_pre_hook(replay, with_kwargs=True)
+    check_batch(llm, phi3_reference)
+    assert len(replayed) > 24
+
+
+def test_warm_up(start: Start, phi3: Path, phi3_reference: Reference) -> None:
+    """Upstream warms the V2 runner's kernels up with requests of its own, which no scheduler placed."""
+    if not V2:
+        return
+    from vllm.v1.worker.gpu.warmup import run_mixed_prefill_decode_warmup
+
+    llm = start(phi3)
+    worker = worker_of(llm)
+    assert run_mixed_prefill_decode_warmup(worker.model_runner, worker.execute_model, worker.sample_tokens, 16)
+    check_batch(llm, phi3_reference, [60, 65, 20], max_tokens=8)
+
+
+def test_drafts(start: Start, tmp_path: Path) -> None:
+    """N-gram drafts made on the device: accepted in both sets, and every token still the reference's."""
+    if not (V2 and ASYNC):
+        return
+    folder = checkpoints.phi3(tmp_path, vocab_size=16)
+    llm = start(
+        folder,
+        speculative_config={
+            "method": "ngram_gpu",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": 2,
+        },  # fmt: skip
+    )
+    scheduler = scheduler_of(llm)
+    accepted: set[int] = set()
+    upstream = scheduler.make_spec_decoding_stats
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["num_accepted_tokens"]:
+            accepted.add(assigned_set(scheduler.requests[kwargs["request_id"]]))
+        return upstream(*args, **kwargs)
+
+    scheduler.make_spec_decoding_stats = counting
+    reference = Reference.load(folder)
+    token_lists = prompts([20, 50, 60, 61, 62, 63, 64, 65], vocabulary=16)
+    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, greedy(40)), strict=True):
+        reference.check(prompt, tokens, log_probs)
+    assert accepted == {0, 1}

@@ -1,0 +1,57 @@
+"""What vLLM uses on GPUs, run on a CPU: the V2 runner, asynchronous scheduling and our Triton kernels, all interpreted.
+
+Triton and vLLM look at the environment while they are imported, so each combination has a pytest process of its own; see
+``interpreted.py`` for what the processes change.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+# Inductor wants a real Triton; and these start engines in processes that the plugin does not reach.
+NOT_INTERPRETED = "not compiled and not several_engines and not test_ngram_drafts"
+
+CORE = ["runner_cases.py", "test_modes.py"]
+ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py"]
+RUNS = [
+    # V2 runner, asynchronous scheduling, our Triton kernels, then what is run.
+    pytest.param("0", "1", "0", CORE, "asked_for or captured or streamed or preemption", id="v1-async"),
+    pytest.param("1", "1", "0", CORE, "asked_for or captured or drafts or warm_up or streamed", id="v2-async"),
+    pytest.param("1", "1", "1", CORE, "asked_for", id="v2-async-triton"),
+    pytest.param("0", "0", "1", CORE, "asked_for", id="v1-triton", marks=pytest.mark.full),
+    pytest.param("0", "1", "0", ALL, "", id="v1-async-everything", marks=pytest.mark.full),
+    pytest.param("1", "0", "0", ALL, "", id="v2-everything", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", ALL, "", id="v2-async-everything", marks=pytest.mark.full),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("v2", "asynchronous", "triton", "files", "chosen"), RUNS)
+def test_cases(v2: str, asynchronous: str, triton: str, files: list[str], chosen: str) -> None:
+    environment = os.environ | {
+        "VLLM_USE_V2_MODEL_RUNNER": v2,
+        "ROPESWITCH_TEST_ASYNC": asynchronous,
+        "ROPESWITCH_TEST_TRITON": triton,
+    }
+    selected = f"({chosen}) and {NOT_INTERPRETED}" if chosen else NOT_INTERPRETED
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.exactness.interpreted",
+        "-m",
+        "not full",
+        "-k",
+        selected,
+    ]
+    done = subprocess.run(
+        [*command, *(str(FOLDER / file) for file in files)],
+        cwd=FOLDER.parents[1], env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
+    assert " passed" in done.stdout
