@@ -101,6 +101,7 @@ def _replacements() -> dict[str, Callable[[Any], Any]]:
     # Imported here because they import vLLM, which the command line does not load to print help.
     from ropeswitch.model_patches.bgmv_expand import skipping_base_rows
     from ropeswitch.model_patches.block_hash import salted
+    from ropeswitch.model_patches.executor_shutdown import ending_survivors
     from ropeswitch.model_patches.gpu_model_state import laddered
     from ropeswitch.model_patches.preprocess_add_request import assigning
     from ropeswitch.model_patches.rope_dict import LadderRopeDict
@@ -110,6 +111,7 @@ def _replacements() -> dict[str, Callable[[Any], Any]]:
         "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys": salted,
         "vllm.v1.engine.core.EngineCore.preprocess_add_request": assigning,
         f"{_STATES}.resolve_model_state_cls": laddered,
+        f"{_EXECUTOR}.shutdown": ending_survivors,
         f"{_LORA_OPS}.bgmv_expand": skipping_base_rows,
         f"{_LORA_OPS}.bgmv_expand_slice": skipping_base_rows,
         f"{_PUNICA}.bgmv_expand": skipping_base_rows,
@@ -122,6 +124,7 @@ _STATES = "vllm.v1.worker.gpu.model_states"
 _V2_RUNNER = "vllm.v1.worker.gpu.model_runner.GPUModelRunner"
 _SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 _ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
+_EXECUTOR = "vllm.v1.executor.multiproc_executor.MultiprocExecutor"
 _LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
 # Binds the same functions by name when it is imported.
 _PUNICA = "vllm.lora.punica_wrapper.punica_cpu"
@@ -266,6 +269,17 @@ PATCHES = (
             f"{_PUNICA}.PunicaWrapperCPU.add_lora_linear": "61b6945fd5e566b7",
         },
         when="CPUs",
+    ),
+    Patch(
+        target=f"{_EXECUTOR}.shutdown",
+        kind="wrapped",
+        file="model_patches/executor_shutdown.py",
+        relies_on={
+            f"{_EXECUTOR}.shutdown": "a22498f9649fb172",
+            f"{_EXECUTOR}.start_worker_monitor": "5a7b2f17d10db703",
+            f"{_EXECUTOR}._ensure_worker_termination": "96ad616bcc0a8c6a",
+            "vllm.distributed.device_communicators.cpu_communicator._CPUSHMDistributed.make_group_name": "fb74ec750bebfdbf",
+        },
     ),
     Patch(
         target="vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend",

@@ -16,6 +16,7 @@ from ropeswitch.model_patches.registry import in_play, require
 from ropeswitch.model_patches.settings import UnsupportedError, settings_of
 from ropeswitch.server import refusals, rope_route, vllm_adapter
 from ropeswitch.server.engine_prompts import watch
+from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.factor_set_header import FactorSetHeader
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import PLUGIN
@@ -50,6 +51,7 @@ class RopeSwitchEndpoints:
             raise SystemExit(refusals.EXIT_CODE) from error
         state.rope_info = rope_route.rope_info(settings, engine_client.model_config.max_model_len, patches)
         watch(engine_client, state, settings.ladder)
+        WATCH.start(engine_client, state, keep_alive=vllm_adapter.keeps_alive_without_engine())
 
 
 def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patches: Sequence[Patch]) -> None:

@@ -1,4 +1,4 @@
-"""The upstream methods that ``engine_prompts.py`` wraps in the API server, with the fingerprints it was written for.
+"""The upstream methods that are wrapped in the API server, with the fingerprints they were wrapped for.
 
 They are wrapped on the server's own objects when it starts, so the workers, which report ``registry.PATCHES``, have none of
 them. Each record also counts on the upstream method that calls its target: it gives the prompt before the response starts.
@@ -10,6 +10,7 @@ _CLIENT = "vllm.v1.engine.async_llm.AsyncLLM"
 _CHAT = "vllm.entrypoints.openai.chat_completion.serving.OpenAIServingChat"
 _COMPLETION = "vllm.entrypoints.openai.completion.serving.OpenAIServingCompletion"
 _RESPONSES = "vllm.entrypoints.openai.responses.serving.OpenAIServingResponses"
+_LAUNCHER = "vllm.entrypoints.launchers.launcher"
 _FILE = "server/engine_prompts.py"
 
 # Puts the handlers into the app's state, under the names by which they are found there.
@@ -23,6 +24,16 @@ SERVER_PATCHES = (
         relies_on={
             f"{_CLIENT}.generate": "65d27464fb32091f",
             "vllm.renderers.inputs.preprocess.extract_prompt_len": "0e40c5a393c98708",
+        },
+    ),
+    Patch(
+        target=f"{_CLIENT}.shutdown",
+        kind="wrapped",
+        file="server/engine_watch.py",
+        relies_on={
+            f"{_CLIENT}.shutdown": "d8cce91153bb16d0",
+            f"{_LAUNCHER}.serve_http": "87a0cd563728371a",
+            f"{_LAUNCHER}.terminate_if_errored": "c3c7cc295c9fbe15",
         },
     ),
     Patch(

@@ -12,6 +12,7 @@ from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.model_patches.settings import ANGLES, RopeSettings, UnsupportedError, configure
 from ropeswitch.model_patches.support import check_device, check_features, check_model
 from ropeswitch.server import refusals
+from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.model_folder import check_model_folder
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
@@ -149,6 +150,9 @@ def _summary(args: argparse.Namespace, ladder: FactorLadder) -> str:
 def _run(vllm_adapter: Any, args: argparse.Namespace) -> int:
     try:
         vllm_adapter.serve(args)
+        if WATCH.died:
+            print("ropeswitch: error: the engine died; the log above says why", file=sys.stderr, flush=True)
+            return 1
         return 0
     except KeyboardInterrupt:
         return 130

@@ -161,6 +161,11 @@ def serve(args: Namespace) -> None:
     ServeSubcommand.cmd(args)
 
 
+def keeps_alive_without_engine() -> bool:
+    """Whether the user wants a server whose engine has died to stay and answer 503."""
+    return bool(envs.VLLM_KEEP_ALIVE_ON_ENGINE_DEATH)
+
+
 def prompt_length(model_config: Any) -> Callable[[Any], int | None]:
     """A function that counts the tokens of what ``EngineClient.generate`` and ``encode`` take for a prompt.
 

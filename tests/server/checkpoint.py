@@ -1,6 +1,7 @@
 """A tiny random Phi-3 with a byte tokenizer: one token per byte, so that a prompt is as long as its text."""
 
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -16,8 +17,8 @@ CHAT_TEMPLATE = (
 )
 
 
-def phi3_with_tokenizer(folder: Path) -> Path:
-    """Write the model and its tokenizer: sets short to 256 tokens and long to 1024."""
+def phi3_with_tokenizer(folder: Path, **changes: Any) -> Path:
+    """Write the model and its tokenizer: sets short to 256 tokens and long to 1024; ``changes`` go into the config."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([*SPECIAL, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -26,6 +27,6 @@ def phi3_with_tokenizer(folder: Path) -> Path:
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", chat_template=CHAT_TEMPLATE
     )
-    checkpoints.phi3(folder, window=WINDOW, maximum=MAXIMUM, vocab_size=len(fast))
+    checkpoints.phi3(folder, window=WINDOW, maximum=MAXIMUM, vocab_size=len(fast), **changes)
     fast.save_pretrained(folder)
     return folder

@@ -76,10 +76,12 @@ class Server:
     Attributes:
         url: Where, without ``/v1``.
         log: The file that holds its output.
+        process: The command's own process, which has the engine's among its children.
     """
 
     url: str
     log: Path
+    process: "subprocess.Popen[bytes]"
 
     def get(self, path: str, **headers: str) -> Answer:
         return self._send(urllib.request.Request(self.url + path, headers=headers))
@@ -115,7 +117,7 @@ def running(folder: Path, *arguments: str) -> Iterator[Server]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    server = Server(f"http://127.0.0.1:{port}", log)
+    server = Server(f"http://127.0.0.1:{port}", log, process)
     try:
         _wait(process, server)
         yield server

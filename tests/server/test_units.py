@@ -138,8 +138,9 @@ def test_the_server_wraps_what_it_was_written_for() -> None:
     watch(client, state, LADDER)
     assert client.generate is not before
     wrapped = {"generate", "encode"} | {method for _, method, _ in _LATE}
-    assert {patch.target.rsplit(".", 1)[1] for patch in SERVER_PATCHES} == wrapped
-    assert len(SERVER_PATCHES) == 2 + len(_LATE)
+    records = [patch for patch in SERVER_PATCHES if patch.file == "server/engine_prompts.py"]
+    assert {patch.target.rsplit(".", 1)[1] for patch in records} == wrapped
+    assert len(records) == 2 + len(_LATE)
 
 
 def test_a_server_with_another_upstream_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,144 @@
+"""A rank that is killed ends, within seconds, in an error for whoever waits and in a server that leaves with an error."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ropeswitch.model_patches.executor_shutdown import collective_memory
+from tests.server.checkpoint import phi3_with_tokenizer
+from tests.server.conftest import MODEL
+from tests.server.running import ENGINE, Server, running
+
+# From the kill to the error, and to a server that no load balancer takes for ready.
+SECONDS = 10
+FLAGS = ["--served-model-name", MODEL, "--tensor-parallel-size", "2", "--decode-context-parallel-size", "2"]
+DECODE: dict[str, Any] = {"model": MODEL, "prompt": "a" * 100, "max_tokens": 900, "ignore_eos": True}
+PREFILL: dict[str, Any] = {"model": MODEL, "prompt": "a" * 1000, "max_tokens": 5}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return phi3_with_tokenizer(tmp_path_factory.mktemp("one-head"), num_key_value_heads=1)
+
+
+@pytest.fixture
+def server(checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
+    # Chunks so small that a prompt of 1,000 tokens takes a while.
+    with running(tmp_path, str(checkpoint), *ENGINE, *FLAGS, "--max-num-batched-tokens", "8") as started:
+        yield started
+
+
+class Asking(threading.Thread):
+    """A request in flight: its answer's status, what came of the body, and when it ended."""
+
+    def __init__(self, server: Server, body: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        self.request = urllib.request.Request(
+            f"{server.url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        self.status = 0
+        self.lines: list[str] = []
+        self.ended = 0.0
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with urllib.request.urlopen(self.request, timeout=120) as response:
+                self.status = response.status
+                for line in response:
+                    self.lines.append(line.decode().strip())
+        except urllib.error.HTTPError as error:
+            self.status = error.code
+            self.lines.append(error.read().decode())
+        self.ended = time.monotonic()
+
+
+def processes(server: Server) -> list[psutil.Process]:
+    return psutil.Process(server.process.pid).children(recursive=True)
+
+
+def kill_rank(server: Server, rank: int) -> float:
+    (worker,) = [each for each in processes(server) if f"Worker_TP{rank}_DCP{rank}" in " ".join(each.cmdline())]
+    worker.kill()
+    return time.monotonic()
+
+
+def wait_until(condition: Any, since: float, what: str) -> float:
+    """Seconds from ``since`` until the condition holds."""
+    while not condition():
+        assert time.monotonic() < since + SECONDS, f"not within {SECONDS} s: {what}"
+        time.sleep(0.05)
+    return time.monotonic() - since
+
+
+def not_ready(server: Server) -> bool:
+    try:
+        return server.get("/health").status != 200
+    except OSError:
+        return True
+
+
+def lose(server: Server, rank: int) -> float:
+    """Kill a rank; the server must say within seconds that it is not ready, and then leave nothing behind.
+
+    Returns:
+        When the rank was killed.
+    """
+    started = processes(server)
+    shared = set[Path]().union(*(collective_memory(each.pid) for each in started))
+    assert len(shared) >= 2
+    killed = kill_rank(server, rank)
+    took = wait_until(lambda: not_ready(server), killed, "a server that is not ready")
+    assert server.process.wait(30) != 0
+    gone = time.monotonic() - killed
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert not alive
+    assert not [path for path in shared if path.exists()]
+    print(f"rank {rank}: not ready {took:.1f} s, gone {gone:.1f} s after the kill")
+    return killed
+
+
+def ended(asking: Asking, killed: float) -> None:
+    asking.join(SECONDS)
+    assert 0 < asking.ended - killed < SECONDS
+    print(f"the client knew after {asking.ended - killed:.1f} s: {asking.status} {asking.lines[-3:]}")
+
+
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.full), 1])
+def test_while_it_decodes(server: Server, rank: int) -> None:
+    """The stream ends with an error event in OpenAI's shape; a request beside it gets a 5xx."""
+    stream, beside = Asking(server, DECODE | {"stream": True}), Asking(server, DECODE)
+    while len(stream.lines) <= 20:
+        time.sleep(0.05)
+    killed = lose(server, rank)
+    ended(stream, killed)
+    events = [json.loads(line.removeprefix("data: ")) for line in stream.lines if line.startswith("data: {")]
+    assert events[0]["object"] == "text_completion"
+    assert events[-1]["error"]["code"] == 500 and events[-1]["error"]["message"]
+    ended(beside, killed)
+    assert beside.status == 500 and json.loads(beside.lines[0])["error"]["message"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rank", [0, 1])
+def test_while_it_prefills(server: Server, rank: int) -> None:
+    asking = Asking(server, PREFILL)
+    time.sleep(0.3)
+    assert not asking.ended
+    killed = lose(server, rank)
+    ended(asking, killed)
+    assert asking.status == 500 and json.loads(asking.lines[0])["error"]["message"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rank", [0, 1])
+def test_while_it_is_idle(server: Server, rank: int) -> None:
+    lose(server, rank)
