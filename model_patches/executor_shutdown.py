@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 # Where Linux keeps shared memory, and how CPU workers name theirs, with their rank behind (`_CPUSHMDistributed`).
 _SHARED, _NAME = "/dev/shm/", "-cpushm_"
 
@@ -39,7 +37,9 @@ def ending_survivors(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
 def collective_memory(pid: int) -> set[Path]:
     """The shared memory through which a CPU worker talks to its group, every rank's; none for one that is gone."""
     try:
-        paths = [each.path for each in psutil.Process(pid).memory_maps()]
-    except psutil.NoSuchProcess:
+        maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
         return set()
+    # Address, rights, offset, device, inode and, for what has one, a path.
+    paths = [fields[5] for line in maps if len(fields := line.split(maxsplit=5)) == 6]
     return {Path(path) for path in paths if path.startswith(_SHARED) and _NAME in path}
