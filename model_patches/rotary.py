@@ -36,9 +36,7 @@ class LadderRotaryEmbedding(nn.Module):
         self.is_neox_style = neox
         self.register_buffer("rows", torch.empty(0, rotary_dim, dtype=torch.float32), persistent=False)
 
-    def forward(
-        self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
-    ) -> Rotated:
+    def forward(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) -> Rotated:
         """Rotate ``query`` and ``key``.
 
         Args:

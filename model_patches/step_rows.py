@@ -3,7 +3,6 @@
 The buffers are made once and keep their addresses, as captured CUDA graphs need.
 """
 
-import importlib
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from vllm.utils.torch_utils import async_tensor_h2d
 
 from ropeswitch.kernels.angles import AngleTables, Frequencies, build_tables
 from ropeswitch.kernels.fill_rows import ExactRows, ParityRows
+from ropeswitch.model_patches.kernel_check import check_rotation, check_rows, sample_positions
 from ropeswitch.model_patches.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.settings import RopeSettings, UnsupportedError
 
@@ -51,6 +51,9 @@ class StepRows:
         self.numbers = torch.arange(max_num_tokens, dtype=torch.int64, device=device)
         self.sets = settings.ladder.names
         self._filler = _filler(settings, max_model_len, max_num_tokens, device)
+        self._on_triton = device.type in TRITON_DEVICES
+        if self._on_triton and settings.angles == "exact":
+            self._check_rows(settings, max_model_len)
 
     def bind(self, model: nn.Module) -> None:
         """Give every rotary module of ``model`` these rows.
@@ -58,17 +61,17 @@ class StepRows:
         Raises:
             UnsupportedError: when the model has no rotary module, or one that the ladder did not replace.
         """
-        with_triton = self.rows.device.type in TRITON_DEVICES
-        if with_triton:
-            # Registers the op: a compiled model that comes from vLLM's cache is not traced, and imports nothing.
-            importlib.import_module("ropeswitch.kernels.apply_rows_triton")
+        checked: set[tuple[int, bool]] = set()
         bound = 0
         for name, module in model.named_modules():
             if isinstance(module, RotaryEmbeddingBase | Phi3LongRoPEScaledRotaryEmbedding):
                 raise UnsupportedError(f"model: {name} builds its own {type(module).__name__}, which no ladder reaches")
             if isinstance(module, LadderRotaryEmbedding):
                 module.rows = self.rows
-                module.with_triton = with_triton
+                module.with_triton = self._on_triton
+                if self._on_triton and (shape := (module.head_size, module.is_neox_style)) not in checked:
+                    self._check_rotation(module)
+                    checked.add(shape)
                 bound += 1
         if not bound:
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
@@ -83,9 +86,33 @@ class StepRows:
         """
         self._filler(self.rows, positions, request_sets, query_start_loc)
 
+    def _check_rows(self, settings: RopeSettings, max_model_len: int) -> None:
+        sets, device = _frequencies(settings), self.rows.device
+        for index, entry in enumerate(sets):
+            places = sample_positions(max_model_len, entry.start_tokens)[: len(self.rows)]
+            ends = torch.tensor([0, len(places)], dtype=torch.int32, device=device)
+            self.fill(torch.tensor(places, device=device), np.array([index]), ends)
+            check_rows(self.rows[: len(places)], places, index, settings.theta, sets)
+
+    def _check_rotation(self, module: LadderRotaryEmbedding) -> None:
+        # Also imports the ops: a compiled model that comes from vLLM's cache is not traced, and imports nothing.
+        count = min(len(self.rows), 4)
+        angles = torch.arange(count * module.rotary_dim // 2, device=self.rows.device).reshape(count, -1).float()
+        self.rows[:count] = torch.cat((angles.cos(), angles.sin()), dim=1)
+        before = torch.linspace(-1, 1, count * 3 * module.head_size, device=self.rows.device).reshape(count, -1)
+        query, key = before.split((2 * module.head_size, module.head_size), dim=1)
+        turned = module(self.numbers[:count], query.clone(), key.clone())
+        for source, after in zip((query, key), turned, strict=True):
+            assert after is not None
+            check_rotation(self.rows[:count], source, after, module.head_size, module.is_neox_style)
+
+
+def _frequencies(settings: RopeSettings) -> tuple[Frequencies, ...]:
+    return tuple(Frequencies(s.factors, s.scale, s.start_tokens) for s in settings.ladder.sets)
+
 
 def _filler(settings: RopeSettings, max_model_len: int, max_num_tokens: int, device: torch.device) -> _Filler:
-    sets = tuple(Frequencies(s.factors, s.scale, s.start_tokens) for s in settings.ladder.sets)
+    sets = _frequencies(settings)
     rotary_dim = settings.ladder.rotary_dim
     if settings.angles == "hf":
         return _parity(ParityRows(settings.theta, rotary_dim, sets, device))

@@ -137,7 +137,7 @@ def check_device(device_type: str) -> None:
     """Refuse a platform whose model runner is not patched.
 
     Args:
-        device_type: ``vllm.platforms.current_platform.device_type``.
+        device_type: ``vllm.platforms.current_platform.device_name``.
 
     Raises:
         UnsupportedError: for anything but CPUs and NVIDIA GPUs.

@@ -139,8 +139,8 @@ def _reason(error: Exception) -> str:
 
 
 def device_type() -> str:
-    """The kind of device that this build of vLLM runs on, ``cpu`` or ``cuda`` for instance."""
-    return str(current_platform.device_type)
+    """The kind of device that this build of vLLM runs on: ``cpu``, ``cuda``, ``rocm`` (cuda to torch), ``xpu`` and so on."""
+    return str(current_platform.device_name)
 
 
 def _override(config: Any, key: str, value: dict[str, Any]) -> None:

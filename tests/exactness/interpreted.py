@@ -1,7 +1,9 @@
-"""A pytest plugin (``-p tests.exactness.interpreted``) that runs on a CPU what vLLM keeps for GPUs; the environment says what.
+"""A pytest plugin (``-p tests.exactness.interpreted``) that runs on a CPU what vLLM keeps for GPUs.
 
-- ``VLLM_USE_V2_MODEL_RUNNER=1``: the V2 runner. It prepares its inputs with Triton kernels, which Triton's interpreter runs on
-  CPU tensors, slowly, once vLLM is told that Triton has a CPU backend.
+The environment says what:
+
+- ``VLLM_USE_V2_MODEL_RUNNER=1``: the V2 runner. It prepares its inputs with Triton kernels, which Triton's interpreter runs
+  on CPU tensors, slowly, once vLLM is told that Triton has a CPU backend.
 - ``ROPESWITCH_TEST_ASYNC=1``: asynchronous scheduling, which the CPU platform turns off ("not required on CPU").
 - ``ROPESWITCH_TEST_TRITON=1``: our own Triton kernels, interpreted too.
 """

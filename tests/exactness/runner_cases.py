@@ -82,7 +82,7 @@ def test_drafts(start: Start, tmp_path: Path) -> None:
             "num_speculative_tokens": 3,
             "prompt_lookup_min": 1,
             "prompt_lookup_max": 2,
-        },  # fmt: skip
+        },
     )
     scheduler = scheduler_of(llm)
     accepted: set[int] = set()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-# Inductor wants a real Triton; and these start engines in processes that the plugin does not reach.
-NOT_INTERPRETED = "not compiled and not several_engines and not test_ngram_drafts"
+# Inductor wants a real Triton.
+NOT_INTERPRETED = "not compiled"
 
 CORE = ["runner_cases.py", "test_modes.py"]
 ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py"]
@@ -22,6 +22,7 @@ RUNS = [
     pytest.param("0", "1", "0", CORE, "asked_for or captured or streamed or preemption", id="v1-async"),
     pytest.param("1", "1", "0", CORE, "asked_for or captured or drafts or warm_up or streamed", id="v2-async"),
     pytest.param("1", "1", "1", CORE, "asked_for", id="v2-async-triton"),
+    pytest.param("1", "1", "0", ["test_parallel.py"], "two_ranks", id="v2-async-two-ranks", marks=pytest.mark.full),
     pytest.param("0", "0", "1", CORE, "asked_for", id="v1-triton", marks=pytest.mark.full),
     pytest.param("0", "1", "0", ALL, "", id="v1-async-everything", marks=pytest.mark.full),
     pytest.param("1", "0", "0", ALL, "", id="v2-everything", marks=pytest.mark.full),
@@ -35,6 +36,7 @@ def test_cases(v2: str, asynchronous: str, triton: str, files: list[str], chosen
         "VLLM_USE_V2_MODEL_RUNNER": v2,
         "ROPESWITCH_TEST_ASYNC": asynchronous,
         "ROPESWITCH_TEST_TRITON": triton,
+        "PYTHONPATH": os.pathsep.join((str(FOLDER / "spawned"), str(FOLDER.parents[1]))),
     }
     selected = f"({chosen}) and {NOT_INTERPRETED}" if chosen else NOT_INTERPRETED
     command = [

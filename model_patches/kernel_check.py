@@ -1,0 +1,65 @@
+"""Before a GPU serves, its kernels rotate a few tokens as the reference does, or the engine does not start.
+
+A GPU, driver or Triton that gets a rotation wrong would give wrong tokens without a word; this costs milliseconds.
+"""
+
+import numpy as np
+import torch
+
+from ropeswitch.kernels.angles import Frequencies
+from ropeswitch.kernels.apply_rows import apply_rows_reference
+from ropeswitch.kernels.fill_rows import fill_rows_reference
+from ropeswitch.model_patches.settings import UnsupportedError
+
+# The kernels are good to 2e-7 of a row's scale and to float32 rounding of a value; a wrong row or pair is off by far more.
+TOLERANCE = 1e-5
+
+
+def sample_positions(num_positions: int, start_tokens: int) -> list[int]:
+    """Places at which tables change over: both ends, the tables' seams, and around a set's start tokens."""
+    wanted = {0, 1, 4095, 4096, start_tokens - 1, start_tokens, num_positions // 2, num_positions - 1}
+    return sorted(place for place in wanted if 0 <= place < num_positions)
+
+
+def check_rows(rows: torch.Tensor, places: list[int], index: int, theta: float, sets: tuple[Frequencies, ...]) -> None:
+    """Compare filled rows with the float64 reference.
+
+    Args:
+        rows: ``[tokens, rotary_dim]`` float32, as a kernel filled them for set ``index``.
+        places: The tokens' positions.
+        index: The set.
+        theta: The rotary base.
+        sets: All sets.
+
+    Raises:
+        UnsupportedError: when they differ, with the device and the error.
+    """
+    positions = np.array(places, dtype=np.int64)
+    expected = fill_rows_reference(positions, np.full(len(places), index), theta, rows.shape[1], sets)
+    _require("fill_rows", rows, rows, expected, sets[index].scale)
+
+
+def check_rotation(rows: torch.Tensor, before: torch.Tensor, after: torch.Tensor, head_size: int, neox: bool) -> None:
+    """Compare rotated queries or keys with the float64 reference.
+
+    Args:
+        rows: ``[tokens, rotary_dim]`` float32 that they were rotated with.
+        before: ``[tokens, heads * head_size]`` float32.
+        after: As ``before``, rotated by a kernel.
+        head_size: Values per head.
+        neox: How values pair up.
+
+    Raises:
+        UnsupportedError: when they differ, with the device and the error.
+    """
+    expected = apply_rows_reference(rows.cpu(), before.cpu(), head_size, neox)
+    _require("apply_rows", rows, after, expected, float(expected.abs().max()))
+
+
+def _require(op: str, rows: torch.Tensor, found: torch.Tensor, expected: torch.Tensor, scale: float) -> None:
+    error = float((found.cpu().double() - expected).abs().max()) / scale
+    if not error < TOLERANCE:
+        raise UnsupportedError(
+            f"device: {rows.device}: {op} is off by {error:.1e} of the float64 reference, allowed is {TOLERANCE:.0e}; "
+            "this GPU, driver or Triton cannot serve"
+        )
