@@ -157,7 +157,14 @@ def _check_split_sequences(vllm_config: Any) -> None:
             f"decode_context_parallel_size: {size}: the model's sliding window of {cache.sliding_window} tokens bounds its "
             "cache already, and vLLM does not split such caches over ranks; allowed is 1"
         )
-    if vllm_config.device_config.device_type == "cpu" and cache.cache_dtype not in PLAIN_CACHES:
+    if vllm_config.device_config.device_type != "cpu":
+        return
+    interleave = vllm_config.parallel_config.cp_kv_cache_interleave_size
+    if interleave < 1 or cache.block_size % interleave:
+        raise UnsupportedError(
+            f"cp_kv_cache_interleave_size: {interleave} must divide block_size, which is {cache.block_size} tokens"
+        )
+    if cache.cache_dtype not in PLAIN_CACHES:
         raise UnsupportedError(
             f"kv_cache_dtype: {cache.cache_dtype!r}: the CPU attention that splits a sequence over ranks reads plain caches "
             f"only; allowed with decode_context_parallel_size {size} are {', '.join(PLAIN_CACHES)}"

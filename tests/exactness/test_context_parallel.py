@@ -5,7 +5,9 @@ size, whose cache is so small and whose chunks are so short that every batch is 
 """
 
 import inspect
+import multiprocessing
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import torch
 from vllm import LLM
 
 from ropeswitch.model_patches.registry import in_play
-from tests.exactness import checkpoints, test_features, test_ladders, test_modes, test_prefix_cache
+from tests.exactness import checkpoints, test_features, test_ladders, test_modes, test_prefix_cache, test_speculation
 from tests.exactness.conftest import starting
 from tests.exactness.engines import greedy, prompts, run
 from tests.exactness.reference import Reference
@@ -193,3 +195,21 @@ def test_more_ranks(
     reference = Reference.load(folder)
     check_batch(llm, reference)
     check_batch(llm, reference)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("interleave", INTERLEAVES)
+def test_ngram_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interleave: int) -> None:
+    """Drafts are many new tokens over keys on both ranks; accepted ones on both sides of the limit change no token."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    folder = checkpoints.phi3(tmp_path, vocab_size=16, num_key_value_heads=1)
+    changes = SPLIT | {"cp_kv_cache_interleave_size": interleave}
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        said, accepted = pool.submit(test_speculation.speculate, folder, **changes).result()
+    reference = Reference.load(folder)
+    token_lists = prompts(test_speculation.LENGTHS, vocabulary=16)
+    for prompt, (tokens, log_probs) in zip(token_lists, said, strict=True):
+        reference.check(prompt, tokens, log_probs)
+    assert accepted == {0, 1}

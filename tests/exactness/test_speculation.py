@@ -20,11 +20,11 @@ LENGTHS = [20, 30, 40, 45, 50, 55, 60, 61, 62, 63, 64, 65, 100]
 Said = list[tuple[list[int], list[float]]]
 
 
-def speculate(folder: Path) -> tuple[Said, set[int]]:
-    """What the engine says to each prompt, and the factor sets in which it accepted a draft."""
+def speculate(folder: Path, **changes: Any) -> tuple[Said, set[int]]:
+    """What the engine says to each prompt, and the factor sets where it accepted a draft; ``changes`` go to ``engine``."""
     from ropeswitch.model_patches.request_set import assigned_set
 
-    llm = engine(folder, speculative_config=SPECULATIVE)
+    llm = engine(folder, speculative_config=SPECULATIVE, **changes)
     scheduler: Any = llm.llm_engine.engine_core.engine_core.scheduler
     accepted: set[int] = set()
     upstream = scheduler.make_spec_decoding_stats

@@ -77,7 +77,10 @@ def engine(**changes: Any) -> SimpleNamespace:
         use_v2_model_runner=False,
         scheduler_config=SimpleNamespace(async_scheduling=False),
         parallel_config=SimpleNamespace(
-            decode_context_parallel_size=1, prefill_context_parallel_size=1, enable_elastic_ep=False
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
+            enable_elastic_ep=False,
+            cp_kv_cache_interleave_size=16,
         ),
         model_config=SimpleNamespace(
             uses_mrope=False,
@@ -88,7 +91,7 @@ def engine(**changes: Any) -> SimpleNamespace:
             architectures=["Some"],
         ),
         kv_transfer_config=None,
-        cache_config=SimpleNamespace(sliding_window=None, cache_dtype="auto"),
+        cache_config=SimpleNamespace(sliding_window=None, cache_dtype="auto", block_size=16),
         device_config=SimpleNamespace(device_type="cpu"),
     )
     for path, value in changes.items():
@@ -113,6 +116,8 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
             "decode_context_parallel_size: 2: the model's sliding window of 48",
         ),
         (SPLIT | {"cache_config__cache_dtype": "fp8"}, "kv_cache_dtype: 'fp8'"),
+        (SPLIT | {"parallel_config__cp_kv_cache_interleave_size": 3}, "cp_kv_cache_interleave_size: 3 must divide"),
+        (SPLIT | {"parallel_config__cp_kv_cache_interleave_size": 0}, "cp_kv_cache_interleave_size: 0 must divide"),
         ({"parallel_config__prefill_context_parallel_size": 4}, "prefill_context_parallel_size: 4"),
         ({"parallel_config__enable_elastic_ep": True}, "enable_elastic_ep"),
         ({"model_config__uses_mrope": True}, "M-RoPE"),
