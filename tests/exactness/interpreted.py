@@ -26,6 +26,8 @@ def _install() -> None:
 
 
 def _interpret_upstream() -> None:
+    # A few of vLLM's functions are compiled even in eager mode, by Inductor, which wants a real Triton.
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
     from triton.backends import backends
     from triton.runtime.interpreter import InterpreterBuilder
 
