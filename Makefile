@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full check bench bench-gpu lock
+.PHONY: help setup serve test test-full test-gpu check bench bench-gpu lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -46,6 +46,17 @@ test: $(STAMP) ## Run the core tests
 test-full: $(STAMP) ## Run all tests, the long ones too
 	@echo "test-full: all tests"
 	@$(BIN)/python -m pytest $(ARGS)
+
+# As bench-gpu below. Each runner in a process of its own; test_compiled captures and replays CUDA graphs.
+test-gpu: ## Run the kernel and exactness tests on a CUDA GPU, on both model runners (PYTHON must have vllm for CUDA)
+	@echo "test-gpu: the kernels, then the exactness cases on the V1 and the V2 runner"
+	@$(PYTHON) -c 'import torch, sys; sys.exit(0 if torch.cuda.is_available() else "test-gpu: error: no CUDA GPU was found")'
+	@$(PYTHON) -m pytest tests/kernels $(ARGS)
+	@for v2 in 0 1; do \
+		VLLM_USE_V2_MODEL_RUNNER=$$v2 ROPESWITCH_TEST_ASYNC=1 $(PYTHON) -m pytest $(GPU_TESTS) $(ARGS) || exit 1; \
+	done
+
+GPU_TESTS := $(addprefix tests/exactness/,runner_cases.py test_modes.py test_prefix_cache.py test_ladders.py test_bfloat16.py)
 
 check: $(STAMP) ## Lint, check formatting and types; changes nothing
 	@echo "check: ruff check, ruff format --check, mypy"

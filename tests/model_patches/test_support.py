@@ -14,6 +14,7 @@ MODEL: dict[str, Any] = {"rope_theta": 10000.0, "hidden_size": 32, "num_attentio
 ARGS = {
     "speculative_config": None, "model_impl": "auto", "kv_transfer_config": None, "kv_offloading_size": None,
     "enable_dbo": False,
+    "enable_sleep_mode": False,
     "hf_overrides": {}, "scheduler_cls": None, "worker_cls": "auto", "max_model_len": None, "additional_config": {},
 }  # fmt: skip
 
@@ -56,6 +57,7 @@ def test_models(change: dict[str, Any], message: str) -> None:
         ({"model_impl": "transformers"}, "model_impl: 'transformers'"),
         ({"kv_transfer_config": {"kv_connector": "x"}}, "kv_transfer_config"),
         ({"enable_dbo": True}, "enable_dbo"),
+        ({"enable_sleep_mode": True}, "enable_sleep_mode: True"),
         ({"kv_offloading_size": 0.5}, "kv_offloading_size"),
         ({"hf_overrides": "["}, r"hf_overrides: '\[' must be a JSON object"),
         ({"speculative_config": 3}, "speculative_config: 3 must be a JSON object"),
