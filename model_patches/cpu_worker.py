@@ -3,11 +3,13 @@
 replaces: the worker, through ``parallel_config.worker_cls``.
 why: the worker builds the model runner, and every worker process must be patched before it builds a model.
 what differs: the patches are applied first; ``init_device`` finds our V1 runner under upstream's name; ``patch_report``
-    tells the server what was applied.
+    tells the server what was applied; shared memory for collectives loses its name, so that no way to end leaves it behind.
 limits: CPUs. The V2 runner, which needs a Triton that compiles for CPUs, finds our model state (``gpu_model_state.py``).
 when it can go: when the runner class is configurable.
 """
 
+import sys
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -35,6 +37,7 @@ class LadderCPUWorker(CPUWorker):
             slot_mapping_kernel.register()
         with patch.object(cpu_worker, "CPUModelRunner", LadderCPUModelRunner):
             super().init_device()
+        forget_shared_names()
 
     def patch_report(self) -> dict[str, Any]:
         """What this worker runs with; see :func:`~ropeswitch.model_patches.patch_report.report`."""
@@ -45,3 +48,16 @@ class LadderCPUWorker(CPUWorker):
             slot_mapping_kernel.TARGET: slot_mapping_kernel.registered(),
         }
         return report(self, subclassed)
+
+
+def forget_shared_names() -> None:
+    """Take the names off the shared memory through which this worker talks to the other ranks of its groups.
+
+    Upstream frees it by name when a worker ends by itself, which a server's workers rarely do. All ranks of a group have
+    mapped it when any has its communicator, so without a name it is freed with the last of them, however they end.
+    """
+    for line in Path("/proc/self/maps").read_text().splitlines() if sys.platform == "linux" else ():
+        # Address, rights, offset, device, inode and, for what has one, a path.
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5].startswith("/dev/shm/") and "-cpushm_" in fields[5]:
+            Path(fields[5]).unlink(missing_ok=True)

@@ -250,7 +250,11 @@ PATCHES = (
         target="vllm.v1.worker.cpu_worker.CPUWorker",
         kind="subclassed",
         file="model_patches/cpu_worker.py",
-        relies_on={"vllm.v1.worker.cpu_worker.CPUWorker.init_device": "825b3891768fb121"},
+        relies_on={
+            "vllm.v1.worker.cpu_worker.CPUWorker.init_device": "825b3891768fb121",
+            "vllm.distributed.device_communicators.cpu_communicator._CPUSHMDistributed.make_group_name": "fb74ec750bebfdbf",
+            "vllm.distributed.device_communicators.cpu_communicator._CPUSHMDistributed._init_cpu_shm": "49a6da3101f2cd45",
+        },
         when="CPUs",
     ),
     *(
@@ -278,7 +282,6 @@ PATCHES = (
             f"{_EXECUTOR}.shutdown": "a22498f9649fb172",
             f"{_EXECUTOR}.start_worker_monitor": "5a7b2f17d10db703",
             f"{_EXECUTOR}._ensure_worker_termination": "96ad616bcc0a8c6a",
-            "vllm.distributed.device_communicators.cpu_communicator._CPUSHMDistributed.make_group_name": "fb74ec750bebfdbf",
         },
     ),
     Patch(

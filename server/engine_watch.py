@@ -38,7 +38,7 @@ class EngineWatch:
         upstream = engine_client.shutdown
 
         def shutdown(*args: Any, **kwargs: Any) -> Any:
-            # The answer to a request may have shown that the engine is dead before this looked.
+            # A server that leaves always comes here, also because its engine is dead.
             self.died = self.died or (engine_client.errored and not self._told)
             self._told = True
             return upstream(*args, **kwargs)
@@ -48,11 +48,9 @@ class EngineWatch:
     async def _look(self, engine_client: Any, state: Any, keep_alive: bool) -> None:
         while not engine_client.errored:
             await asyncio.sleep(SECONDS)
-        if self._told:
-            return
-        self.died = True
-        # There is none yet where the engine dies first; vLLM then finds it dead when the server starts.
-        if not keep_alive and (server := getattr(state, "server", None)) is not None:
+        # There is no server yet where the engine dies first; vLLM then finds it dead when the server starts.
+        server = getattr(state, "server", None)
+        if not self._told and not keep_alive and server is not None:
             server.should_exit = True
 
 

@@ -1,0 +1,40 @@
+"""An engine that died is told from one that was told to leave, whichever is seen first."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ropeswitch.server import engine_watch
+from ropeswitch.server.engine_watch import EngineWatch
+
+
+def client() -> Any:
+    fake = SimpleNamespace(errored=False)
+    # As upstream's: an engine that is told to leave counts as one with an error from then on.
+    fake.shutdown = lambda: setattr(fake, "errored", True)
+    return fake
+
+
+@pytest.mark.parametrize("keep_alive", [False, True])
+@pytest.mark.parametrize("dies", [False, True])
+def test_who_ended_it(monkeypatch: pytest.MonkeyPatch, dies: bool, keep_alive: bool) -> None:
+    monkeypatch.setattr(engine_watch, "SECONDS", 0.001)
+    watch, engine, server = EngineWatch(), client(), SimpleNamespace(should_exit=False)
+
+    async def serve() -> None:
+        watch.start(engine, SimpleNamespace(server=server), keep_alive=keep_alive)
+        await asyncio.sleep(0.01)
+        assert not server.should_exit
+        if dies:
+            engine.errored = True
+        else:
+            engine.shutdown()
+        await asyncio.sleep(0.05)
+        assert server.should_exit == (dies and not keep_alive)
+        # A server that leaves takes its engine down, dead or not.
+        engine.shutdown()
+
+    asyncio.run(serve())
+    assert watch.died == dies
