@@ -94,7 +94,9 @@ def check_features(engine_args: Any) -> None:
         field = "kv_transfer_config" if engine_args.kv_transfer_config else "kv_offloading_size"
         raise UnsupportedError(f"{field}: {_CONNECTOR}")
     if engine_args.enable_sleep_mode:
-        raise UnsupportedError("enable_sleep_mode: True: level 2 discards the angles with the weights; allowed is False")
+        raise UnsupportedError(
+            "enable_sleep_mode: True: level 2 discards the angles with the weights; allowed is False"
+        )
     if engine_args.enable_dbo:
         raise UnsupportedError("enable_dbo: dual batch overlap is not verified with a factor ladder")
 
