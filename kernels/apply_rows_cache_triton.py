@@ -1,6 +1,7 @@
 """Op 2 and the cache write in one launch: rotate queries in place, put rotated keys and the values into the paged cache.
 
-The reference is :func:`apply_rows_cache_reference`. Saves writing the rotated keys once and reading them again.
+The reference is :func:`apply_rows_cache_reference`. Saves writing the rotated keys once and reading them again. No engine
+calls it yet: vLLM 0.32.0 writes its cache inside the attention layer, and has no seam there on CUDA.
 """
 
 import torch

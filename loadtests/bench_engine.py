@@ -67,7 +67,7 @@ def serve(pipe: Connection, folder: str, ours: bool, eager: bool) -> None:
         config = get_config(folder, trust_remote_code=False).to_dict()
         ladder = ladder_from_config(config)
         assert ladder is not None
-        configure(args, RopeSettings(ladder, 10000.0), config, device_type=current_platform.device_type)
+        configure(args, RopeSettings(ladder, 10000.0), config, device_name=current_platform.device_name)
         for field in ("hf_overrides", "max_model_len", "scheduler_cls", "worker_cls", "additional_config"):
             arguments[field] = getattr(args, field)
     llm = LLM(**arguments)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.fingerprints import VLLM_VERSION, RegistryError
-from ropeswitch.model_patches.registry import PATCHES, for_this_device, mismatches
+from ropeswitch.model_patches.records import PATCHES
+from ropeswitch.model_patches.registry import for_this_device, mismatches
 
 # Prints one symbol's source; run in a process of its own so that the other copy of vLLM can be imported.
 _PRINT_SOURCE = (

@@ -3,11 +3,16 @@
 replaces: the V1 model runner on CPUs, through the worker (``cpu_worker.py``).
 why: as ``gpu_model_runner.py`` says.
 what differs: as there. It also makes the intermediate tensors of later pipeline stages, which upstream makes in a warm-up
-    that the CPU's eager mode skips.
+    that the CPU's eager mode skips; and it puts a request's own random generator back where a chunk of its prompt drew a
+    token that no one wants, for which upstream winds back an offset that generators on CPUs do not have.
 limits: the V1 runner on CPUs.
 when it can go: when vLLM switches LongRoPE factors per request.
 """
 
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
@@ -17,9 +22,30 @@ from ropeswitch.model_patches.gpu_model_runner import LadderGPUModelRunner
 class LadderCPUModelRunner(LadderGPUModelRunner, CPUModelRunner):
     """See the module's docstring; each ``super()`` of the GPU's class reaches upstream's CPU runner first."""
 
+    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        super().__init__(vllm_config, device)
+        # States of the generators whose draw of this step will be undone, by place in the batch.
+        self._undone: dict[int, torch.Tensor] = {}
+
     def load_model(self, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights)
         if not get_pp_group().is_first_rank and self.intermediate_tensors is None:  # type: ignore[has-type]
             self.intermediate_tensors = self.model.make_empty_intermediate_tensors(
                 batch_size=self.max_num_tokens, dtype=self.model_config.dtype, device=self.device
             )
+
+    def _sample(self, *args: Any, **kwargs: Any) -> Any:
+        generators = self.input_batch.generators
+        unfinished = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0].tolist()
+        self._undone = {place: generators[place].get_state() for place in unfinished if place in generators}
+        return super()._sample(*args, **kwargs)
+
+    def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:
+        generators = self.input_batch.generators
+        # Out of upstream's sight, which would ask them for their offset.
+        drew = {place: generators.pop(place) for place in self._undone}
+        for place, generator in drew.items():
+            generator.set_state(self._undone[place])
+        kept = super()._bookkeeping_sync(*args, **kwargs)
+        generators.update(drew)
+        return kept

@@ -22,7 +22,8 @@ class Patch:
         kind: ``replaced``, ``wrapped`` or ``subclassed``.
         file: The file that does it, and says why.
         relies_on: Fingerprints of the upstream functions whose behaviour the patch counts on, by dotted path.
-        when: In which engines it is in play, one of ``registry.CONDITIONS``. Fingerprints are checked in all of them.
+        when: In which engines it is in play, one of ``records.CONDITIONS``. All engines on that kind of device check its
+            fingerprints.
     """
 
     target: str

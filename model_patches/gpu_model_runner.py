@@ -28,7 +28,10 @@ class LadderGPUModelRunner(GPUModelRunner):
         super().__init__(vllm_config, device)
         settings = settings_of(vllm_config)
         assert settings is not None
-        self.step_rows = StepRows(settings, self.max_model_len, self.max_num_tokens, device)
+        parallel = vllm_config.parallel_config
+        # A dummy run for context parallelism reads rows that lie this far behind a step's (`cp_utils.py`).
+        behind = parallel.decode_context_parallel_size * parallel.cp_kv_cache_interleave_size
+        self.step_rows = StepRows(settings, self.max_model_len, self.max_num_tokens + behind, device)
         # The factor set of every request that the scheduler has placed, by request id.
         self.rope_sets: dict[str, int] = {}
 
@@ -58,5 +61,5 @@ class LadderGPUModelRunner(GPUModelRunner):
 
     def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
         # Calls the model with whatever is in this buffer: true positions of the last step are not row numbers.
-        self.positions.copy_(self.step_rows.numbers)
+        self.positions.copy_(self.step_rows.numbers[: len(self.positions)])
         return super()._dummy_run(*args, **kwargs)

@@ -23,6 +23,9 @@ from vllm.v1.worker.gpu.states import RequestState
 from ropeswitch.model_patches.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.step_rows import StepRows
 
+# How the ids of the requests in ``vllm.v1.worker.gpu.warmup`` begin.
+WARM_UPS = ("_warmup_", "_v2_mixed_warmup_")
+
 
 class LadderModelState(DefaultModelState):
     """See the module's docstring."""
@@ -53,8 +56,8 @@ class LadderModelState(DefaultModelState):
 
 
 def _rope_set(new_req_data: NewRequestData) -> int:
-    # Upstream warms kernels up with requests that no scheduler placed and no one reads; their ids begin with "_".
-    if not hasattr(new_req_data, "rope_set") and new_req_data.req_id.startswith("_"):
+    # Upstream warms kernels up with requests that no scheduler placed and no one reads.
+    if not hasattr(new_req_data, "rope_set") and new_req_data.req_id.startswith(WARM_UPS):
         return 0
     return int(new_req_data.rope_set)
 

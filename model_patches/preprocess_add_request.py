@@ -32,9 +32,11 @@ def assigning(upstream: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Wrap ``EngineCore.preprocess_add_request``."""
 
     def preprocess_add_request(self: Any, request: Any) -> Any:
-        hasher, settings = self.request_block_hasher, settings_of(self.vllm_config)
-        if settings is not None and hasher is not None and not isinstance(hasher, AssigningHasher):
-            self.request_block_hasher = AssigningHasher(hasher, settings.ladder)
+        hasher = self.request_block_hasher
+        if hasher is not None and not isinstance(hasher, AssigningHasher):
+            settings = settings_of(self.vllm_config)
+            if settings is not None:
+                self.request_block_hasher = AssigningHasher(hasher, settings.ladder)
         return upstream(self, request)
 
     return preprocess_add_request

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ropeswitch.kernels.apply_rows import apply_rows
+from ropeswitch.model_patches.settings import UnsupportedError
 
 Rotated = tuple[torch.Tensor, torch.Tensor | None]
 
@@ -47,6 +48,15 @@ class LadderRotaryEmbedding(nn.Module):
         if self.with_triton:
             return _with_triton(query, key, self.rows, positions, self.head_size, self.is_neox_style)
         return apply_rows(self.rows.index_select(0, positions), query, key, self.head_size, self.is_neox_style)
+
+    @property
+    def cos_sin_cache(self) -> torch.Tensor:
+        """Upstream's table of angles by position, which some models read themselves; there is none here.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("model: reads cos_sin_cache by itself, where a ladder has no angles by position")
 
     def extra_repr(self) -> str:
         return f"head_size={self.head_size}, rotary_dim={self.rotary_dim}, neox={self.is_neox_style}"

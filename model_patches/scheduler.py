@@ -7,7 +7,8 @@ what differs: a request that may outgrow its set is held back while tokens of it
     known. If it did, it is preempted before the step is planned, hashed again under its new set, and, being first in the
     queue, prefilled in the same step. Draft tokens that would pass the set's end are not scheduled. The step's output says
     which set each new or resumed request is in.
-limits: one pause, as long as the pipeline is deep, at every switch under asynchronous scheduling.
+limits: one pause, as long as the pipeline is deep, at every switch under asynchronous scheduling. The switch takes more
+    steps where upstream's own rules for the waiting queue say so: priorities, throttled prefills, no free blocks.
 when it can go: when vLLM switches LongRoPE factors per request.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
@@ -80,7 +82,8 @@ class LadderScheduler(Scheduler):
             if request.num_tokens + request.num_output_placeholders <= self._end(request):
                 continue
             if request.num_in_flight_tokens:
-                request.next_decode_eligible_step = self.current_step + 2
+                # The largest: a pipeline may have it wait longer.
+                request.next_decode_eligible_step = max(request.next_decode_eligible_step, self.current_step + 2)
             else:
                 outgrown.append(request)
         # Each goes to the head of the queue: backwards, so that the first stays first.
@@ -88,6 +91,10 @@ class LadderScheduler(Scheduler):
             self.running.remove(request)
             self._preempt_request(request, time.monotonic())
             self.prev_step_scheduled_req_ids.discard(request.request_id)
+            if self._pause_state == PauseState.PAUSED_NEW:
+                # What was running when the engine was paused may finish, and only this queue is served until it is resumed.
+                self.waiting.remove_request(request)
+                self.kv_holding_waiting.prepend_request(request)
 
     def _end(self, request: Request) -> float:
         """The most tokens that the request may have in its set."""

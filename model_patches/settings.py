@@ -60,7 +60,7 @@ def settings_of(vllm_config: Any) -> RopeSettings | None:
     return None if values is None else RopeSettings.from_json(values)
 
 
-def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, Any], *, device_type: str) -> None:
+def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, Any], *, device_name: str) -> None:
     """Put a ladder on an engine that is about to be built.
 
     The Hugging Face config is told that the model has plain RoPE up to the ladder's end, so that no part of vLLM sizes,
@@ -71,14 +71,14 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
         engine_args: ``vllm.EngineArgs``, or the namespace that ``vllm serve``'s parser makes.
         settings: The ladder to serve with.
         hf_config: The model's text config as a dict, with the user's own overrides applied.
-        device_type: ``vllm.platforms.current_platform.device_type``, one of :data:`WORKERS`.
+        device_name: ``vllm.platforms.current_platform.device_name``, one of :data:`WORKERS`.
 
     Raises:
         FactorError: when ``max_model_len`` exceeds the ladder's end.
         UnsupportedError: when the user chose a scheduler or worker class of their own.
     """
     for field in ("scheduler_cls", "worker_cls"):
-        if getattr(engine_args, field) not in (None, "auto", SCHEDULER, WORKERS[device_type]):
+        if getattr(engine_args, field) not in (None, "auto", SCHEDULER, WORKERS[device_name]):
             raise UnsupportedError(
                 f"{field}: {getattr(engine_args, field)!r} cannot be combined with a factor ladder, which brings its own"
             )
@@ -91,7 +91,7 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
     engine_args.hf_overrides = overrides
     engine_args.max_model_len = checked_max_model_len(engine_args.max_model_len, settings.ladder)
     engine_args.scheduler_cls = SCHEDULER
-    engine_args.worker_cls = WORKERS[device_type]
+    engine_args.worker_cls = WORKERS[device_name]
     engine_args.additional_config = dict(engine_args.additional_config or {}) | {KEY: settings.to_json()}
 
 

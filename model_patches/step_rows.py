@@ -83,6 +83,7 @@ class StepRows:
             positions: ``[>= tokens]`` int64 true positions, on the device.
             request_sets: ``[requests]`` the factor set of each request of the step.
             query_start_loc: ``[requests + 1]`` int32 on the device: where each request's tokens begin and the last end.
+                Rows from there on keep what they hold.
         """
         self._filler(self.rows, positions, request_sets, query_start_loc)
 
@@ -99,12 +100,16 @@ class StepRows:
         count = min(len(self.rows), 4)
         angles = torch.arange(count * module.rotary_dim // 2, device=self.rows.device).reshape(count, -1).float()
         self.rows[:count] = torch.cat((angles.cos(), angles.sin()), dim=1)
-        before = torch.linspace(-1, 1, count * 3 * module.head_size, device=self.rows.device).reshape(count, -1)
-        query, key = before.split((2 * module.head_size, module.head_size), dim=1)
-        turned = module(self.numbers[:count], query.clone(), key.clone())
-        for source, after in zip((query, key), turned, strict=True):
-            assert after is not None
-            check_rotation(self.rows[:count], source, after, module.head_size, module.is_neox_style)
+        head, neox = module.head_size, module.is_neox_style
+        # Slices of one projection, as models have them.
+        query, key = (
+            torch.linspace(-1, 1, count * 3 * head, device=self.rows.device).view(count, -1).split((2 * head, head), 1)
+        )
+        eager = module(self.numbers[:count], query.clone(), key.clone())
+        compiled = torch.ops.ropeswitch.apply_rows(query, key, self.rows, self.numbers[:count], head, neox)
+        for turned in (eager, compiled):
+            check_rotation(self.rows[:count], query, turned[0], head, neox)
+            check_rotation(self.rows[:count], key, turned[1], head, neox)
 
 
 def _frequencies(settings: RopeSettings) -> tuple[Frequencies, ...]:

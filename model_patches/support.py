@@ -93,12 +93,6 @@ def check_features(engine_args: Any) -> None:
     if engine_args.kv_transfer_config or engine_args.kv_offloading_size:
         field = "kv_transfer_config" if engine_args.kv_transfer_config else "kv_offloading_size"
         raise UnsupportedError(f"{field}: {_CONNECTOR}")
-    if engine_args.enable_sleep_mode:
-        raise UnsupportedError(
-            "enable_sleep_mode: True: level 2 discards the angles with the weights; allowed is False"
-        )
-    if engine_args.enable_dbo:
-        raise UnsupportedError("enable_dbo: dual batch overlap is not verified with a factor ladder")
 
 
 def check_engine(vllm_config: Any) -> None:
@@ -122,6 +116,13 @@ def check_engine(vllm_config: Any) -> None:
         )
     if parallel.decode_context_parallel_size > 1:
         _check_split_sequences(vllm_config)
+    if parallel.use_ubatching:
+        raise UnsupportedError("enable_dbo, ubatch_size: dual batch overlap is not verified with a factor ladder")
+    for field in ("enable_sleep_mode", "enable_cumem_allocator"):
+        if getattr(vllm_config.model_config, field):
+            raise UnsupportedError(
+                f"{field}: True: sleep level 2 discards the angles with the weights; allowed is False"
+            )
     if vllm_config.model_config.using_transformers_backend():
         raise UnsupportedError(
             f"architectures: {vllm_config.model_config.architectures}: vLLM has no model of its own for it, and Hugging "
@@ -137,18 +138,18 @@ def check_engine(vllm_config: Any) -> None:
         raise UnsupportedError("model: uses M-RoPE or multi-head latent attention, which a ladder cannot rotate")
 
 
-def check_device(device_type: str) -> None:
+def check_device(device_name: str) -> None:
     """Refuse a platform whose model runner is not patched.
 
     Args:
-        device_type: ``vllm.platforms.current_platform.device_name``.
+        device_name: ``vllm.platforms.current_platform.device_name``.
 
     Raises:
         UnsupportedError: for anything but CPUs and NVIDIA GPUs.
     """
-    if device_type not in WORKERS:
+    if device_name not in WORKERS:
         raise UnsupportedError(
-            f"device: {device_type!r}: its model runner is not patched; allowed are {', '.join(WORKERS)}"
+            f"device: {device_name!r}: its model runner is not patched; allowed are {', '.join(WORKERS)}"
         )
 
 

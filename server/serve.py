@@ -65,12 +65,12 @@ def serve(argv: Sequence[str]) -> int:
             # vLLM would reserve nearly all memory, and not start where that much is not free.
             args.kv_cache_memory_bytes = BUNDLED_KV_CACHE
     try:
-        device_type = vllm_adapter.device_type()
-        check_device(device_type)
+        device_name = vllm_adapter.device_name()
+        check_device(device_name)
         check_features(args)
         hf_config = vllm_adapter.text_config(args)
         settings = _settings(args, hf_config)
-        configure(args, settings, hf_config, device_type=device_type)
+        configure(args, settings, hf_config, device_name=device_name)
     except UnsupportedError as error:
         raise UsageError(str(error)) from error
     print(_summary(args, settings.ladder), file=sys.stderr, flush=True)

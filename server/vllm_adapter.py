@@ -138,7 +138,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'no more is known'}"
 
 
-def device_type() -> str:
+def device_name() -> str:
     """The kind of device that this build of vLLM runs on: ``cpu``, ``cuda``, ``rocm`` (cuda to torch), ``xpu`` and so on."""
     return str(current_platform.device_name)
 

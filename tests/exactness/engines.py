@@ -35,7 +35,7 @@ def engine(folder: Path, ladder: FactorLadder | None = None, *, angles: str = "e
     assert ladder is not None
     theta = check_model(config, ladder)
     check_features(args)
-    configure(args, RopeSettings(ladder, theta, angles), config, device_type=current_platform.device_type)
+    configure(args, RopeSettings(ladder, theta, angles), config, device_name=current_platform.device_name)
     for field in ("hf_overrides", "max_model_len", "scheduler_cls", "worker_cls", "additional_config"):
         arguments[field] = getattr(args, field)
     return LLM(**arguments)

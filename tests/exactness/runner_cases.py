@@ -58,6 +58,17 @@ def test_a_captured_graph_would_read_the_same_buffers(start: Start, phi3: Path, 
     assert len(replayed) > 24
 
 
+def test_v1_keeps_true_positions_and_dummy_runs_read_rows(start: Start, phi3: Path, phi3_reference: Reference) -> None:
+    if V2:
+        return
+    llm = start(phi3, max_num_batched_tokens=48)
+    check_batch(llm, phi3_reference, [200], max_tokens=3)
+    runner = worker_of(llm).model_runner
+    assert int(runner.positions[0]) == 201
+    # Upstream gives the model what lies in this buffer, and there are 48 rows.
+    runner._dummy_run(48)
+
+
 def test_warm_up(start: Start, phi3: Path, phi3_reference: Reference) -> None:
     """Upstream warms the V2 runner's kernels up with requests of its own, which no scheduler placed."""
     if not V2:

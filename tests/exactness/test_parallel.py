@@ -48,7 +48,7 @@ async def replicas(folder: Path, reference: Reference) -> None:
     ladder = ladder_from_config(config)
     assert ladder is not None
     args = AsyncEngineArgs(**(ENGINE | {"model": str(folder)}), data_parallel_size=2)
-    configure(args, RopeSettings(ladder, 10000.0), config, device_type="cpu")
+    configure(args, RopeSettings(ladder, 10000.0), config, device_name="cpu")
     engine = AsyncLLM.from_engine_args(args)
     try:
 

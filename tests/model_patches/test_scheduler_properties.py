@@ -22,6 +22,7 @@ from vllm.config import VllmConfig
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -66,13 +67,12 @@ class Mode:
     asynchronous: bool = False
     stages: int = 1
     drafter: str | None = None
+    priority: bool = False
 
     @property
     def depth(self) -> int:
         """``VllmConfig.max_concurrent_batches``."""
-        if self.asynchronous:
-            return self.stages + 1
-        return self.stages
+        return self.stages + 1 if self.asynchronous else self.stages
 
 
 MODES = {
@@ -83,8 +83,11 @@ MODES = {
     "v2": Mode(v2=True),
     "v2-async": Mode(v2=True, asynchronous=True),
     "v2-async-pipeline": Mode(v2=True, asynchronous=True, stages=2),
+    "v1-async-ngram": Mode(asynchronous=True, drafter="ngram_gpu"),
     "v2-async-ngram": Mode(v2=True, asynchronous=True, drafter="ngram_gpu"),
     "v2-async-pipeline-ngram": Mode(v2=True, asynchronous=True, stages=2, drafter="ngram_gpu"),
+    "v2-async-three-stages-ngram": Mode(v2=True, asynchronous=True, stages=3, drafter="ngram_gpu"),
+    "v2-async-priority": Mode(v2=True, asynchronous=True, priority=True),
 }
 
 
@@ -103,9 +106,9 @@ def engine_config(folder: Path, mode: Mode) -> VllmConfig:
     drafter = {"method": mode.drafter, "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
     args = EngineArgs(
         model=str(folder), skip_tokenizer_init=True, max_num_seqs=4, max_num_batched_tokens=12, enforce_eager=True,
-        speculative_config=drafter if mode.drafter else None,
+        speculative_config=drafter if mode.drafter else None, scheduling_policy="priority" if mode.priority else "fcfs",
     )  # fmt: skip
-    configure(args, RopeSettings(LADDER, 10000.0), {"rope_theta": 10000.0}, device_type="cpu")
+    configure(args, RopeSettings(LADDER, 10000.0), {"rope_theta": 10000.0}, device_name="cpu")
     config = args.create_engine_config()
     # The CPU platform turns asynchronous scheduling off and has no devices for stages; the scheduler does not care.
     config.scheduler_config.async_scheduling = mode.asynchronous
@@ -156,28 +159,47 @@ class Engine:
         self.sequences: dict[str, Sequence] = {}
         self.flights: deque[tuple[LadderSchedulerOutput, ModelRunnerOutput]] = deque()
         self.said: dict[str, list[int]] = {}
+        # The step in which each request last sampled a token.
+        self.decoded: dict[str, int] = {}
 
     def add(self, name: str, prompt: list[int], count: int, forced: str | None, salt: str | None) -> None:
         extra = None if forced is None else {"rope_factor_set": forced}
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, extra_args=extra)
         self.said[name] = []
-        request = Request(name, list(prompt), params, None, cache_salt=salt, block_hasher=self.hasher)
+        request = Request(
+            name, list(prompt), params, None, cache_salt=salt, priority=len(prompt) % 3, block_hasher=self.hasher
+        )
         self.scheduler.add_request(request)
 
-    def step(self) -> None:
-        """As ``vllm.v1.engine.core.EngineCore.step_with_batch_queue``: plan while there is room, then take a result."""
-        output = self.scheduler.schedule()
-        assert isinstance(output, LadderSchedulerOutput)
-        assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
-        if output.num_scheduled_tokens:
+    def step(self, throttle_prefills: bool = False) -> None:
+        """As ``vllm.v1.engine.core.EngineCore.step_with_batch_queue``: plan while the queue has room, then take a result."""
+        if self.scheduler.has_requests():
+            output = self.scheduler.schedule(throttle_prefills)
+            assert isinstance(output, LadderSchedulerOutput)
+            assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
+            self.check_cadence(output)
             self.flights.append((output, self.forward(output)))
-        if self.flights and (len(self.flights) == self.mode.depth or not output.num_scheduled_tokens):
-            planned, result = self.flights.popleft()
-            for outputs in self.scheduler.update_from_output(planned, result).values():
-                for one in outputs.outputs:
-                    self.said[one.request_id] += one.new_token_ids
-            if self.mode.drafter == "ngram":
-                self.draft(planned)
+            if len(self.flights) < self.mode.depth and (output.num_scheduled_tokens or self.scheduler.has_requests()):
+                return
+        elif not self.flights:
+            return
+        planned, result = self.flights.popleft()
+        for outputs in self.scheduler.update_from_output(planned, result).values():
+            for one in outputs.outputs:
+                self.said[one.request_id] += one.new_token_ids
+        if self.mode.drafter == "ngram":
+            self.draft(planned)
+
+    def check_cadence(self, output: LadderSchedulerOutput) -> None:
+        """On V2, a stage learns a sampled token as many steps later as there are stages: no sooner may it decode again."""
+        now = self.scheduler.current_step
+        for name in output.num_scheduled_tokens:
+            if self.mode.v2 and self.mode.asynchronous and name not in output.rope_sets and name in self.decoded:
+                assert now - self.decoded[name] >= self.mode.stages
+            if self.scheduler.requests[name].is_prefill_chunk:
+                self.decoded.pop(name, None)
+            else:
+                self.decoded[name] = now
 
     def forward(self, output: LadderSchedulerOutput) -> ModelRunnerOutput:
         for name in output.finished_req_ids:
@@ -269,10 +291,15 @@ REQUESTS = st.lists(
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=list(MODES))
-@given(requests=REQUESTS, blocks=st.integers(17, 40), reset=st.sampled_from([None, None, *range(1, 30)]))
+@given(
+    requests=REQUESTS,
+    blocks=st.integers(17, 40),
+    reset=st.sampled_from([None, None, *range(1, 30)]),
+    throttled=st.sampled_from([set(), set(range(0, 60, 2)), set(range(60))]),
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_token_in_its_set(
-    configs: Configs, mode: Mode, requests: list[Any], blocks: int, reset: int | None
+    configs: Configs, mode: Mode, requests: list[Any], blocks: int, reset: int | None, throttled: set[int]
 ) -> None:
     """Random arrivals, lengths, crossings, rejections, preemptions, aborts and cache resets, in every mode."""
     engine = Engine(configs(mode), mode, blocks)
@@ -288,17 +315,54 @@ def test_every_token_in_its_set(
                 aborted.add(name)
         if reset == now:
             engine.scheduler.reset_prefix_cache(reset_running_requests=True)
-        engine.step()
+        engine.step(throttle_prefills=now in throttled)
         if now > 30 and not engine.scheduler.requests and not engine.flights:
             break
     else:
         raise AssertionError("some request starved")
-    engine.step()
     for number, (length, count, text, forced, *_) in enumerate(requests):
         want, said = expected(texts[text][:length], count, forced), engine.said[str(number)]
         assert said == want[: len(said)]
         assert len(said) == count or str(number) in aborted
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+
+
+@pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
+def test_what_runs_when_the_engine_is_paused_finishes(configs: Configs, mode: Mode) -> None:
+    """Across two switches; what waits stays where it is."""
+    engine = Engine(configs(mode), mode, blocks=40)
+    engine.add("runs", [1] * 8, 20, None, None)
+    for _ in range(3):
+        engine.step()
+    engine.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+    engine.add("waits", [2] * 8, 3, None, None)
+    for _ in range(60):
+        engine.step()
+    assert engine.said == {"runs": expected([1] * 8, 20, None), "waits": []}
+    engine.scheduler.set_pause_state(PauseState.UNPAUSED)
+    for _ in range(20):
+        engine.step()
+    assert engine.said["waits"] == expected([2] * 8, 3, None)
+
+
+@pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
+def test_requests_that_switch_together_keep_their_order(configs: Configs, mode: Mode) -> None:
+    engine = Engine(configs(mode), mode, blocks=40)
+    names = ["first", "second", "third"]
+    for number, name in enumerate(names):
+        engine.add(name, [1 + number] * 3, 12, None, None)
+    orders = []
+    upstream = engine.forward
+
+    def forward(output: LadderSchedulerOutput) -> ModelRunnerOutput:
+        if len(output.rope_sets) > 1:
+            orders.append(list(output.num_scheduled_tokens))
+        return upstream(output)
+
+    engine.forward = forward  # type: ignore[method-assign]
+    for _ in range(60):
+        engine.step()
+    assert len(orders) > 1 and all(order == [name for name in names if name in order] for order in orders), orders
 
 
 SESSION_MODES = [name for name, mode in MODES.items() if mode.drafter is None and mode.stages == 1]

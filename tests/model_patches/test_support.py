@@ -13,8 +13,6 @@ LADDER = FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0
 MODEL: dict[str, Any] = {"rope_theta": 10000.0, "hidden_size": 32, "num_attention_heads": 2}
 ARGS = {
     "speculative_config": None, "model_impl": "auto", "kv_transfer_config": None, "kv_offloading_size": None,
-    "enable_dbo": False,
-    "enable_sleep_mode": False,
     "hf_overrides": {}, "scheduler_cls": None, "worker_cls": "auto", "max_model_len": None, "additional_config": {},
 }  # fmt: skip
 
@@ -56,8 +54,6 @@ def test_models(change: dict[str, Any], message: str) -> None:
         ({"speculative_config": {"method": "eagle", "model": "x"}}, "speculative_config.method: 'eagle'"),
         ({"model_impl": "transformers"}, "model_impl: 'transformers'"),
         ({"kv_transfer_config": {"kv_connector": "x"}}, "kv_transfer_config"),
-        ({"enable_dbo": True}, "enable_dbo"),
-        ({"enable_sleep_mode": True}, "enable_sleep_mode: True"),
         ({"kv_offloading_size": 0.5}, "kv_offloading_size"),
         ({"hf_overrides": "["}, r"hf_overrides: '\[' must be a JSON object"),
         ({"speculative_config": 3}, "speculative_config: 3 must be a JSON object"),
@@ -82,10 +78,13 @@ def engine(**changes: Any) -> SimpleNamespace:
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
             enable_elastic_ep=False,
+            use_ubatching=False,
             cp_kv_cache_interleave_size=16,
         ),
         model_config=SimpleNamespace(
             uses_mrope=False,
+            enable_sleep_mode=False,
+            enable_cumem_allocator=False,
             use_mla=False,
             is_multimodal_model=False,
             is_encoder_decoder=False,
@@ -122,6 +121,9 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
         (SPLIT | {"parallel_config__cp_kv_cache_interleave_size": 0}, "cp_kv_cache_interleave_size: 0 must divide"),
         ({"parallel_config__prefill_context_parallel_size": 4}, "prefill_context_parallel_size: 4"),
         ({"parallel_config__enable_elastic_ep": True}, "enable_elastic_ep"),
+        ({"parallel_config__use_ubatching": True}, "enable_dbo, ubatch_size: dual batch overlap"),
+        ({"model_config__enable_sleep_mode": True}, "enable_sleep_mode: True"),
+        ({"model_config__enable_cumem_allocator": True}, "enable_cumem_allocator: True"),
         ({"model_config__uses_mrope": True}, "M-RoPE"),
         ({"model_config__use_mla": True}, "latent attention"),
         ({"model_config__is_multimodal_model": True}, "several modalities"),
@@ -145,7 +147,7 @@ def test_devices() -> None:
 
 def test_configure_keeps_what_the_user_set() -> None:
     args = SimpleNamespace(**(ARGS | {"hf_overrides": {"a": 1}, "additional_config": {"b": 2}, "max_model_len": 32}))
-    configure(args, RopeSettings(LADDER, 1e4), MODEL | {"partial_rotary_factor": 0.5}, device_type="cpu")
+    configure(args, RopeSettings(LADDER, 1e4), MODEL | {"partial_rotary_factor": 0.5}, device_name="cpu")
     plain = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     assert args.hf_overrides == {"a": 1, "rope_parameters": plain, "max_position_embeddings": 64}
     assert args.additional_config["b"] == 2 and args.max_model_len == 32
@@ -153,5 +155,5 @@ def test_configure_keeps_what_the_user_set() -> None:
     for field in ("scheduler_cls", "worker_cls"):
         with pytest.raises(UnsupportedError, match=f"{field}: 'mine.Own'"):
             configure(
-                SimpleNamespace(**(ARGS | {field: "mine.Own"})), RopeSettings(LADDER, 1e4), MODEL, device_type="cpu"
+                SimpleNamespace(**(ARGS | {field: "mine.Own"})), RopeSettings(LADDER, 1e4), MODEL, device_name="cpu"
             )
