@@ -1,0 +1,258 @@
+"""The real scheduler, driven as vLLM's engine core does, over a model that is a hash function.
+
+The fake model's next token depends on the whole prefix and on the factor set that rotated it, and its keys are written into
+a shadow of the paged cache. So a request in the wrong set, a key of another set or another prefix found in its blocks, and a
+token lost, repeated or out of order all show.
+"""
+
+import zlib
+from collections import deque
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import torch
+from vllm import EngineArgs, SamplingParams
+from vllm.config import VllmConfig
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.preprocess_add_request import AssigningHasher
+from ropeswitch.model_patches.scheduler import LadderScheduler, LadderSchedulerOutput, make_scheduler
+from ropeswitch.model_patches.settings import RopeSettings, configure
+
+BLOCK, VOCABULARY, DRAFTS = 4, 5, 3
+LADDER = FactorLadder.checked(
+    [{"name": f"to{n}", "max_length": n, "factors": [1.0 + n] * 16} for n in (10, 21, 33, 64)]
+)
+
+
+@lru_cache(maxsize=200_000)
+def key(tokens: tuple[int, ...], index: int) -> int:
+    """What the fake model stores for the last token of a prefix rotated in one set."""
+    return zlib.crc32(bytes((*tokens, 255, index)))
+
+
+def next_token(tokens: list[int], index: int) -> int:
+    return key(tuple(tokens), index) % VOCABULARY
+
+
+def expected(prompt: list[int], count: int, forced: str | None) -> list[int]:
+    """The continuation that recomputing the whole sequence at every step gives."""
+    tokens = list(prompt)
+    for _ in range(count):
+        index = LADDER.index_for(len(tokens)) if forced is None else LADDER.index_of(forced)
+        tokens.append(next_token(tokens, index))
+    return tokens[len(prompt) :]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to run the engine: which runner's protocol, which scheduler, how many steps may be in flight."""
+
+    v2: bool = False
+    asynchronous: bool = False
+    stages: int = 1
+    drafter: str | None = None
+    priority: bool = False
+
+    @property
+    def depth(self) -> int:
+        """``VllmConfig.max_concurrent_batches``."""
+        return self.stages + 1 if self.asynchronous else self.stages
+
+
+MODES = {
+    "v1": Mode(),
+    "v1-pipeline": Mode(stages=2),
+    "v1-ngram": Mode(drafter="ngram"),
+    "v1-async": Mode(asynchronous=True),
+    "v2": Mode(v2=True),
+    "v2-async": Mode(v2=True, asynchronous=True),
+    "v2-async-pipeline": Mode(v2=True, asynchronous=True, stages=2),
+    "v1-async-ngram": Mode(asynchronous=True, drafter="ngram_gpu"),
+    "v2-async-ngram": Mode(v2=True, asynchronous=True, drafter="ngram_gpu"),
+    "v2-async-pipeline-ngram": Mode(v2=True, asynchronous=True, stages=2, drafter="ngram_gpu"),
+    "v2-async-three-stages-ngram": Mode(v2=True, asynchronous=True, stages=3, drafter="ngram_gpu"),
+    "v2-async-priority": Mode(v2=True, asynchronous=True, priority=True),
+}
+
+
+def engine_config(folder: Path, mode: Mode) -> VllmConfig:
+    drafter = {"method": mode.drafter, "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
+    args = EngineArgs(
+        model=str(folder), skip_tokenizer_init=True, max_num_seqs=4, max_num_batched_tokens=12, enforce_eager=True,
+        speculative_config=drafter if mode.drafter else None, scheduling_policy="priority" if mode.priority else "fcfs",
+    )  # fmt: skip
+    configure(args, RopeSettings(LADDER, 10000.0), {"rope_theta": 10000.0}, device_name="cpu")
+    config = args.create_engine_config()
+    # The CPU platform turns asynchronous scheduling off and has no devices for stages; the scheduler does not care.
+    config.scheduler_config.async_scheduling = mode.asynchronous
+    config.parallel_config.pipeline_parallel_size = mode.stages
+    return config
+
+
+@dataclass
+class Sequence:
+    """What a worker knows of a request: it is ahead of the scheduler by the steps in flight.
+
+    Attributes:
+        index: The factor set.
+        tokens: Prompt and all that was sampled.
+        computed: Tokens whose keys are in the cache, rejected drafts not counted.
+        drafts: What the worker's own drafter proposes next; zeros at first, as on upstream's V2 runner.
+    """
+
+    index: int
+    tokens: list[int]
+    computed: int
+    drafts: list[int] = field(default_factory=lambda: [0] * DRAFTS)
+
+
+class Engine:
+    """The scheduler, the shadow cache and the requests of one example."""
+
+    def __init__(self, config: VllmConfig, mode: Mode, blocks: int) -> None:
+        config.cache_config.num_gpu_blocks = blocks
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(mode.v2)))
+            scheduler = make_scheduler(
+                config,
+                kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+                structured_output_manager=StructuredOutputManager(config),
+                block_size=BLOCK,
+                hash_block_size=BLOCK,
+            )
+            assert config.max_concurrent_batches == mode.depth
+        assert isinstance(scheduler, LadderScheduler)
+        assert isinstance(scheduler, AsyncScheduler) == mode.asynchronous
+        assert scheduler.use_v2_model_runner == mode.v2
+        self.scheduler, self.mode = scheduler, mode
+        self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), LADDER)
+        self.slots: dict[tuple[int, int], int] = {}
+        self.sequences: dict[str, Sequence] = {}
+        self.flights: deque[tuple[LadderSchedulerOutput, ModelRunnerOutput]] = deque()
+        self.said: dict[str, list[int]] = {}
+        # The step in which each request last sampled a token.
+        self.decoded: dict[str, int] = {}
+
+    def add(self, name: str, prompt: list[int], count: int, forced: str | None, salt: str | None) -> None:
+        extra = None if forced is None else {"rope_factor_set": forced}
+        params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, extra_args=extra)
+        self.said[name] = []
+        request = Request(
+            name, list(prompt), params, None, cache_salt=salt, priority=len(prompt) % 3, block_hasher=self.hasher
+        )
+        self.scheduler.add_request(request)
+
+    def step(self, throttle_prefills: bool = False) -> None:
+        """As ``vllm.v1.engine.core.EngineCore.step_with_batch_queue``: plan while the queue has room, then take a result."""
+        if self.scheduler.has_requests():
+            output = self.scheduler.schedule(throttle_prefills)
+            assert isinstance(output, LadderSchedulerOutput)
+            assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
+            self.check_cadence(output)
+            self.flights.append((output, self.forward(output)))
+            if len(self.flights) < self.mode.depth and (output.num_scheduled_tokens or self.scheduler.has_requests()):
+                return
+        elif not self.flights:
+            return
+        planned, result = self.flights.popleft()
+        for outputs in self.scheduler.update_from_output(planned, result).values():
+            for one in outputs.outputs:
+                self.said[one.request_id] += one.new_token_ids
+        if self.mode.drafter == "ngram":
+            self.draft(planned)
+
+    def check_cadence(self, output: LadderSchedulerOutput) -> None:
+        """On V2, a stage learns a sampled token as many steps later as there are stages: no sooner may it decode again."""
+        now = self.scheduler.current_step
+        for name in output.num_scheduled_tokens:
+            if self.mode.v2 and self.mode.asynchronous and name not in output.rope_sets and name in self.decoded:
+                assert now - self.decoded[name] >= self.mode.stages
+            if self.scheduler.requests[name].is_prefill_chunk:
+                self.decoded.pop(name, None)
+            else:
+                self.decoded[name] = now
+
+    def forward(self, output: LadderSchedulerOutput) -> ModelRunnerOutput:
+        for name in output.finished_req_ids:
+            self.sequences.pop(name, None)
+        starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        starts |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        # What a worker is told of requests that it does not know, or must forget: here the two runners' protocols differ.
+        if self.mode.v2:
+            tokens = {new.req_id: new.prefill_token_ids for new in output.scheduled_new_reqs}
+            assert {new.req_id: new.rope_set for new in output.scheduled_new_reqs} == output.rope_sets
+        else:
+            tokens = {new.req_id: new.prompt_token_ids for new in output.scheduled_new_reqs}
+            tokens |= {name: cached.all_token_ids[name] for name in cached.resumed_req_ids}
+        for name, index in output.rope_sets.items():
+            self.sequences[name] = Sequence(index, list(tokens[name]), starts[name])
+        names, sampled = list(output.num_scheduled_tokens), []
+        for name in names:
+            drafts = output.scheduled_spec_decode_tokens.get(name, [])
+            sampled.append(self.compute(name, output.num_scheduled_tokens[name], drafts))
+        return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
+
+    def compute(self, name: str, count: int, drafts: list[int]) -> list[int]:
+        """Write the scheduled tokens' keys, check all earlier ones, and sample where the request is up to date."""
+        request, sequence = self.scheduler.requests[name], self.sequences[name]
+        start, known, index = sequence.computed, len(sequence.tokens), sequence.index
+        if self.mode.drafter == "ngram_gpu":
+            # The scheduler knows how many drafts there are, the worker knows which. A freshly placed request may be
+            # padded with drafts that no one made; the worker takes zeros for them, and one may be accepted.
+            drafts = sequence.drafts[: len(drafts)]
+        real = [draft for draft in drafts if draft >= 0]
+        forced = (request.sampling_params.extra_args or {}).get("rope_factor_set")
+        right = LADDER.index_for(known + len(real)) if forced is None else LADDER.index_of(forced)
+        assert index == right, f"{name} of {known} tokens is in set {index}"
+        tokens = sequence.tokens + [draft if draft >= 0 else 0 for draft in drafts]
+        (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)
+        for place in range(start + count):
+            slot, stored = (blocks[place // BLOCK], place % BLOCK), key(tuple(tokens[: place + 1]), index)
+            if place >= start:
+                self.slots[slot] = stored
+            else:
+                assert self.slots[slot] == stored, f"{name}: the key at {place} is not its own"
+        sequence.computed = start + count
+        if start + count < known:
+            return []
+        assert start + count == known + len(drafts)
+        result = [next_token(tokens[:known], index)]
+        for draft in real:
+            if draft != result[-1]:
+                break
+            result.append(next_token(tokens[: known + len(result)], index))
+        sequence.computed = known + len(result) - 1
+        sequence.tokens = tokens[:known] + result
+        sequence.drafts = self.proposal(sequence)
+        return result
+
+    def proposal(self, sequence: Sequence) -> list[int]:
+        """What the request will say, or, at odd lengths, something else at the second place."""
+        tokens = list(sequence.tokens)
+        for _ in range(DRAFTS):
+            tokens.append(next_token(tokens, sequence.index))
+        if len(sequence.tokens) % 2:
+            tokens[len(sequence.tokens) + 1] = 1
+        return tokens[len(sequence.tokens) :]
+
+    def draft(self, planned: LadderSchedulerOutput) -> None:
+        names = [
+            name
+            for name in planned.num_scheduled_tokens
+            if name in self.scheduler.requests and self.scheduler.requests[name].status == RequestStatus.RUNNING
+        ]
+        drafts = [list(self.sequences[name].drafts) for name in names]
+        self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
