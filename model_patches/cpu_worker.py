@@ -20,6 +20,7 @@ from ropeswitch.model_patches import cpu_dcp_attention, slot_mapping_kernel
 from ropeswitch.model_patches.cpu_model_runner import LadderCPUModelRunner
 from ropeswitch.model_patches.patch_report import report
 from ropeswitch.model_patches.registry import apply_all
+from ropeswitch.model_patches.step_times import time_step
 from ropeswitch.model_patches.support import check_engine
 
 
@@ -38,6 +39,10 @@ class LadderCPUWorker(CPUWorker):
         with patch.object(cpu_worker, "CPUModelRunner", LadderCPUModelRunner):
             super().init_device()
         forget_shared_names()
+
+    def time_step(self, tokens: int) -> float:
+        """Seconds of a warm-up step; see :func:`~ropeswitch.model_patches.step_times.time_step`."""
+        return time_step(self, tokens)
 
     def patch_report(self) -> dict[str, Any]:
         """What this worker runs with; see :func:`~ropeswitch.model_patches.patch_report.report`."""

@@ -15,6 +15,7 @@ from vllm.v1.worker.gpu_worker import Worker
 from ropeswitch.model_patches.gpu_model_runner import LadderGPUModelRunner
 from ropeswitch.model_patches.patch_report import report
 from ropeswitch.model_patches.registry import apply_all
+from ropeswitch.model_patches.step_times import time_step
 from ropeswitch.model_patches.support import check_engine
 
 
@@ -33,6 +34,10 @@ class LadderGPUWorker(Worker):
         if self.use_v2_model_runner:
             return super()._make_model_runner()
         return LadderGPUModelRunner(self.vllm_config, self.device)
+
+    def time_step(self, tokens: int) -> float:
+        """Seconds of a warm-up step; see :func:`~ropeswitch.model_patches.step_times.time_step`."""
+        return time_step(self, tokens)
 
     def patch_report(self) -> dict[str, Any]:
         """What this worker runs with; see :func:`~ropeswitch.model_patches.patch_report.report`."""

@@ -106,11 +106,13 @@ def _replacements() -> dict[str, Callable[[Any], Any]]:
     from ropeswitch.model_patches.gpu_model_state import laddered
     from ropeswitch.model_patches.preprocess_add_request import assigning
     from ropeswitch.model_patches.rope_dict import LadderRopeDict
+    from ropeswitch.model_patches.step_times import telling_scheduler
 
     return {
         "vllm.model_executor.layers.rotary_embedding._ROPE_DICT": lambda upstream: LadderRopeDict(upstream),
         "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys": salted,
         "vllm.v1.engine.core.EngineCore.preprocess_add_request": assigning,
+        "vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size": telling_scheduler,
         f"{STATES}.resolve_model_state_cls": laddered,
         f"{EXECUTOR}.shutdown": ending_survivors,
         f"{LORA_OPS}.bgmv_expand": skipping_base_rows,

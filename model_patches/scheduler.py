@@ -21,10 +21,14 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
 from ropeswitch.model_patches.registry import apply_all
 from ropeswitch.model_patches.request_set import assign, assigned_set, forced_set, wanted_set
+from ropeswitch.model_patches.scheduling.length_aware import LengthAware
 from ropeswitch.model_patches.settings import settings_of
 from ropeswitch.model_patches.support import check_engine
 
@@ -57,14 +61,21 @@ class LadderScheduler(Scheduler):
         settings = settings_of(vllm_config)
         assert settings is not None
         self.ladder = settings.ladder
+        self.clock = time.monotonic
+        self.length_aware: LengthAware | None = None
+        if settings.length_aware:
+            self.length_aware = LengthAware(self, settings)
 
     def add_request(self, request: Request) -> None:
         if not hasattr(request, "rope_set"):
             assign(request, wanted_set(request, self.ladder))
+        request.queued_at = self.clock()
         super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         self._switch_outgrown()
+        if self.length_aware is not None:
+            self.length_aware.before_step()
         output = super().schedule(throttle_prefills)
         placed = [new.req_id for new in output.scheduled_new_reqs]
         placed += output.scheduled_cached_reqs.resumed_req_ids
@@ -72,7 +83,28 @@ class LadderScheduler(Scheduler):
         for new in output.scheduled_new_reqs:
             # All that the V2 runner hands on to its model state (gpu_model_state.py).
             new.rope_set = sets[new.req_id]
-        return LadderSchedulerOutput(**vars(output), rope_sets=sets)
+        laddered = LadderSchedulerOutput(**vars(output), rope_sets=sets)
+        if self.length_aware is not None:
+            self.length_aware.after_planning(laddered)
+        return laddered
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        if self.length_aware is not None:
+            self.length_aware.after_step(scheduler_output)
+        return super().update_from_output(scheduler_output, model_runner_output)
+
+    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+        if self.length_aware is not None and self.length_aware.hold(request):
+            return False
+        return super()._handle_blocked_waiting_request(request)
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
+        stats = super().make_stats(*args, **kwargs)
+        if stats is None or self.length_aware is None:
+            return stats
+        return self.length_aware.without_background(stats)
 
     def _switch_outgrown(self) -> None:
         """Preempt the running requests that outgrew their sets, so that this step prefills them under the next ones."""
@@ -106,6 +138,8 @@ class LadderScheduler(Scheduler):
         """Put a request that holds no keys into the set of its present length."""
         if request.num_tokens > self._end(request):
             assign(request, wanted_set(request, self.ladder))
+        if self.length_aware is not None:
+            self.length_aware.queue.reorder(request)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super()._preempt_request(request, *args, **kwargs)

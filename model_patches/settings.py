@@ -35,18 +35,29 @@ class RopeSettings:
         ladder: The factor sets.
         theta: The model's rotary base.
         angles: ``exact``, or ``hf`` for Hugging Face's float32 angles.
+        length_aware: Whether steps are planned by ``length_aware.py`` rather than by upstream's order and chunks.
+        step_latency_target: Seconds that such a step should take, or None for what suits the hardware.
     """
 
     ladder: FactorLadder
     theta: float
     angles: str = "exact"
+    length_aware: bool = True
+    step_latency_target: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"sets": self.ladder.to_json(), "theta": self.theta, "angles": self.angles}
+        return {
+            "sets": self.ladder.to_json(),
+            "theta": self.theta,
+            "angles": self.angles,
+            "length_aware": self.length_aware,
+            "step_latency_target": self.step_latency_target,
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RopeSettings":
-        return cls(FactorLadder.checked(values["sets"]), values["theta"], values["angles"])
+        others = {key: value for key, value in values.items() if key != "sets"}
+        return cls(FactorLadder.checked(values["sets"]), **others)
 
 
 def settings_of(vllm_config: Any) -> RopeSettings | None:

@@ -26,6 +26,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.preprocess_add_request import AssigningHasher
 from ropeswitch.model_patches.scheduler import LadderScheduler, LadderSchedulerOutput, make_scheduler
+from ropeswitch.model_patches.scheduling import length_aware, step_plan
 from ropeswitch.model_patches.settings import RopeSettings, configure
 
 BLOCK, VOCABULARY, DRAFTS = 4, 5, 3
@@ -38,6 +39,11 @@ LADDER = FactorLadder.checked(
 def key(tokens: tuple[int, ...], index: int) -> int:
     """What the fake model stores for the last token of a prefix rotated in one set."""
     return zlib.crc32(bytes((*tokens, 255, index)))
+
+
+def seconds(tokens: int, context: int) -> float:
+    """How long a step takes by the fake engine's clock."""
+    return 0.001 * (1 + 0.2 * tokens + 0.02 * tokens * context)
 
 
 def next_token(tokens: list[int], index: int) -> int:
@@ -62,6 +68,7 @@ class Mode:
     stages: int = 1
     drafter: str | None = None
     priority: bool = False
+    length_aware: bool = True
 
     @property
     def depth(self) -> int:
@@ -82,6 +89,9 @@ MODES = {
     "v2-async-pipeline-ngram": Mode(v2=True, asynchronous=True, stages=2, drafter="ngram_gpu"),
     "v2-async-three-stages-ngram": Mode(v2=True, asynchronous=True, stages=3, drafter="ngram_gpu"),
     "v2-async-priority": Mode(v2=True, asynchronous=True, priority=True),
+    "v1-upstream-order": Mode(length_aware=False),
+    "v2-async-pipeline-upstream-order": Mode(v2=True, asynchronous=True, stages=2, length_aware=False),
+    "v2-async-ngram-upstream-order": Mode(v2=True, asynchronous=True, drafter="ngram_gpu", length_aware=False),
 }
 
 
@@ -91,7 +101,9 @@ def engine_config(folder: Path, mode: Mode) -> VllmConfig:
         model=str(folder), skip_tokenizer_init=True, max_num_seqs=4, max_num_batched_tokens=12, enforce_eager=True,
         speculative_config=drafter if mode.drafter else None, scheduling_policy="priority" if mode.priority else "fcfs",
     )  # fmt: skip
-    configure(args, RopeSettings(LADDER, 10000.0), {"rope_theta": 10000.0}, device_name="cpu")
+    configure(
+        args, RopeSettings(LADDER, 10000.0, length_aware=mode.length_aware), {"rope_theta": 10000.0}, device_name="cpu"
+    )
     config = args.create_engine_config()
     # The CPU platform turns asynchronous scheduling off and has no devices for stages; the scheduler does not care.
     config.scheduler_config.async_scheduling = mode.asynchronous
@@ -135,7 +147,13 @@ class Engine:
         assert isinstance(scheduler, LadderScheduler)
         assert isinstance(scheduler, AsyncScheduler) == mode.asynchronous
         assert scheduler.use_v2_model_runner == mode.v2
-        self.scheduler, self.mode = scheduler, mode
+        self.scheduler, self.mode, self.now = scheduler, mode, 0.0
+        scheduler.clock = lambda: self.now
+        if scheduler.length_aware is not None:
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(step_plan, "LEAST_CHUNK", 2)
+                patched.setattr(length_aware, "LEAST_TARGET", 0.0)
+                scheduler.length_aware.calibrate([(count, seconds(count, 0)) for count in (1, 12)])
         self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), LADDER)
         self.slots: dict[tuple[int, int], int] = {}
@@ -162,6 +180,8 @@ class Engine:
             assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
             self.check_cadence(output)
             self.flights.append((output, self.forward(output)))
+            computed = {name: self.sequences[name].computed for name in output.num_scheduled_tokens}
+            self.now += seconds(output.total_num_scheduled_tokens, sum(computed.values()))
             if len(self.flights) < self.mode.depth and (output.num_scheduled_tokens or self.scheduler.has_requests()):
                 return
         elif not self.flights:

@@ -1,0 +1,176 @@
+"""Prefills the next factor set's keys of a stream that nears its set's end, so that its switch computes only a few tokens.
+
+The stream's tokens become the prompt of an internal request in the next set. It is given what a step has left over when no
+prefill is in it, never samples, and leaves its full blocks in the prefix cache, where the switched stream finds them.
+What the stream has said meanwhile becomes the prompt of another one, and so on, each with less to do than the last.
+"""
+
+from typing import Any
+
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request, RequestStatus
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.request_set import assigned_set, forced_set
+from ropeswitch.model_patches.scheduling.step_cost import StepCost, chunk
+from ropeswitch.model_patches.settings import FORCED_SET
+
+# The work may lengthen a step of the streams by this many times its own length.
+MOST_STRETCH = 2.0
+# It begins when it needs this part of the time that the streams take until the switch, so that some may be refused.
+BEGIN_AT = 0.5
+# It may hold this part of all blocks.
+MOST_BLOCKS = 0.5
+# Streams that near their end are looked for in one of so many steps.
+LOOK_EVERY = 8
+# The worst of upstream's priorities, which makes the internal request the first to be preempted.
+LAST_PRIORITY = 2**31 - 1
+
+
+class NextSetPrefill:
+    """Works for one stream at a time, through one internal request at a time.
+
+    Args:
+        scheduler: Our subclass of ``vllm.v1.core.sched.scheduler.Scheduler``, with a :class:`WaitingQueue`.
+        ladder: The factor sets.
+        cost: The predicted time of steps.
+
+    Attributes:
+        request: The internal request, if there is one.
+        tokens: Tokens computed for next sets since the start.
+    """
+
+    def __init__(self, scheduler: Any, ladder: FactorLadder, cost: StepCost) -> None:
+        self._scheduler = scheduler
+        self._ladder = ladder
+        self._cost = cost
+        self._block: int = scheduler.block_size
+        self._blocks: int = scheduler.kv_cache_manager.block_pool.num_gpu_blocks
+        self._made = 0
+        self._stream: Request | None = None
+        # Tokens of the stream whose next keys were computed before the present internal request.
+        self._done = 0
+        self.request: Request | None = None
+        self.tokens = 0
+
+    def prepare(self, busy: float, spare: float) -> None:
+        """Give the internal request tokens of a step that is otherwise planned, or hold it.
+
+        Args:
+            busy: Seconds that the step takes without it.
+            spare: Seconds that it may take more; 0 where there are prefills in the step.
+        """
+        if self._stream is not None and not self._worth(self._stream):
+            self.cancel()
+        if self._stream is None and spare > 0 and self._scheduler.current_step % LOOK_EVERY == 0:
+            self._stream = next(
+                (each for each in self._scheduler.running if self._worth(each) and self._due(each, busy)), None
+            )
+        if self._stream is None:
+            return
+        self._close()
+        if self.request is None and spare > 0 and self._due(self._stream, busy):
+            self._open(self._stream)
+        if self.request is not None:
+            self._give(self.request, self._stream, busy, spare)
+
+    def cancel(self) -> None:
+        """Forget the stream, and free what the internal request holds."""
+        if self.request is not None:
+            self._scheduler.finish_requests(self.request.request_id, RequestStatus.FINISHED_ABORTED)
+        self._stream, self.request, self._done = None, None, 0
+
+    def _worth(self, stream: Request) -> bool:
+        """Whether a request is a stream that may outgrow its set, and nothing else needs the room."""
+        scheduler, index = self._scheduler, assigned_set(stream)
+        if stream.status != RequestStatus.RUNNING or stream.is_prefill_chunk or stream is self.request:
+            return False
+        if index + 1 == len(self._ladder.sets) or forced_set(stream.sampling_params) is not None:
+            return False
+        end = self._ladder.sets[index].max_length
+        if stream.sampling_params is None or stream.prompt_token_ids is None or stream.skip_reading_prefix_cache:
+            return False
+        if not stream.num_tokens <= end < stream.num_prompt_tokens + stream.max_tokens:
+            return False
+        if self.request is not None and self.request.status == RequestStatus.PREEMPTED:
+            return False
+        waiting = len(scheduler.waiting) - scheduler.waiting.has_apart
+        return not waiting and not scheduler.kv_holding_waiting
+
+    def _full(self, stream: Request) -> int:
+        """Tokens of the stream in full blocks, with at least one more known."""
+        return (stream.num_tokens - 1) // self._block * self._block
+
+    def _work(self, stream: Request) -> float:
+        """Seconds that the next set's keys of what is known still take."""
+        done, full = self._progress(), self._full(stream)
+        return self._cost.seconds(chunk(full - done, done)) if full > done else 0.0
+
+    def _progress(self) -> int:
+        return self._done if self.request is None else max(self._done, self.request.num_computed_tokens)
+
+    def _steps(self, stream: Request) -> int:
+        end = self._ladder.sets[assigned_set(stream)].max_length
+        return max(int(end) - stream.num_tokens, 1)
+
+    def _due(self, stream: Request, busy: float) -> bool:
+        work = self._work(stream)
+        return work > 0 and work >= BEGIN_AT * busy * self._steps(stream)
+
+    def _close(self) -> None:
+        """End an internal request that has computed all its full blocks; they stay in the prefix cache."""
+        if self.request is not None and self.request.num_computed_tokens >= self.request.num_tokens - 1:
+            self._done = self.request.num_tokens - 1
+            self._scheduler.finish_requests(self.request.request_id, RequestStatus.FINISHED_ABORTED)
+            self.request = None
+
+    def _open(self, stream: Request) -> None:
+        scheduler, full = self._scheduler, self._full(stream)
+        needed = -(-full // self._block)
+        admission = scheduler.length_aware.admission
+        if admission.slots < 2 or needed > min(admission.blocks, MOST_BLOCKS * self._blocks):
+            return
+        self._made += 1
+        index = assigned_set(stream) + 1
+        request = Request(
+            f"{stream.request_id}-next-set-{self._made}",
+            list(stream.all_token_ids[: full + 1]),
+            SamplingParams(max_tokens=1, extra_args={FORCED_SET: self._ladder.names[index]}),
+            None,
+            client_index=stream.client_index,
+            lora_request=stream.lora_request,
+            cache_salt=stream.cache_salt,
+            priority=LAST_PRIORITY,
+        )
+        request.rope_set = index
+        request._block_hasher = stream._block_hasher
+        request.update_block_hashes()
+        # Its hits are no one's, as those of a request that was preempted are not counted.
+        request.num_preemptions = 1
+        request.works_apart = True
+        scheduler.add_request(request)
+        self.request = request
+
+    def _give(self, request: Request, stream: Request, busy: float, spare: float) -> None:
+        scheduler = self._scheduler
+        waits = request.status == RequestStatus.WAITING
+        before = scheduler.length_aware.expected_hit(request) if waits else request.num_computed_tokens
+        goal = request.num_tokens - 1
+        tokens = 0
+        if spare > 0 and before < goal:
+            work = self._cost.seconds(chunk(goal - before, before))
+            # Twice as fast as would just do, since some steps have nothing to spare.
+            seconds = min(max(2 * work / self._steps(stream), BEGIN_AT * busy), MOST_STRETCH * busy, spare)
+            tokens = min(self._cost.tokens_within(seconds, before), goal - before)
+        if waits and before >= goal:
+            self._done = goal
+            scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+            self.request = None
+        elif tokens > scheduler.num_spec_tokens:
+            self.tokens += tokens
+            scheduler.scheduler_config.long_prefill_token_threshold = tokens
+            scheduler.max_num_scheduled_tokens += tokens
+            if waits:
+                scheduler.waiting.offer_apart(request)
+        elif not waits:
+            request.next_decode_eligible_step = max(request.next_decode_eligible_step, scheduler.current_step + 2)

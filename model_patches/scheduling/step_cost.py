@@ -1,0 +1,134 @@
+"""How long a step takes, learnt from the steps that ran.
+
+A step's time is modelled as a sum of five costs, none negative: a fixed one, one per sequence, one per token (the linear
+layers), one per token and token of context (attention's arithmetic) and one per token of context (reading keys and
+values). Medha (arXiv:2409.17264, section 4) sizes prefill chunks by such predictions, with a simulator fitted beforehand;
+here the costs are fitted while serving.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+# A new measurement's weight in the mean of its kind, in the correction and in the error.
+_KIND, _CORRECTION, _ERROR = 0.2, 0.25, 0.05
+# What was measured or assumed before any request came counts little beside what was seen.
+_PRIOR_WEIGHT = 0.1
+# One step that was held up by something else must not pass for the price of its kind.
+_MOST = 4.0
+
+
+class Load(NamedTuple):
+    """What a step does.
+
+    Attributes:
+        steps: 1 for a step, 0 for a part of one.
+        sequences: Sequences with tokens in it.
+        tokens: Their tokens.
+        products: Sum over tokens of the tokens that each attends to.
+        context: Sum over sequences of the tokens whose keys are read.
+    """
+
+    steps: float = 0.0
+    sequences: float = 0.0
+    tokens: float = 0.0
+    products: float = 0.0
+    context: float = 0.0
+
+    def __add__(self, other: "Load") -> "Load":  # type: ignore[override]
+        return Load(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+STEP = Load(steps=1.0)
+
+
+def chunk(tokens: int, before: int) -> Load:
+    """The part of a step that computes ``tokens`` tokens of one sequence, ``before`` of which are in the cache."""
+    return Load(0.0, 1.0, tokens, tokens * (before + tokens / 2), before + tokens)
+
+
+class StepCost:
+    """The fitted model.
+
+    Args:
+        measured: Steps run at start without any context, as (tokens, seconds).
+        hidden_size: The model's width, from which attention's first price follows: a token that attends to ``6 *
+            hidden_size`` others costs as much in attention as in the linear layers (Kaplan et al., arXiv:2001.08361,
+            table 1: ``2 * layers * context * width`` against ``12 * layers * width ** 2`` multiplications).
+
+    Attributes:
+        error: Mean of ``|measured - predicted| / measured`` over recent steps.
+    """
+
+    def __init__(self, measured: Sequence[tuple[int, float]], hidden_size: int) -> None:
+        tokens, seconds = max(measured)
+        linear = seconds - min(second for _, second in measured)
+        self._prior = [(STEP + chunk(count, 0), second) for count, second in measured]
+        self._prior.append((STEP + chunk(tokens, 6 * hidden_size), seconds + max(linear, 0.1 * seconds)))
+        # Each kind of step counts once, so that a thousand equal ones do not drown the few that tell the prices apart.
+        self._kinds: dict[tuple[int, int], tuple[np.ndarray, float]] = {}
+        self._correction = 1.0
+        self.error = 0.0
+        self._fit()
+
+    def seconds(self, load: Load) -> float:
+        """The predicted time of a load."""
+        return self._correction * sum(price * amount for price, amount in zip(self._prices, load, strict=True))
+
+    def tokens_within(self, seconds: float, before: int) -> int:
+        """The most tokens of one sequence, ``before`` of which are in the cache, that a step does in ``seconds`` more."""
+        _, sequence, token, product, context = self._prices
+        left = seconds / self._correction - sequence - context * before
+        each = token + product * before + context
+        if left <= 0 or each <= 0:
+            return 0
+        # The root of product / 2 * n**2 + each * n = left, written so that a tiny product does no harm.
+        return int(2 * left / (each + (each * each + 2 * product * left) ** 0.5))
+
+    def observe(self, load: Load, seconds: float) -> None:
+        """Learn from a step that took ``seconds``."""
+        raw = sum(price * amount for price, amount in zip(self._prices, load, strict=True))
+        predicted = self._correction * raw
+        self.error += _ERROR * (abs(seconds - predicted) / seconds - self.error)
+        seconds = min(seconds, _MOST * predicted)
+        kind = int(load.tokens).bit_length(), int(load.products).bit_length()
+        mean = self._kinds.get(kind)
+        if mean is None:
+            self._kinds[kind] = np.array(load), seconds
+        else:
+            self._kinds[kind] = (
+                mean[0] + _KIND * (np.array(load) - mean[0]),
+                mean[1] + _KIND * (seconds - mean[1]),
+            )
+        if abs(seconds - predicted) > 0.02 * seconds:
+            self._fit()
+            raw = sum(price * amount for price, amount in zip(self._prices, load, strict=True))
+            # What the five costs cannot express differs little from one step to the next.
+            self._correction += _CORRECTION * (min(max(seconds / raw, 1 / _MOST), _MOST) - self._correction)
+
+    def _fit(self) -> None:
+        rows = [(np.array(load), second, _PRIOR_WEIGHT) for load, second in self._prior]
+        rows += [(load, second, 1.0) for load, second in self._kinds.values()]
+        # Errors count in proportion to the step's time.
+        matrix = np.array([load * (weight / second) for load, second, weight in rows])
+        self._prices: list[float] = _nonnegative(matrix, np.array([weight for _, _, weight in rows])).tolist()
+
+
+def _nonnegative(matrix: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Least squares with every coefficient at least 0: the most negative one is dropped until none is left.
+
+    Args:
+        matrix: (rows, coefficients), without a column of zeros.
+        values: (rows,).
+    """
+    scale = np.linalg.norm(matrix, axis=0)
+    matrix = matrix / scale
+    found, kept = np.zeros(matrix.shape[1]), list(range(matrix.shape[1]))
+    while kept:
+        solved = np.linalg.lstsq(matrix[:, kept], values, rcond=1e-6)[0]
+        if (worst := int(solved.argmin())) >= 0 and solved[worst] >= 0:
+            found[kept] = solved
+            break
+        del kept[worst]
+    return found / scale

@@ -1,0 +1,256 @@
+"""What the next step does: which prefills, how much of them, so that no one waits long for another's length.
+
+Before upstream's scheduler plans a step, it is shown only what this plan has chosen: running prefills that were not are
+held back, the waiting queue offers the chosen ones alone, and the token budget is exactly theirs and the streams'.
+
+Steps take turns. A *short* step serves whole prefills that fit one step, the shortest first; a *long* step serves a chunk
+of one prefill. Short steps go first until together they have taken one target's time; then a long step is due, for the
+oldest prefill and for the shortest long one alternately. So the oldest prefill gets at least a quarter of the time
+(docs/scheduling.md derives the bound on any wait from that).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import merge
+from itertools import chain, islice
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.request import Request, RequestStatus
+
+from ropeswitch.model_patches.scheduling.admission import Admission
+from ropeswitch.model_patches.scheduling.step_cost import STEP, StepCost, chunk
+from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
+
+# Tokens that a chunk has at least, however deep in its prompt.
+LEAST_CHUNK = 16
+# Streams never leave prefills less than this part of the target.
+LEAST_SHARE = 0.25
+# When nothing is urgent, steps may take this part of the time since something was, so that no arrival pays much more.
+LULL_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """A request with tokens to compute before it can say one.
+
+    Attributes:
+        order: (priority, tokens to compute, order of arrival): the shortest first within a priority.
+        request: The request.
+        remaining: Tokens to compute.
+        before: Tokens whose keys it has, or is expected to find in the prefix cache.
+        waits: Whether it is in the waiting queue.
+    """
+
+    order: tuple[int, int, int]
+    request: Request
+    remaining: int
+    before: int
+    waits: bool
+
+
+class StepPlan:
+    """Plans the steps of one scheduler.
+
+    Args:
+        scheduler: Our subclass of ``vllm.v1.core.sched.scheduler.Scheduler``.
+        queue: Its waiting queue.
+        cost: The predicted time of steps.
+        target: Seconds that a step should take while anything urgent runs or waits.
+    """
+
+    def __init__(self, scheduler: Any, queue: WaitingQueue, cost: StepCost, target: float) -> None:
+        self._scheduler = scheduler
+        self._queue = queue
+        self.cost = cost
+        self.target = target
+        self.admission = Admission(scheduler, queue, cost)
+        config = scheduler.scheduler_config
+        self._most_tokens: int = scheduler.max_num_scheduled_tokens
+        self._most_chunk: int = config.long_prefill_token_threshold or self._most_tokens
+        self._chunked: bool = config.enable_chunked_prefill
+        self._least_chunk = max(LEAST_CHUNK, 1 + scheduler.num_spec_tokens)
+        if scheduler.need_mamba_block_aligned_split:
+            self._least_chunk = max(self._least_chunk, scheduler.cache_config.block_size)
+        # Seconds of short steps since the last long one, and whether the oldest prefill is due in the next long one.
+        self._short_seconds = 0.0
+        self._oldest_is_due = True
+        self._turn = (0.0, True)
+        self._chosen: list[Request] = []
+        self.held: set[Request] = set()
+        self._going_on: set[Request] = set()
+        # Never yet: a number of seconds that no step takes.
+        self._last_urgent = -1e9
+
+    def plan(self, background: Request | None) -> tuple[float, float]:
+        """Choose the next step's prefills and prepare the scheduler for them.
+
+        Args:
+            background: A running request that this plan is not about.
+
+        Returns:
+            Seconds that the step takes without any prefill, and seconds of the target that it leaves: 0 where it has one.
+        """
+        scheduler, now = self._scheduler, self._scheduler.clock()
+        load, taken, here = STEP, 0, []
+        # Those that wait with blocks of their own are upstream's to start, unless they are held.
+        self.held, self._going_on = set(), set()
+        holders = [request for request in scheduler.kv_holding_waiting if self.admission.ready(request)]
+        for request in chain(scheduler.running, holders):
+            if request is background:
+                continue
+            left = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
+            if request.is_prefill_chunk or request.status != RequestStatus.RUNNING:
+                here.append(self._prefill(request, left, request.num_computed_tokens, False))
+            elif left:
+                load += chunk(left, request.num_computed_tokens)
+                taken += left
+        here.sort(key=attrgetter("order"))
+        self.admission.start(now, self.target)
+        if taken:
+            self._last_urgent = now
+        room = max(self.target - self.cost.seconds(load), LEAST_SHARE * self.target)
+        resumed = self._resumed(room)
+        for prefill in resumed:
+            load += chunk(prefill.remaining, prefill.before)
+            taken += self._budget(prefill, prefill.remaining)
+        shortest = next(self._candidates(here), None)
+        short = shortest is not None and self._seconds(shortest) <= room
+        if resumed or short:
+            self._last_urgent = now
+        busy = self.cost.seconds(load)
+        room = max(max(self.target, LULL_SHARE * (now - self._last_urgent)) - busy, LEAST_SHARE * self.target)
+        chosen: list[tuple[Prefill, int]] = []
+        if shortest is not None:
+            chosen = self._choose(here, short, room, self._most_tokens - taken)
+        self._prepare(here, resumed, chosen, taken)
+        return busy, 0.0 if resumed or chosen else max(self.target - busy, 0.0)
+
+    def scheduled(self, counts: dict[str, int]) -> None:
+        """Count the turn as taken if upstream's scheduler gave tokens to any chosen prefill.
+
+        Args:
+            counts: ``SchedulerOutput.num_scheduled_tokens``.
+        """
+        if any(request.request_id in counts for request in self._chosen):
+            self._short_seconds, self._oldest_is_due = self._turn
+
+    def _prefill(self, request: Request, remaining: int, before: int, waits: bool) -> Prefill:
+        priority, order = self._queue.key(request)
+        return Prefill((priority, remaining, order), request, remaining, before, waits)
+
+    def _seconds(self, prefill: Prefill) -> float:
+        return self.cost.seconds(chunk(prefill.remaining, prefill.before))
+
+    def _resumed(self, room: float) -> list[Prefill]:
+        """Streams that were stopped, and go on with so little to compute that it joins any step."""
+        found: list[Prefill] = []
+        unpaused = self._scheduler.pause_state == PauseState.UNPAUSED
+        for request in sorted(self._queue.resuming, key=self._queue.key) if unpaused else ():
+            prefill = self._prefill(request, request.num_tokens - request.expected_hit, request.expected_hit, True)
+            if self._seconds(prefill) <= room and self._admitted(request):
+                self.admission.take(request)
+                self._going_on.add(request)
+                room -= self._seconds(prefill)
+                found.append(prefill)
+        return found
+
+    def _admitted(self, request: Request) -> bool:
+        return request not in self._going_on and self.admission.ready(request) and self.admission.fits(request)
+
+    def _candidates(self, here: list[Prefill], at_least: int = 0) -> Iterator[Prefill]:
+        """The prefills of the best priority that may have tokens in this step, the shortest first."""
+        best = None
+        for prefill in merge(here, self._waiting(at_least), key=attrgetter("order")):
+            if prefill.remaining < at_least or (prefill.waits and not self._admitted(prefill.request)):
+                continue
+            if best is not None and prefill.order[0] != best:
+                return
+            best = prefill.order[0]
+            yield prefill
+
+    def _waiting(self, at_least: int = 0) -> Iterator[Prefill]:
+        if self._scheduler.pause_state == PauseState.UNPAUSED and self.admission.slots > 0:
+            entries = self._queue.by_length
+            # The lengths are in order within each priority; where there are several the list is read from its start.
+            one = bool(entries) and entries[0][0] == entries[-1][0]
+            for entry in islice(entries, bisect_left(entries, at_least, key=itemgetter(1)) if one else 0, None):
+                yield self._prefill(entry[3], entry[1], entry[3].expected_hit, True)
+
+    def _oldest(self, here: list[Prefill]) -> Prefill:
+        """The oldest prefill of the best priority; there must be one."""
+        found = list(here)
+        if self._scheduler.pause_state == PauseState.UNPAUSED and self.admission.slots > 0:
+            requests = (entry[3] for entry in self._queue.by_age)
+            first = next((request for request in requests if self._admitted(request)), None)
+            if first is not None:
+                found.append(self._prefill(first, first.num_tokens - first.expected_hit, first.expected_hit, True))
+        return min(found, key=lambda prefill: self._queue.key(prefill.request))
+
+    def _choose(self, here: list[Prefill], short: bool, room: float, tokens: int) -> list[tuple[Prefill, int]]:
+        """The step's prefills, and how many tokens each gets."""
+        if short and self._short_seconds < self.target:
+            chosen = self._fill(self._candidates(here), room, tokens)
+            spent = sum(self.cost.seconds(chunk(count, each.before)) for each, count in chosen)
+            self._turn = (self._short_seconds + spent, self._oldest_is_due)
+            return chosen
+        oldest = self._oldest(here)
+        too_long = self.cost.tokens_within(room, 0) + 1
+        first = None if self._oldest_is_due else next(self._candidates(here, too_long), None)
+        first = first or oldest
+        self._turn = (0.0, first.request is not oldest.request)
+        return self._fill(chain([first], self._candidates(here)), room, tokens)
+
+    def _fill(self, candidates: Iterator[Prefill], room: float, tokens: int) -> list[tuple[Prefill, int]]:
+        """Whole prefills until one does not fit; of that one a chunk if it is alone or the step only runs out of tokens.
+
+        A prefill that completes should not wait for the chunk of another.
+        """
+        chosen: list[tuple[Prefill, int]] = []
+        for prefill in candidates:
+            if tokens <= 0:
+                break
+            if any(prefill.request is other.request for other, _ in chosen):
+                continue
+            seconds = self._seconds(prefill)
+            if seconds <= room and prefill.remaining <= min(tokens, self._most_chunk):
+                count = prefill.remaining
+            elif not self._chunked:
+                break
+            elif not chosen:
+                within = max(self.cost.tokens_within(room, prefill.before), self._least_chunk)
+                count = min(within, prefill.remaining, tokens, self._most_chunk)
+            elif seconds <= room and prefill.waits:
+                # It is the last that upstream's scheduler comes to, so that what is left of the budget is its own.
+                count = min(tokens, self._most_chunk)
+            else:
+                break
+            chosen.append((prefill, count))
+            room, tokens = room - seconds, tokens - count
+            if prefill.waits:
+                self.admission.take(prefill.request)
+            if count < prefill.remaining:
+                break
+        return chosen
+
+    def _prepare(
+        self, here: list[Prefill], resumed: list[Prefill], chosen: list[tuple[Prefill, int]], taken: int
+    ) -> None:
+        """Show upstream's scheduler this step's prefills alone, and give it their tokens alone."""
+        scheduler = self._scheduler
+        self._chosen = [prefill.request for prefill, _ in chosen]
+        self.held = {prefill.request for prefill in here} - set(self._chosen)
+        for request in self.held:
+            # The largest: a pipeline may have it wait longer.
+            request.next_decode_eligible_step = max(request.next_decode_eligible_step, scheduler.current_step + 2)
+        partial = len(chosen) == 1 and chosen[0][1] < chosen[0][0].remaining
+        scheduler.scheduler_config.long_prefill_token_threshold = chosen[0][1] if partial else 0
+        scheduler.max_num_scheduled_tokens = min(taken + sum(self._budget(*each) for each in chosen), self._most_tokens)
+        self._queue.offer([prefill.request for prefill in resumed] + [each.request for each, _ in chosen if each.waits])
+
+    def _budget(self, prefill: Prefill, count: int) -> int:
+        # One that starts with a single token is given placeholders for drafts, or is not scheduled at all.
+        drafts: int = self._scheduler.num_spec_tokens if prefill.waits else 0
+        return count + (drafts if count <= 1 + drafts else 0)
