@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-gpu check bench bench-gpu lock
+.PHONY: help setup serve test test-full test-gpu check bench bench-gpu simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -73,6 +73,10 @@ bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 min
 bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHON must have vllm for CUDA)
 	@echo "bench-gpu: the rotation of a whole step, every way in turns" >&2
 	@$(PYTHON) -m ropeswitch.loadtests.bench_gpu $(ARGS)
+
+simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 minutes; ARGS=--quick for seconds)
+	@echo "simulate: tables on stdout, figures and plots in simulation/" >&2
+	@$(BIN)/python -m ropeswitch.loadtests.simulate $(ARGS)
 
 lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
 	@echo "lock: resolving pyproject.toml into requirements/cpu.lock and requirements/cuda.lock"

@@ -1,0 +1,235 @@
+"""`make simulate`: stock vLLM, stock tuned and ours schedule the same requests, with a cost model instead of an engine."""
+
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ropeswitch.server.errors import UsageError
+
+if TYPE_CHECKING:
+    from ropeswitch.loadtests.simulation.cluster import Cluster
+    from ropeswitch.loadtests.simulation.costs import StepCosts
+    from ropeswitch.loadtests.simulation.policies import Builder, Options, Policy
+    from ropeswitch.loadtests.simulation.records import Outcome, Step
+    from ropeswitch.loadtests.simulation.workloads import Workload
+
+# How many requests each workload has, by default and with --quick.
+REQUESTS = {"mixed": (1000, 60), "heavy": (2000, 120), "burst": (64, 64), "full": (600, 60)}
+LONGEST_QUICK = 131_072
+TARGETS = (0.02, 0.1, 0.4)
+PROGRESS_SECONDS = 5.0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison.
+
+    Returns:
+        The exit code: 0; 2 for bad input, told in one line on standard error; 130 after Ctrl-C.
+
+    Raises:
+        SimulationError: when a scheduler is stuck or loses a token, which no input should bring about.
+    """
+    try:
+        return _run(_parser().parse_args(arguments))
+    except (UsageError, OSError) as error:
+        print(f"simulate: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        print("simulate: stopped by Ctrl-C", file=sys.stderr, flush=True)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="simulate", description=__doc__)
+    add = parser.add_argument
+    add("--workload", action="append", choices=tuple(REQUESTS), help="one of them; may be repeated (default: all)")
+    add("--model", default="mistral-7b", help="the model's shape: mistral-7b or llama2-7b (default: mistral-7b)")
+    add(
+        "--gpu",
+        default="A100-80GB",
+        metavar="KIND",
+        help="the kind of GPU, as for ropeswitch plan (default: A100-80GB)",
+    )
+    add("--gpus", type=_whole(1, 1024), default=16, metavar="N", help="tensor parallel over so many (default: 16)")
+    add("--gpu-file", metavar="FILE", help="a TOML file with more kinds of GPU, as for ropeswitch plan")
+    add("--requests", type=_whole(2, 100_000), metavar="N", help="short requests (default: by workload, 600 to 2000)")
+    add("--longest", type=_whole(8192, 2_096_640), metavar="TOKENS", help="the longest prompt (default: 2096640)")
+    add("--load", type=_number(0.01, 10), default=0.65, help="share of time that the requests need (default: 0.65)")
+    add(
+        "--targets",
+        type=_targets,
+        default=TARGETS,
+        metavar="S,S",
+        help="step latency targets of ours to sweep, seconds",
+    )
+    add("--seed", type=_whole(0, 2**31), default=0, help="of the requests and the noise (default: 0)")
+    add("--noise", type=_number(0, 1), default=0.0, metavar="X", help="spread of step times, as a share (default: 0)")
+    add("--async", dest="asynchronous", action="store_true", help="asynchronous scheduling: a step is planned ahead")
+    add("--prefix-caching", action="store_true", help="hash prompts, which takes seconds for each million tokens")
+    add("--quick", action="store_true", help="few requests, prompts up to 128k and fewer settings: seconds in all")
+    add("--no-plots", action="store_true", help="print the tables alone")
+    add(
+        "--out",
+        type=Path,
+        default=Path("simulation"),
+        metavar="DIR",
+        help="for plots and figures (default: simulation)",
+    )
+    return parser
+
+
+def _run(args: argparse.Namespace) -> int:
+    # vLLM reads them when it is imported.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if not args.no_plots:
+        _check_matplotlib()
+    from ropeswitch.deploy.plan import gpus
+    from ropeswitch.loadtests.simulation.cluster import LONGEST_PROMPT, make_cluster
+    from ropeswitch.loadtests.simulation.costs import StepCosts
+    from ropeswitch.loadtests.simulation.workloads import Size, make_workload
+
+    cluster = make_cluster(args.model, gpus.choose(gpus.load(args.gpu_file), args.gpu), args.gpus)
+    longest = args.longest or (LONGEST_QUICK if args.quick else LONGEST_PROMPT)
+    _check_fits(cluster, longest)
+    args.out.mkdir(parents=True, exist_ok=True)
+    _say("loading vLLM")
+    from ropeswitch.loadtests.simulation.policies import Builder, Options
+
+    costs = StepCosts(cluster)
+    options = Options(args.asynchronous, args.prefix_caching, args.noise, args.seed)
+    print(_about(cluster, costs, options), flush=True)
+    results: dict[str, Any] = {"gpus": args.gpus, "gpu": asdict(cluster.gpu), "model": args.model}
+    results |= {"achieved": asdict(costs.achieved), "options": asdict(options), "load": args.load, "workloads": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        builder = Builder(cluster, costs, Path(folder))
+        for name in args.workload or REQUESTS:
+            size = Size(args.requests or REQUESTS[name][args.quick], longest, args.load, args.seed)
+            workload = make_workload(name, cluster, costs, size)
+            results["workloads"][name] = _compare(builder, workload, options, args)
+            (args.out / "figures.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(f"\nfigures{'' if args.no_plots else ' and plots'}: {args.out}")
+    return 0
+
+
+def _compare(builder: "Builder", workload: "Workload", options: "Options", args: argparse.Namespace) -> list[Any]:
+    """Run every policy on a workload, print its table, draw its plot; the figures for the JSON file."""
+    from ropeswitch.loadtests.simulation import report
+    from ropeswitch.loadtests.simulation.records import SimulationError
+
+    runs: list[report.Figures] = []
+    outcomes: dict[Policy, Outcome] = {}
+    for policy in _policies(builder.cluster, args):
+        started = time.monotonic()
+        simulation = builder.simulation(policy, workload, options)
+        simulation.watch = _progress(f"{workload.name}, {policy}", workload.arrivals[-1].at)
+        try:
+            outcome = simulation.run()
+        except SimulationError as error:
+            raise SimulationError(f"{workload.name}, {policy}, at {simulation.clock.now:.3f} s: {error}") from error
+        runs.append(report.figures(policy, outcome))
+        took = time.monotonic() - started
+        _say(f"{workload.name}, {policy}: {outcome.seconds:.0f} s in {outcome.steps} steps, simulated in {took:.1f} s")
+        outcomes[policy] = outcome
+    title = f"{workload.name}: {len(workload.arrivals)} requests, {workload.about}"
+    print(f"\n{title}\n{report.table(runs)}", flush=True)
+    if not args.no_plots:
+        from ropeswitch.loadtests.simulation.plots import draw
+
+        first = {run.policy.kind: run.policy for run in reversed(report.shown(runs))}
+        drawn = {first[kind]: outcomes[first[kind]] for kind in ("default", "tuned", "ours")}
+        draw(args.out / f"{workload.name}.png", title, runs, drawn)
+    return [report.as_json(run) for run in runs]
+
+
+def _policies(cluster: "Cluster", args: argparse.Namespace) -> list["Policy"]:
+    from ropeswitch.loadtests.simulation.policies import ours, stock_default, stock_tuned
+
+    tuned, targets = stock_tuned(), args.targets
+    if args.quick:
+        tuned, targets = tuned[1:4:2], ()
+    return [stock_default(cluster.gpu), *tuned, *(ours(cluster.gpu, target) for target in (None, *targets))]
+
+
+def _about(cluster: "Cluster", costs: "StepCosts", options: "Options") -> str:
+    achieved = ", ".join(f"{name} {value:g}" for name, value in asdict(costs.achieved).items())
+    return (
+        f"ESTIMATES from datasheet rates, not measurements: {cluster.model} on {cluster.gpus} x {cluster.gpu.name}, tensor "
+        f"parallel, {cluster.kv_tokens} tokens of KV; {'asynchronous' if options.asynchronous else 'synchronous'}\n"
+        f"assumed: {achieved} (docs/simulation.md)\n"
+        "Times to first token are p50 / p99 / max in seconds, by prompt length (number of requests); other times in seconds."
+    )
+
+
+def _progress(what: str, last_arrival: float) -> Callable[["Step"], None]:
+    said = time.monotonic()
+
+    def watch(step: "Step") -> None:
+        nonlocal said
+        if time.monotonic() - said > PROGRESS_SECONDS:
+            said = time.monotonic()
+            _say(f"{what}: at {step.start:.0f} s, the last request comes at {last_arrival:.0f} s")
+
+    return watch
+
+
+def _say(message: str) -> None:
+    print(f"simulate: {message}", file=sys.stderr, flush=True)
+
+
+def _check_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UsageError("matplotlib is missing, which draws the plots: run make setup, or give --no-plots") from error
+
+
+def _check_fits(cluster: "Cluster", longest: int) -> None:
+    if longest + 512 > cluster.kv_tokens:
+        raise UsageError(
+            f"--longest: {longest} tokens and an answer do not fit: {cluster.gpus} x {cluster.gpu.name} hold "
+            f"{cluster.kv_tokens} tokens of {cluster.model}; allowed is up to {cluster.kv_tokens - 512}, or take more --gpus"
+        )
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a number from {least:g} to {most:g}")
+        return number
+
+    return parse
+
+
+def _targets(text: str) -> tuple[float, ...]:
+    return tuple(_number(0.001, 60)(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The event loop: vLLM's engine core in virtual time, around a real scheduler, with a cost model in the engine's place."""
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+from ropeswitch.loadtests.simulation.costs import StepCosts
+from ropeswitch.loadtests.simulation.records import Clock, Outcome, Record, SimulationError, Step
+from ropeswitch.loadtests.simulation.workloads import Arrival
+
+# Any token will do; the cost model reads none.
+TOKEN = 1
+# A scheduler that plans nothing for so many steps on end, with requests waiting, never will.
+STUCK = 1000
+
+
+@dataclass
+class _Live:
+    """A request in the scheduler; ``known`` counts the tokens that the worker has, the scheduler perhaps not yet."""
+
+    request: Request
+    record: Record
+    known: int
+
+
+@dataclass
+class _Flight:
+    plan: SchedulerOutput
+    result: ModelRunnerOutput
+    step: Step
+
+
+@dataclass
+class Simulation:
+    """One scheduler and the requests that arrive at it.
+
+    Attributes:
+        scheduler: Sync or asynchronous, empty.
+        clock: At 0; shared with the scheduler, where that reads the time.
+        costs: What a step takes.
+        arrivals: The requests, in order of time.
+        make_request: From an id, an arrival and a list of prompt tokens to a request.
+        depth: Steps in flight, ``VllmConfig.max_concurrent_batches``.
+        noise: Standard deviation of the logarithm of a step's random slowdown or speed-up; 0 for none.
+        seed: Of the noise.
+        watch: Is told of every step that computed something, after the scheduler has taken its result.
+    """
+
+    scheduler: Scheduler
+    clock: Clock
+    costs: StepCosts
+    arrivals: Sequence[Arrival]
+    make_request: Callable[[str, Arrival, list[int]], Request]
+    depth: int = 1
+    noise: float = 0.0
+    seed: int = 0
+    watch: Callable[[Step], None] | None = None
+
+    def __post_init__(self) -> None:
+        self._noise = random.Random(self.seed)
+        self._live: dict[str, _Live] = {}
+        self._flights: deque[_Flight] = deque()
+        self._busy_until = 0.0
+        self._idle_steps = 0
+
+    def run(self) -> Outcome:
+        """Simulate until every request has finished.
+
+        Raises:
+            SimulationError: when the scheduler is stuck, or a request got more or fewer tokens than it asked for.
+        """
+        prompts = _Prompts()
+        outcome = Outcome([Record(str(i), arrival) for i, arrival in enumerate(self.arrivals)])
+        waiting = deque(outcome.records)
+        while waiting or self._live or self._flights:
+            while waiting and waiting[0].arrival.at <= self.clock.now:
+                self._add(waiting.popleft(), prompts)
+            if not self._live and not self._flights:
+                self.clock.advance(waiting[0].arrival.at)
+                continue
+            # As EngineCore.step_with_batch_queue: plan while there is room for another step, then take the oldest result.
+            if self.scheduler.has_requests() and len(self._flights) < self.depth:
+                flight = self._launch(self.scheduler.schedule())
+                self._flights.append(flight)
+                if flight.step.tokens and len(self._flights) < self.depth:
+                    continue
+            self._land(self._flights.popleft(), outcome)
+        outcome.seconds = max((record.last for record in outcome.records), default=0.0)
+        return outcome
+
+    def _add(self, record: Record, prompts: "_Prompts") -> None:
+        request = self.make_request(record.name, record.arrival, prompts.of(record.arrival.prompt))
+        self._live[record.name] = _Live(request, record, record.arrival.prompt)
+        self.scheduler.add_request(request)
+
+    def _launch(self, plan: SchedulerOutput) -> "_Flight":
+        """Give a planned step to the hardware, which begins when it is done with the last one."""
+        start = max(self.clock.now, self._busy_until)
+        if plan.total_num_scheduled_tokens:
+            self._idle_steps = 0
+            seconds = self.costs.seconds(_sequences(plan)) * self._noise.lognormvariate(0.0, self.noise)
+        else:
+            self._idle_steps += 1
+            if self._idle_steps > STUCK:
+                raise SimulationError(
+                    f"the scheduler planned nothing for {STUCK} steps, and {len(self._live)} requests wait: "
+                    f"{', '.join(list(self._live)[:5])}"
+                )
+            # The host plans again as soon as it has nothing to wait for.
+            seconds = 0.0 if self._flights else self.costs.achieved.step_seconds
+        self._busy_until = start + seconds
+        return _Flight(plan, self._forward(plan), Step(start, seconds, plan.num_scheduled_tokens))
+
+    def _forward(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """A token for each request of which all known tokens are computed after this step."""
+        starts = {new.req_id: new.num_computed_tokens for new in plan.scheduled_new_reqs}
+        cached = plan.scheduled_cached_reqs
+        starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        names = list(plan.num_scheduled_tokens)
+        sampled: list[list[int]] = []
+        for name, count in plan.num_scheduled_tokens.items():
+            live = self._live.get(name)
+            if live is None:
+                # A request of the scheduler's own, which fills the prefix cache and says nothing.
+                sampled.append([])
+                continue
+            end = starts[name] + count
+            if end > live.known:
+                raise SimulationError(f"request {name}: {end} tokens are scheduled, but it has {live.known}")
+            sampled.append([TOKEN] if end == live.known else [])
+            live.known += end == live.known
+        return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
+
+    def _land(self, flight: "_Flight", outcome: Outcome) -> None:
+        """Hand a step's result to the scheduler and write the times down."""
+        self.clock.advance(flight.step.start + flight.step.seconds)
+        for outputs in self.scheduler.update_from_output(flight.plan, flight.result).values():
+            for one in outputs.outputs:
+                live = self._live[one.request_id]
+                live.record.note(len(one.new_token_ids), self.clock.now)
+                if one.finish_reason is not None:
+                    if live.record.tokens != live.record.arrival.output:
+                        asked = live.record.arrival.output
+                        raise SimulationError(
+                            f"request {one.request_id}: said {live.record.tokens} tokens, not {asked}"
+                        )
+                    live.record.preemptions = live.request.num_preemptions
+                    del self._live[one.request_id]
+        if flight.step.tokens:
+            outcome.steps += 1
+            outcome.computed += flight.plan.total_num_scheduled_tokens
+            if self.watch is not None:
+                self.watch(flight.step)
+
+
+class _Prompts:
+    """One list of tokens per prompt length: requests copy it once, and a list of two million is 16 MiB."""
+
+    def __init__(self) -> None:
+        self._lists: dict[int, list[int]] = {}
+
+    def of(self, length: int) -> list[int]:
+        return self._lists.setdefault(length, [TOKEN] * length)
+
+
+def _sequences(plan: SchedulerOutput) -> list[tuple[int, int]]:
+    """Cached and new tokens of each scheduled request, as the cost model wants them."""
+    scheduled, cached = plan.num_scheduled_tokens, plan.scheduled_cached_reqs
+    sequences = [(new.num_computed_tokens, scheduled[new.req_id]) for new in plan.scheduled_new_reqs]
+    sequences += zip(cached.num_computed_tokens, (scheduled[name] for name in cached.req_ids), strict=True)
+    return sequences

@@ -1,0 +1,182 @@
+"""The schedulers that are compared, built as an engine builds them: stock by default, stock tuned, and ours."""
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from vllm import EngineArgs, SamplingParams
+from vllm.config import VllmConfig
+from vllm.platforms import current_platform
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+from ropeswitch.deploy.plan.costs import BLOCK_SIZE
+from ropeswitch.deploy.plan.gpus import Gpu
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.loadtests.simulation.cluster import MAX_MODEL_LEN, MODELS, Cluster
+from ropeswitch.loadtests.simulation.costs import StepCosts
+from ropeswitch.loadtests.simulation.driver import Simulation
+from ropeswitch.loadtests.simulation.records import Clock
+from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
+from ropeswitch.model_patches.preprocess_add_request import AssigningHasher
+from ropeswitch.model_patches.scheduler import make_scheduler
+from ropeswitch.model_patches.settings import RopeSettings, configure
+
+# The user's first case: recovered short factors up to 8k tokens, long ones above. The factors' values do not matter here.
+LADDER_ENDS = (("8k", 8192), ("2048k", MAX_MODEL_LEN))
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One way to schedule.
+
+    Attributes:
+        kind: ``default`` and ``tuned`` are stock vLLM; ``ours`` is ropeswitch's.
+        max_num_batched_tokens: Tokens of a step, at most.
+        threshold: vLLM's ``--long-prefill-token-threshold``, 0 for none.
+        adaptive: vLLM's ``--long-prefill-token-threshold-adaptive``.
+        target: Ours: ``step_latency_target`` in seconds; None for its default.
+    """
+
+    kind: str
+    max_num_batched_tokens: int
+    threshold: int = 0
+    adaptive: bool = False
+    target: float | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "ours":
+            return "ours" if self.target is None else f"ours, target {self.target:g} s"
+        name = f"stock {self.kind}: {self.max_num_batched_tokens}"
+        if self.threshold:
+            name += f", threshold {self.threshold}{' adaptive' if self.adaptive else ''}"
+        return name
+
+
+@dataclass(frozen=True)
+class Options:
+    """How every policy of a comparison is run.
+
+    Attributes:
+        asynchronous: Plan a step while the last one runs.
+        prefix_caching: Hash prompts and keep the blocks of finished requests; no two requests share a prefix.
+        noise: Standard deviation of the logarithm of a step's random slowdown or speed-up.
+        seed: Of the noise.
+    """
+
+    asynchronous: bool = False
+    prefix_caching: bool = False
+    noise: float = 0.0
+    seed: int = 0
+
+
+def server_defaults(gpu: Gpu) -> tuple[int, int]:
+    """``max_num_batched_tokens`` and ``max_num_seqs`` of ``vllm serve`` on a GPU (``EngineArgs.get_batch_defaults``)."""
+    if gpu.memory_gib >= 160:
+        return 16384, 1024
+    if gpu.memory_gib >= 70 and "a100" not in gpu.name.lower():
+        return 8192, 1024
+    return 2048, 256
+
+
+def stock_default(gpu: Gpu) -> Policy:
+    """What ``vllm serve`` does where no flag is given."""
+    return Policy("default", server_defaults(gpu)[0])
+
+
+def stock_tuned() -> tuple[Policy, ...]:
+    """Settings of stock's own flags for long prompts, small and large steps."""
+    plain = [Policy("tuned", 512), Policy("tuned", 2048, 128), Policy("tuned", 2048, 512), Policy("tuned", 8192, 256)]
+    plain += [Policy("tuned", 8192, 1024)]
+    return (*plain, *(replace(policy, adaptive=True) for policy in plain[2::2]))
+
+
+def ours(gpu: Gpu, target: float | None = None) -> Policy:
+    return Policy("ours", server_defaults(gpu)[0], target=target)
+
+
+class Builder:
+    """Builds schedulers for one cluster; its folder holds a config that vLLM can read, and no weights."""
+
+    def __init__(self, cluster: Cluster, costs: StepCosts, folder: Path) -> None:
+        self.cluster, self.costs, self.folder = cluster, costs, folder
+        (folder / "config.json").write_text(json.dumps(MODELS[cluster.model]), encoding="utf-8")
+        pairs = cluster.shape.head_dim // 2
+        self.ladder = FactorLadder.checked(
+            [{"name": name, "max_length": end, "factors": [1.0] * pairs} for name, end in LADDER_ENDS]
+        )
+        init_none_hash(sha256)
+
+    def simulation(self, policy: Policy, workload: Workload, options: Options) -> Simulation:
+        """A new scheduler, empty and at time 0, with a workload to run."""
+        config = self._config(policy, options)
+        config.cache_config.num_gpu_blocks = workload.kv_blocks
+        shape = self.cluster.shape
+        heads = max(1, shape.kv_heads // self.cluster.gpus)
+        spec = FullAttentionSpec(
+            block_size=BLOCK_SIZE, num_kv_heads=heads, head_size=shape.head_dim, dtype=torch.bfloat16
+        )
+        kv_cache = KVCacheConfig(workload.kv_blocks, [], [KVCacheGroupSpec(["layer"], spec)])
+        make = make_scheduler if policy.kind == "ours" else AsyncScheduler if options.asynchronous else Scheduler
+        # The runner of GPUs, whose protocol differs: the other is sent a request's whole text whenever it skipped a step.
+        with patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": "1"}):
+            scheduler = make(
+                config,
+                kv_cache_config=kv_cache,
+                structured_output_manager=StructuredOutputManager(config),
+                block_size=BLOCK_SIZE,
+                hash_block_size=BLOCK_SIZE,
+            )
+            depth = config.max_concurrent_batches
+        clock = Clock()
+        if policy.kind == "ours":
+            scheduler.clock = clock
+            # What an engine measures when it starts: steps without context, of one token and of as many as it may take.
+            sizes = (1, policy.max_num_batched_tokens)
+            scheduler.length_aware.calibrate([(tokens, self.costs.seconds([(0, tokens)])) for tokens in sizes])
+        requests = _Requests(self.ladder if policy.kind == "ours" else None, options.prefix_caching)
+        return Simulation(
+            scheduler, clock, self.costs, workload.arrivals, requests, depth, noise=options.noise, seed=options.seed
+        )
+
+    def _config(self, policy: Policy, options: Options) -> VllmConfig:
+        args = EngineArgs(
+            model=str(self.folder),
+            skip_tokenizer_init=True,
+            max_model_len=MAX_MODEL_LEN,
+            max_num_batched_tokens=policy.max_num_batched_tokens,
+            max_num_seqs=server_defaults(self.cluster.gpu)[1],
+            long_prefill_token_threshold=policy.threshold,
+            long_prefill_token_threshold_adaptive=policy.adaptive,
+            enable_prefix_caching=options.prefix_caching,
+            enforce_eager=True,
+        )
+        if policy.kind == "ours":
+            theta = MODELS[self.cluster.model]["rope_theta"]
+            settings = RopeSettings(self.ladder, theta, length_aware=True, step_latency_target=policy.target)
+            configure(args, settings, MODELS[self.cluster.model], device_name=current_platform.device_name)
+        config = args.create_engine_config()
+        # The CPU platform, on which this runs, turns it off.
+        config.scheduler_config.async_scheduling = options.asynchronous
+        return config
+
+
+class _Requests:
+    """Makes the scheduler's requests, as the engine does from what a client sends."""
+
+    def __init__(self, ladder: FactorLadder | None, prefix_caching: bool) -> None:
+        hasher = get_request_block_hasher(BLOCK_SIZE, sha256) if prefix_caching else None
+        self._hasher = AssigningHasher(hasher, ladder) if hasher is not None and ladder is not None else hasher
+
+    def __call__(self, name: str, arrival: Arrival, prompt: list[int]) -> Request:
+        params = SamplingParams(temperature=0.0, max_tokens=arrival.output, ignore_eos=True)
+        # All prompts are the same token over and over; the salt keeps their prefixes apart.
+        return Request(name, prompt, params, None, arrival_time=arrival.at, cache_salt=name, block_hasher=self._hasher)
