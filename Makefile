@@ -16,12 +16,12 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-gpu check bench bench-gpu simulate lock
+.PHONY: help setup serve test test-full test-gpu check bench bench-scheduling bench-gpu simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
 	@echo "ropeswitch: every request rotated with the factors for its own length"
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 25
 	@echo "Variables: PYTHON (3.11 or 3.12, default python3), MODEL, HOST, PORT, KV_CACHE, ARGS (more flags for serve and pytest)"
 
 setup: $(STAMP) ## Install the CPU engine and ropeswitch into .venv
@@ -68,6 +68,11 @@ bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 min
 	@echo "bench: the rotation of one step, then throughput and start-up"
 	@$(BIN)/python -m ropeswitch.loadtests.bench_rotation
 	@$(BIN)/python -m ropeswitch.loadtests.bench_engine $(ARGS)
+
+# An interrupted run goes on where it was; nothing else may run on the cores meanwhile.
+bench-scheduling: $(STAMP) ## Short requests beside a long prompt, against stock vLLM (about 45 minutes, needs 16 GiB)
+	@echo "bench-scheduling: tables on stdout, measurements and plots in bench-scheduling/" >&2
+	@$(BIN)/python -m ropeswitch.loadtests.bench_scheduling $(ARGS)
 
 # Not with .venv, whose torch is for CPUs: PYTHON must have the packages of requirements/cuda.lock (docs/benchmarks.md).
 bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHON must have vllm for CUDA)

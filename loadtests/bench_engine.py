@@ -23,8 +23,8 @@ WORKLOADS = {
 }
 
 
-def make_checkpoint(folder: Path) -> None:
-    """A random Phi-3 with 8 layers of 512, whose two-set ladder has its limit at 1024 tokens."""
+def make_checkpoint(folder: Path, *, layers: int = 8, window: int = WINDOW, maximum: int = MAXIMUM) -> None:
+    """A random Phi-3 with layers of 512, whose two-set ladder has its limit at ``window`` tokens and ends at ``maximum``."""
     import torch
     from transformers import Phi3Config, Phi3ForCausalLM
 
@@ -34,11 +34,11 @@ def make_checkpoint(folder: Path) -> None:
         "rope_theta": 10000.0,
         "short_factor": [1.0 + i / 100 for i in range(pairs)],
         "long_factor": [1.0 + i / 4 for i in range(pairs)],
-        "original_max_position_embeddings": WINDOW,
+        "original_max_position_embeddings": window,
     }
     config = Phi3Config(
-        vocab_size=VOCABULARY, hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8,
-        num_key_value_heads=4, max_position_embeddings=MAXIMUM, original_max_position_embeddings=WINDOW,
+        vocab_size=VOCABULARY, hidden_size=512, intermediate_size=1408, num_hidden_layers=layers, num_attention_heads=8,
+        num_key_value_heads=4, max_position_embeddings=maximum, original_max_position_embeddings=window,
         rope_parameters=rope, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     torch.manual_seed(0)

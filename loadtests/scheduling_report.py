@@ -1,0 +1,51 @@
+"""The scheduling benchmark's report, computed from its measurements alone."""
+
+from collections.abc import Iterable
+
+from ropeswitch.loadtests.scheduling_mixed import rounds, sweep
+from ropeswitch.loadtests.scheduling_single import alone, burst, crossing
+from ropeswitch.loadtests.scheduling_tables import Figure, Record, table
+
+# The part of the cores that other work may take beside a run before its times mean little.
+OTHERS = 0.05
+SECTIONS = {"sweep": sweep, "rounds": rounds, "alone": alone, "crossing": crossing}
+
+
+def report(records: Iterable[Record], bound: float | None = None) -> str:
+    """All tables as Markdown.
+
+    Args:
+        records: Measurements of one model, prompt length and rate, as ``bench_scheduling`` keeps them. Phases that are
+            not there are left out.
+        bound: Seconds that nothing in the burst may wait longer than, as documented.
+
+    Raises:
+        ValueError: when there are no measurements.
+    """
+    phases: dict[str, list[Record]] = {}
+    for record in records:
+        phases.setdefault(record["phase"], []).append(record)
+    if not phases:
+        raise ValueError("records: at least one measurement is needed")
+    parts: list[str] = []
+    figures: list[Figure] = []
+    for phase, section in SECTIONS.items():
+        if phase in phases:
+            text, found = section(phases)
+            parts.append(text)
+            figures += found
+    if "burst" in phases:
+        text, found = burst(phases, bound)
+        parts.append(text)
+        figures += found
+    figures.append(_undisturbed([record for group in phases.values() for record in group]))
+    rows = [[f.name, f.required, f.measured, "" if f.met is None else "yes" if f.met else "**no**"] for f in figures]
+    parts.append("### Required and measured\n\n" + table(["figure", "required", "measured", "met"], rows))
+    return "\n\n".join(parts)
+
+
+def _undisturbed(records: list[Record]) -> Figure:
+    shares = [record["result"]["others"] for record in records]
+    disturbed = sum(share > OTHERS for share in shares)
+    name = f"runs beside which other work took over {OTHERS:.0%} of the cores"
+    return Figure(name, "none", f"{disturbed} of {len(shares)} (most: {max(shares):.0%})", disturbed == 0)

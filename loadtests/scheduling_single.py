@@ -1,0 +1,88 @@
+"""The scheduling benchmark's tables of the long prompt alone, of a stream that crosses the limit, and of the burst."""
+
+import statistics
+
+from ropeswitch.loadtests.scheduling_curves import points
+from ropeswitch.loadtests.scheduling_settings import BURST, CROSSING, CROSSING_UNCACHED, OURS, STOCK
+from ropeswitch.loadtests.scheduling_tables import Figure, Record, milliseconds, seconds, table
+
+ALONE, CROSSING_GAP = 1.02, 5.0
+# A switch shows in the gap that ends with its token, or in a neighbour where the engine drains first.
+BESIDE_SWITCH = 2
+
+
+def alone(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
+    sides: dict[str, dict[int, float]] = {STOCK.name: {}, OURS.name: {}}
+    for record in phases["alone"]:
+        sides[record["setting"]][record["round"]] = record["result"]["long"]
+    stock, ours = sides[STOCK.name], sides[OURS.name]
+    both = sorted(stock.keys() & ours.keys())
+    if not both:
+        return "### The long prompt alone\n\nNo round has both sides.", []
+    ratios = [ours[i] / stock[i] for i in both]
+    median = statistics.median(ratios)
+    rows = [[str(i + 1), seconds(stock[i]), seconds(ours[i]), f"{ours[i] / stock[i]:.3f}"] for i in both]
+    text = "### The long prompt alone\n\n" + table(["round", "stock s", "ours s", "ours / stock"], rows)
+    figure = Figure(
+        f"the long prompt alone, ours / stock, median of {len(both)}",
+        f"at most {ALONE}",
+        f"{median:.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
+        median <= ALONE,
+    )
+    return text, [figure]
+
+
+def crossing(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
+    rows, figures = [], []
+    for setting in (CROSSING.name, CROSSING_UNCACHED.name):
+        results = [record["result"] for record in phases["crossing"] if record["setting"] == setting]
+        if not results:
+            continue
+        medians = [statistics.median(result["gaps"]) for result in results]
+        worst = [max(result["gaps"]) / median for result, median in zip(results, medians, strict=True)]
+        spans = [_around(result["gaps"], result["switch"]) for result in results]
+        others = [max(result["other"]) for result in results]
+        row = [setting, str(len(results)), milliseconds(statistics.median(medians))]
+        row += [milliseconds(max(span[part] for span in spans)) for part in range(3)]
+        rows.append([*row, f"{max(worst):.1f}", f"{statistics.median(worst):.1f}", milliseconds(max(others))])
+        if setting == CROSSING.name:
+            name = "a crossing stream's worst gap / its median gap, worst round"
+            required, measured = f"at most {CROSSING_GAP:g}", f"{max(worst):.2f}"
+            figures.append(Figure(name, required, measured, max(worst) <= CROSSING_GAP))
+            figures += _beside(statistics.median(others), phases)
+    parts = ["before the switch", "at it", "after it"]
+    header = ["engine", "rounds", "median gap ms", *(f"worst {part} ms" for part in parts)]
+    header += ["worst / median, worst round", "median round", "other stream's worst ms"]
+    return "### A stream that crosses the limit\n\n" + table(header, rows), figures
+
+
+def burst(phases: dict[str, list[Record]], bound: float | None) -> tuple[str, list[Figure]]:
+    rows, figures = [], []
+    for name in (STOCK.name, OURS.name):
+        results = [record["result"] for record in phases["burst"] if record["setting"] == name]
+        if not results:
+            continue
+        short = max(max(result["ttfts"]) for result in results)
+        long = max(result["long"] for result in results)
+        rows.append([name, str(len(results)), seconds(short), seconds(long)])
+        if name == OURS.name:
+            required = "its stated bound" if bound is None else f"at most {bound:g} s"
+            met = None if bound is None else max(short, long) <= bound
+            figures.append(Figure("the burst's longest wait with ours", required, f"{max(short, long):.3f} s", met))
+    header = ["engine", "runs", "longest wait of a short request s", "of the long prompt s"]
+    return f"### {BURST} short requests and a long one at once\n\n" + table(header, rows), figures
+
+
+def _beside(other: float, phases: dict[str, list[Record]]) -> list[Figure]:
+    """The other stream's worst gap beside a crossing request, against the one beside a long prompt; medians of rounds."""
+    ours = [record for record in phases.get("rounds", []) if record["setting"] == OURS.name]
+    if not ours:
+        return []
+    [point] = points(ours)
+    name = "another stream's worst gap beside it / beside a long prompt"
+    return [Figure(name, "at most 1", f"{other / point.gap:.2f}", other <= point.gap)]
+
+
+def _around(gaps: list[float], switch: int) -> tuple[float, float, float]:
+    first, last = switch - BESIDE_SWITCH, switch + BESIDE_SWITCH + 1
+    return max(gaps[:first]), max(gaps[first:last]), max(gaps[last:])

@@ -1,0 +1,217 @@
+"""The requests that the scheduling benchmark sends to one engine, and the times at which their tokens came.
+
+The engine is driven in its own process, step by step, so that the machine's cores are left to it: no HTTP, no second
+process. A request is added at the first step after its intended arrival, and its times count from that arrival.
+"""
+
+import heapq
+import itertools
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+from vllm import SamplingParams
+from vllm.inputs import tokens_input
+from vllm.sampling_params import RequestOutputKind
+
+from ropeswitch.loadtests.scheduling_settings import BURST, VOCABULARY, WINDOW
+
+SHORT_PROMPT, SHORT_OUTPUT = 100, 8
+# The running stream may not reach the limit itself.
+STREAM_OUTPUT = WINDOW - SHORT_PROMPT
+# Seconds from the start until the long prompt arrives: the running stream and the short requests are there by then.
+LEAD = 1.0
+CROSSING_PROMPT, CROSSING_OUTPUT = WINDOW - 592, 1000
+
+
+@dataclass
+class Stream:
+    """One request: its intended arrival, and when each of its tokens came, in seconds since the run's start."""
+
+    arrival: float
+    prompt: int
+    times: list[float] = field(default_factory=list)
+    finished: bool = False
+
+    @property
+    def ttft(self) -> float:
+        return self.times[0] - self.arrival
+
+    def gaps(self, start: float, end: float) -> list[float]:
+        """The seconds between this stream's tokens, for every gap that overlaps the span from ``start`` to ``end``."""
+        return [b - a for a, b in itertools.pairwise(self.times) if b > start and a < end]
+
+
+class Run:
+    """Drives one engine and keeps every request's times.
+
+    Args:
+        engine: ``vllm.v1.engine.llm_engine.LLMEngine``, idle.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.streams: dict[str, Stream] = {}
+        self._busy = _others_seconds()
+        self._wall, self._start = time.time(), time.perf_counter()
+
+    def now(self) -> float:
+        return time.perf_counter() - self._start
+
+    def add(self, name: str, prompt: list[int], output: int, arrival: float = 0.0) -> Stream:
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=output,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        # Scheduling that looks at a request's age sees the arrival that a server would have seen.
+        self._engine.add_request(name, tokens_input(prompt_token_ids=prompt), params, arrival_time=self._wall + arrival)
+        self.streams[name] = Stream(arrival, len(prompt))
+        return self.streams[name]
+
+    def step(self) -> None:
+        outputs = self._engine.step()
+        now = self.now()
+        for output in outputs:
+            stream = self.streams[output.request_id]
+            stream.times += [now] * len(output.outputs[0].token_ids)
+            stream.finished = output.finished
+
+    def finish(self, *leave: str) -> None:
+        """Step until every request but those named has all its tokens, then abort these."""
+        while not all(stream.finished for name, stream in self.streams.items() if name not in leave):
+            self.step()
+        self._engine.abort_request(list(leave))
+        while self._engine.has_unfinished_requests():
+            self.step()
+
+    def total(self) -> dict[str, float]:
+        """Of the run until now: prompt and output tokens, seconds, and the part of the cores that others used."""
+        tokens = sum(stream.prompt + len(stream.times) for stream in self.streams.values())
+        seconds = self.now()
+        others = (_others_seconds() - self._busy) / (seconds * psutil.cpu_count())
+        return {"tokens": tokens, "seconds": seconds, "others": others}
+
+
+def _others_seconds() -> float:
+    """Processor seconds that everything but this process has used since the machine started, stolen ones too."""
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice - time.process_time()
+
+
+class Prompts:
+    """Random prompts; those of other seeds share no prefix with them, so that no cache makes a later run faster."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def make(self, tokens: int) -> list[int]:
+        return self._random.choices(range(3, VOCABULARY), k=tokens)
+
+
+def mixed(engine: Any, *, prompt: int, rate: float, seed: int) -> dict[str, Any]:
+    """One long prompt beside a running stream and short requests that arrive at a fixed rate until its first token.
+
+    Args:
+        engine: ``vllm.v1.engine.llm_engine.LLMEngine``, idle.
+        prompt: The long prompt's tokens.
+        rate: Short requests a second.
+        seed: Of the random prompts.
+
+    Returns:
+        ``long``: seconds from the long prompt's arrival to its first token; ``ttfts``: the same of every short request
+        that arrived in between; ``worst_gap``: the longest time in between without a token of the running stream;
+        ``tokens`` and ``seconds`` of the whole run.
+
+    Raises:
+        RuntimeError: when the running stream ended before the long prompt's first token.
+    """
+    prompts = Prompts(seed)
+    long_prompt = prompts.make(prompt)
+    run = Run(engine)
+    stream = run.add("stream", prompts.make(SHORT_PROMPT), STREAM_OUTPUT)
+    shorts = (((i + 0.5) / rate, f"short {i}") for i in itertools.count())
+    arrivals = heapq.merge([(LEAD, "long")], shorts)
+    due, name = next(arrivals)
+    long: Stream | None = None
+    while long is None or not long.times:
+        while due <= run.now():
+            if name == "long":
+                long = run.add(name, long_prompt, 1, due)
+            else:
+                run.add(name, prompts.make(SHORT_PROMPT), SHORT_OUTPUT, due)
+            due, name = next(arrivals)
+        run.step()
+    end = long.times[0]
+    while due <= end:  # what arrived during the last step
+        run.add(name, prompts.make(SHORT_PROMPT), SHORT_OUTPUT, due)
+        due, name = next(arrivals)
+    if stream.finished:
+        raise RuntimeError(f"the running stream's {STREAM_OUTPUT} tokens ended before the long prompt's first token")
+    run.finish("stream")
+    counted = [s for name, s in run.streams.items() if name.startswith("short") and LEAD <= s.arrival <= end]
+    return {
+        "long": long.ttft,
+        "ttfts": [short.ttft for short in counted],
+        "worst_gap": max(stream.gaps(LEAD, end)),
+        **run.total(),
+    }
+
+
+def alone(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:
+    """One long prompt and nothing else; ``long`` is the seconds to its first token."""
+    long_prompt = Prompts(seed).make(prompt)
+    run = Run(engine)
+    long = run.add("long", long_prompt, 1)
+    run.finish()
+    return {"long": long.ttft, **run.total()}
+
+
+def crossing(engine: Any, *, seed: int) -> dict[str, Any]:
+    """A stream that crosses the limit while it decodes, beside a short stream that does not.
+
+    Returns:
+        ``gaps``: the crossing stream's gaps in seconds; ``switch``: the index of the gap in which its length passes the
+        limit; ``other``: the other stream's gaps between the crossing stream's first token and its last.
+    """
+    prompts = Prompts(seed)
+    run = Run(engine)
+    other = run.add("other", prompts.make(SHORT_PROMPT), STREAM_OUTPUT)
+    stream = run.add("crossing", prompts.make(CROSSING_PROMPT), CROSSING_OUTPUT)
+    run.finish("other")
+    first, last = stream.times[0], stream.times[-1]
+    return {
+        "gaps": stream.gaps(first, last),
+        # Gap i ends with the token that is computed from CROSSING_PROMPT + i + 1 tokens.
+        "switch": WINDOW - CROSSING_PROMPT,
+        "other": other.gaps(first, last),
+        **run.total(),
+    }
+
+
+def burst(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:
+    """A long prompt and :data:`BURST` short requests that arrive at once, the long one first.
+
+    Returns:
+        ``long`` and ``ttfts``: seconds to the first token of the long prompt and of every short request.
+    """
+    prompts = Prompts(seed)
+    long_prompt, *short_prompts = prompts.make(prompt), *(prompts.make(SHORT_PROMPT) for _ in range(BURST))
+    run = Run(engine)
+    long = run.add("long", long_prompt, 1)
+    shorts = [run.add(f"short {i}", tokens, SHORT_OUTPUT) for i, tokens in enumerate(short_prompts)]
+    run.finish()
+    return {"long": long.ttft, "ttfts": [short.ttft for short in shorts], **run.total()}
+
+
+WORKLOADS: dict[str, Callable[..., dict[str, Any]]] = {
+    "mixed": mixed,
+    "alone": alone,
+    "crossing": crossing,
+    "burst": burst,
+}
