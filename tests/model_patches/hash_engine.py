@@ -7,6 +7,7 @@ token lost, repeated or out of order all show.
 
 import zlib
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -41,9 +42,9 @@ def key(tokens: tuple[int, ...], index: int) -> int:
     return zlib.crc32(bytes((*tokens, 255, index)))
 
 
-def seconds(tokens: int, context: int) -> float:
-    """How long a step takes by the fake engine's clock."""
-    return 0.001 * (1 + 0.2 * tokens + 0.02 * tokens * context)
+def seconds(chunks: Iterable[tuple[int, int]]) -> float:
+    """How long a step takes by the fake engine's clock, given each sequence's (new tokens, all tokens)."""
+    return 0.001 * (1 + sum(0.2 * tokens + 0.02 * tokens * context for tokens, context in chunks))
 
 
 def next_token(tokens: list[int], index: int) -> int:
@@ -153,7 +154,7 @@ class Engine:
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(step_plan, "LEAST_CHUNK", 2)
                 patched.setattr(length_aware, "LEAST_TARGET", 0.0)
-                scheduler.length_aware.calibrate([(count, seconds(count, 0)) for count in (1, 12)])
+                scheduler.length_aware.calibrate([(count, seconds([(count, 0)])) for count in (1, 12)])
         self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), LADDER)
         self.slots: dict[tuple[int, int], int] = {}
@@ -180,8 +181,8 @@ class Engine:
             assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
             self.check_cadence(output)
             self.flights.append((output, self.forward(output)))
-            computed = {name: self.sequences[name].computed for name in output.num_scheduled_tokens}
-            self.now += seconds(output.total_num_scheduled_tokens, sum(computed.values()))
+            counts = output.num_scheduled_tokens
+            self.now += seconds((count, self.sequences[name].computed) for name, count in counts.items())
             if len(self.flights) < self.mode.depth and (output.num_scheduled_tokens or self.scheduler.has_requests()):
                 return
         elif not self.flights:

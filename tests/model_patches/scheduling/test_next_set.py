@@ -1,0 +1,142 @@
+"""The next set's keys in the background: the switch finds them, nothing else is disturbed, and nothing is left behind."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from vllm.config import VllmConfig
+from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.request import RequestStatus
+
+from ropeswitch.model_patches.scheduler import LadderSchedulerOutput
+from ropeswitch.model_patches.scheduling import next_set
+from tests.model_patches.hash_engine import BLOCK, MODES, Engine, Mode, expected
+
+Configs = Callable[[Mode], VllmConfig]
+PROMPT = [1, 2, 3, 4]
+
+
+@pytest.fixture(autouse=True)
+def looks_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake engine's sets are a dozen steps apart."""
+    monkeypatch.setattr(next_set, "LOOK_EVERY", 1)
+
+
+class Watched(Engine):
+    """Notes what every step was given."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.steps: list[dict[str, int]] = []
+        self.switches: list[int] = []
+
+    def forward(self, output: LadderSchedulerOutput) -> Any:
+        self.steps.append(dict(output.num_scheduled_tokens))
+        placed = {name: count for name, count in output.num_scheduled_tokens.items() if name in output.rope_sets}
+        self.switches += [count for name, count in placed.items() if name == "stream" and len(self.steps) > 1]
+        return super().forward(output)
+
+    @property
+    def internal(self) -> list[str]:
+        return [name for name in self.scheduler.requests if "next-set" in name]
+
+    @property
+    def ahead(self) -> int:
+        assert self.scheduler.length_aware is not None
+        next_set = self.scheduler.length_aware.next_set
+        return 0 if next_set is None else next_set.tokens
+
+
+def test_a_switch_computes_only_the_last_tokens(configs: Configs) -> None:
+    engine = Watched(configs(MODES["v1"]), MODES["v1"], 60)
+    engine.add("stream", PROMPT, 45, None, None)
+    for _ in range(120):
+        engine.step()
+    assert engine.said["stream"] == expected(PROMPT, 45, None)
+    # From 10 to 11 tokens, to 22 and to 34; the first comes too soon after the start to be prepared.
+    assert len(engine.switches) == 3 and all(count <= 2 * BLOCK for count in engine.switches[1:]), engine.switches
+    assert engine.ahead > 20
+    assert not engine.scheduler.requests
+    assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+
+
+def test_no_step_is_much_longer_for_it(configs: Configs) -> None:
+    engine = Watched(configs(MODES["v1"]), MODES["v1"], 60)
+    engine.add("stream", PROMPT, 45, None, None)
+    ends = []
+    for _ in range(60):
+        engine.step()
+        ends.append(engine.now)
+    gaps = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    busy = [gap for gap, step in zip(gaps, engine.steps[1:], strict=False) if len(step) > 1]
+    plain = [gap for gap, step in zip(gaps, engine.steps[1:], strict=False) if step == {"stream": 1}]
+    assert busy and max(busy) <= 4 * max(plain)
+
+
+@pytest.mark.parametrize("name", ["v1", "v2-async", "v2-async-pipeline"])
+@pytest.mark.parametrize("after", range(2, 40, 3))
+def test_it_ends_with_its_stream(configs: Configs, name: str, after: int) -> None:
+    engine = Watched(configs(MODES[name]), MODES[name], 60)
+    engine.add("stream", PROMPT, 45, None, None)
+    for _ in range(after):
+        engine.step()
+    engine.scheduler.finish_requests("stream", RequestStatus.FINISHED_ABORTED)
+    for _ in range(6):
+        engine.step()
+    assert not engine.scheduler.requests and not engine.scheduler.has_requests()
+    assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+
+
+def test_it_gives_way_to_whoever_waits(configs: Configs) -> None:
+    """A request that waits has its prefill in the next step, and the internal one has no token in it."""
+    engine = Watched(configs(MODES["v1"]), MODES["v1"], 60)
+    engine.add("stream", PROMPT, 45, None, None)
+    while not engine.internal:
+        engine.step()
+    engine.add("short", [4, 3, 2, 1], 3, None, None)
+    engine.step()
+    assert engine.steps[-1] == {"stream": 1, "short": 4}
+    assert not engine.internal
+
+
+def test_it_is_off_without_a_prefix_cache(configs: Configs) -> None:
+    config = configs(replace(MODES["v1"], stages=1))
+    cached = config.cache_config.enable_prefix_caching
+    config.cache_config.enable_prefix_caching = False
+    try:
+        engine = Watched(config, MODES["v1"], 60)
+    finally:
+        config.cache_config.enable_prefix_caching = cached
+    engine.add("stream", PROMPT, 45, None, None)
+    for _ in range(120):
+        engine.step()
+        assert not engine.internal
+    assert engine.said["stream"] == expected(PROMPT, 45, None)
+
+
+def test_it_holds_no_more_than_its_part_of_the_memory(configs: Configs) -> None:
+    """Half of 17 blocks is not enough for a stream of 32 tokens and more."""
+    engine = Watched(configs(MODES["v1"]), MODES["v1"], 17)
+    engine.add("stream", PROMPT, 45, None, None)
+    for _ in range(120):
+        engine.step()
+        for name in engine.internal:
+            (blocks,) = engine.scheduler.kv_cache_manager.get_block_ids(name)
+            assert len(blocks) <= 17 // 2 + 1
+    assert engine.said["stream"] == expected(PROMPT, 45, None)
+
+
+def test_counts_of_requests_leave_it_out(configs: Configs) -> None:
+    engine = Watched(configs(MODES["v1"]), MODES["v1"], 60)
+    engine.add("stream", PROMPT, 45, None, None)
+    seen = False
+    for _ in range(40):
+        engine.step()
+        assert engine.scheduler.length_aware is not None
+        running, waiting = engine.scheduler.get_request_counts()
+        stats = SchedulerStats(num_running_reqs=running, num_waiting_reqs=waiting)
+        stats = engine.scheduler.length_aware.without_background(stats)
+        assert (stats.num_running_reqs, stats.num_waiting_reqs) == (1, 0)
+        seen = seen or bool(engine.internal)
+    assert seen
