@@ -1,8 +1,10 @@
 """Which waiting requests may start now, so that a long one neither blocks those behind it nor starves.
 
-A request starts when a slot and blocks for all of its tokens are free, beyond those that running prefills still need. While
-the oldest that waits does not fit, younger ones may pass it, but blocks and at last a slot are kept for it as it ages: as
-much of its need as it has waited of the time that its own prefill takes. After that time no one passes any more.
+A request starts when a slot and blocks for all of its tokens are free, beyond those that running prefills still need in the
+time that it may take. While the oldest that waits does not fit, younger ones may pass it, but blocks and at last a slot are
+kept for it as it ages: as much of its need as it has waited of the time that its own prefill takes. After that time only
+those pass that fit beside it, and so do not delay it (as backfilling does in batch systems: Lifka, The ANL/IBM SP scheduling
+system, 1995).
 """
 
 from typing import Any
@@ -26,6 +28,8 @@ class Admission:
         self._scheduler = scheduler
         self._queue = queue
         self._cost = cost
+        self._block: int = scheduler.block_size
+        self._total: int = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
     def start(self, now: float, target: float) -> None:
         """Count what is free before a step, and what is kept for the oldest that does not fit.
@@ -37,17 +41,31 @@ class Admission:
         scheduler, manager = self._scheduler, self._scheduler.kv_cache_manager
         self.slots: int = scheduler.max_num_active_reqs - scheduler.num_waiting_for_streaming_input
         self.slots -= len(scheduler.running)
-        self.blocks: int = manager.block_pool.get_num_free_blocks() - scheduler._inflight_prefill_reserved_blocks()
+        self.blocks: int = manager.block_pool.get_num_free_blocks()
         if scheduler.running:
             self.blocks -= manager.watermark_blocks
+        prefills = scheduler._inflight_prefills
+        self._coming_blocks: int = scheduler._inflight_prefill_reserved_blocks() if prefills else 0
+        loads = (chunk(each.num_tokens - each.num_computed_tokens, each.num_computed_tokens) for each in prefills)
+        self._coming_seconds = sum(self._cost.seconds(load) for load in loads)
+        self._target = target
         self._loras = {each.lora_request.lora_int_id for each in scheduler.running if each.lora_request}
         self.oldest = self._oldest_ready()
-        self._kept_slots, self._kept_blocks = 0, 0
+        self._kept_slots, self._kept_blocks, self._beside = 0, 0, 0
         if self.oldest is not None and not self.fits(self.oldest):
             tokens = self.oldest.num_tokens
             waited = (now - self.oldest.queued_at) / max(self._cost.seconds(chunk(tokens, 0)), target)
             self._kept_blocks = int(self.needs(self.oldest) * min(waited, 1.0))
             self._kept_slots = int(waited >= 1.0)
+            self._beside = self._total - self.needs(self.oldest) - self._passed(self.oldest)
+
+    def _passed(self, oldest: Request) -> int:
+        """The most blocks that running requests which came after the oldest may come to hold."""
+        order = self._queue.key(oldest)
+        return sum(self._most(each) for each in self._scheduler.running if self._queue.key(each) > order)
+
+    def _most(self, request: Request) -> int:
+        return -(-(request.num_prompt_tokens + request.max_tokens) // self._block)
 
     def _oldest_ready(self) -> Request | None:
         return next((entry[3] for entry in self._queue.by_age if self.ready(entry[3])), None)
@@ -77,14 +95,23 @@ class Admission:
 
     def fits(self, request: Request) -> bool:
         """Whether a ready request may start, without what is kept for an older one."""
-        slots, blocks = self.slots, self.blocks
-        if request is not self.oldest:
-            slots, blocks = slots - self._kept_slots, blocks - self._kept_blocks
-        return slots > 0 and self.needs(request) <= blocks
+        needs, free = self.needs(request), self.blocks
+        if self._coming_blocks:
+            # What running prefills take while this one is there; the rest is free again before they come to it.
+            stay = self._cost.seconds(chunk(request.num_tokens, 0)) + request.max_tokens * self._target
+            share = stay / self._coming_seconds if stay < self._coming_seconds else 1.0
+            free -= int(self._coming_blocks * share)
+        if self.slots <= 0 or needs > free:
+            return False
+        if request is self.oldest or not self._kept_blocks:
+            return True
+        beside = self._most(request) <= self._beside
+        return self.slots > self._kept_slots and (beside or needs <= free - self._kept_blocks)
 
     def take(self, request: Request) -> None:
         """Count a request that this step starts."""
         self.slots -= 1
         self.blocks -= self.needs(request)
+        self._beside -= self._most(request)
         if request.lora_request:
             self._loras.add(request.lora_request.lora_int_id)

@@ -38,7 +38,7 @@ class LengthAware:
         self._scheduler = scheduler
         self._settings = settings
         self._by_priority = scheduler.policy == SchedulingPolicy.PRIORITY
-        self.queue = WaitingQueue(self._remaining, self._by_priority)
+        self.queue = WaitingQueue(self._length, self._by_priority)
         scheduler.waiting = self.queue
         # Upstream would raise our thresholds.
         scheduler.adaptive_long_prefill_threshold = False
@@ -119,6 +119,6 @@ class LengthAware:
         ahead = 0 if self.next_set is None else self.next_set.tokens
         return {"target_seconds": self.target, "error": self.cost.error, "next_set_tokens": ahead}
 
-    def _remaining(self, request: Request) -> int:
-        request.expected_hit = self.expected_hit(request)
-        return int(request.num_tokens) - request.expected_hit
+    def _length(self, request: Request) -> int:
+        request.expected_hit = hit = self.expected_hit(request)
+        return self.cost.length(request.num_tokens - hit, hit)

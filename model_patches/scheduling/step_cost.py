@@ -17,6 +17,8 @@ _KIND, _CORRECTION, _ERROR = 0.2, 0.25, 0.05
 _PRIOR_WEIGHT = 0.1
 # One step that was held up by something else must not pass for the price of its kind.
 _MOST = 4.0
+# As many tokens as anyone may ask for.
+UNLIMITED = 2**31
 
 
 class Load(NamedTuple):
@@ -81,10 +83,16 @@ class StepCost:
         _, sequence, token, product, context = self._prices
         left = seconds / self._correction - sequence - context * before
         each = token + product * before + context
-        if left <= 0 or each <= 0:
+        if left <= 0:
             return 0
+        if each + product == 0:
+            return UNLIMITED
         # The root of product / 2 * n**2 + each * n = left, written so that a tiny product does no harm.
         return int(2 * left / (each + (each * each + 2 * product * left) ** 0.5))
+
+    def length(self, tokens: int, before: int) -> int:
+        """How many tokens at the start of a sequence take as long as these, which have ``before`` others in the cache."""
+        return tokens if before == 0 else max(self.tokens_within(self.seconds(chunk(tokens, before)), 0), 1)
 
     def observe(self, load: Load, seconds: float) -> None:
         """Learn from a step that took ``seconds``."""

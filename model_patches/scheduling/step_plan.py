@@ -4,8 +4,8 @@ Before upstream's scheduler plans a step, it is shown only what this plan has ch
 held back, the waiting queue offers the chosen ones alone, and the token budget is exactly theirs and the streams'.
 
 Steps take turns. A *short* step serves whole prefills that fit one step, the shortest first; a *long* step serves a chunk
-of one prefill. Short steps go first until together they have taken one target's time; then a long step is due, for the
-oldest prefill and for the shortest long one alternately. So the oldest prefill gets at least a quarter of the time
+of one prefill. Short steps go first until together they have taken three targets' time; then a long step is due, for the
+oldest prefill and for the shortest long one alternately. So the oldest prefill gets at least an eighth of the time
 (docs/scheduling.md derives the bound on any wait from that).
 """
 
@@ -28,6 +28,8 @@ from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 LEAST_CHUNK = 16
 # Streams never leave prefills less than this part of the target.
 LEAST_SHARE = 0.25
+# Short steps may take so many times the target between two long ones.
+SHORT_TURN = 3.0
 # When nothing is urgent, steps may take this part of the time since something was, so that no arrival pays much more.
 LULL_SHARE = 0.1
 
@@ -37,7 +39,8 @@ class Prefill:
     """A request with tokens to compute before it can say one.
 
     Attributes:
-        order: (priority, tokens to compute, order of arrival): the shortest first within a priority.
+        order: (priority, length, order of arrival): the shortest first within a priority. A length is a number of tokens
+            that take as long to compute at the start of a sequence as these do where they are.
         request: The request.
         remaining: Tokens to compute.
         before: Tokens whose keys it has, or is expected to find in the prefix cache.
@@ -139,7 +142,7 @@ class StepPlan:
 
     def _prefill(self, request: Request, remaining: int, before: int, waits: bool) -> Prefill:
         priority, order = self._queue.key(request)
-        return Prefill((priority, remaining, order), request, remaining, before, waits)
+        return Prefill((priority, self.cost.length(remaining, before), order), request, remaining, before, waits)
 
     def _seconds(self, prefill: Prefill) -> float:
         return self.cost.seconds(chunk(prefill.remaining, prefill.before))
@@ -164,7 +167,7 @@ class StepPlan:
         """The prefills of the best priority that may have tokens in this step, the shortest first."""
         best = None
         for prefill in merge(here, self._waiting(at_least), key=attrgetter("order")):
-            if prefill.remaining < at_least or (prefill.waits and not self._admitted(prefill.request)):
+            if prefill.order[1] < at_least or (prefill.waits and not self._admitted(prefill.request)):
                 continue
             if best is not None and prefill.order[0] != best:
                 return
@@ -177,7 +180,9 @@ class StepPlan:
             # The lengths are in order within each priority; where there are several the list is read from its start.
             one = bool(entries) and entries[0][0] == entries[-1][0]
             for entry in islice(entries, bisect_left(entries, at_least, key=itemgetter(1)) if one else 0, None):
-                yield self._prefill(entry[3], entry[1], entry[3].expected_hit, True)
+                request = entry[3]
+                hit = request.expected_hit
+                yield Prefill(entry[:3], request, request.num_tokens - hit, hit, True)
 
     def _oldest(self, here: list[Prefill]) -> Prefill:
         """The oldest prefill of the best priority; there must be one."""
@@ -191,7 +196,7 @@ class StepPlan:
 
     def _choose(self, here: list[Prefill], short: bool, room: float, tokens: int) -> list[tuple[Prefill, int]]:
         """The step's prefills, and how many tokens each gets."""
-        if short and self._short_seconds < self.target:
+        if short and self._short_seconds < SHORT_TURN * self.target:
             chosen = self._fill(self._candidates(here), room, tokens)
             spent = sum(self.cost.seconds(chunk(count, each.before)) for each, count in chosen)
             self._turn = (self._short_seconds + spent, self._oldest_is_due)

@@ -11,7 +11,7 @@ from itertools import chain, count
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
 
-# (priority, tokens to compute or order of arrival, order of arrival, request); the order of arrival is unique.
+# (priority, length or order of arrival, order of arrival, request); the order of arrival is unique.
 Entry = tuple[int, int, int, Request]
 
 
@@ -19,12 +19,12 @@ class WaitingQueue(RequestQueue):
     """See the module's docstring.
 
     Args:
-        remaining: How many tokens a request must have computed before it says its next one.
+        length: How much there is to compute of a request before it says its next token, in tokens.
         by_priority: Whether a request's ``priority`` goes before all else; a smaller one is served first.
     """
 
-    def __init__(self, remaining: Callable[[Request], int], by_priority: bool) -> None:
-        self._remaining = remaining
+    def __init__(self, length: Callable[[Request], int], by_priority: bool) -> None:
+        self._length = length
         self._by_priority = by_priority
         self._arrivals = count()
         self._entries: dict[Request, tuple[Entry, Entry]] = {}
@@ -60,7 +60,7 @@ class WaitingQueue(RequestQueue):
             self._apart.add(request)
             return
         priority, order = self.key(request)
-        by_length, by_age = (priority, self._remaining(request), order, request), (priority, order, order, request)
+        by_length, by_age = (priority, self._length(request), order, request), (priority, order, order, request)
         self._entries[request] = by_length, by_age
         insort(self.by_length, by_length)
         insort(self.by_age, by_age)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ def test_no_step_is_much_longer_for_it(configs: Configs) -> None:
     for _ in range(60):
         engine.step()
         ends.append(engine.now)
-    gaps = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(ends)]
     busy = [gap for gap, step in zip(gaps, engine.steps[1:], strict=False) if len(step) > 1]
     plain = [gap for gap, step in zip(gaps, engine.steps[1:], strict=False) if step == {"stream": 1}]
     assert busy and max(busy) <= 4 * max(plain)
