@@ -2,7 +2,8 @@
 
 replaces: nothing of the method; it is what the engine core's constructor calls first when it has its scheduler.
 why: length-aware scheduling needs a latency target that suits the hardware, and a first idea of what a step costs.
-what differs: the workers time upstream's own warm-up steps of one token and of many, which the scheduler starts from.
+what differs: the workers time upstream's own warm-up steps of one token and of many, which the scheduler starts from. The
+    engine core gets a utility, ``scheduling_report``, that clients call by its name (server/scheduling_metrics.py).
 limits: those steps have no context; what attention costs is learnt from the requests.
 when it can go: when vLLM's scheduler is told how long steps take.
 """
@@ -63,5 +64,6 @@ def telling_scheduler(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
             most = self.vllm_config.scheduler_config.max_num_batched_tokens
             # The slowest rank decides.
             length_aware.calibrate(measure(lambda tokens: max(self.collective_rpc("time_step", args=(tokens,))), most))
+            self.scheduling_report = length_aware.report
 
     return initialize

@@ -50,6 +50,8 @@ class NextSetPrefill:
         self._stream: Request | None = None
         # Tokens of the stream whose next keys were computed before the present internal request.
         self._done = 0
+        # Seconds of a step that the present internal request is meant to take.
+        self._pace = 0.0
         self.request: Request | None = None
         self.tokens = 0
 
@@ -70,7 +72,7 @@ class NextSetPrefill:
             return
         self._close()
         if self.request is None and spare > 0 and self._due(self._stream, busy):
-            self._open(self._stream)
+            self._open(self._stream, busy)
         if self.request is not None:
             self._give(self.request, self._stream, busy, spare)
 
@@ -124,7 +126,7 @@ class NextSetPrefill:
             self._scheduler.finish_requests(self.request.request_id, RequestStatus.FINISHED_ABORTED)
             self.request = None
 
-    def _open(self, stream: Request) -> None:
+    def _open(self, stream: Request, busy: float) -> None:
         scheduler, full = self._scheduler, self._full(stream)
         needed = -(-full // self._block)
         admission = scheduler.length_aware.admission
@@ -150,6 +152,8 @@ class NextSetPrefill:
         request.works_apart = True
         scheduler.add_request(request)
         self.request = request
+        # Done after half of the steps, which leaves the other half for what the stream says meanwhile.
+        self._pace = max(2 * self._work(stream) / self._steps(stream), BEGIN_AT * busy)
 
     def _give(self, request: Request, stream: Request, busy: float, spare: float) -> None:
         scheduler = self._scheduler
@@ -159,8 +163,7 @@ class NextSetPrefill:
         tokens = 0
         if spare > 0 and before < goal:
             work = self._cost.seconds(chunk(goal - before, before))
-            # Twice as fast as would just do, since some steps have nothing to spare.
-            seconds = min(max(2 * work / self._steps(stream), BEGIN_AT * busy), MOST_STRETCH * busy, spare)
+            seconds = min(max(self._pace, work / self._steps(stream)), MOST_STRETCH * busy, spare)
             tokens = min(self._cost.tokens_within(seconds, before), goal - before)
         if waits and before >= goal:
             self._done = goal

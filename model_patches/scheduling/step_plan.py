@@ -4,7 +4,7 @@ Before upstream's scheduler plans a step, it is shown only what this plan has ch
 held back, the waiting queue offers the chosen ones alone, and the token budget is exactly theirs and the streams'.
 
 Steps take turns. A *short* step serves whole prefills that fit one step, the shortest first; a *long* step serves a chunk
-of one prefill. Short steps go first until together they have taken three targets' time; then a long step is due, for the
+of one prefill. Short steps go first until together they have taken two targets' time; then a long step is due, for the
 oldest prefill and for the shortest long one alternately. So the oldest prefill gets at least an eighth of the time
 (docs/scheduling.md derives the bound on any wait from that).
 """
@@ -29,7 +29,7 @@ LEAST_CHUNK = 16
 # Streams never leave prefills less than this part of the target.
 LEAST_SHARE = 0.25
 # Short steps may take so many times the target between two long ones.
-SHORT_TURN = 3.0
+SHORT_TURN = 2.0
 # When nothing is urgent, steps may take this part of the time since something was, so that no arrival pays much more.
 LULL_SHARE = 0.1
 

@@ -1,0 +1,127 @@
+"""What docs/scheduling.md promises about waiting, asserted on the real scheduler at every step of overloaded simulations."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from ropeswitch.deploy.plan.gpus import load
+from ropeswitch.loadtests.simulation.cluster import make_cluster
+from ropeswitch.loadtests.simulation.costs import StepCosts
+from ropeswitch.loadtests.simulation.driver import Simulation
+from ropeswitch.loadtests.simulation.policies import Builder, Options, ours, stock_default
+from ropeswitch.loadtests.simulation.records import Step
+from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
+
+GPU = load()["A100-80GB"]
+CLUSTER = make_cluster("mistral-7b", GPU, 16)
+COSTS = StepCosts(CLUSTER)
+TARGET = 0.05
+# Steps of the target that may pass between two of the oldest prefill's.
+TURN = 8
+# Seconds for which short requests keep coming.
+LATE = 12.0
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    return Builder(CLUSTER, COSTS, tmp_path_factory.mktemp("model"))
+
+
+def overload(seed: int, seconds: float, longs: tuple[int, ...]) -> list[Arrival]:
+    """More short requests than the cluster can prefill, all the time, and long ones now and then."""
+    dice = random.Random(seed)
+
+    def shorts() -> Iterator[Arrival]:
+        now = 0.0
+        while now < seconds:
+            length = dice.choice([100, 500, 2000, 4000])
+            yield Arrival(now, length, dice.randint(1, 20))
+            now += 0.4 * COSTS.seconds([(0, length)])
+
+    spread = [Arrival(seconds * (i + 0.5) / len(longs) / 2, length, 5) for i, length in enumerate(longs)]
+    return sorted([*shorts(), *spread], key=lambda arrival: arrival.at)
+
+
+class Oldest:
+    """How long the oldest request that has no token yet goes without any in a step."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        simulation.watch = self.see
+        self.passed = self.worst = self.longest_step = 0.0
+        self._last: str | None = None
+
+    def see(self, step: Step) -> None:
+        now = step.start + step.seconds
+        if LATE > step.start > 1.0:
+            # Before and after, nothing urgent may be there.
+            self.longest_step = max(self.longest_step, step.seconds)
+        prefilling = [each for each in self._simulation.scheduler.requests.values() if each.num_output_tokens == 0]
+        oldest = min((int(each.request_id) for each in prefilling), default=None)
+        name = None if oldest is None else str(oldest)
+        if name != self._last or name in step.tokens:
+            self._last, self.passed = name, now
+        if step.start < LATE:
+            self.worst = max(self.worst, now - self.passed)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_oldest_is_passed_over_for_eight_steps_at_most(builder: Builder, seed: int, asynchronous: bool) -> None:
+    arrivals = overload(seed, LATE, (400_000, 60_000, 100_000, 30_000, 150_000))
+    simulation = builder.simulation(
+        ours(GPU, TARGET), Workload("overload", "", arrivals, 200_000), Options(asynchronous, noise=0.1, seed=seed)
+    )
+    oldest = Oldest(simulation)
+    simulation.run()
+    assert oldest.longest_step < 2.5 * TARGET
+    # One step more, or two where one is planned ahead, for a request that has just become the oldest.
+    assert oldest.worst <= (TURN + 2 + asynchronous) * TARGET * 1.2
+
+
+def test_without_the_turns_it_is_passed_over_for_longer(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above shows something."""
+    monkeypatch.setattr("ropeswitch.model_patches.scheduling.step_plan.SHORT_TURN", 1e9)
+    arrivals = overload(1, LATE, (400_000, 60_000, 100_000, 30_000, 150_000))
+    simulation = builder.simulation(ours(GPU, TARGET), Workload("overload", "", arrivals, 200_000), Options())
+    oldest = Oldest(simulation)
+    simulation.run()
+    assert oldest.worst > 3 * TURN * TARGET
+
+
+@pytest.mark.parametrize("long", [100_000, 1_000_000])
+def test_a_burst_waits_no_longer_than_the_bound(builder: Builder, long: int) -> None:
+    """64 short requests and a long one at once: no one waits longer than eight times the work that was there, and a turn."""
+    arrivals = [Arrival(0.0, long, 5), *(Arrival(0.0, 500 + 10 * i, 20) for i in range(64))]
+    simulation = builder.simulation(ours(GPU, TARGET), Workload("burst", "", arrivals, 200_000), Options())
+    records = simulation.run().records
+    work = 0.0
+    for record in records[1:]:
+        work += COSTS.seconds([(0, record.arrival.prompt)])
+        assert record.first_token_seconds <= TURN * (work + TARGET)
+    alone = builder.simulation(ours(GPU, TARGET), Workload("alone", "", arrivals[:1], 200_000), Options())
+    prefill = alone.run().records[0].first_token_seconds
+    assert records[0].first_token_seconds <= TURN * (prefill + TARGET)
+    # And the short ones do not wait for the long one at all, which they do in stock's order.
+    assert max(record.first_token_seconds for record in records[1:]) < 3 * work
+    stock = builder.simulation(stock_default(GPU), Workload("burst", "", arrivals, 200_000), Options()).run().records
+    assert max(record.first_token_seconds for record in stock[1:]) > prefill
+
+
+def test_a_long_request_that_does_not_fit_neither_blocks_nor_starves(builder: Builder) -> None:
+    """Memory for the long prompt and little more, half of it taken when it comes; short ones keep coming."""
+    blocks = 200_000 // 16 + 1_000
+    holder, long = Arrival(0.0, 100_000, 600), Arrival(3.0, 200_000, 5)
+    dice = random.Random(3)
+    shorts = [Arrival(i * 0.05, dice.randint(100, 1000), 20) for i in range(1200)]
+    arrivals = sorted([holder, long, *shorts], key=lambda arrival: arrival.at)
+    simulation = builder.simulation(ours(GPU, TARGET), Workload("full", "", arrivals, blocks), Options())
+    records = simulation.run().records
+    by = {record.arrival.prompt: record for record in records if record.arrival.prompt >= 100_000}
+    waited = sorted(record.first_token_seconds for record in records if record.arrival.prompt <= 1000)
+    assert waited[int(0.99 * len(waited))] < 1.0
+    # It starts as soon as the holder is done: nothing that came later is in its way.
+    prefill = sum(COSTS.seconds([(at, 2048)]) for at in range(0, 200_000, 2048))
+    assert by[200_000].first is not None
+    assert by[200_000].first - by[100_000].last < 4 * prefill
