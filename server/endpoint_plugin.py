@@ -20,6 +20,7 @@ from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.factor_set_header import FactorSetHeader
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import PLUGIN
+from ropeswitch.server.scheduling_metrics import FreshMetrics, SchedulingMetrics
 
 
 class RopeSwitchEndpoints:
@@ -31,9 +32,10 @@ class RopeSwitchEndpoints:
     def attach_router(self, app: FastAPI) -> None:
         app.include_router(rope_route.router)
         app.add_middleware(FactorSetHeader)
+        app.add_middleware(FreshMetrics)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
-        """Refuse an engine that is not patched throughout; then watch its prompts.
+        """Refuse an engine that is not patched throughout; then watch its prompts and show how it schedules.
 
         Raises:
             SystemExit: when a worker lacks a patch or a factor set, or vLLM's server is not the one that we wrap; the
@@ -50,6 +52,9 @@ class RopeSwitchEndpoints:
             refusals.tell(str(error))
             raise SystemExit(refusals.EXIT_CODE) from error
         state.rope_info = rope_route.rope_info(settings, engine_client.model_config.max_model_len, patches)
+        if settings.length_aware:
+            engines = vllm_adapter.scheduling_reports(engine_client)
+            state.scheduling_metrics = SchedulingMetrics(engines, engine_client.model_config.served_model_name)
         watch(engine_client, state, settings.ladder)
         WATCH.start(engine_client, state, keep_alive=vllm_adapter.keeps_alive_without_engine())
 

@@ -2,6 +2,7 @@
 
 They are wrapped on the server's own objects when it starts, so the workers, which report ``registry.PATCHES``, have none of
 them. Each record also counts on the upstream method that calls its target: it gives the prompt before the response starts.
+Of ``/metrics`` the route is wrapped, by a middleware; its record counts on what carries an engine's report to it.
 """
 
 from ropeswitch.model_patches.fingerprints import Patch
@@ -11,6 +12,9 @@ _CHAT = "vllm.entrypoints.openai.chat_completion.serving.OpenAIServingChat"
 _COMPLETION = "vllm.entrypoints.openai.completion.serving.OpenAIServingCompletion"
 _RESPONSES = "vllm.entrypoints.openai.responses.serving.OpenAIServingResponses"
 _LAUNCHER = "vllm.entrypoints.launchers.launcher"
+_METRICS = "vllm.entrypoints.serve.instrumentator.metrics.attach_router"
+_ENGINE = "vllm.v1.engine.core.EngineCoreProc"
+_ENGINE_CLIENT = "vllm.v1.engine.core_client"
 _FILE = "server/engine_prompts.py"
 
 # Puts the handlers into the app's state, under the names by which they are found there.
@@ -34,6 +38,20 @@ SERVER_PATCHES = (
             f"{_CLIENT}.shutdown": "d8cce91153bb16d0",
             f"{_LAUNCHER}.serve_http": "87a0cd563728371a",
             f"{_LAUNCHER}.terminate_if_errored": "c3c7cc295c9fbe15",
+        },
+    ),
+    Patch(
+        target=_METRICS,
+        kind="wrapped",
+        file="server/scheduling_metrics.py",
+        relies_on={
+            _METRICS: "51aa634b924e5987",
+            "vllm.v1.metrics.prometheus.get_prometheus_registry": "7041a14689c14ada",
+            f"{_ENGINE_CLIENT}.AsyncMPClient._call_utility_async": "85e0759886263269",
+            f"{_ENGINE_CLIENT}.MPClient.ensure_alive": "d179a1de6118dc9a",
+            f"{_ENGINE_CLIENT}._process_utility_output": "8b8efff1e58a63e2",
+            f"{_ENGINE}._handle_client_request": "73dacb2fbd39c2c8",
+            f"{_ENGINE}._reject_utility_in_shutdown": "39359d1efcbf6b3b",
         },
     ),
     Patch(

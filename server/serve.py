@@ -11,7 +11,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.model_patches.settings import ANGLES, RopeSettings, UnsupportedError, configure
 from ropeswitch.model_patches.support import check_device, check_features, check_model
-from ropeswitch.server import refusals
+from ropeswitch.server import refusals, scheduling_flags
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.model_folder import check_model_folder
@@ -28,6 +28,10 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
   MODEL                 a folder or a Hugging Face name (default: the bundled {BUNDLED_MODEL})
   --factors FILE        put this file's factor ladder on the model; a model whose config has LongRoPE factors needs none
   --rope-angles ANGLES  exact (default), or hf for Hugging Face's float32 angles, for comparison
+  --no-length-aware-scheduling
+                        plan steps as vLLM does, not by the time that they take and short work first
+  --step-latency-target SECONDS
+                        how long a step should take while others wait (default: found from the hardware at start)
   --max-model-len N     the longest sequence (default: the ladder's end); auto takes what fits the KV cache
   --host, --port        where to listen (default: every address, port 8000)
 
@@ -58,6 +62,7 @@ def serve(argv: Sequence[str]) -> int:
     from ropeswitch.server import vllm_adapter
 
     args = vllm_adapter.parse(argv, _add_flags)
+    scheduling_flags.check(args)
     if args.model is None:
         args.model = str(files("ropeswitch.models") / BUNDLED_MODEL)
         args.served_model_name = args.served_model_name or [BUNDLED_MODEL]
@@ -110,10 +115,11 @@ def _add_flags(parser: Any) -> None:
         default="exact",
         help="Exact angles, or Hugging Face's float32 ones for comparison.",
     )
+    scheduling_flags.add(parser)
 
 
 def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> RopeSettings:
-    """The ladder of ``--factors``, or the one that the model's config describes.
+    """The ladder of ``--factors``, or the one that the model's config describes, and how to schedule.
 
     Raises:
         FactorError: for a wrong factor file or a model without factors.
@@ -134,7 +140,13 @@ def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> RopeSet
         raise FactorError(
             f"rope_theta: factor file {args.factors!r} was made for {file_theta}, but the model's rope_theta is {theta}"
         )
-    return RopeSettings(ladder=ladder, theta=theta, angles=args.rope_angles)
+    return RopeSettings(
+        ladder=ladder,
+        theta=theta,
+        angles=args.rope_angles,
+        length_aware=args.length_aware_scheduling,
+        step_latency_target=args.step_latency_target,
+    )
 
 
 def _summary(args: argparse.Namespace, ladder: FactorLadder) -> str:

@@ -4,8 +4,10 @@ No other module of ``server/`` imports it. Routes and state join its app as an e
 """
 
 import json
+import re
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +24,7 @@ from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.transformers_utils.config import get_config, get_hf_text_config
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from ropeswitch.server import legacy_config
 from ropeswitch.server.errors import UsageError
@@ -31,11 +34,33 @@ VLLM_VERSION: str = vllm.__version__
 
 # Flags whose value is one JSON object; vLLM's parser lets other values through.
 _OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
+# What an engine that finishes its last requests answers to every utility; upstream raises it as a bare Exception.
+_LEAVING = "Server shutting down"
+# What argparse, too, reads as a flag's value only after an equals sign; whole numbers it always does.
+_NEGATIVE = re.compile(r"-(\d+\.\d*|\.\d+|\d+(?=e)|inf|nan)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 class _Parser(FlexibleArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
+
+    def parse_args(self, args: list[str], namespace: Namespace | None = None) -> Namespace:
+        parsed: Namespace = super().parse_args(_joined(args), namespace)
+        return parsed
+
+    def load_config_file(self, file_path: str) -> list[str]:
+        return _joined(super().load_config_file(file_path))
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """Write ``--flag -0.5`` as ``--flag=-0.5``; upstream takes such a number for the name of a nested field."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1].startswith("--") and _NEGATIVE.fullmatch(argument):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
@@ -192,6 +217,28 @@ async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
         "collective_rpc", "patch_report", None, (), None
     )
     return [report for reports in per_engine for report in reports]
+
+
+def scheduling_reports(engine_client: Any) -> dict[int, Callable[[], Awaitable[dict[str, float] | None]]]:
+    """For every engine, by its index, a function that asks it for its ``scheduling_report`` (``step_times.py``).
+
+    It gives None where the engine is dead or leaving.
+    """
+    client = engine_client.engine_core
+    engines = zip(client.engine_ranks_managed, client.core_engines, strict=True)
+    return {index: partial(_scheduling_report, client, engine) for index, engine in engines}
+
+
+async def _scheduling_report(client: Any, engine: bytes) -> dict[str, float] | None:
+    try:
+        report: dict[str, float] = await client._call_utility_async("scheduling_report", engine=engine)
+    except EngineDeadError:
+        return None
+    except Exception as error:
+        if str(error) != _LEAVING:
+            raise
+        return None
+    return report
 
 
 def validation_error(message: str, field: str) -> Exception:

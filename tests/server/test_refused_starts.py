@@ -10,6 +10,7 @@ import pytest
 import vllm
 
 from ropeswitch.server.cli import main
+from ropeswitch.server.errors import UsageError
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import ladder_file
 from tests.server.checkpoint import MAXIMUM
@@ -158,6 +159,78 @@ def test_flags(refusal: Any, checkpoint: Path) -> None:
     assert "transformers" in refusal(model, "--model-impl", "transformers")
     draft = json.dumps({"method": "draft_model", "model": model, "num_speculative_tokens": 2})
     assert "'draft_model'" in refusal(model, "--speculative-config", draft)
+
+
+SECONDS = "must be a number of seconds above 0 and at most 60"
+
+
+@pytest.mark.parametrize("value", ["abc", "nan", "inf", "0", "-1", "-0.5", "-1e-3", "-inf", "60.01", "1e400", ""])
+@pytest.mark.parametrize("from_file", [False, True], ids=["flag", "file"])
+def test_step_latency_targets(refusal: Any, checkpoint: Path, tmp_path: Path, value: str, from_file: bool) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"step-latency-target: {json.dumps(value)}\n")
+    flags = ["--config", str(config)] if from_file else ["--step-latency-target", value]
+    assert refusal(str(checkpoint), *flags) == f"argument --step-latency-target: {value!r} {SECONDS}"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            {"length-aware-scheduling": False, "step-latency-target": 0.25},
+            "--step-latency-target: 0.25 would be ignored with --no-length-aware-scheduling",
+        ),
+        (
+            {"long-prefill-token-threshold-adaptive": True, "long-prefill-token-threshold": 64},
+            "--long-prefill-token-threshold-adaptive: True would be ignored",
+        ),
+        ({"enable-chunked-prefill": False}, "--enable-chunked-prefill: False forbids the chunks"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+@pytest.mark.parametrize("from_file", [False, True], ids=["flag", "file"])
+def test_flags_against_length_aware_scheduling(
+    refusal: Any, checkpoint: Path, tmp_path: Path, values: dict[str, Any], expected: str, from_file: bool
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(values))
+    flags: list[str] = []
+    for name, value in values.items():
+        flags += [f"--{'no-' if value is False else ''}{name}", *([] if isinstance(value, bool) else [str(value)])]
+    if from_file:
+        flags = ["--config", str(config)]
+    message = refusal(str(checkpoint), *flags)
+    assert message.startswith(expected) and "--no-length-aware-scheduling" in message
+
+
+def test_flags_beside_length_aware_scheduling(refusal: Any, checkpoint: Path) -> None:
+    """What is not refused: the next thing that is wrong is what the message is about."""
+    late = ["--max-model-len", str(MAXIMUM + 1)]
+    for flags in (
+        ["--step-latency-target", "60", "--long-prefill-token-threshold", "64", "--enable-chunked-prefill"],
+        ["--no-long-prefill-token-threshold-adaptive", "--step_latency_target=1e-3"],
+        ["--no-length-aware-scheduling", "--no-enable-chunked-prefill", "--long-prefill-token-threshold-adaptive"],
+    ):
+        assert refusal(str(checkpoint), *flags, *late).startswith("max_model_len")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], (True, None)),
+        (["--step-latency-target", "0.25"], (True, 0.25)),
+        (["--no-length-aware-scheduling"], (False, None)),
+    ],
+)
+def test_scheduling_flags_reach_the_engine(
+    refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], expected: tuple[bool, float]
+) -> None:
+    def run(_: Any, args: Any) -> None:
+        settings = args.additional_config["ropeswitch"]
+        raise UsageError(f"{(settings['length_aware'], settings['step_latency_target'])}")
+
+    monkeypatch.setattr("ropeswitch.server.serve._run", run)
+    assert refusal(str(checkpoint), *flags) == str(expected)
 
 
 def test_factor_files(refusal: Any, checkpoint: Path, tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""The flags of length-aware scheduling, and the flags of vLLM that cannot be combined with it."""
+
+import argparse
+from typing import Any
+
+from ropeswitch.server.errors import UsageError
+
+MOST_SECONDS = 60.0
+
+
+def add(parser: Any) -> None:
+    """Add the flags to ``vllm serve``'s parser."""
+    group = parser.add_argument_group("Length-aware scheduling", "Steps sized by the time that they take.")
+    group.add_argument(
+        "--length-aware-scheduling",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="Plan steps by predicted time and serve short work first, instead of vLLM's own order and chunks.",
+    )
+    group.add_argument(
+        "--step-latency-target",
+        type=seconds,
+        metavar="SECONDS",
+        help="How long a step should take while others wait; by default found from the hardware at start.",
+    )
+
+
+def seconds(text: str) -> float:
+    """The value of ``--step-latency-target``.
+
+    Raises:
+        argparse.ArgumentTypeError: for anything but a number above 0 and at most :data:`MOST_SECONDS`.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds above 0 and at most {MOST_SECONDS:g}")
+    return value
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse flags that would be ignored, or would leave length-aware scheduling nothing to do.
+
+    Args:
+        args: What ``vllm serve``'s parser made of the command line and of a ``--config`` file.
+
+    Raises:
+        UsageError: with the flag, its value and what to do.
+    """
+    if not args.length_aware_scheduling:
+        if args.step_latency_target is not None:
+            raise UsageError(
+                f"--step-latency-target: {args.step_latency_target:g} would be ignored with "
+                "--no-length-aware-scheduling; leave one of the two out"
+            )
+        return
+    if args.long_prefill_token_threshold_adaptive:
+        raise UsageError(
+            "--long-prefill-token-threshold-adaptive: True would be ignored, as length-aware scheduling sizes steps by "
+            "time; leave it out or use --no-length-aware-scheduling"
+        )
+    # None, the default, is what suits the model.
+    if args.enable_chunked_prefill is False:
+        raise UsageError(
+            "--enable-chunked-prefill: False forbids the chunks that length-aware scheduling cuts prompts into; leave "
+            "--no-enable-chunked-prefill out or use --no-length-aware-scheduling"
+        )

@@ -1,0 +1,81 @@
+"""What length-aware scheduling adds to vLLM's ``/metrics``: gauges that are read from the engines when it is asked for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+PATH = "/metrics"
+# An engine answers between two steps. It is not waited for longer, so that a scrape does not time out with it.
+SECONDS = 2.0
+# By the names in an engine's report.
+GAUGES = {
+    "target_seconds": (
+        "ropeswitch_step_latency_target_seconds",
+        "Seconds that a step should take while others wait.",
+    ),
+    "error": (
+        "ropeswitch_step_time_error_ratio",
+        "Mean relative error of the predicted times of recent steps.",
+    ),
+    "next_set_tokens": (
+        "ropeswitch_next_set_prefill_tokens",
+        "Tokens computed in advance for streams' next factor sets since the start.",
+    ),
+}
+
+# Asks one engine; None where it is dead or leaving.
+Ask = Callable[[], Awaitable[Mapping[str, float] | None]]
+
+
+class SchedulingMetrics:
+    """The gauges of all engines that an API server process talks to; made after vLLM has set Prometheus up.
+
+    Args:
+        engines: How to ask each engine for its ``scheduling_report``, by its index; at least one.
+        model_name: The label that vLLM's own metrics have.
+        registry: Where to register the gauges.
+    """
+
+    def __init__(self, engines: Mapping[int, Ask], model_name: str, registry: CollectorRegistry = REGISTRY) -> None:
+        self._engines = engines
+        self._model_name = model_name
+        self._asked: dict[int, asyncio.Task[None]] = {}
+        self._gauges = {
+            # Of several API server processes, each with values of its own, the one that asked last is right.
+            key: Gauge(name, text, ["model_name", "engine"], multiprocess_mode="mostrecent", registry=registry)
+            for key, (name, text) in GAUGES.items()
+        }
+
+    async def refresh(self) -> None:
+        """Ask every engine and wait, for at most :data:`SECONDS`, until all have answered.
+
+        A late answer still sets the gauges when it comes, and until then its engine is not asked again.
+        """
+        for index, ask in self._engines.items():
+            if index not in self._asked or self._asked[index].done():
+                self._asked[index] = asyncio.create_task(self._update(index, ask))
+        done, _ = await asyncio.wait(self._asked.values(), timeout=SECONDS)
+        for task in done:
+            task.result()
+
+    async def _update(self, index: int, ask: Ask) -> None:
+        report = await ask()
+        if report is not None:
+            for key, gauge in self._gauges.items():
+                gauge.labels(self._model_name, str(index)).set(report[key])
+
+
+class FreshMetrics:
+    """The ASGI middleware that refreshes the app's ``state.scheduling_metrics``, where it has any, before ``/metrics``."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/") == PATH:
+            metrics: SchedulingMetrics | None = getattr(scope["app"].state, "scheduling_metrics", None)
+            if metrics is not None:
+                await metrics.refresh()
+        await self.app(scope, receive, send)

@@ -1,0 +1,194 @@
+"""What length-aware scheduling adds to ``/metrics``: on a running server, and by itself."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.datastructures import State
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from ropeswitch.server import scheduling_metrics
+from ropeswitch.server.scheduling_metrics import GAUGES, FreshMetrics, SchedulingMetrics
+from ropeswitch.server.vllm_adapter import scheduling_reports
+from tests.docs.pages import ROOT
+from tests.server.conftest import MODEL
+from tests.server.running import Server
+
+TARGET, ERROR, NEXT_SET = (name for name, _ in GAUGES.values())
+
+
+def samples(text: str) -> dict[str, dict[tuple[str, str], float]]:
+    """By metric, the values by (model name, engine)."""
+    return {
+        family.name: {(each.labels["model_name"], each.labels["engine"]): each.value for each in family.samples}
+        for family in text_string_to_metric_families(text)
+        if family.name.startswith("ropeswitch_") and family.type == "gauge"
+    }
+
+
+def test_a_running_server_tells_how_it_schedules(server: Server) -> None:
+    body = {"model": MODEL, "prompt": "a" * 250, "max_tokens": 20, "temperature": 0}
+    assert server.post("/v1/completions", body).status == 200
+    found = samples(server.get("/metrics").text)
+    assert set(found) == {TARGET, ERROR, NEXT_SET}
+    assert all(set(values) == {(MODEL, "0")} for values in found.values())
+    [target], [error], [tokens] = (found[name].values() for name in (TARGET, ERROR, NEXT_SET))
+    assert 0.02 <= target < 60 and error > 0 and tokens >= 0
+    # Later steps change the error: the values are those of the moment.
+    assert server.post("/v1/completions", body).status == 200
+    assert samples(server.get("/metrics").text)[ERROR] != {(MODEL, "0"): error}
+
+
+def report(**changes: float) -> dict[str, float]:
+    return {"target_seconds": 0.05, "error": 0.1, "next_set_tokens": 16} | changes
+
+
+def answering(answer: dict[str, float] | None) -> Callable[[], Awaitable[dict[str, float] | None]]:
+    async def ask() -> dict[str, float] | None:
+        return answer
+
+    return ask
+
+
+def values(registry: CollectorRegistry, engine: str = "0") -> list[float | None]:
+    labels = {"model_name": "m", "engine": engine}
+    return [registry.get_sample_value(name, labels) for name in (TARGET, ERROR, NEXT_SET)]
+
+
+def test_every_engine_has_its_values() -> None:
+    registry = CollectorRegistry()
+    engines = {0: answering(report()), 3: answering(report(error=0.4))}
+    asyncio.run(SchedulingMetrics(engines, "m", registry).refresh())
+    assert values(registry, "0") == [0.05, 0.1, 16]
+    assert values(registry, "3") == [0.05, 0.4, 16]
+
+
+def test_an_engine_in_a_long_step_answers_for_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling_metrics, "SECONDS", 0.05)
+    registry = CollectorRegistry()
+
+    async def scrape() -> None:
+        step, asked = asyncio.Event(), 0
+
+        async def busy() -> dict[str, float]:
+            nonlocal asked
+            asked += 1
+            await step.wait()
+            return report(error=0.7)
+
+        metrics = SchedulingMetrics({0: busy, 1: answering(report())}, "m", registry)
+        for _ in range(3):
+            start = time.monotonic()
+            await metrics.refresh()
+            assert 0.04 < time.monotonic() - start < 1
+        assert asked == 1, "questions pile up in an engine that does not answer"
+        assert values(registry, "0") == [None, None, None]
+        assert values(registry, "1") == [0.05, 0.1, 16]
+        step.set()
+        await asyncio.sleep(0.01)
+        assert values(registry, "0") == [0.05, 0.7, 16]
+        await metrics.refresh()
+        assert asked == 2
+
+    asyncio.run(scrape())
+
+
+def test_a_report_that_fails_is_loud() -> None:
+    async def fails() -> dict[str, float]:
+        raise RuntimeError("call to scheduling_report failed")
+
+    with pytest.raises(RuntimeError, match="scheduling_report"):
+        asyncio.run(SchedulingMetrics({0: fails}, "m", CollectorRegistry()).refresh())
+
+
+def client(answers: dict[bytes, Any]) -> Any:
+    """An engine client whose engines answer, or raise, what is given."""
+
+    async def call(method: str, *, engine: bytes) -> Any:
+        assert method == "scheduling_report"
+        if isinstance(answers[engine], Exception):
+            raise answers[engine]
+        return answers[engine]
+
+    core = SimpleNamespace(engine_ranks_managed=range(4, 4 + len(answers)), core_engines=list(answers))
+    core._call_utility_async = call
+    return SimpleNamespace(engine_core=core)
+
+
+def test_dead_and_leaving_engines_keep_their_last_values() -> None:
+    answers: dict[bytes, Any] = {b"\4\0": report(), b"\5\0": report(error=0.2)}
+    registry = CollectorRegistry()
+    metrics = SchedulingMetrics(scheduling_reports(client(answers)), "m", registry)
+    asyncio.run(metrics.refresh())
+    answers[b"\4\0"], answers[b"\5\0"] = EngineDeadError(), Exception("Server shutting down")
+    asyncio.run(metrics.refresh())
+    assert values(registry, "4") == [0.05, 0.1, 16]
+    assert values(registry, "5") == [0.05, 0.2, 16]
+    answers[b"\5\0"] = Exception("Call to scheduling_report method failed: ")
+    with pytest.raises(Exception, match="method failed"):
+        asyncio.run(metrics.refresh())
+
+
+def test_only_metrics_asks_the_engines() -> None:
+    asked: list[str] = []
+
+    class Noting:
+        async def refresh(self) -> None:
+            asked.append("refresh")
+
+    app = FastAPI()
+    app.add_middleware(FreshMetrics)
+
+    @app.get("/metrics")
+    @app.get("/metrics/more")
+    async def metrics() -> int:
+        return len(asked)
+
+    # Behind a proxy under a prefix, which may or may not take the prefix away.
+    for root, prefix in (("", ""), ("/prefix", ""), ("/prefix", "/prefix")):
+        asked.clear()
+        app.state = State({"scheduling_metrics": Noting()})
+        http = TestClient(app, root_path=root)
+        assert http.get(f"{prefix}/metrics/more").json() == 0
+        assert http.get(f"{prefix}/metrics").json() == 1
+    app.state = State()
+    assert http.get("/metrics").status_code == 200 and len(asked) == 1
+
+
+def test_several_api_servers_show_the_latest_values(tmp_path: Path) -> None:
+    """As vLLM runs them: Prometheus's files in a folder, which whichever process is asked reads."""
+    code = """if True:
+        import asyncio, sys
+        from prometheus_client import CollectorRegistry, generate_latest, multiprocess
+        from ropeswitch.server.scheduling_metrics import SchedulingMetrics
+
+        async def ask():
+            return {"target_seconds": 0.05, "error": float(sys.argv[1]), "next_set_tokens": 0}
+
+        asyncio.run(SchedulingMetrics({0: ask}, "m").refresh())
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)
+        print(generate_latest(registry).decode())
+    """
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for error in (0.9, 0.1, 0.5):
+        command = [sys.executable, "-c", code, str(error)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert samples(done.stdout)[ERROR] == {("m", "0"): error}
+
+
+def test_every_metric_is_documented() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    for name, _ in GAUGES.values():
+        assert f"| `{name}` | gauge |" in page
