@@ -23,12 +23,29 @@ WORKLOADS = {
 }
 
 
-def make_checkpoint(folder: Path, *, layers: int = 8, window: int = WINDOW, maximum: int = MAXIMUM) -> None:
-    """A random Phi-3 with layers of 512, whose two-set ladder has its limit at ``window`` tokens and ends at ``maximum``."""
+def make_checkpoint(
+    folder: Path,
+    *,
+    layers: int = 8,
+    heads: tuple[int, int] = (8, 4),
+    intermediate: int = 1408,
+    window: int = WINDOW,
+    maximum: int = MAXIMUM,
+) -> None:
+    """A random Phi-3 with layers of 512, whose two-set ladder has its limit at ``window`` tokens and ends at ``maximum``.
+
+    Args:
+        folder: Where to write it.
+        layers: Their number.
+        heads: Query heads, among which the 512 are divided, and key heads.
+        intermediate: The width of the MLP.
+        window: Tokens of the first set.
+        maximum: Tokens of the second.
+    """
     import torch
     from transformers import Phi3Config, Phi3ForCausalLM
 
-    pairs = 32
+    pairs = 512 // heads[0] // 2
     rope = {
         "rope_type": "longrope",
         "rope_theta": 10000.0,
@@ -37,8 +54,8 @@ def make_checkpoint(folder: Path, *, layers: int = 8, window: int = WINDOW, maxi
         "original_max_position_embeddings": window,
     }
     config = Phi3Config(
-        vocab_size=VOCABULARY, hidden_size=512, intermediate_size=1408, num_hidden_layers=layers, num_attention_heads=8,
-        num_key_value_heads=4, max_position_embeddings=maximum, original_max_position_embeddings=window,
+        vocab_size=VOCABULARY, hidden_size=512, intermediate_size=intermediate, num_hidden_layers=layers,
+        num_attention_heads=heads[0], num_key_value_heads=heads[1], max_position_embeddings=maximum, original_max_position_embeddings=window,
         rope_parameters=rope, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     torch.manual_seed(0)

@@ -27,6 +27,8 @@ from ropeswitch.loadtests.scheduling_report import OTHERS, report
 from ropeswitch.loadtests.scheduling_settings import (
     CROSSING,
     CROSSING_UNCACHED,
+    HEADS,
+    INTERMEDIATE,
     LAYERS,
     MAXIMUM,
     OURS,
@@ -197,7 +199,14 @@ def main() -> None:
     try:
         if not args.report:
             with tempfile.TemporaryDirectory() as folder:
-                make_checkpoint(Path(folder), layers=LAYERS, window=WINDOW, maximum=MAXIMUM)
+                make_checkpoint(
+                    Path(folder),
+                    layers=LAYERS,
+                    heads=HEADS,
+                    intermediate=INTERMEDIATE,
+                    window=WINDOW,
+                    maximum=MAXIMUM,
+                )
                 bench = Bench(args, folder, measurements)
                 for phase in args.only or PHASES:
                     bench.run(phase)

@@ -12,13 +12,13 @@ from vllm.v1.request import Request, RequestStatus
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.request_set import assigned_set, forced_set
-from ropeswitch.model_patches.scheduling.step_cost import StepCost, chunk
+from ropeswitch.model_patches.scheduling.step_cost import StepCost
 from ropeswitch.model_patches.settings import FORCED_SET
 
-# The work may lengthen a step of the streams by this many times its own length.
-MOST_STRETCH = 2.0
-# It begins when it needs this part of the time that the streams take until the switch, so that some may be refused.
-BEGIN_AT = 0.5
+# The work lengthens a step of the streams by so many times its own length: the least that is done in time.
+PACES = (0.5, 1.0, 1.5, 2.0)
+# Into so many parts a prompt is divided to predict how many steps it takes, as chunks cost more the deeper they are.
+PARTS = 4
 # It may hold this part of all blocks.
 MOST_BLOCKS = 0.5
 # Streams that near their end are looked for in one of so many steps.
@@ -50,8 +50,8 @@ class NextSetPrefill:
         self._stream: Request | None = None
         # Tokens of the stream whose next keys were computed before the present internal request.
         self._done = 0
-        # Seconds of a step that the present internal request is meant to take.
-        self._pace = 0.0
+        # The present internal request is to be done when the stream has so many steps left in its set.
+        self._finish_at = 0
         self.request: Request | None = None
         self.tokens = 0
 
@@ -72,7 +72,7 @@ class NextSetPrefill:
             return
         self._close()
         if self.request is None and spare > 0 and self._due(self._stream, busy):
-            self._open(self._stream, busy)
+            self._open(self._stream)
         if self.request is not None:
             self._give(self.request, self._stream, busy, spare)
 
@@ -103,11 +103,6 @@ class NextSetPrefill:
         """Tokens of the stream in full blocks, with at least one more known."""
         return (stream.num_tokens - 1) // self._block * self._block
 
-    def _work(self, stream: Request) -> float:
-        """Seconds that the next set's keys of what is known still take."""
-        done, full = self._progress(), self._full(stream)
-        return self._cost.seconds(chunk(full - done, done)) if full > done else 0.0
-
     def _progress(self) -> int:
         return self._done if self.request is None else max(self._done, self.request.num_computed_tokens)
 
@@ -115,9 +110,16 @@ class NextSetPrefill:
         end = self._ladder.sets[assigned_set(stream)].max_length
         return max(int(end) - stream.num_tokens, 1)
 
+    def _needed(self, before: int, tokens: int, pace: float) -> float:
+        """Steps that so many tokens after ``before`` others take, at ``pace`` seconds a step."""
+        part = tokens / PARTS
+        middles = (int(before + part * (i + 0.5)) for i in range(PARTS))
+        return sum(part / max(self._cost.tokens_within(pace, middle), 0.5) for middle in middles)
+
     def _due(self, stream: Request, busy: float) -> bool:
-        work = self._work(stream)
-        return work > 0 and work >= BEGIN_AT * busy * self._steps(stream)
+        """Whether the next set's keys of what is known take half of the steps until the switch."""
+        done, full = self._progress(), self._full(stream)
+        return full > done and 2 * self._needed(done, full - done, PACES[1] * busy) >= self._steps(stream)
 
     def _close(self) -> None:
         """End an internal request that has computed all its full blocks; they stay in the prefix cache."""
@@ -126,7 +128,7 @@ class NextSetPrefill:
             self._scheduler.finish_requests(self.request.request_id, RequestStatus.FINISHED_ABORTED)
             self.request = None
 
-    def _open(self, stream: Request, busy: float) -> None:
+    def _open(self, stream: Request) -> None:
         scheduler, full = self._scheduler, self._full(stream)
         needed = -(-full // self._block)
         admission = scheduler.length_aware.admission
@@ -153,7 +155,7 @@ class NextSetPrefill:
         scheduler.add_request(request)
         self.request = request
         # Done after half of the steps, which leaves the other half for what the stream says meanwhile.
-        self._pace = max(2 * self._work(stream) / self._steps(stream), BEGIN_AT * busy)
+        self._finish_at = self._steps(stream) // 2
 
     def _give(self, request: Request, stream: Request, busy: float, spare: float) -> None:
         scheduler = self._scheduler
@@ -162,8 +164,9 @@ class NextSetPrefill:
         goal = request.num_tokens - 1
         tokens = 0
         if spare > 0 and before < goal:
-            work = self._cost.seconds(chunk(goal - before, before))
-            seconds = min(max(self._pace, work / self._steps(stream)), MOST_STRETCH * busy, spare)
+            steps = max(self._steps(stream) - self._finish_at, 1)
+            enough = (pace for pace in PACES if self._needed(before, goal - before, pace * busy) <= steps)
+            seconds = min(next(enough, PACES[-1]) * busy, spare)
             tokens = min(self._cost.tokens_within(seconds, before), goal - before)
         if waits and before >= goal:
             self._done = goal

@@ -26,8 +26,10 @@ from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
 # Tokens that a chunk has at least, however deep in its prompt.
 LEAST_CHUNK = 16
-# Streams never leave prefills less than this part of the target.
-LEAST_SHARE = 0.25
+# A chunk may have twice as many tokens whatever ran before.
+LEAST_KNOWN = 64
+# Streams leave prefills at least this part of the target, and this part of their own time where that is more.
+LEAST_OF_TARGET, LEAST_OF_STREAMS = 0.25, 0.5
 # Short steps may take so many times the target between two long ones.
 SHORT_TURN = 2.0
 # When nothing is urgent, steps may take this part of the time since something was, so that no arrival pays much more.
@@ -84,6 +86,8 @@ class StepPlan:
         self._chosen: list[Request] = []
         self.held: set[Request] = set()
         self._going_on: set[Request] = set()
+        self._last_count = LEAST_KNOWN
+        self._now = 0.0
         # Never yet: a number of seconds that no step takes.
         self._last_urgent = -1e9
 
@@ -94,9 +98,10 @@ class StepPlan:
             background: A running request that this plan is not about.
 
         Returns:
-            Seconds that the step takes without any prefill, and seconds of the target that it leaves: 0 where it has one.
+            Seconds that the step takes without any prefill, and seconds that are left for one: 0 where it has one.
         """
         scheduler, now = self._scheduler, self._scheduler.clock()
+        self._now = now
         load, taken, here = STEP, 0, []
         # Those that wait with blocks of their own are upstream's to start, unless they are held.
         self.held, self._going_on = set(), set()
@@ -114,8 +119,8 @@ class StepPlan:
         self.admission.start(now, self.target)
         if taken:
             self._last_urgent = now
-        room = max(self.target - self.cost.seconds(load), LEAST_SHARE * self.target)
-        resumed = self._resumed(room)
+        room = self._room(self.target, self.cost.seconds(load))
+        resumed = self._resumed(max(room, self.target))
         for prefill in resumed:
             load += chunk(prefill.remaining, prefill.before)
             taken += self._budget(prefill, prefill.remaining)
@@ -124,12 +129,20 @@ class StepPlan:
         if resumed or short:
             self._last_urgent = now
         busy = self.cost.seconds(load)
-        room = max(max(self.target, LULL_SHARE * (now - self._last_urgent)) - busy, LEAST_SHARE * self.target)
+        room = self._room(max(self.target, LULL_SHARE * (now - self._last_urgent)), busy)
         chosen: list[tuple[Prefill, int]] = []
         if shortest is not None:
             chosen = self._choose(here, short, room, self._most_tokens - taken)
         self._prepare(here, resumed, chosen, taken)
-        return busy, 0.0 if resumed or chosen else max(self.target - busy, 0.0)
+        return busy, 0.0 if resumed or chosen else room
+
+    def _room(self, seconds: float, busy: float) -> float:
+        """What prefills may take of a step of ``seconds``, of which streams take ``busy``."""
+        return max(seconds - busy, LEAST_OF_TARGET * self.target, LEAST_OF_STREAMS * busy)
+
+    def _longest_known(self) -> int:
+        """While anything is urgent no chunk is twice as long as the last one, whose time is known."""
+        return 2 * self._last_count if self._last_urgent == self._now else self._most_tokens
 
     def scheduled(self, counts: dict[str, int]) -> None:
         """Count the turn as taken if upstream's scheduler gave tokens to any chosen prefill.
@@ -139,6 +152,7 @@ class StepPlan:
         """
         if any(request.request_id in counts for request in self._chosen):
             self._short_seconds, self._oldest_is_due = self._turn
+            self._last_count = max(LEAST_KNOWN, *(counts.get(request.request_id, 0) for request in self._chosen))
 
     def _prefill(self, request: Request, remaining: int, before: int, waits: bool) -> Prefill:
         priority, order = self._queue.key(request)
@@ -225,8 +239,8 @@ class StepPlan:
             elif not self._chunked:
                 break
             elif not chosen:
-                within = max(self.cost.tokens_within(room, prefill.before), self._least_chunk)
-                count = min(within, prefill.remaining, tokens, self._most_chunk)
+                within = min(self.cost.tokens_within(room, prefill.before), self._longest_known())
+                count = min(max(within, self._least_chunk), prefill.remaining, tokens, self._most_chunk)
             elif seconds <= room and prefill.waits:
                 # It is the last that upstream's scheduler comes to, so that what is left of the budget is its own.
                 count = min(tokens, self._most_chunk)
