@@ -55,8 +55,8 @@ def make_checkpoint(
     }
     config = Phi3Config(
         vocab_size=VOCABULARY, hidden_size=512, intermediate_size=intermediate, num_hidden_layers=layers,
-        num_attention_heads=heads[0], num_key_value_heads=heads[1], max_position_embeddings=maximum, original_max_position_embeddings=window,
-        rope_parameters=rope, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        num_attention_heads=heads[0], num_key_value_heads=heads[1], max_position_embeddings=maximum,
+        original_max_position_embeddings=window, rope_parameters=rope, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     torch.manual_seed(0)
     Phi3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Two layers: on two cores and stock's defaults 24k tokens prefill in about 10 s. Many small query heads and one key head make nearly
-# all of that attention's arithmetic, as it is in a model of 7B at some hundred thousand tokens.
+# Two layers: on two cores and stock's defaults 24k tokens prefill in about 10 s. Many small query heads and one key head
+# make nearly all of that attention's arithmetic, as it is in a model of 7B at some hundred thousand tokens.
 LAYERS, HEADS, INTERMEDIATE, WINDOW, MAXIMUM, VOCABULARY = 2, (16, 1), 512, 8192, 40960, 8192
 HEAD, BFLOAT16_BYTES = 32, 2
 # A 32k prompt, the running stream, and the short requests that wait meanwhile where they must.
