@@ -85,7 +85,7 @@ class LadderScheduler(Scheduler):
             new.rope_set = sets[new.req_id]
         laddered = LadderSchedulerOutput(**vars(output), rope_sets=sets)
         if self.length_aware is not None:
-            self.length_aware.after_planning(laddered)
+            self.length_aware.after_planning(laddered, throttle_prefills)
         return laddered
 
     def update_from_output(

@@ -18,9 +18,10 @@ from ropeswitch.model_patches.scheduling.step_plan import StepPlan
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 from ropeswitch.model_patches.settings import RopeSettings
 
-# The default target in steps of one token: whatever a step costs beside its tokens is a tenth of it.
-TARGET_STEPS = 10
-LEAST_TARGET = 0.02
+# The default target in steps of one token: whatever a step costs beside its tokens is a small part of it. Never more than a
+# reader of five tokens a second would notice.
+TARGET_STEPS = 30
+LEAST_TARGET, MOST_TARGET = 0.02, 0.2
 
 
 class LengthAware:
@@ -53,7 +54,8 @@ class LengthAware:
         """
         scheduler, settings = self._scheduler, self._settings
         shortest = min(measured)[1]
-        self.target = settings.step_latency_target or max(TARGET_STEPS * shortest, LEAST_TARGET)
+        suits = min(max(TARGET_STEPS * shortest, LEAST_TARGET), MOST_TARGET)
+        self.target = settings.step_latency_target or suits
         self.cost = StepCost(measured, scheduler.vllm_config.model_config.get_hidden_size())
         self._plan = StepPlan(scheduler, self.queue, self.cost, self.target)
         self.admission = self._plan.admission
@@ -75,10 +77,15 @@ class LengthAware:
             background = self._background
             self._scheduler.running.sort(key=lambda each: (each is background, -each.num_computed_tokens))
 
-    def after_planning(self, output: SchedulerOutput) -> None:
-        """Note what the planned step will do, to learn from the time that it takes."""
+    def after_planning(self, output: SchedulerOutput, throttled: bool) -> None:
+        """Note what the planned step will do, to learn from the time that it takes.
+
+        Args:
+            output: The step.
+            throttled: Whether upstream's scheduler was told to plan no prefills.
+        """
         counts = output.num_scheduled_tokens
-        self._plan.scheduled(counts)
+        self._plan.scheduled(counts, throttled)
         load = STEP
         for req_id, count in counts.items():
             load += chunk(count, self._scheduler.requests[req_id].num_computed_tokens - count)

@@ -17,6 +17,8 @@ from ropeswitch.model_patches.settings import FORCED_SET
 
 # The work lengthens a step of the streams by so many times its own length: the least that is done in time.
 PACES = (0.5, 1.0, 1.5, 2.0)
+# An internal request's prompt is so much longer than the last one's at most, so that no step waits for its hashing.
+PIECE = 16384
 # Into so many parts a prompt is divided to predict how many steps it takes, as chunks cost more the deeper they are.
 PARTS = 4
 # It may hold this part of all blocks.
@@ -50,8 +52,11 @@ class NextSetPrefill:
         self._stream: Request | None = None
         # Tokens of the stream whose next keys were computed before the present internal request.
         self._done = 0
-        # The present internal request is to be done when the stream has so many steps left in its set.
+        # What was known of the stream when the present pass over it began, which is to be done when so many steps are left.
+        self._pass_end = 0
         self._finish_at = 0
+        # Of the pieces so far, so that each hashes its own blocks alone.
+        self._hashes: list[Any] = []
         self.request: Request | None = None
         self.tokens = 0
 
@@ -80,7 +85,7 @@ class NextSetPrefill:
         """Forget the stream, and free what the internal request holds."""
         if self.request is not None:
             self._scheduler.finish_requests(self.request.request_id, RequestStatus.FINISHED_ABORTED)
-        self._stream, self.request, self._done = None, None, 0
+        self._stream, self.request, self._done, self._pass_end, self._hashes = None, None, 0, 0, []
 
     def _worth(self, stream: Request) -> bool:
         """Whether a request is a stream that may outgrow its set, and nothing else needs the room."""
@@ -96,8 +101,8 @@ class NextSetPrefill:
             return False
         if self.request is not None and self.request.status == RequestStatus.PREEMPTED:
             return False
-        waiting = len(scheduler.waiting) - scheduler.waiting.has_apart
-        return not waiting and not scheduler.kv_holding_waiting
+        blocked = scheduler._is_blocked_waiting_status
+        return scheduler.waiting.only_apart and all(blocked(each.status) for each in scheduler.kv_holding_waiting)
 
     def _full(self, stream: Request) -> int:
         """Tokens of the stream in full blocks, with at least one more known."""
@@ -117,8 +122,10 @@ class NextSetPrefill:
         return sum(part / max(self._cost.tokens_within(pace, middle), 0.5) for middle in middles)
 
     def _due(self, stream: Request, busy: float) -> bool:
-        """Whether the next set's keys of what is known take half of the steps until the switch."""
+        """Whether the next set's keys of what is known take half of the steps until the switch, or are begun."""
         done, full = self._progress(), self._full(stream)
+        if done < self._pass_end:
+            return True
         return full > done and 2 * self._needed(done, full - done, PACES[1] * busy) >= self._steps(stream)
 
     def _close(self) -> None:
@@ -129,7 +136,12 @@ class NextSetPrefill:
             self.request = None
 
     def _open(self, stream: Request) -> None:
-        scheduler, full = self._scheduler, self._full(stream)
+        scheduler = self._scheduler
+        if self._done >= self._pass_end:
+            self._pass_end = self._full(stream)
+            # Done after half of the steps, which leaves the other half for what the stream says meanwhile.
+            self._finish_at = self._steps(stream) // 2
+        full = min(self._pass_end, self._done + PIECE // self._block * self._block)
         needed = -(-full // self._block)
         admission = scheduler.length_aware.admission
         if admission.slots < 2 or needed > min(admission.blocks, MOST_BLOCKS * self._blocks):
@@ -148,14 +160,14 @@ class NextSetPrefill:
         )
         request.rope_set = index
         request._block_hasher = stream._block_hasher
+        request.block_hashes = list(self._hashes)
         request.update_block_hashes()
+        self._hashes = list(request.block_hashes)
         # Its hits are no one's, as those of a request that was preempted are not counted.
         request.num_preemptions = 1
         request.works_apart = True
         scheduler.add_request(request)
         self.request = request
-        # Done after half of the steps, which leaves the other half for what the stream says meanwhile.
-        self._finish_at = self._steps(stream) // 2
 
     def _give(self, request: Request, stream: Request, busy: float, spare: float) -> None:
         scheduler = self._scheduler
@@ -165,7 +177,7 @@ class NextSetPrefill:
         tokens = 0
         if spare > 0 and before < goal:
             steps = max(self._steps(stream) - self._finish_at, 1)
-            enough = (pace for pace in PACES if self._needed(before, goal - before, pace * busy) <= steps)
+            enough = (pace for pace in PACES if self._needed(before, self._pass_end - before, pace * busy) <= steps)
             seconds = min(next(enough, PACES[-1]) * busy, spare)
             tokens = min(self._cost.tokens_within(seconds, before), goal - before)
         if waits and before >= goal:

@@ -86,6 +86,7 @@ class StepPlan:
         self._chosen: list[Request] = []
         self.held: set[Request] = set()
         self._going_on: set[Request] = set()
+        self._refused: set[Request] = set()
         self._last_count = LEAST_KNOWN
         self._now = 0.0
         # Never yet: a number of seconds that no step takes.
@@ -105,7 +106,10 @@ class StepPlan:
         load, taken, here = STEP, 0, []
         # Those that wait with blocks of their own are upstream's to start, unless they are held.
         self.held, self._going_on = set(), set()
-        holders = [request for request in scheduler.kv_holding_waiting if self.admission.ready(request)]
+        self.admission.start(now, self.target)
+        holders = [
+            each for each in scheduler.kv_holding_waiting if self.admission.slots > 0 and self.admission.ready(each)
+        ]
         for request in chain(scheduler.running, holders):
             if request is background:
                 continue
@@ -116,7 +120,6 @@ class StepPlan:
                 load += chunk(left, request.num_computed_tokens)
                 taken += left
         here.sort(key=attrgetter("order"))
-        self.admission.start(now, self.target)
         if taken:
             self._last_urgent = now
         room = self._room(self.target, self.cost.seconds(load))
@@ -144,12 +147,15 @@ class StepPlan:
         """While anything is urgent no chunk is twice as long as the last one, whose time is known."""
         return 2 * self._last_count if self._last_urgent == self._now else self._most_tokens
 
-    def scheduled(self, counts: dict[str, int]) -> None:
+    def scheduled(self, counts: dict[str, int], throttled: bool) -> None:
         """Count the turn as taken if upstream's scheduler gave tokens to any chosen prefill.
 
         Args:
             counts: ``SchedulerOutput.num_scheduled_tokens``.
+            throttled: Whether it was told to give prefills none.
         """
+        # Where it has reasons that are not known here, others come first in the next step.
+        self._refused = set() if throttled else {each for each in self._chosen if each.request_id not in counts}
         if any(request.request_id in counts for request in self._chosen):
             self._short_seconds, self._oldest_is_due = self._turn
             self._last_count = max(LEAST_KNOWN, *(counts.get(request.request_id, 0) for request in self._chosen))
@@ -175,13 +181,18 @@ class StepPlan:
         return found
 
     def _admitted(self, request: Request) -> bool:
-        return request not in self._going_on and self.admission.ready(request) and self.admission.fits(request)
+        """Whether a waiting request may start in this step."""
+        if request in self._going_on or request in self._refused:
+            return False
+        return self.admission.ready(request) and self.admission.fits(request)
 
     def _candidates(self, here: list[Prefill], at_least: int = 0) -> Iterator[Prefill]:
         """The prefills of the best priority that may have tokens in this step, the shortest first."""
         best = None
         for prefill in merge(here, self._waiting(at_least), key=attrgetter("order")):
-            if prefill.order[1] < at_least or (prefill.waits and not self._admitted(prefill.request)):
+            if prefill.order[1] < at_least or prefill.request in self._refused:
+                continue
+            if prefill.waits and not self._admitted(prefill.request):
                 continue
             if best is not None and prefill.order[0] != best:
                 return
@@ -200,7 +211,7 @@ class StepPlan:
 
     def _oldest(self, here: list[Prefill]) -> Prefill:
         """The oldest prefill of the best priority; there must be one."""
-        found = list(here)
+        found = [prefill for prefill in here if prefill.request not in self._refused]
         if self._scheduler.pause_state == PauseState.UNPAUSED and self.admission.slots > 0:
             requests = (entry[3] for entry in self._queue.by_age)
             first = next((request for request in requests if self._admitted(request)), None)
@@ -237,7 +248,9 @@ class StepPlan:
             if seconds <= room and prefill.remaining <= min(tokens, self._most_chunk):
                 count = prefill.remaining
             elif not self._chunked:
-                break
+                if chosen or prefill.remaining > tokens:
+                    break
+                count = prefill.remaining
             elif not chosen:
                 within = min(self.cost.tokens_within(room, prefill.before), self._longest_known())
                 count = min(max(within, self._least_chunk), prefill.remaining, tokens, self._most_chunk)

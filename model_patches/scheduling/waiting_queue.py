@@ -45,9 +45,9 @@ class WaitingQueue(RequestQueue):
         self._offered.append(request)
 
     @property
-    def has_apart(self) -> bool:
-        """Whether the internal request waits here."""
-        return bool(self._apart)
+    def only_apart(self) -> bool:
+        """Whether no one waits here, the internal request aside."""
+        return not self._entries
 
     def key(self, request: Request) -> tuple[int, int]:
         """A request's priority and order of arrival, which it keeps when it is preempted."""
