@@ -17,6 +17,8 @@ import torch
 # Ever longer steps are tried until one takes so long that it tells what a token costs.
 ENOUGH_SECONDS = 0.2
 FIRST_TOKENS = 64
+# What engines try that must all try the same.
+SAME_TOKENS = 256
 # The fastest counts: what else the machine does is not the model's.
 REPEATS = 7
 
@@ -32,22 +34,25 @@ def time_step(worker: Any, tokens: int) -> float:
         Seconds, without those of a first run, which may compile or load something.
     """
     synchronize = torch.cuda.synchronize if worker.device.type == "cuda" else lambda: None
-    worker.model_runner._dummy_run(tokens)
+    worker.model_runner._dummy_run(tokens, skip_eplb=True)
     synchronize()
     start = time.perf_counter()
-    worker.model_runner._dummy_run(tokens)
+    worker.model_runner._dummy_run(tokens, skip_eplb=True)
     synchronize()
     return time.perf_counter() - start
 
 
-def measure(step: Callable[[int], float], most: int) -> list[tuple[int, float]]:
+def measure(step: Callable[[int], float], most: int, together: bool) -> list[tuple[int, float]]:
     """Steps of one token and of many, as (tokens, seconds).
 
     Args:
         step: Runs a step of so many tokens and gives its seconds.
         most: The most tokens of a step.
+        together: Whether other engines measure the same steps and wait for each other in them, as data parallel ones do.
     """
     found = [(1, min(step(1) for _ in range(REPEATS)))]
+    if together:
+        return [found[0], (min(SAME_TOKENS, most), step(min(SAME_TOKENS, most)))]
     tokens = FIRST_TOKENS
     while found[-1][1] < ENOUGH_SECONDS and found[-1][0] < most:
         found.append((min(tokens, most), step(min(tokens, most))))
@@ -62,8 +67,12 @@ def telling_scheduler(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
         upstream(self)
         if (length_aware := getattr(self.scheduler, "length_aware", None)) is not None:
             most = self.vllm_config.scheduler_config.max_num_batched_tokens
-            # The slowest rank decides.
-            length_aware.calibrate(measure(lambda tokens: max(self.collective_rpc("time_step", args=(tokens,))), most))
+            together = self.vllm_config.parallel_config.data_parallel_size > 1
+
+            def slowest(tokens: int) -> float:
+                return float(max(self.collective_rpc("time_step", args=(tokens,))))
+
+            length_aware.calibrate(measure(slowest, most, together))
             self.scheduling_report = length_aware.report
 
     return initialize

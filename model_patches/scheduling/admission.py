@@ -50,8 +50,8 @@ class Admission:
         self._coming_seconds = sum(self._cost.seconds(load) for load in loads)
         self._target = target
         self._loras = {each.lora_request.lora_int_id for each in scheduler.running if each.lora_request}
-        self.oldest = self._oldest_ready()
         self._kept_slots, self._kept_blocks, self._beside = 0, 0, 0
+        self.oldest = self._oldest_ready() if self.slots > 0 else None
         if self.oldest is not None and not self.fits(self.oldest):
             tokens = self.oldest.num_tokens
             waited = (now - self.oldest.queued_at) / max(self._cost.seconds(chunk(tokens, 0)), target)
@@ -80,28 +80,45 @@ class Admission:
         if request.num_stale_output_tokens and not request.drop_stale_output:
             return False
         if scheduler.lora_config and request.lora_request:
-            full = len(self._loras) == scheduler.lora_config.max_loras
+            full = len(self._loras) >= scheduler.lora_config.max_loras
             return not full or request.lora_request.lora_int_id in self._loras
         return True
 
     def needs(self, request: Request) -> int:
         """The free blocks that a waiting request takes, those it shares with running ones not counted."""
-        scheduler = self._scheduler
-        blocks: int = scheduler._request_remaining_blocks(request)
+        scheduler, tokens = self._scheduler, min(request.num_tokens, self._scheduler.max_model_len)
+        manager = scheduler.kv_cache_manager
+        # As upstream's own check of a whole sequence, `allocate_slots(full_sequence_must_fit=True)`.
+        blocks: int = manager.coordinator.get_num_blocks_to_allocate(
+            request_id=request.request_id,
+            num_tokens=tokens,
+            new_computed_blocks=manager.empty_kv_cache_blocks.blocks,
+            num_encoder_tokens=0,
+            total_computed_tokens=0,
+            num_local_computed_tokens=0,
+            num_tokens_main_model=tokens,
+            apply_admission_cap=True,
+            prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
+        )
         if request.expected_hit:
-            hit = scheduler.kv_cache_manager.get_computed_blocks(request)[0]
+            hit = manager.get_computed_blocks(request)[0]
             blocks -= sum(not block.is_null and block.ref_cnt > 0 for block in hit.blocks[0])
         return blocks
 
     def fits(self, request: Request) -> bool:
         """Whether a ready request may start, without what is kept for an older one."""
+        if self.slots <= 0:
+            return False
+        if not self._scheduler.running:
+            # Nothing will ever free more.
+            return request is self.oldest or self.needs(request) <= self.blocks - self._kept_blocks
         needs, free = self.needs(request), self.blocks
         if self._coming_blocks:
             # What running prefills take while this one is there; the rest is free again before they come to it.
             stay = self._cost.seconds(chunk(request.num_tokens, 0)) + request.max_tokens * self._target
             share = stay / self._coming_seconds if stay < self._coming_seconds else 1.0
             free -= int(self._coming_blocks * share)
-        if self.slots <= 0 or needs > free:
+        if needs > free:
             return False
         if request is self.oldest or not self._kept_blocks:
             return True

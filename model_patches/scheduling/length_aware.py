@@ -21,6 +21,8 @@ from ropeswitch.model_patches.settings import RopeSettings
 # The default target in steps of one token: whatever a step costs beside its tokens is a small part of it. Never more than a
 # reader of five tokens a second would notice.
 TARGET_STEPS = 30
+# So often the prefix cache is asked again, for so many of the oldest.
+LOOK_SECONDS, LOOKS = 1.0, 8
 LEAST_TARGET, MOST_TARGET = 0.02, 0.2
 
 
@@ -44,7 +46,7 @@ class LengthAware:
         # Upstream would raise our thresholds.
         scheduler.adaptive_long_prefill_threshold = False
         self._flights: deque[tuple[SchedulerOutput, float, Load]] = deque()
-        self._last_end = float("-inf")
+        self._last_end = self._last_look = float("-inf")
 
     def calibrate(self, measured: Sequence[tuple[int, float]]) -> None:
         """Start from measured steps; must be called once before the first step is planned.
@@ -69,6 +71,7 @@ class LengthAware:
 
     def before_step(self) -> None:
         """Arrange the scheduler's state for the step that it is about to plan."""
+        self._look_again()
         busy, spare = self._plan.plan(self._background)
         if self.next_set is not None:
             self.next_set.prepare(busy, spare)
@@ -76,6 +79,14 @@ class LengthAware:
             # Upstream preempts from the end: what is cheapest to compute again.
             background = self._background
             self._scheduler.running.sort(key=lambda each: (each is background, -each.num_computed_tokens))
+
+    def _look_again(self) -> None:
+        """Look in the prefix cache again for those that wait longest: others may have filled it since they came."""
+        now = self._scheduler.clock()
+        if now - self._last_look > LOOK_SECONDS:
+            self._last_look = now
+            for entry in self.queue.by_age[:LOOKS]:
+                self.queue.reorder(entry[3])
 
     def after_planning(self, output: SchedulerOutput, throttled: bool) -> None:
         """Note what the planned step will do, to learn from the time that it takes.
@@ -118,7 +129,7 @@ class LengthAware:
         background = self._background
         if background is not None:
             stats.num_running_reqs -= background in self._scheduler.running
-            stats.num_waiting_reqs -= background in self.queue
+            stats.num_waiting_reqs = max(stats.num_waiting_reqs - (background in self.queue), 0)
         return stats
 
     def report(self) -> dict[str, float]:

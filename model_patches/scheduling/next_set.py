@@ -48,6 +48,8 @@ class NextSetPrefill:
         self._cost = cost
         self._block: int = scheduler.block_size
         self._blocks: int = scheduler.kv_cache_manager.block_pool.num_gpu_blocks
+        self._most_tokens: int = scheduler.max_num_scheduled_tokens
+        self._most_chunk: int = scheduler.scheduler_config.long_prefill_token_threshold or self._most_tokens
         self._made = 0
         self._stream: Request | None = None
         # Tokens of the stream whose next keys were computed before the present internal request.
@@ -95,14 +97,14 @@ class NextSetPrefill:
         if index + 1 == len(self._ladder.sets) or forced_set(stream.sampling_params) is not None:
             return False
         end = self._ladder.sets[index].max_length
-        if stream.sampling_params is None or stream.prompt_token_ids is None or stream.skip_reading_prefix_cache:
+        if stream.sampling_params is None or stream.prompt_embeds is not None or stream.skip_reading_prefix_cache:
             return False
         if not stream.num_tokens <= end < stream.num_prompt_tokens + stream.max_tokens:
             return False
         if self.request is not None and self.request.status == RequestStatus.PREEMPTED:
             return False
         blocked = scheduler._is_blocked_waiting_status
-        return scheduler.waiting.only_apart and all(blocked(each.status) for each in scheduler.kv_holding_waiting)
+        return scheduler.waiting.all_offered and all(blocked(each.status) for each in scheduler.kv_holding_waiting)
 
     def _full(self, stream: Request) -> int:
         """Tokens of the stream in full blocks, with at least one more known."""
@@ -151,7 +153,7 @@ class NextSetPrefill:
         request = Request(
             f"{stream.request_id}-next-set-{self._made}",
             list(stream.all_token_ids[: full + 1]),
-            SamplingParams(max_tokens=1, extra_args={FORCED_SET: self._ladder.names[index]}),
+            SamplingParams(max_tokens=1, temperature=0.0, extra_args={FORCED_SET: self._ladder.names[index]}),
             None,
             client_index=stream.client_index,
             lora_request=stream.lora_request,
@@ -168,6 +170,8 @@ class NextSetPrefill:
         request.works_apart = True
         scheduler.add_request(request)
         self.request = request
+        # What was computed may be gone.
+        self._done = scheduler.length_aware.expected_hit(request)
 
     def _give(self, request: Request, stream: Request, busy: float, spare: float) -> None:
         scheduler = self._scheduler
@@ -179,7 +183,8 @@ class NextSetPrefill:
             steps = max(self._steps(stream) - self._finish_at, 1)
             enough = (pace for pace in PACES if self._needed(before, self._pass_end - before, pace * busy) <= steps)
             seconds = min(next(enough, PACES[-1]) * busy, spare)
-            tokens = min(self._cost.tokens_within(seconds, before), goal - before)
+            left = self._most_tokens - scheduler.max_num_scheduled_tokens
+            tokens = min(self._cost.tokens_within(seconds, before), goal - before, left, self._most_chunk)
         if waits and before >= goal:
             self._done = goal
             scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)

@@ -15,7 +15,7 @@ import numpy as np
 _KIND, _CORRECTION, _ERROR = 0.2, 0.25, 0.05
 # What was measured or assumed before any request came counts little beside what was seen.
 _PRIOR_WEIGHT = 0.1
-# One step that was held up by something else must not pass for the price of its kind.
+# One step that was held up, or whose result lay there already, must not pass for the price of its kind.
 _MOST = 4.0
 # As many tokens as anyone may ask for.
 UNLIMITED = 2**31
@@ -98,8 +98,8 @@ class StepCost:
         """Learn from a step that took ``seconds``."""
         raw = sum(price * amount for price, amount in zip(self._prices, load, strict=True))
         predicted = self._correction * raw
+        seconds = min(max(seconds, predicted / _MOST), _MOST * predicted)
         self.error += _ERROR * (abs(seconds - predicted) / seconds - self.error)
-        seconds = min(seconds, _MOST * predicted)
         kind = int(load.tokens).bit_length(), int(load.products).bit_length()
         mean = self._kinds.get(kind)
         if mean is None:

@@ -28,6 +28,8 @@ from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 LEAST_CHUNK = 16
 # A chunk may have twice as many tokens whatever ran before.
 LEAST_KNOWN = 64
+# Waiting requests that are looked at in vain before a step is planned without more of them.
+MOST_LOOKS = 32
 # Streams leave prefills at least this part of the target, and this part of their own time where that is more.
 LEAST_OF_TARGET, LEAST_OF_STREAMS = 0.25, 0.5
 # Short steps may take so many times the target between two long ones.
@@ -107,9 +109,8 @@ class StepPlan:
         # Those that wait with blocks of their own are upstream's to start, unless they are held.
         self.held, self._going_on = set(), set()
         self.admission.start(now, self.target)
-        holders = [
-            each for each in scheduler.kv_holding_waiting if self.admission.slots > 0 and self.admission.ready(each)
-        ]
+        holding = list(scheduler.kv_holding_waiting)
+        holders = [each for each in holding if self.admission.slots > 0 and self.admission.ready(each)]
         for request in chain(scheduler.running, holders):
             if request is background:
                 continue
@@ -135,8 +136,10 @@ class StepPlan:
         room = self._room(max(self.target, LULL_SHARE * (now - self._last_urgent)), busy)
         chosen: list[tuple[Prefill, int]] = []
         if shortest is not None:
-            chosen = self._choose(here, short, room, self._most_tokens - taken)
-        self._prepare(here, resumed, chosen, taken)
+            # Streams that fill the budget leave a chunk too; those that come last then miss a step.
+            chosen = self._choose(here, short, busy, room, max(self._most_tokens - taken, self._least_chunk))
+        self.held = {prefill.request for prefill in here} | set(holding)
+        self._prepare(resumed, chosen, taken)
         return busy, 0.0 if resumed or chosen else room
 
     def _room(self, seconds: float, busy: float) -> float:
@@ -158,7 +161,9 @@ class StepPlan:
         self._refused = set() if throttled else {each for each in self._chosen if each.request_id not in counts}
         if any(request.request_id in counts for request in self._chosen):
             self._short_seconds, self._oldest_is_due = self._turn
-            self._last_count = max(LEAST_KNOWN, *(counts.get(request.request_id, 0) for request in self._chosen))
+            if self._short_seconds == 0.0:
+                longest = max(counts.get(request.request_id, 0) for request in self._chosen)
+                self._last_count = max(LEAST_KNOWN, longest)
 
     def _prefill(self, request: Request, remaining: int, before: int, waits: bool) -> Prefill:
         priority, order = self._queue.key(request)
@@ -188,11 +193,14 @@ class StepPlan:
 
     def _candidates(self, here: list[Prefill], at_least: int = 0) -> Iterator[Prefill]:
         """The prefills of the best priority that may have tokens in this step, the shortest first."""
-        best = None
+        best, refused = None, 0
         for prefill in merge(here, self._waiting(at_least), key=attrgetter("order")):
             if prefill.order[1] < at_least or prefill.request in self._refused:
                 continue
             if prefill.waits and not self._admitted(prefill.request):
+                refused += 1
+                if refused > MOST_LOOKS:
+                    return
                 continue
             if best is not None and prefill.order[0] != best:
                 return
@@ -213,18 +221,20 @@ class StepPlan:
         """The oldest prefill of the best priority; there must be one."""
         found = [prefill for prefill in here if prefill.request not in self._refused]
         if self._scheduler.pause_state == PauseState.UNPAUSED and self.admission.slots > 0:
-            requests = (entry[3] for entry in self._queue.by_age)
+            requests = (entry[3] for entry in islice(self._queue.by_age, MOST_LOOKS))
             first = next((request for request in requests if self._admitted(request)), None)
             if first is not None:
                 found.append(self._prefill(first, first.num_tokens - first.expected_hit, first.expected_hit, True))
         return min(found, key=lambda prefill: self._queue.key(prefill.request))
 
-    def _choose(self, here: list[Prefill], short: bool, room: float, tokens: int) -> list[tuple[Prefill, int]]:
-        """The step's prefills, and how many tokens each gets."""
+    def _choose(
+        self, here: list[Prefill], short: bool, busy: float, room: float, tokens: int
+    ) -> list[tuple[Prefill, int]]:
+        """The step's prefills, and how many tokens each gets; ``busy`` and ``room`` are seconds of streams and prefills."""
         if short and self._short_seconds < SHORT_TURN * self.target:
             chosen = self._fill(self._candidates(here), room, tokens)
             spent = sum(self.cost.seconds(chunk(count, each.before)) for each, count in chosen)
-            self._turn = (self._short_seconds + spent, self._oldest_is_due)
+            self._turn = (self._short_seconds + busy + spent, self._oldest_is_due)
             return chosen
         oldest = self._oldest(here)
         too_long = self.cost.tokens_within(room, 0) + 1
@@ -267,13 +277,11 @@ class StepPlan:
                 break
         return chosen
 
-    def _prepare(
-        self, here: list[Prefill], resumed: list[Prefill], chosen: list[tuple[Prefill, int]], taken: int
-    ) -> None:
+    def _prepare(self, resumed: list[Prefill], chosen: list[tuple[Prefill, int]], taken: int) -> None:
         """Show upstream's scheduler this step's prefills alone, and give it their tokens alone."""
         scheduler = self._scheduler
         self._chosen = [prefill.request for prefill, _ in chosen]
-        self.held = {prefill.request for prefill in here} - set(self._chosen)
+        self.held -= set(self._chosen)
         for request in self.held:
             # The largest: a pipeline may have it wait longer.
             request.next_decode_eligible_step = max(request.next_decode_eligible_step, scheduler.current_step + 2)
@@ -284,5 +292,6 @@ class StepPlan:
 
     def _budget(self, prefill: Prefill, count: int) -> int:
         # One that starts with a single token is given placeholders for drafts, or is not scheduled at all.
-        drafts: int = self._scheduler.num_spec_tokens if prefill.waits else 0
+        starts = prefill.request.status != RequestStatus.RUNNING
+        drafts: int = self._scheduler.num_spec_tokens if starts else 0
         return count + (drafts if count <= 1 + drafts else 0)

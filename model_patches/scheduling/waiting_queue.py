@@ -45,9 +45,9 @@ class WaitingQueue(RequestQueue):
         self._offered.append(request)
 
     @property
-    def only_apart(self) -> bool:
-        """Whether no one waits here, the internal request aside."""
-        return not self._entries
+    def all_offered(self) -> bool:
+        """Whether all that wait here are offered, the internal request aside."""
+        return len(self._offered) == len(self._entries)
 
     def key(self, request: Request) -> tuple[int, int]:
         """A request's priority and order of arrival, which it keeps when it is preempted."""

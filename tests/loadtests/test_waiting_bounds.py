@@ -80,6 +80,16 @@ def test_the_oldest_is_passed_over_for_eight_steps_at_most(builder: Builder, see
     assert oldest.worst <= (TURN + 2 + asynchronous) * TARGET * 1.2
 
 
+def test_tiny_requests_do_not_pass_it_over_for_longer(builder: Builder) -> None:
+    """Each is a step of next to no tokens, which takes its time all the same."""
+    tiny = [Arrival(i * 0.004, 50, 1) for i in range(3000)]
+    arrivals = sorted([*tiny, Arrival(0.5, 400_000, 5)], key=lambda arrival: arrival.at)
+    simulation = builder.simulation(ours(GPU, TARGET), Workload("tiny", "", arrivals, 200_000), Options())
+    oldest = Oldest(simulation)
+    simulation.run()
+    assert oldest.worst <= (TURN + 2) * TARGET * 1.2
+
+
 def test_without_the_turns_it_is_passed_over_for_longer(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above shows something."""
     monkeypatch.setattr("ropeswitch.model_patches.scheduling.step_plan.SHORT_TURN", 1e9)

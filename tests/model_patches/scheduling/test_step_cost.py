@@ -70,6 +70,15 @@ def test_one_step_that_is_held_up_changes_little() -> None:
     assert cost.seconds(load) < 3 * before
 
 
+def test_a_result_that_lay_there_already_changes_little() -> None:
+    """Under asynchronous scheduling a late host finds the next step's result at once."""
+    cost = StepCost(MEASURED, WIDTH)
+    for load in steps(4):
+        cost.observe(load, true_seconds(load))
+    cost.observe(STEP + chunk(8192, 20_000), 0.0002)
+    assert cost.tokens_within(0.05, 20_000) < 200 and cost.error < 0.5
+
+
 def test_no_price_is_negative() -> None:
     cost = StepCost(MEASURED, WIDTH)
     dice = random.Random(5)
