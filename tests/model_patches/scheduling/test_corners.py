@@ -1,0 +1,34 @@
+"""Requests that upstream's scheduler starts only under a condition, which the plan must meet or make room for."""
+
+from collections.abc import Callable
+
+import pytest
+from vllm.config import VllmConfig
+
+from tests.model_patches.hash_engine import MODES, Engine, Mode, expected
+
+Configs = Callable[[Mode], VllmConfig]
+
+
+@pytest.mark.parametrize("name", ["v1", "v1-ngram", "v2-async-ngram"])
+def test_a_prompt_that_fills_the_model_and_the_cache(configs: Configs, name: str) -> None:
+    """Drafts need no blocks before the prompt is there."""
+    engine = Engine(configs(MODES[name]), MODES[name], 17)
+    prompt = [1 + i % 4 for i in range(62)]
+    engine.add("long", prompt, 1, None, None)
+    for _ in range(100):
+        engine.step()
+    assert engine.said["long"] == expected(prompt, 1, None)
+
+
+def test_streams_that_take_the_whole_budget_leave_a_chunk(configs: Configs) -> None:
+    """Four streams with three drafts each may fill a step of 12 tokens."""
+    engine = Engine(configs(MODES["v1-ngram"]), MODES["v1-ngram"], 60)
+    for i in range(3):
+        engine.add(str(i), [1 + i] * 4, 40, None, None)
+    for _ in range(6):
+        engine.step()
+    engine.add("late", [1, 2, 3, 4, 1, 2], 2, None, None)
+    for _ in range(30):
+        engine.step()
+    assert engine.said["late"] == expected([1, 2, 3, 4, 1, 2], 2, None)
