@@ -61,8 +61,8 @@ def test_preemption(start: Start, phi3: Path, phi3_reference: Reference) -> None
         preempted.append(request.request_id),
         upstream(request, *rest, **kwargs),
     )
-    check_batch(llm, phi3_reference, max_tokens=40)
-    # Some requests more often than their one switch: the cache really was too small.
+    check_batch(llm, phi3_reference, max_tokens=90)
+    # Some requests more often than their one switch: the answers really outgrew the cache, into which the prompts fit.
     assert len(preempted) > len(set(preempted))
 
 
