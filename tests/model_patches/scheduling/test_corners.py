@@ -1,9 +1,11 @@
 """Requests that upstream's scheduler starts only under a condition, which the plan must meet or make room for."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from vllm.config import VllmConfig
+from vllm.v1.request import Request
 
 from tests.model_patches.hash_engine import MODES, Engine, Mode, expected
 
@@ -32,3 +34,23 @@ def test_streams_that_take_the_whole_budget_leave_a_chunk(configs: Configs) -> N
     for _ in range(30):
         engine.step()
     assert engine.said["late"] == expected([1, 2, 3, 4, 1, 2], 2, None)
+
+
+def test_what_is_cheapest_to_compute_again_is_preempted(configs: Configs) -> None:
+    """Not, as in upstream's order, who came last."""
+    engine = Engine(configs(MODES["v1"]), MODES["v1"], 17)
+    engine.add("small", [1, 2, 3, 4], 24, "to64", None)
+    engine.add("big", [1 + i % 4 for i in range(36)], 24, "to64", None)
+    preempted: list[str] = []
+    upstream = engine.scheduler._preempt_request
+
+    def preempt(request: Request, *args: Any, **kwargs: Any) -> None:
+        preempted.append(request.request_id)
+        upstream(request, *args, **kwargs)
+
+    engine.scheduler._preempt_request = preempt  # type: ignore[method-assign]
+    for _ in range(100):
+        engine.step()
+    assert preempted and set(preempted) == {"small"}
+    assert engine.said["small"] == expected([1, 2, 3, 4], 24, "to64")
+    assert len(engine.said["big"]) == 24
