@@ -25,6 +25,8 @@ STREAM_OUTPUT = WINDOW - SHORT_PROMPT
 # Seconds from the start until the long prompt arrives: the running stream and the short requests are there by then.
 LEAD = 1.0
 CROSSING_PROMPT, CROSSING_OUTPUT = WINDOW - 592, 1000
+# As long an answer that ends below the limit.
+LEVEL_PROMPT = CROSSING_PROMPT - 600
 
 
 @dataclass
@@ -173,25 +175,29 @@ def alone(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:
 
 
 def crossing(engine: Any, *, seed: int) -> dict[str, Any]:
-    """A stream that crosses the limit while it decodes, beside a short stream that does not.
+    """A stream that crosses the limit while it decodes, beside a short stream that does not; then one that stays below it.
 
     Returns:
         ``gaps``: the crossing stream's gaps in seconds; ``switch``: the index of the gap in which its length passes the
-        limit; ``other``: the other stream's gaps between the crossing stream's first token and its last.
+        limit; ``other``: the other stream's gaps between the crossing stream's first token and its last; ``level``: the
+        gaps of the stream that stays below, which are the machine's and not the switch's; ``tokens`` and ``seconds``.
     """
     prompts = Prompts(seed)
     run = Run(engine)
-    other = run.add("other", prompts.make(SHORT_PROMPT), STREAM_OUTPUT)
-    stream = run.add("crossing", prompts.make(CROSSING_PROMPT), CROSSING_OUTPUT)
-    run.finish("other")
+    level, _ = _beside_another(run, "level", prompts, LEVEL_PROMPT)
+    gaps, other = _beside_another(run, "crossing", prompts, CROSSING_PROMPT)
+    # Gap i ends with the token that is computed from CROSSING_PROMPT + i + 1 tokens.
+    return {"gaps": gaps, "switch": WINDOW - CROSSING_PROMPT, "other": other, "level": level, **run.total()}
+
+
+def _beside_another(run: Run, name: str, prompts: Prompts, prompt: int) -> tuple[list[float], list[float]]:
+    """A stream's gaps, and those of a short stream beside it meanwhile."""
+    now = run.now()
+    other = run.add(f"beside {name}", prompts.make(SHORT_PROMPT), STREAM_OUTPUT, now)
+    stream = run.add(name, prompts.make(prompt), CROSSING_OUTPUT, now)
+    run.finish(f"beside {name}")
     first, last = stream.times[0], stream.times[-1]
-    return {
-        "gaps": stream.gaps(first, last),
-        # Gap i ends with the token that is computed from CROSSING_PROMPT + i + 1 tokens.
-        "switch": WINDOW - CROSSING_PROMPT,
-        "other": other.gaps(first, last),
-        **run.total(),
-    }
+    return stream.gaps(first, last), other.gaps(first, last)
 
 
 def burst(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:

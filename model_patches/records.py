@@ -84,6 +84,7 @@ PATCHES = (
             f"{SCHEDULER}._preempt_request": "1d1096f50b63e895",
             f"{SCHEDULER}._update_request_with_output": "135e2721c50fe6d2",
             f"{SCHEDULER}.update_from_output": "b804d0083b999320",
+            f"{SCHEDULER}._make_cached_request_data": "24cc53dbc21445bc",
             f"{SCHEDULER}._update_after_schedule": "2aff934c1978324e",
             f"{SCHEDULER}._update_request_as_session": "15bfa4606eb4fbe2",
             f"{SCHEDULER}._free_request_blocks": "bec7f3b7986a0e71",

@@ -19,7 +19,7 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
@@ -55,6 +55,8 @@ def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
 
 class LadderScheduler(Scheduler):
     """The synchronous scheduler; see the module's docstring."""
+
+    prev_step_scheduled_req_ids: set[str]
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
@@ -94,6 +96,15 @@ class LadderScheduler(Scheduler):
         if self.length_aware is not None:
             self.length_aware.after_step(scheduler_output)
         return super().update_from_output(scheduler_output, model_runner_output)
+
+    def _make_cached_request_data(self, running_reqs: list[Request], *args: Any) -> CachedRequestData:
+        # The V1 runner would be sent all tokens of a prefill that was held for a step, of which it reads the output alone.
+        silent = {each.request_id for each in running_reqs if not each.num_output_tokens + each.num_output_placeholders}
+        before = self.prev_step_scheduled_req_ids
+        self.prev_step_scheduled_req_ids = before | silent
+        data = super()._make_cached_request_data(running_reqs, *args)
+        self.prev_step_scheduled_req_ids = before
+        return data
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         if self.length_aware is not None and self.length_aware.hold(request):

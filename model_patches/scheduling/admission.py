@@ -49,6 +49,7 @@ class Admission:
         loads = (chunk(each.num_tokens - each.num_computed_tokens, each.num_computed_tokens) for each in prefills)
         self._coming_seconds = sum(self._cost.seconds(load) for load in loads)
         self._target = target
+        self._needed: dict[Request, int] = {}
         self._loras = {each.lora_request.lora_int_id for each in scheduler.running if each.lora_request}
         self._kept_slots, self._kept_blocks, self._beside = 0, 0, 0
         self.oldest = self._oldest_ready() if self.slots > 0 else None
@@ -86,6 +87,11 @@ class Admission:
 
     def needs(self, request: Request) -> int:
         """The free blocks that a waiting request takes, those it shares with running ones not counted."""
+        if request not in self._needed:
+            self._needed[request] = self._blocks_of(request)
+        return self._needed[request]
+
+    def _blocks_of(self, request: Request) -> int:
         scheduler, tokens = self._scheduler, min(request.num_tokens, self._scheduler.max_model_len)
         manager = scheduler.kv_cache_manager
         # As upstream's own check of a whole sequence, `allocate_slots(full_sequence_must_fit=True)`.

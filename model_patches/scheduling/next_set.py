@@ -141,8 +141,8 @@ class NextSetPrefill:
         scheduler = self._scheduler
         if self._done >= self._pass_end:
             self._pass_end = self._full(stream)
-            # Done after half of the steps, which leaves the other half for what the stream says meanwhile.
-            self._finish_at = self._steps(stream) // 2
+            # Done when a quarter of the steps is left for what the stream says meanwhile, as slowly as that allows.
+            self._finish_at = self._steps(stream) // 4
         full = min(self._pass_end, self._done + PIECE // self._block * self._block)
         needed = -(-full // self._block)
         admission = scheduler.length_aware.admission

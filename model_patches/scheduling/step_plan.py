@@ -249,11 +249,13 @@ class StepPlan:
         A prefill that completes should not wait for the chunk of another.
         """
         chosen: list[tuple[Prefill, int]] = []
+        seen: set[Request] = set()
         for prefill in candidates:
             if tokens <= 0:
                 break
-            if any(prefill.request is other.request for other, _ in chosen):
+            if prefill.request in seen:
                 continue
+            seen.add(prefill.request)
             seconds = self._seconds(prefill)
             if seconds <= room and prefill.remaining <= min(tokens, self._most_chunk):
                 count = prefill.remaining

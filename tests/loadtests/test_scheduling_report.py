@@ -153,20 +153,28 @@ def test_the_long_prompt_alone_takes_the_median_of_the_rounds_ratios() -> None:
     assert "No round has both sides" in report(records[-1:])
 
 
-def test_the_crossing_shows_where_its_worst_gaps_are() -> None:
+def test_the_crossing_shows_where_its_worst_gaps_are_and_what_the_machine_adds() -> None:
     gaps = [0.010] * 1000
     gaps[100], gaps[593], gaps[900] = 0.02, 0.03, 0.04
+    disturbed = [*gaps[:700], 0.06, *gaps[701:]]
     stalled = [0.010] * 592 + [2.5] + [0.010] * 407
+    level = [0.010, 0.015, 0.010]
     records = [
-        other("crossing", CROSSING, 0, gaps=gaps, switch=592, other=[0.01, 0.05]),
-        other("crossing", CROSSING_UNCACHED, 0, gaps=stalled, switch=592, other=[0.01, 2.4]),
+        other("crossing", CROSSING, 0, gaps=gaps, switch=592, other=[0.01, 0.05], level=level),
+        other("crossing", CROSSING, 1, gaps=disturbed, switch=592, other=[0.01, 0.05], level=[0.010, 0.07, 0.010]),
+        other("crossing", CROSSING, 2, gaps=gaps, switch=592, other=[0.01, 0.05], level=level),
+        other("crossing", CROSSING_UNCACHED, 0, gaps=stalled, switch=592, other=[0.01, 2.4], level=level),
         *full_rounds(),
     ]
     text = report(records)
-    assert "| ours | 1 | 10.0 | 20.0 | 30.0 | 40.0 | 4.0 | 4.0 | 50.0 |" in text
-    assert "| ours, no prefix cache | 1 | 10.0 | 10.0 | 2500.0 | 10.0 | 250.0 | 250.0 | 2400.0 |" in text
+    expected = "| ours | 3 | 10.0 | 20.0 | 30.0 | 60.0 | 4.0 (4.0 to 6.0) | 4.0 | 1.5 (1.5 to 7.0) | 50.0 |"
+    assert expected in text
+    stall = "| 250.0 (250.0 to 250.0) | 250.0 | 1.5 (1.5 to 1.5) | 2400.0 |"
+    assert "| ours, no prefix cache | 1 | 10.0 | 10.0 | 2500.0 | 10.0 " + stall in text
     found = figures(text)
-    assert found["a crossing stream's worst gap / its median gap, worst round"] == ("at most 5", "4.00", "yes")
+    assert found["a crossing stream's worst gap / its median gap, worst round"] == ("at most 5", "6.00", "**no**")
+    assert found["the same, median of the rounds"] == ("at most 5", "4.00", "yes")
+    assert found["the same, each gap its median of the rounds"] == ("at most 5", "4.00", "yes")
     assert found["another stream's worst gap beside it / beside a long prompt"] == ("at most 1", "0.50", "yes")
 
 

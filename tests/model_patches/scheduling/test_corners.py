@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 from vllm.config import VllmConfig
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from ropeswitch.model_patches.scheduler import LadderSchedulerOutput
 from tests.model_patches.hash_engine import MODES, Engine, Mode, expected
 
 Configs = Callable[[Mode], VllmConfig]
@@ -54,3 +56,29 @@ def test_what_is_cheapest_to_compute_again_is_preempted(configs: Configs) -> Non
     assert preempted and set(preempted) == {"small"}
     assert engine.said["small"] == expected([1, 2, 3, 4], 24, "to64")
     assert len(engine.said["big"]) == 24
+
+
+def test_a_held_prefill_is_not_sent_to_the_runner_again(configs: Configs) -> None:
+    """Upstream's V1 protocol repeats all tokens of a request that missed a step, of which the runner reads output alone."""
+    engine = Engine(configs(MODES["v1-async"]), MODES["v1-async"], 60)
+    engine.add("long", [1 + i % 4 for i in range(60)], 1, "to64", None)
+    sent: list[tuple[bool, set[str]]] = []
+    forward = engine.forward
+    before: set[str] = set()
+
+    def watch(output: LadderSchedulerOutput) -> ModelRunnerOutput:
+        nonlocal before
+        now = set(output.num_scheduled_tokens)
+        back = "long" in now - before and "long" not in output.rope_sets
+        sent.append((back, set(output.scheduled_cached_reqs.all_token_ids)))
+        before = now
+        return forward(output)
+
+    engine.forward = watch  # type: ignore[method-assign]
+    for i in range(60):
+        if i % 4 == 1:
+            engine.add(str(i), [1, 2, 3, 1 + i % 3], 2, None, None)
+        engine.step()
+    assert any(back for back, _ in sent), "the long prefill was never held"
+    assert not any("long" in names for _, names in sent)
+    assert engine.said["long"] == expected([1 + i % 4 for i in range(60)], 1, "to64")
