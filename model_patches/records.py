@@ -96,6 +96,8 @@ PATCHES = (
             f"{SCHEDULER}.finish_requests": "31710ce2272b17a6",
             f"{SCHEDULER}.get_request_counts": "f64840da1b5b9d25",
             f"{SCHEDULER}.make_stats": "6f2b570fb3ea8422",
+            "vllm.v1.request.Request.take_prefill_stats": "5cb81c61fe4f5098",
+            "vllm.v1.metrics.stats.PrefillStats.set": "3b065eb090434436",
             "vllm.v1.core.sched.request_queue.RequestQueue": "c458a52ccebf9edc",
             "vllm.v1.core.kv_cache_manager.KVCacheManager.get_computed_blocks": "341b78d1c5ccd928",
             "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots": "a9394a759cd3264c",

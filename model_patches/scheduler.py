@@ -6,7 +6,8 @@ why: all of a sequence's cached keys must be in one set, so the step that makes 
 what differs: a request that may outgrow its set is held back while tokens of it are in flight, so that its length is
     known. If it did, it is preempted before the step is planned, hashed again under its new set, and, being first in the
     queue, prefilled in the same step. Draft tokens that would pass the set's end are not scheduled. The step's output says
-    which set each new or resumed request is in.
+    which set each new or resumed request is in. The first token after a switch brings prefill statistics, as the first of
+    all does; server/length_metrics/outputs.py looks for them, and upstream's front end for those of the first token alone.
 limits: one pause, as long as the pipeline is deep, at every switch under asynchronous scheduling. The switch takes more
     steps where upstream's own rules for the waiting queue say so: priorities, throttled prefills, no free blocks.
 when it can go: when vLLM switches LongRoPE factors per request.
@@ -22,7 +23,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
-from vllm.v1.metrics.stats import SchedulerStats
+from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
@@ -82,6 +83,8 @@ class LadderScheduler(Scheduler):
         placed = [new.req_id for new in output.scheduled_new_reqs]
         placed += output.scheduled_cached_reqs.resumed_req_ids
         sets = {req_id: assigned_set(self.requests[req_id]) for req_id in placed}
+        for req_id in placed:
+            self._tell_switch(self.requests[req_id], output.num_scheduled_tokens[req_id])
         for new in output.scheduled_new_reqs:
             # All that the V2 runner hands on to its model state (gpu_model_state.py).
             new.rope_set = sets[new.req_id]
@@ -149,8 +152,25 @@ class LadderScheduler(Scheduler):
         """Put a request that holds no keys into the set of its present length."""
         if request.num_tokens > self._end(request):
             assign(request, wanted_set(request, self.ladder))
+            request.moved_up = True
         if self.length_aware is not None:
             self.length_aware.queue.reorder(request)
+
+    def _tell_switch(self, request: Request, scheduled: int) -> None:
+        """Have the next output of a request that moved up tell how much of it is computed again in its new set.
+
+        Args:
+            request: One that this step starts or resumes.
+            scheduled: Its tokens in this step, which are counted as computed already.
+        """
+        if not getattr(request, "moved_up", False):
+            return
+        request.moved_up = False
+        # All but the last sampled token, whose keys would be computed anyway.
+        before = request.num_tokens - 1
+        cached = min(request.num_computed_tokens - scheduled, before)
+        request.prefill_stats = PrefillStats()
+        request.prefill_stats.set(before, cached, 0)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super()._preempt_request(request, *args, **kwargs)

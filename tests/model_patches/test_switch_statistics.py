@@ -1,0 +1,92 @@
+"""The first output after a switch of factor sets tells how much of the sequence was computed again."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+from vllm.config import VllmConfig
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import init_none_hash
+from vllm.v1.metrics.stats import PrefillStats
+from vllm.v1.request import Request
+
+from ropeswitch.model_patches.scheduling import next_set
+from tests.exactness import checkpoints
+from tests.model_patches.hash_engine import LADDER, MODES, Engine, Mode, engine_config
+
+NAMES = ("v1", "v2-async", "v2-async-pipeline", "v1-async-ngram", "v1-upstream-order")
+PROMPT, SAID = 3, 40
+ENDS = [each.max_length for each in LADDER.sets if each.max_length < PROMPT + SAID]
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mode], VllmConfig]:
+    init_none_hash(sha256)
+    folder = checkpoints.phi3(tmp_path_factory.mktemp("statistics"), window=32, maximum=64)
+    return cache(lambda mode: engine_config(folder, mode))
+
+
+@pytest.fixture(autouse=True)
+def looks_for_switches_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake engine's sets are a dozen steps apart."""
+    monkeypatch.setattr(next_set, "LOOK_EVERY", 1)
+
+
+def told(engine: Engine, names: list[str]) -> dict[str, list[PrefillStats]]:
+    """Run the engine and collect the prefill statistics of every output, by request."""
+    found: dict[str, list[PrefillStats]] = {name: [] for name in names}
+    upstream = engine.scheduler.update_from_output
+
+    def update(*args: Any) -> Any:
+        outputs = upstream(*args)
+        for one in (one for each in outputs.values() for one in each.outputs):
+            if one.prefill_stats is not None:
+                assert one.new_token_ids
+                found[one.request_id].append(one.prefill_stats)
+        return outputs
+
+    engine.scheduler.update_from_output = update  # type: ignore[method-assign]
+    for _ in range(300):
+        engine.step()
+    assert all(len(engine.said[name]) == SAID for name in names)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_switch_tells_what_it_computes_again(configs: Callable[[Mode], VllmConfig], name: str) -> None:
+    engine = Engine(configs(MODES[name]), MODES[name], blocks=40)
+    engine.add("stream", [1] * PROMPT, SAID, None, None)
+    engine.add("forced", [2] * PROMPT, SAID, LADDER.names[-1], None)
+    found = told(engine, ["stream", "forced"])
+    assert [each.num_prompt_tokens for each in found["forced"]] == [PROMPT]
+    assert [each.num_prompt_tokens for each in found["stream"]] == [PROMPT, *ENDS]
+    for each in found["stream"]:
+        assert each.num_computed_tokens + each.num_cached_tokens == each.num_prompt_tokens
+    cached = sum(each.num_cached_tokens for each in found["stream"])
+    # Without length-aware scheduling nothing is prefilled in the background, and no one else says the same.
+    if MODES[name].length_aware:
+        assert cached > 0
+    else:
+        assert cached == 0
+
+
+@pytest.mark.parametrize("name", ["v1", "v2-async"])
+def test_a_cache_so_small_that_requests_are_preempted(configs: Callable[[Mode], VllmConfig], name: str) -> None:
+    """A preemption is no switch; one during which a stream's last token takes it past its set is told as any other."""
+    engine = Engine(configs(MODES[name]), MODES[name], blocks=19)
+    names = ["a", "b", "c"]
+    preempted: list[str] = []
+    upstream = engine.scheduler._preempt_request
+
+    def preempt(request: Request, *args: Any, **kwargs: Any) -> None:
+        preempted.append(request.request_id)
+        upstream(request, *args, **kwargs)
+
+    engine.scheduler._preempt_request = preempt  # type: ignore[method-assign]
+    for number, each in enumerate(names):
+        engine.add(each, [1 + number] * PROMPT, SAID, None, None)
+    found = told(engine, names)
+    assert len(preempted) > len(names) * len(ENDS), "nothing was preempted but by switches"
+    for each in names:
+        assert [stats.num_prompt_tokens for stats in found[each]] == [PROMPT, *ENDS]
