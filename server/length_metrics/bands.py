@@ -1,0 +1,57 @@
+"""Length bands: the values of the label ``input_sequence_length``.
+
+A band is named after its first and last length in tokens, as in ``513-4096``. No band reaches over the end of a factor set,
+so the prompts of one band all start in the same set.
+"""
+
+from bisect import bisect_left
+
+from ropeswitch.factors.factor_set import FactorLadder
+
+# Where bands end beside the ends of the sets: each reaches eight times as far as the one before. An edge within a factor of
+# two of a set's end is left out, as it would tell little more and cost as many series as any other.
+EDGES = (512, 4096, 32768, 262144, 2097152)
+UNKNOWN = "unknown"
+OTHER = "other"
+
+
+class Bands:
+    """The bands of one ladder; lengths are from 1 token up.
+
+    Attributes:
+        ends: Each band's last length, increasing; the ladder's end is the last.
+        names: Each band's label value.
+        sets: For each band, the index of the set that its prompts start in.
+        beyond: The label value of prompts longer than the ladder, which are refused.
+    """
+
+    def __init__(self, ladder: FactorLadder) -> None:
+        limits = {each.max_length for each in ladder.sets}
+        apart = {edge for edge in EDGES if all(2 * edge < limit or 2 * limit < edge for limit in limits)}
+        self.ends = tuple(sorted(limits | {edge for edge in apart if edge < ladder.max_length}))
+        starts = (1, *(end + 1 for end in self.ends))
+        self.names = tuple(f"{start}-{end}" for start, end in zip(starts, self.ends, strict=False))
+        self.sets = tuple(ladder.index_for(end) for end in self.ends)
+        self.beyond = f"{starts[-1]}+"
+
+    def index(self, length: int) -> int:
+        """The band of a length that is within the ladder."""
+        return bisect_left(self.ends, length)
+
+    def name(self, length: int | None) -> str:
+        """The label value of any length; None is one that nobody has counted."""
+        if length is None:
+            return UNKNOWN
+        return self.names[self.index(length)] if length <= self.ends[-1] else self.beyond
+
+    @staticmethod
+    def parse(name: str) -> tuple[int, int | None]:
+        """First and last length of a band by its label value; the last is None where the band has no end.
+
+        Raises:
+            ValueError: for ``unknown``, ``other`` and anything else that is no band.
+        """
+        first, separator, last = name.partition("-")
+        if not separator and name.endswith("+"):
+            return int(name[:-1]), None
+        return int(first), int(last)

@@ -1,0 +1,162 @@
+"""The table of per-length metrics: names, help texts, labels and buckets. The docs are written from it."""
+
+from dataclasses import dataclass
+
+LABELS = ("model_name", "engine", "input_sequence_length", "factor_set")
+
+# The engine and the factor set of what never reached an engine.
+NOWHERE = "none"
+# Past four hours nothing is told apart.
+LONGEST_SECONDS = 14400.0
+
+COARSE = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0, LONGEST_SECONDS)
+PER_TOKEN = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+
+ANSWERED = ("stop", "length", "repetition")
+OUTCOMES = (*ANSWERED, "abort", "error", "disconnect")
+# What becomes of a request that has not reached an engine.
+OUTSIDE = ("error", "disconnect", "rejected")
+
+# Why a request is refused: reasons that the length of its prompt has to do with, and the others, which do not tell it.
+LENGTH_REASONS = ("prompt_tokens", "queue_requests", "queue_tokens")
+REASONS = (
+    *LENGTH_REASONS,
+    "invalid",
+    "authentication",
+    "body_bytes",
+    "body_timeout",
+    "key_concurrency",
+    "key_rate",
+    "unavailable",
+)
+
+
+# Compared and hashed as the one object that it is: they are looked up at every step.
+@dataclass(frozen=True, eq=False)
+class Instrument:
+    """One metric.
+
+    Attributes:
+        name: As it is exposed, without the suffixes of a histogram's series.
+        text: Its help text.
+        lowest: Seconds at which the first of the fine buckets ends, None where there are none.
+        buckets: Where coarse buckets end, in seconds; empty where there are none.
+        label: The name of a label beside :data:`LABELS`, or None.
+        values: That label's values.
+        crossing: Whether sequences that have outgrown the set of their prompt are seen here under their later set.
+        starting: Whether sequences are seen here under the set of their prompt.
+    """
+
+    name: str
+    text: str
+    lowest: float | None = None
+    buckets: tuple[float, ...] = ()
+    label: str | None = None
+    values: tuple[str, ...] = ()
+    crossing: bool = False
+    starting: bool = True
+
+    @property
+    def kind(self) -> str:
+        return "histogram" if self.lowest or self.buckets else "counter"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (*LABELS, self.label) if self.label else LABELS
+
+
+TTFT = Instrument(
+    "ropeswitch_time_to_first_token_seconds",
+    "Seconds from a request's arrival to its first token, or to its embedding.",
+    lowest=0.005,
+)
+GAP = Instrument(
+    "ropeswitch_inter_token_latency_seconds",
+    "Seconds between a sequence's outputs, each of one token or of those that one step accepted.",
+    lowest=0.001,
+    crossing=True,
+)
+END_TO_END = Instrument(
+    "ropeswitch_e2e_request_latency_seconds",
+    "Seconds from a request's arrival to its last token, for sequences that were answered to their end.",
+    lowest=0.01,
+    crossing=True,
+)
+QUEUE = Instrument(
+    "ropeswitch_request_queue_time_seconds",
+    "Seconds that an answered sequence waited in the engine before its first step.",
+    buckets=COARSE,
+)
+PREFILL = Instrument(
+    "ropeswitch_request_prefill_time_seconds",
+    "Seconds from an answered sequence's first step to its first token.",
+    buckets=COARSE,
+)
+DECODE = Instrument(
+    "ropeswitch_request_decode_time_seconds",
+    "Seconds from an answered sequence's first token to its last, for those of two tokens or more.",
+    buckets=COARSE,
+    crossing=True,
+)
+PER_OUTPUT_TOKEN = Instrument(
+    "ropeswitch_request_time_per_output_token_seconds",
+    "Mean seconds per token after the first, for answered sequences of two tokens or more.",
+    buckets=PER_TOKEN,
+    crossing=True,
+)
+REQUESTS = Instrument(
+    "ropeswitch_requests_total",
+    "Sequences that ended in an engine, and requests that never reached one, by what became of them.",
+    label="outcome",
+    values=OUTCOMES,
+    crossing=True,
+)
+PROMPT_TOKENS = Instrument(
+    "ropeswitch_prompt_tokens_total",
+    "Prompt tokens of sequences that had their first output, cached ones too.",
+)
+GENERATED_TOKENS = Instrument("ropeswitch_generated_tokens_total", "Tokens generated.", crossing=True)
+SWITCHES = Instrument(
+    "ropeswitch_switches_total", "Sequences that went on in the next factor set.", crossing=True, starting=False
+)
+STALL = Instrument(
+    "ropeswitch_switch_stall_seconds",
+    "Seconds between the last output before a switch of factor sets and the first one after it.",
+    buckets=COARSE,
+    crossing=True,
+    starting=False,
+)
+RECOMPUTED = Instrument(
+    "ropeswitch_switch_recomputed_tokens_total",
+    "Tokens that streams computed again because they went on in the next factor set.",
+    crossing=True,
+    starting=False,
+)
+CACHED = Instrument(
+    "ropeswitch_switch_cached_tokens_total",
+    "Tokens that switches found in the prefix cache, most of them prefilled in the background.",
+    crossing=True,
+    starting=False,
+)
+
+INSTRUMENTS = (
+    TTFT,
+    GAP,
+    END_TO_END,
+    QUEUE,
+    PREFILL,
+    DECODE,
+    PER_OUTPUT_TOKEN,
+    REQUESTS,
+    PROMPT_TOKENS,
+    GENERATED_TOKENS,
+    SWITCHES,
+    STALL,
+    RECOMPUTED,
+    CACHED,
+)
+
+# It has labels of its own: what is refused has no engine and no factor set.
+REJECTIONS = "ropeswitch_rejections_total"
+REJECTIONS_TEXT = "Requests that were refused before they reached an engine, by reason."
+REJECTIONS_LABELS = ("model_name", "input_sequence_length", "reason")

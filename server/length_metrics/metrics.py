@@ -1,0 +1,160 @@
+"""The per-length metrics of one API server process: what its steps and its requests add to them."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.length_metrics import instruments
+from ropeswitch.server.length_metrics.collectors import StepCounter, StepHistogram
+from ropeswitch.server.length_metrics.instruments import INSTRUMENTS, Instrument
+from ropeswitch.server.length_metrics.series import Pair, SeriesPlan, bounds
+
+
+@dataclass
+class Finished:
+    """A sequence that ended in an engine.
+
+    Attributes:
+        first: The pair of its first output.
+        last: The pair of its last output.
+        outcome: One of ``instruments.OUTCOMES``.
+        times: ``vllm.v1.metrics.stats.FinishedRequestStats``, in seconds.
+    """
+
+    first: Pair
+    last: Pair
+    outcome: str
+    times: Any
+
+
+@dataclass
+class Step:
+    """What the outputs of one engine step tell.
+
+    Attributes:
+        gaps: Seconds since each sequence's last output, by pair.
+        tokens: Generated tokens, by pair.
+        firsts: First outputs: pair, seconds since the request arrived, prompt tokens.
+        switches: Switches of sets: pair, seconds since the last output, tokens computed again, tokens found in the cache.
+        finished: Sequences that ended.
+    """
+
+    gaps: defaultdict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))
+    tokens: defaultdict[Pair, int] = field(default_factory=lambda: defaultdict(int))
+    firsts: list[tuple[Pair, float, int]] = field(default_factory=list)
+    switches: list[tuple[Pair, float, int, int]] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
+
+
+class LengthMetrics:
+    """One per API server process, made after vLLM has set Prometheus up.
+
+    Every process adds what its own requests do, and the files that Prometheus's client keeps for each are summed when
+    ``/metrics`` is read: nothing is counted twice, however many processes and engines there are.
+
+    Args:
+        ladder: The factor sets.
+        model_name: The label that vLLM's own metrics have.
+        registry: Where to register the metrics.
+    """
+
+    def __init__(self, ladder: FactorLadder, model_name: str, registry: CollectorRegistry = REGISTRY) -> None:
+        self.plan = SeriesPlan(ladder)
+        self._model_name = model_name
+        self._histograms: dict[Instrument, StepHistogram] = {}
+        self._counters: dict[Instrument, StepCounter] = {}
+        for each in INSTRUMENTS:
+            if each.kind == "histogram":
+                ends = bounds(each, self.plan.ratio)
+                self._histograms[each] = StepHistogram(
+                    each.name, each.text, each.labels, buckets=ends, registry=registry
+                )
+            else:
+                self._counters[each] = StepCounter(each.name, each.text, each.labels, registry=registry)
+        self._rejections = StepCounter(
+            instruments.REJECTIONS,
+            instruments.REJECTIONS_TEXT,
+            instruments.REJECTIONS_LABELS,
+            registry=registry,
+        )
+        self._known_histograms: dict[tuple[Instrument, int, Pair], StepHistogram] = {}
+        self._known_counters: dict[tuple[Instrument, int | None, Pair, str | None], StepCounter] = {}
+
+    def add_step(self, step: Step, engine: int) -> None:
+        """Add what one step of an engine tells."""
+        for pair, gaps in step.gaps.items():
+            self._histogram(instruments.GAP, engine, pair).observe_all(gaps)
+        for pair, count in step.tokens.items():
+            self._counter(instruments.GENERATED_TOKENS, engine, pair).inc(count)
+        for pair, seconds, prompt in step.firsts:
+            self._histogram(instruments.TTFT, engine, pair).observe(seconds)
+            self._counter(instruments.PROMPT_TOKENS, engine, pair).inc(prompt)
+        for pair, stall, computed, cached in step.switches:
+            self._counter(instruments.SWITCHES, engine, pair).inc()
+            self._histogram(instruments.STALL, engine, pair).observe(stall)
+            self._counter(instruments.RECOMPUTED, engine, pair).inc(computed)
+            self._counter(instruments.CACHED, engine, pair).inc(cached)
+        for finished in step.finished:
+            self._finish(finished, engine)
+
+    def count_ended(self, engine: int | None, pair: Pair, outcome: str) -> None:
+        """Count a sequence that ended without its last output; its engine is None where none was chosen yet."""
+        self._counter(instruments.REQUESTS, engine, pair, outcome).inc()
+
+    def count_outside(self, outcome: str, length: int | None = None) -> None:
+        """Count a request that never reached an engine.
+
+        Args:
+            outcome: One of ``instruments.OUTSIDE``.
+            length: Tokens of its prompt, None where they were not counted.
+        """
+        nowhere, band = instruments.NOWHERE, self.plan.bands.name(length)
+        self._counters[instruments.REQUESTS].labels(self._model_name, nowhere, band, nowhere, outcome).inc()
+
+    def count_rejection(self, reason: str, length: int | None = None) -> None:
+        """Count a request that was refused.
+
+        Args:
+            reason: One of ``instruments.REASONS``.
+            length: Tokens of its prompt; looked at for ``instruments.LENGTH_REASONS`` alone.
+
+        Raises:
+            ValueError: for another reason.
+        """
+        if reason not in instruments.REASONS:
+            raise ValueError(f"reason: {reason!r} must be one of {', '.join(instruments.REASONS)}")
+        known = length if reason in instruments.LENGTH_REASONS else None
+        self.count_outside("rejected", known)
+        self._rejections.labels(self._model_name, self.plan.bands.name(known), reason).inc()
+
+    def _finish(self, finished: Finished, engine: int) -> None:
+        first, last, times = finished.first, finished.last, finished.times
+        self._counter(instruments.REQUESTS, engine, last, finished.outcome).inc()
+        if finished.outcome not in instruments.ANSWERED:
+            return
+        self._histogram(instruments.END_TO_END, engine, last).observe(times.e2e_latency)
+        self._histogram(instruments.QUEUE, engine, first).observe(times.queued_time)
+        self._histogram(instruments.PREFILL, engine, first).observe(times.prefill_time)
+        if times.num_generation_tokens > 1:
+            self._histogram(instruments.DECODE, engine, last).observe(times.decode_time)
+            per_token = times.mean_time_per_output_token
+            self._histogram(instruments.PER_OUTPUT_TOKEN, engine, last).observe(per_token)
+
+    def _histogram(self, instrument: Instrument, engine: int, pair: Pair) -> StepHistogram:
+        key = (instrument, engine, pair)
+        if key not in self._known_histograms:
+            values = (self._model_name, str(engine), *self.plan.labels(instrument, pair))
+            self._known_histograms[key] = self._histograms[instrument].labels(*values)
+        return self._known_histograms[key]
+
+    def _counter(self, instrument: Instrument, engine: int | None, pair: Pair, value: str | None = None) -> StepCounter:
+        key = (instrument, engine, pair, value)
+        if key not in self._known_counters:
+            where = instruments.NOWHERE if engine is None else str(engine)
+            labels = (self._model_name, where, *self.plan.labels(instrument, pair))
+            values = labels if value is None else (*labels, value)
+            self._known_counters[key] = self._counters[instrument].labels(*values)
+        return self._known_counters[key]

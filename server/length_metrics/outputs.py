@@ -1,0 +1,192 @@
+"""``vllm.v1.engine.output_processor.OutputProcessor``: watched for the per-length metrics, on the server's own object.
+
+why: vLLM measures every request there, and its metrics tell neither its length nor its factor set, nor that a client left.
+what differs: nothing for the engine or the client. Each sequence's state keeps a :class:`Track`; what upstream has measured
+    of an output is noted by length band and factor set, and added to our metrics when upstream's
+    ``StatLoggerManager.record`` adds it to its own. A switch is known by the prefill statistics that its first output
+    brings (``model_patches/scheduler.py``).
+limits: with ``--disable-log-stats`` nothing is measured. A realtime session's prompt is as long as its chunks so far.
+when it can go: when vLLM labels its metrics by length and tells of clients that leave.
+"""
+
+import asyncio
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.request_set import forced_set
+from ropeswitch.server.length_metrics.fates import current_fate
+from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
+from ropeswitch.server.length_metrics.series import Pair
+
+# The attribute under which a sequence's state and a step's statistics keep what is ours.
+KEPT = "ropeswitch"
+
+
+class Track:
+    """Where one sequence is on the ladder.
+
+    Attributes:
+        pair: Its band and its present set.
+        first: The pair of its first output.
+        until: The longest sequence for which ``pair`` is right.
+        ended: Whether it has been counted.
+    """
+
+    __slots__ = ("ended", "first", "forced", "pair", "until")
+
+    def __init__(self, forced: int | None) -> None:
+        self.forced = forced
+        self.pair: Pair = (0, 0)
+        self.first: Pair = (0, 0)
+        self.until = -1
+        self.ended = False
+
+
+class OutputWatch:
+    """Watches the output processor of one API server process.
+
+    Args:
+        ladder: The ladder that the engines run.
+        metrics: Where to add what is seen.
+        engine_of: The index of the engine that has a request, by its internal id; None where it has none.
+    """
+
+    def __init__(self, ladder: FactorLadder, metrics: LengthMetrics, engine_of: Callable[[str], int | None]) -> None:
+        self._ladder = ladder
+        self._ends = [each.max_length for each in ladder.sets]
+        self._bands = metrics.plan.bands
+        self._metrics = metrics
+        self._engine_of = engine_of
+
+    def watch(self, processor: Any, manager: Any) -> None:
+        """Wrap what is called for every request, output and end.
+
+        Args:
+            processor: ``OutputProcessor``, which has processed nothing yet.
+            manager: ``vllm.v1.metrics.loggers.StatLoggerManager``.
+        """
+        processor.add_request = self._adding(processor, processor.add_request)
+        processor._update_stats_from_output = self._noting(processor._update_stats_from_output)
+        processor._update_stats_from_finished = self._ending(processor._update_stats_from_finished)
+        processor.abort_requests = self._aborting(processor, processor.abort_requests)
+        processor.propagate_error = self._failing(processor, processor.propagate_error)
+        manager.record = self._recording(manager.record)
+
+    def place(self, track: Track, prompt: int, length: int) -> Pair:
+        """The pair of a sequence of ``length`` tokens, of which ``prompt`` are its prompt."""
+        if length > track.until:
+            last = len(self._ends) - 1
+            index = track.forced
+            if index is None:
+                index = min(bisect_left(self._ends, length), last)
+            track.until = self._ends[index] if track.forced is None and index < last else sys.maxsize
+            track.pair = (min(self._bands.index(prompt), len(self._bands.names) - 1), index)
+        return track.pair
+
+    def _adding(self, processor: Any, upstream: Callable[..., None]) -> Callable[..., None]:
+        def add_request(request: Any, *args: Any, **kwargs: Any) -> None:
+            upstream(request, *args, **kwargs)
+            if (fate := current_fate.get()) is not None:
+                fate.entered = True
+            # None where a session's last chunk ends it; there already where a session goes on.
+            state = processor.request_states.get(request.request_id)
+            if state is not None and not hasattr(state, KEPT):
+                name = forced_set(request.sampling_params)
+                track = Track(None if name is None else self._ladder.index_of(name))
+                track.first = self.place(track, state.prompt_len, state.prompt_len)
+                setattr(state, KEPT, track)
+
+        return add_request
+
+    def _noting(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        def update_stats_from_output(state: Any, output: Any, timestamp: float | None, iteration: Any) -> None:
+            if iteration is None:
+                upstream(state, output, timestamp, iteration)
+                return
+            stats, track = state.stats, state.ropeswitch
+            before = stats.last_token_ts
+            # What the output was computed from: its set is the one that this length has.
+            length = state.prompt_len + stats.num_generation_tokens
+            upstream(state, output, timestamp, iteration)
+            tokens = len(output.new_token_ids)
+            if not tokens and output.pooling_output is None:
+                return
+            step = getattr(iteration, KEPT, None)
+            if step is None:
+                step = iteration.ropeswitch = Step()
+            pair = track.pair if length <= track.until else self.place(track, state.prompt_len, length)
+            if tokens:
+                step.tokens[pair] += tokens
+            prefill = output.prefill_stats
+            if state.is_prefilling:
+                track.first = pair
+                prompt = prefill.num_prompt_tokens if prefill is not None else 0
+                step.firsts.append((pair, stats.first_token_latency, prompt))
+                return
+            gap = stats.last_token_ts - before
+            step.gaps[pair].append(gap)
+            if prefill is not None:
+                step.switches.append((pair, gap, prefill.num_computed_tokens, prefill.num_cached_tokens))
+
+        return update_stats_from_output
+
+    def _ending(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        def update_stats_from_finished(state: Any, finish_reason: Any, iteration: Any) -> None:
+            upstream(state, finish_reason, iteration)
+            if iteration is None:
+                return
+            step = getattr(iteration, KEPT, None)
+            if step is None:
+                step = iteration.ropeswitch = Step()
+            track = state.ropeswitch
+            track.ended = True
+            step.finished.append(Finished(track.first, track.pair, str(finish_reason), iteration.finished_requests[-1]))
+
+        return update_stats_from_finished
+
+    def _recording(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        def record(
+            scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int | None = None
+        ) -> None:
+            upstream(scheduler_stats, iteration_stats, mm_cache_stats=mm_cache_stats, engine_idx=engine_idx)
+            if (step := getattr(iteration_stats, KEPT, None)) is not None:
+                self._metrics.add_step(step, engine_idx or 0)
+
+        return record
+
+    def _aborting(self, processor: Any, upstream: Callable[..., list[str]]) -> Callable[..., list[str]]:
+        def abort_requests(request_ids: Iterable[str], internal: bool) -> list[str]:
+            outcome = _why()
+            states = dict(processor.request_states)
+            # Upstream calls this for the children of a parent, whose states are then counted once.
+            aborted = upstream(request_ids, internal)
+            for request_id in aborted:
+                self._count(states[request_id], outcome)
+            return aborted
+
+        return abort_requests
+
+    def _failing(self, processor: Any, upstream: Callable[[Exception], None]) -> Callable[[Exception], None]:
+        def propagate_error(error: Exception) -> None:
+            for state in processor.request_states.values():
+                self._count(state, "error")
+            upstream(error)
+
+        return propagate_error
+
+    def _count(self, state: Any, outcome: str) -> None:
+        track = state.ropeswitch
+        if not track.ended:
+            track.ended = True
+            self._metrics.count_ended(self._engine_of(state.request_id), track.pair, outcome)
+
+
+def _why() -> str:
+    """What is being handled where a request is aborted: ``AsyncLLM.generate`` and ``encode`` abort theirs as they end."""
+    error = sys.exception()
+    if error is None:
+        return "abort"
+    return "disconnect" if isinstance(error, asyncio.CancelledError | GeneratorExit) else "error"

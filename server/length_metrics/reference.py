@@ -1,0 +1,122 @@
+"""``make docs-metrics``: writes the tables of ``docs/metrics.md`` from the code.
+
+They stand between a line ``<!-- NAME: made by make docs-metrics -->`` and a line ``<!-- end -->``.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.length_metrics import instruments
+from ropeswitch.server.length_metrics.instruments import INSTRUMENTS, Instrument
+from ropeswitch.server.length_metrics.series import MOST_SERIES, SeriesPlan, bounds, series
+from ropeswitch.server.scheduling_metrics import GAUGES
+
+PAGE = Path("docs/metrics.md")
+_MADE = re.compile(r"(<!-- (\w+): made by make docs-metrics -->\n).*?(<!-- end -->)", re.DOTALL)
+
+# Where the sets end, in tokens, with what each ladder is an example of.
+LADDERS = {
+    "256, 1,024 (the bundled model)": (256, 1024),
+    "4k, 128k (Phi-3)": (4096, 131072),
+    "8k, 2,048k (LLaMA2)": (8192, 2097152),
+    "8k, 128k, 2,048k": (8192, 131072, 2097152),
+    "4k, 8k, 32k, 256k, 512k, 1,024k, 2,048k": (4096, 8192, 32768, 262144, 524288, 1048576, 2097152),
+}
+
+
+def ladder(*ends: int) -> FactorLadder:
+    """A ladder whose sets end there."""
+    return FactorLadder.checked([{"name": f"to-{end}", "max_length": end, "factors": [1.0]} for end in ends])
+
+
+def written(page: str) -> str:
+    """A page with its tables as the code has them now.
+
+    Raises:
+        KeyError: for a table that there is not.
+    """
+    return _MADE.sub(lambda found: f"{found[1]}\n{_TABLES[found[2]]()}\n{found[3]}", page)
+
+
+def _metrics() -> str:
+    rows = [(each.name, each.kind, _of_four(each), _sentence(each.text)) for each in INSTRUMENTS]
+    rejections = (instruments.REJECTIONS, "counter", _labels(instruments.REJECTIONS_LABELS))
+    rows.append((*rejections, _sentence(instruments.REJECTIONS_TEXT)))
+    rows += [(name, "gauge", _labels(("model_name", "engine")), _sentence(text)) for name, text in GAUGES.values()]
+    return _table(
+        ("Name", "Type", "Labels", "Meaning"), ((f"`{name}`", kind, labels, text) for name, kind, labels, text in rows)
+    )
+
+
+def _values() -> str:
+    rows = (
+        ("`outcome`", "sequences in an engine", _labels(instruments.OUTCOMES)),
+        ("`outcome`", "requests that never reached one", _labels(instruments.OUTSIDE)),
+        ("`reason`", "refused requests", _labels(instruments.REASONS)),
+    )
+    return _table(("Label", "Of", "Values"), rows)
+
+
+def _edges() -> str:
+    return _table(("Buckets of", "End at, in seconds"), ((f"`{each.name}`", _ends(each)) for each in _histograms()))
+
+
+def _plans() -> str:
+    rows = []
+    for name, ends in LADDERS.items():
+        plan = SeriesPlan(ladder(*ends))
+        each = sum(series(instrument, plan.ratio) for instrument in INSTRUMENTS if instrument.starting)
+        rows.append((name, ", ".join(plan.bands.names), f"{plan.ratio:g}", f"{each}"))
+    return _table(("Sets end at", "Length bands", "Ratio", "Series for each band in its own set"), rows)
+
+
+def _histograms() -> Iterable[Instrument]:
+    return (each for each in INSTRUMENTS if each.kind == "histogram")
+
+
+def _ends(instrument: Instrument) -> str:
+    if instrument.lowest is None:
+        return ", ".join(f"{end:g}" for end in instrument.buckets)
+    last = bounds(instrument, 1.2)[-1]
+    return f"{instrument.lowest:g}, and so on by the ratio below, to {last:g}"
+
+
+def _of_four(instrument: Instrument) -> str:
+    return f"the four, `{instrument.label}`" if instrument.label else "the four"
+
+
+def _labels(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _sentence(text: str) -> str:
+    return text[0].lower() + text[1:].rstrip(".")
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+_TABLES: dict[str, Callable[[], str]] = {
+    "names": _metrics,
+    "values": _values,
+    "edges": _edges,
+    "plans": _plans,
+}
+
+
+def main() -> int:
+    """Write the tables of :data:`PAGE` anew, in the project's folder."""
+    text = PAGE.read_text(encoding="utf-8")
+    new = written(text)
+    PAGE.write_text(new, encoding="utf-8")
+    print(f"docs-metrics: {PAGE} {'is up to date' if new == text else 'was written'}; at most {MOST_SERIES} series")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

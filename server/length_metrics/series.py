@@ -1,0 +1,120 @@
+"""Which series a server has: how fine its buckets are, and which pairs of length band and factor set it tells apart.
+
+A histogram has one series a bucket, for every pair, so pairs and buckets share one budget. What is told apart is worked out
+from the ladder alone: every process, and every start, shows the same series.
+"""
+
+from collections.abc import Iterable
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.length_metrics.bands import OTHER, Bands
+from ropeswitch.server.length_metrics.instruments import (
+    INSTRUMENTS,
+    LENGTH_REASONS,
+    LONGEST_SECONDS,
+    OUTSIDE,
+    REASONS,
+    Instrument,
+)
+
+# Series of all metrics of this package's and the three of the scheduler, for one model and one engine.
+MOST_SERIES = 3000
+SCHEDULER_SERIES = 3
+# A fine bucket ends at so many times the end of the one before. Prometheus takes a quantile to be inside its bucket, so its
+# relative error is below the ratio less one, whatever the latencies are. The finest that leaves room for the pairs is taken.
+RATIOS = (1.1, 1.12, 1.14, 1.16, 1.18, 1.2)
+
+# The index of a band and of a factor set.
+Pair = tuple[int, int]
+
+
+def bounds(instrument: Instrument, ratio: float) -> tuple[float, ...]:
+    """Where the buckets of a histogram end, in seconds, without the last, which has no end."""
+    if instrument.lowest is None:
+        return instrument.buckets
+    ends = [instrument.lowest]
+    while ends[-1] < LONGEST_SECONDS:
+        # Rounded down, so that no step exceeds the ratio.
+        ends.append(_three_digits_down(ends[-1] * ratio))
+    return (*ends[:-1], LONGEST_SECONDS)
+
+
+def _three_digits_down(value: float) -> float:
+    digits, exponent = f"{value:.12e}".split("e")
+    return float(f"{int(float(digits) * 1000) / 1000}e{exponent}")
+
+
+def series(instrument: Instrument, ratio: float) -> int:
+    """How many series one pair has in a metric: a histogram's buckets with the last one, its sum and its count."""
+    if instrument.kind == "histogram":
+        return len(bounds(instrument, ratio)) + 3
+    return max(len(instrument.values), 1)
+
+
+def outside_series(bands: Bands) -> int:
+    """How many series count requests that never reached an engine: by outcome, and those refused by reason too."""
+    # Prompts may also be longer than the ladder, or of no known length.
+    named = len(bands.names) + 2
+    by_outcome = named + len(OUTSIDE) - 1
+    return by_outcome + named * len(LENGTH_REASONS) + len(REASONS) - len(LENGTH_REASONS)
+
+
+class SeriesPlan:
+    """The series of one ladder.
+
+    Attributes:
+        bands: The length bands.
+        ratio: What the ends of fine buckets grow by.
+    """
+
+    def __init__(self, ladder: FactorLadder) -> None:
+        self.bands = bands = Bands(ladder)
+        self._ladder = ladder
+        left = MOST_SERIES - SCHEDULER_SERIES - outside_series(bands)
+        likely = list(self._likely())
+        self.ratio = next((ratio for ratio in RATIOS if self._cost(likely, ratio) <= left), RATIOS[-1])
+        costs = {instrument: series(instrument, self.ratio) for instrument in INSTRUMENTS}
+        # Whatever has no series of its own is counted under one pair for all.
+        left -= sum(costs.values())
+        shown: dict[Instrument, set[Pair]] = {instrument: set() for instrument in INSTRUMENTS}
+        for instrument, pair in (*likely, *self._unlikely()):
+            if pair not in shown[instrument] and costs[instrument] <= left:
+                shown[instrument].add(pair)
+                left -= costs[instrument]
+        self._shown = shown
+
+    def labels(self, instrument: Instrument, pair: Pair) -> tuple[str, str]:
+        """The values of ``input_sequence_length`` and ``factor_set`` of a pair in a metric."""
+        if pair not in self._shown[instrument]:
+            return OTHER, OTHER
+        return self.bands.names[pair[0]], self._ladder.names[pair[1]]
+
+    def shown(self, instrument: Instrument) -> frozenset[Pair]:
+        """The pairs that have series of their own in a metric."""
+        return frozenset(self._shown[instrument])
+
+    def _likely(self) -> Iterable[tuple[Instrument, Pair]]:
+        """What ordinary requests bring: the sets that prompts start in, and the sets that they outgrow them into."""
+        starts = list(enumerate(self.bands.sets))
+        # The nearer a band is to its set's end, the likelier its prompts are to outgrow it.
+        nearest = sorted(starts, key=lambda start: (self._steps_to_end(start), start))
+        later = [(band, index + 1) for band, index in nearest if index + 1 < len(self._ladder.sets)]
+        # Counters cost next to nothing.
+        for kind in ("counter", "histogram"):
+            instruments = [instrument for instrument in INSTRUMENTS if instrument.kind == kind]
+            yield from ((each, pair) for pair in starts for each in instruments if each.starting)
+            yield from ((each, pair) for pair in later for each in instruments if each.crossing)
+
+    def _unlikely(self) -> Iterable[tuple[Instrument, Pair]]:
+        """What is left: sets that requests ask for, and those that they reach after two switches or more."""
+        pairs = [(band, index) for index in range(len(self._ladder.sets)) for band in range(len(self.bands.names))]
+        for instrument in sorted(INSTRUMENTS, key=lambda each: each.kind):
+            yield from ((instrument, pair) for pair in pairs)
+
+    def _steps_to_end(self, start: Pair) -> int:
+        """Bands between this one and the last of its set."""
+        return sum(index == start[1] for index in self.bands.sets[start[0] + 1 :])
+
+    def _cost(self, wanted: list[tuple[Instrument, Pair]], ratio: float) -> int:
+        costs = {instrument: series(instrument, ratio) for instrument in INSTRUMENTS}
+        return sum(costs.values()) + sum(costs[instrument] for instrument, _ in wanted)

@@ -1,0 +1,45 @@
+"""Starts the per-length metrics in an API server process, once its engine client is there."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.length_metrics.metrics import LengthMetrics
+from ropeswitch.server.length_metrics.outputs import OutputWatch
+
+
+def start(engine_client: Any, ladder: FactorLadder) -> LengthMetrics | None:
+    """Measure every request of a process from now on.
+
+    Args:
+        engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, which has had no request yet.
+        ladder: The ladder that its engines run.
+
+    Returns:
+        The metrics; None with ``--disable-log-stats``, where vLLM measures nothing.
+    """
+    if engine_client.logger_manager is None:
+        return None
+    metrics = LengthMetrics(ladder, engine_client.model_config.served_model_name)
+    watch = OutputWatch(ladder, metrics, engine_finder(engine_client.engine_core))
+    watch.watch(engine_client.output_processor, engine_client.logger_manager)
+    return metrics
+
+
+def engine_finder(client: Any) -> Callable[[str], int | None]:
+    """A function that tells which engine has a request, by its internal id; None where none was chosen for it yet.
+
+    Args:
+        client: ``vllm.v1.engine.core_client.AsyncMPClient``, which knows one engine, or ``DPLBAsyncMPClient``, which has
+            chosen one of several.
+    """
+    indexes: dict[bytes, int] = dict(zip(client.core_engines, client.engine_ranks_managed, strict=True))
+    if len(indexes) == 1:
+        [only] = indexes.values()
+        return lambda _: only
+
+    def find(request_id: str) -> int | None:
+        engine = client.reqs_in_flight.get(request_id)
+        return None if engine is None else indexes[engine]
+
+    return find

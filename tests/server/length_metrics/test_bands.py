@@ -1,0 +1,49 @@
+"""Every length is in one band, no band reaches over a set's end, and label values can be read back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.length_metrics.bands import EDGES, OTHER, UNKNOWN, Bands
+from tests.server.length_metrics.ladders import LADDERS, LLAMA2, SEVEN, ladder
+
+
+@given(LADDERS, st.data())
+def test_every_length_is_in_one_band(sets: FactorLadder, data: st.DataObject) -> None:
+    bands = Bands(sets)
+    length = data.draw(st.integers(1, sets.max_length + 10))
+    spans = [Bands.parse(name) for name in (*bands.names, bands.beyond)]
+    inside = [
+        name
+        for name, (first, last) in zip((*bands.names, bands.beyond), spans, strict=True)
+        if first <= length and (last is None or length <= last)
+    ]
+    assert inside == [bands.name(length)]
+    if length <= sets.max_length:
+        assert inside == [bands.names[bands.index(length)]]
+        assert bands.sets[bands.index(length)] == sets.index_for(length)
+
+
+@given(LADDERS)
+def test_bands_end_where_sets_do(sets: FactorLadder) -> None:
+    bands = Bands(sets)
+    limits = [each.max_length for each in sets.sets]
+    assert set(limits) <= set(bands.ends) <= {*limits, *EDGES}
+    assert list(bands.ends) == sorted(set(bands.ends)) and bands.ends[-1] == sets.max_length
+    for edge in EDGES:
+        near = any(limit <= 2 * edge and edge <= 2 * limit for limit in limits)
+        assert (edge in bands.ends) == (edge in limits or (edge < sets.max_length and not near))
+
+
+def test_bands_of_the_paper() -> None:
+    assert Bands(ladder(*LLAMA2)).names == ("1-512", "513-8192", "8193-32768", "32769-262144", "262145-2097152")
+    assert Bands(ladder(*SEVEN)).ends == (512, *SEVEN)
+    assert Bands(ladder(*LLAMA2)).name(2097153) == "2097153+"
+    assert Bands(ladder(*LLAMA2)).name(None) == UNKNOWN
+
+
+@pytest.mark.parametrize("name", [UNKNOWN, OTHER, "none", "1-", "-5", "5"])
+def test_what_is_no_band(name: str) -> None:
+    with pytest.raises(ValueError):
+        Bands.parse(name)

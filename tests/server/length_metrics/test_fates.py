@@ -1,0 +1,150 @@
+"""Requests that never reach an engine are counted once, by what became of them."""
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, HTTPException
+from fastapi.testclient import TestClient
+from prometheus_client import CollectorRegistry
+from starlette.requests import ClientDisconnect, Request
+
+from ropeswitch.server.length_metrics.fates import PATHS, CountFates, count_rejection, current_fate
+from ropeswitch.server.length_metrics.instruments import REASONS
+from ropeswitch.server.length_metrics.metrics import LengthMetrics
+from tests.server.length_metrics.ladders import DEFAULT, ladder, read, total
+
+PATH = "/v1/completions"
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def app(registry: CollectorRegistry) -> FastAPI:
+    app = FastAPI()
+    app.state.length_metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
+    app.add_middleware(CountFates)
+
+    @app.post(PATH)
+    @app.post("/tokenize")
+    async def answer(request: Request, status: int = 200, entered: bool = False, limit: int = 0) -> str:
+        fate = current_fate.get()
+        if entered:
+            assert fate is not None
+            fate.entered = True
+        if limit:
+            count_rejection(app.state.length_metrics, "prompt_tokens", limit)
+            raise HTTPException(413)
+        if status == 600:
+            raise RuntimeError("fault")
+        if status != 200:
+            raise HTTPException(status)
+        return "answer"
+
+    @app.post("/v1/chat/completions")
+    async def leaves() -> None:
+        raise ClientDisconnect
+
+    return app
+
+
+@pytest.fixture
+def client(app: FastAPI) -> TestClient:
+    return TestClient(app, raise_server_exceptions=False)
+
+
+def outcomes(registry: CollectorRegistry) -> dict[str, float]:
+    found = read(registry)
+    names = ("rejected", "error", "disconnect")
+    counts = {name: total(found, "ropeswitch_requests_total", outcome=name, engine="none") for name in names}
+    return {name: count for name, count in counts.items() if count}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (400, "invalid"),
+        (404, "invalid"),
+        (422, "invalid"),
+        (401, "authentication"),
+        (429, "unavailable"),
+        (503, "unavailable"),
+    ],
+)
+def test_refused_requests(client: TestClient, registry: CollectorRegistry, status: int, reason: str) -> None:
+    assert client.post(PATH, params={"status": status}).status_code == status
+    assert outcomes(registry) == {"rejected": 1}
+    found = read(registry)
+    assert total(found, "ropeswitch_rejections_total", reason=reason, input_sequence_length="unknown") == 1
+
+
+@pytest.mark.parametrize("status", [500, 502, 600])
+def test_faults(client: TestClient, registry: CollectorRegistry, status: int) -> None:
+    assert client.post(PATH, params={"status": status}).status_code >= 500
+    assert outcomes(registry) == {"error": 1}
+
+
+def test_what_is_not_counted(client: TestClient, registry: CollectorRegistry, app: FastAPI) -> None:
+    client.post(PATH)
+    client.post(PATH, params={"status": 400, "entered": True})
+    client.post(PATH, params={"status": 600, "entered": True})
+    client.post("/tokenize", params={"status": 400})
+    client.post("/unknown")
+    client.get(PATH)
+    app.state.length_metrics = None
+    client.post(PATH, params={"status": 400})
+    del app.state.length_metrics
+    client.post(PATH, params={"status": 400})
+    assert read(registry) == {}
+
+
+def test_a_limit_counts_its_refusals_once_with_their_length(client: TestClient, registry: CollectorRegistry) -> None:
+    for length in (200, 300, 5000):
+        assert client.post(PATH, params={"limit": length}).status_code == 413
+    assert outcomes(registry) == {"rejected": 3}
+    for band in ("1-256", "257-1024", "1025+"):
+        name = "ropeswitch_rejections_total"
+        assert total(read(registry), name, reason="prompt_tokens", input_sequence_length=band) == 1
+
+
+def test_a_client_that_leaves_before_its_prompt_is_there(app: FastAPI, registry: CollectorRegistry) -> None:
+    """Half a body, then no more."""
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/prefix/v1/chat/completions",
+        "root_path": "/prefix",
+        "headers": [],
+        "query_string": b"",
+        "app": app,
+    }
+
+    async def read_body(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await receive()
+        raise ClientDisconnect
+
+    messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    coroutine = CountFates(read_body)(scope, receive, send)
+    with pytest.raises(ClientDisconnect):
+        coroutine.send(None)
+    assert outcomes(registry) == {"disconnect": 1}
+
+
+def test_reasons_are_few(app: FastAPI) -> None:
+    with pytest.raises(ValueError, match="'because' must be one of prompt_tokens"):
+        count_rejection(app.state.length_metrics, "because")
+    assert len(set(REASONS)) == len(REASONS) == 10
+
+
+def test_paths_are_paths() -> None:
+    assert all(path.startswith("/") and not path.endswith("/") for path in PATHS)

@@ -1,0 +1,274 @@
+"""What upstream's own output processor is seen to do, request by request."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.engine.parallel_sampling import ParentRequest
+from vllm.v1.metrics.stats import IterationStats, PrefillStats
+
+from ropeswitch.server.length_metrics.fates import Fate, current_fate
+from ropeswitch.server.length_metrics.metrics import LengthMetrics
+from ropeswitch.server.length_metrics.outputs import OutputWatch
+from ropeswitch.server.length_metrics.start import engine_finder
+from tests.server.length_metrics.ladders import ladder, read, total
+
+LADDER = ladder(10, 20, 64)
+SHORT, MIDDLE, LONG = "1-10", "11-20", "21-64"
+
+
+class Server:
+    """An API server process without a server: upstream's output processor, watched."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        metrics = LengthMetrics(LADDER, "m", self.registry)
+        self.processor = OutputProcessor(None, log_stats=True)
+        self.recorded = 0
+        self.manager = SimpleNamespace(record=self._upstream_record)
+        self.now = 100.0
+        OutputWatch(LADDER, metrics, {"lost": None}.get).watch(self.processor, self.manager)
+
+    def _upstream_record(self, *_: Any, **__: Any) -> None:
+        self.recorded += 1
+
+    def add(self, name: str, prompt: int, forced: str | None = None, parent: ParentRequest | None = None) -> None:
+        queue = RequestOutputCollector(RequestOutputKind.DELTA, name)
+        self.processor.add_request(request(name, prompt, forced), None, parent, 0, queue)
+
+    def step(self, *outputs: EngineCoreOutput, seconds: float = 0.5, engine: int = 0) -> None:
+        """One step's outputs, as ``AsyncLLM``'s output handler handles them."""
+        self.now += seconds
+        iteration = IterationStats()
+        self.processor.process_outputs(list(outputs), self.now, iteration)
+        self.manager.record(engine_idx=engine, scheduler_stats=None, iteration_stats=iteration, mm_cache_stats=None)
+
+    def value(self, name: str, **labels: str) -> float:
+        return total(read(self.registry), f"ropeswitch_{name}", **labels)
+
+    def count(self, name: str, **labels: str) -> float:
+        """The observations of a histogram."""
+        return self.value(f"{name}_seconds_count", **labels)
+
+
+def request(name: str, prompt: int, forced: str | None = None) -> EngineCoreRequest:
+    extra = None if forced is None else {"rope_factor_set": forced}
+    params = SamplingParams(max_tokens=50, detokenize=False, extra_args=extra, output_kind=RequestOutputKind.DELTA)
+    return EngineCoreRequest(
+        request_id=name,
+        external_req_id=name,
+        prompt_token_ids=[5] * prompt,
+        mm_features=None,
+        sampling_params=params,
+        pooling_params=None,
+        arrival_time=time.time() - 2.0,
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+def output(name: str, tokens: int = 1, reason: FinishReason | None = None, **more: Any) -> EngineCoreOutput:
+    return EngineCoreOutput(name, [7] * tokens, finish_reason=reason, **more)
+
+
+def first(name: str, prompt: int, started: float = 100.0) -> EngineCoreOutput:
+    """The first output, with the events and statistics that an engine sends with it."""
+    stats = PrefillStats()
+    stats.set(prompt, 0, 0)
+    queued = EngineCoreEvent(EngineCoreEventType.QUEUED, started - 1.0)
+    scheduled = EngineCoreEvent(EngineCoreEventType.SCHEDULED, started)
+    return output(name, prefill_stats=stats, events=[queued, scheduled])
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def test_a_short_answer(server: Server) -> None:
+    server.add("a", 5)
+    server.step(first("a", 5))
+    server.step(output("a"), seconds=0.25)
+    server.step(output("a", reason=FinishReason.STOP), seconds=0.25)
+    here = {"model_name": "m", "engine": "0", "input_sequence_length": SHORT, "factor_set": "set0"}
+    assert server.count("time_to_first_token", **here) == 1
+    assert 2 <= server.value("time_to_first_token_seconds_sum", **here) < 4
+    assert server.count("inter_token_latency", **here) == 2
+    assert server.value("inter_token_latency_seconds_sum", **here) == pytest.approx(0.5)
+    for name, seconds in (("queue_time", 1.0), ("prefill_time", 0.5), ("decode_time", 0.5)):
+        assert server.value(f"request_{name}_seconds_sum", **here) == pytest.approx(seconds), name
+    assert server.value("request_time_per_output_token_seconds_sum", **here) == pytest.approx(0.25)
+    assert server.count("e2e_request_latency", **here) == 1
+    assert server.value("requests_total", outcome="stop", **here) == 1
+    assert server.value("prompt_tokens_total", **here) == 5
+    assert server.value("generated_tokens_total", **here) == 3
+    # Nothing anywhere else, and upstream's own metrics had all of it.
+    assert server.value("requests_total") == 1 and server.value("switches_total") == 0
+    assert server.recorded == 3
+
+
+def test_a_stream_that_switches(server: Server) -> None:
+    """A prompt of 9 tokens: the second token is computed from 10, the third from 11, which is in the next set."""
+    server.add("a", 9)
+    server.step(first("a", 9))
+    server.step(output("a"))
+    told = PrefillStats()
+    told.set(10, 8, 0)
+    server.step(output("a", prefill_stats=told), seconds=3.0)
+    server.step(output("a"))
+    server.step(output("a", reason=FinishReason.LENGTH))
+    before = {"input_sequence_length": SHORT, "factor_set": "set0"}
+    after = {"input_sequence_length": SHORT, "factor_set": "set1"}
+    assert server.count("inter_token_latency", **before) == 1
+    assert server.count("inter_token_latency", **after) == 3
+    assert server.value("generated_tokens_total", **before) == 2
+    assert server.value("generated_tokens_total", **after) == 3
+    assert server.value("switches_total") == server.value("switches_total", **after) == 1
+    assert server.count("switch_stall", **after) == 1
+    assert server.value("switch_stall_seconds_sum", **after) == pytest.approx(3.0)
+    assert server.value("switch_recomputed_tokens_total", **after) == 2
+    assert server.value("switch_cached_tokens_total", **after) == 8
+    # Of the first token, the queue and the prefill it is the prompt's set that counts.
+    for name in ("time_to_first_token", "request_queue_time", "request_prefill_time"):
+        assert (server.count(name, **before), server.count(name, **after)) == (1, 0), name
+    for name in ("e2e_request_latency", "request_decode_time", "request_time_per_output_token"):
+        assert (server.count(name, **before), server.count(name, **after)) == (0, 1), name
+    assert server.value("requests_total", outcome="length", **after) == 1
+
+
+def test_several_tokens_at_once_across_two_sets(server: Server) -> None:
+    server.add("a", 8)
+    server.step(first("a", 8))
+    for _ in range(4):
+        server.step(output("a", tokens=4))
+    # Computed from 8, 9, 13, 17 and 21 tokens.
+    sets = [server.value("generated_tokens_total", factor_set=f"set{i}") for i in range(3)]
+    assert sets == [5, 8, 4]
+    # A histogram has no room for what two switches bring.
+    sets = [server.count("inter_token_latency", factor_set=name) for name in ("set0", "set1", "other")]
+    assert sets == [1, 2, 1]
+
+
+def test_a_set_that_is_asked_for_stays(server: Server) -> None:
+    server.add("a", 9, forced="set2")
+    server.step(first("a", 9))
+    for _ in range(5):
+        server.step(output("a"))
+    assert server.value("generated_tokens_total", factor_set="set2", input_sequence_length=SHORT) == 6
+    assert server.value("generated_tokens_total") == 6
+
+
+def test_engines_have_their_own(server: Server) -> None:
+    for name, engine in (("a", 0), ("b", 1), ("c", 1)):
+        server.add(name, 15)
+        server.step(first(name, 15), engine=engine)
+        server.step(output(name, reason=FinishReason.STOP), engine=engine)
+    assert [server.value("requests_total", engine=str(engine)) for engine in (0, 1)] == [1, 2]
+    assert [server.value("prompt_tokens_total", engine=str(engine)) for engine in (0, 1)] == [15, 30]
+
+
+def test_an_answer_that_is_cut_off_has_no_times_of_a_whole_one(server: Server) -> None:
+    server.add("a", 5)
+    server.step(first("a", 5))
+    server.step(output("a", tokens=0, reason=FinishReason.ABORT))
+    server.add("b", 5)
+    server.step(output("b", tokens=0, reason=FinishReason.ERROR))
+    assert server.value("requests_total", outcome="abort") == server.value("requests_total", outcome="error") == 1
+    assert server.count("time_to_first_token") == 1 and server.count("inter_token_latency") == 0
+    assert server.count("e2e_request_latency") == server.count("request_decode_time") == 0
+
+
+def test_a_client_that_leaves_is_told_from_an_abort_and_a_fault(server: Server) -> None:
+    """Upstream's ``generate`` aborts its request as it handles what ended it."""
+
+    async def generate(name: str) -> AsyncGenerator[int, None]:
+        async def abort() -> None:
+            await asyncio.sleep(0)
+            server.processor.abort_requests([name], internal=True)
+
+        try:
+            for number in range(3):
+                yield number
+                await asyncio.sleep(60 if number else 0)
+                if name == "fault":
+                    raise RuntimeError("fault")
+        except (asyncio.CancelledError, GeneratorExit):
+            await abort()
+            raise
+        except RuntimeError:
+            await abort()
+
+    async def consume(name: str) -> None:
+        async for _ in generate(name):
+            pass
+
+    async def main() -> None:
+        cancelled = asyncio.create_task(consume("cancelled"))
+        await asyncio.sleep(0.05)
+        cancelled.cancel()
+        closed = generate("closed")
+        await anext(closed)
+        await closed.aclose()
+        await consume("fault")
+        await asyncio.wait([cancelled])
+
+    for name in ("cancelled", "closed", "fault", "abort"):
+        server.add(name, 15)
+    server.step(first("cancelled", 15))
+    asyncio.run(main())
+    server.processor.abort_requests(["abort"], internal=False)
+    here = {"input_sequence_length": MIDDLE, "factor_set": "set1"}
+    outcomes = {name: server.value("requests_total", outcome=name, **here) for name in ("disconnect", "error", "abort")}
+    assert outcomes == {"disconnect": 2, "error": 1, "abort": 1}
+    assert server.value("requests_total") == 4
+
+
+def test_every_answer_of_a_prompt_counts_once(server: Server) -> None:
+    parent = ParentRequest(request("parent", 25))
+    names = []
+    for index in range(3):
+        name, _ = parent.get_child_info(index)
+        names.append(name)
+        server.add(name, 25, parent=parent)
+    server.step(*(first(name, 25) for name in names))
+    server.step(output(names[0], reason=FinishReason.STOP))
+    server.processor.abort_requests([parent.request_id], internal=True)
+    server.processor.abort_requests(names, internal=True)
+    assert server.value("requests_total", outcome="stop") == 1
+    assert server.value("requests_total", outcome="abort", input_sequence_length=LONG) == 2
+    assert server.value("requests_total") == 3
+
+
+def test_a_dead_engine_fails_all_its_requests_once(server: Server) -> None:
+    for name in ("a", "b"):
+        server.add(name, 5)
+    server.processor.propagate_error(RuntimeError("dead"))
+    server.processor.abort_requests(["a", "b"], internal=True)
+    assert server.value("requests_total", outcome="error") == server.value("requests_total") == 2
+
+
+def test_a_prompt_that_reaches_an_engine_is_not_counted_as_a_request_too(server: Server) -> None:
+    fate = Fate()
+    token = current_fate.set(fate)
+    server.add("a", 5)
+    current_fate.reset(token)
+    assert fate.entered
+
+
+def test_the_engine_of_a_request() -> None:
+    one = SimpleNamespace(core_engines=[b"\3\0"], engine_ranks_managed=[3])
+    assert engine_finder(one)("a") == 3
+    several = SimpleNamespace(
+        core_engines=[b"\0\0", b"\1\0"], engine_ranks_managed=[4, 5], reqs_in_flight={"a": b"\1\0"}
+    )
+    find = engine_finder(several)
+    assert find("a") == 5 and find("b") is None

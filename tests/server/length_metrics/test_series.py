@@ -1,0 +1,177 @@
+"""At most 3,000 series whatever is asked of a server, and buckets fine enough for the quantiles that Prometheus tells."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.length_metrics import instruments
+from ropeswitch.server.length_metrics.bands import OTHER
+from ropeswitch.server.length_metrics.instruments import GAP, INSTRUMENTS, TTFT
+from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
+from ropeswitch.server.length_metrics.series import MOST_SERIES, RATIOS, SCHEDULER_SERIES, Pair, SeriesPlan, bounds
+from tests.server.length_metrics.ladders import DEFAULT, LADDERS, LLAMA2, PHI3, SEVEN, ladder, read
+
+TIMES = SimpleNamespace(
+    e2e_latency=3.0,
+    queued_time=0.1,
+    prefill_time=0.2,
+    decode_time=2.0,
+    mean_time_per_output_token=0.1,
+    num_generation_tokens=21,
+)
+
+
+def use(metrics: LengthMetrics, pair: Pair) -> None:
+    """Everything that can happen to a sequence in a pair."""
+    step = Step()
+    step.gaps[pair].append(0.05)
+    step.tokens[pair] += 1
+    step.firsts.append((pair, 0.5, 100))
+    step.switches.append((pair, 0.3, 50, 50))
+    step.finished += [Finished(pair, pair, outcome, TIMES) for outcome in instruments.OUTCOMES]
+    metrics.add_step(step, 0)
+
+
+def used(sets: FactorLadder, pairs: Sequence[Pair]) -> CollectorRegistry:
+    """A server that has had sequences in these pairs, and everything else that makes series."""
+    registry = CollectorRegistry()
+    metrics = LengthMetrics(sets, "m", registry)
+    for pair in pairs:
+        use(metrics, pair)
+    for length in (*metrics.plan.bands.ends, sets.max_length + 1, None):
+        for reason in instruments.REASONS:
+            metrics.count_rejection(reason, length)
+    for outcome in ("error", "disconnect"):
+        metrics.count_outside(outcome)
+    return registry
+
+
+@pytest.mark.parametrize("ends", [DEFAULT, PHI3, LLAMA2, (8192, 131072, 2097152), SEVEN, (2097152,)])
+def test_every_band_in_use_in_its_own_set(ends: tuple[int, ...]) -> None:
+    sets = ladder(*ends)
+    plan = SeriesPlan(sets)
+    starts = list(enumerate(plan.bands.sets))
+    found = read(used(sets, starts))
+    assert len(found) + SCHEDULER_SERIES <= MOST_SERIES
+    names = {(plan.bands.names[band], sets.names[index]) for band, index in starts}
+    for each in (each for each in INSTRUMENTS if each.starting):
+        shown = {
+            (labels["input_sequence_length"], labels["factor_set"])
+            for labels in (dict(key[1]) for key in found if key[0].startswith(each.name))
+            if labels["engine"] != instruments.NOWHERE
+        }
+        assert shown == names, each.name
+
+
+@settings(max_examples=25)
+@given(LADDERS)
+def test_no_requests_make_more_series(sets: FactorLadder) -> None:
+    """Sets that requests ask for put every band in every set."""
+    bands = len(SeriesPlan(sets).bands.names)
+    found = read(used(sets, [(band, index) for band in range(bands) for index in range(len(sets.sets))]))
+    assert len(found) + SCHEDULER_SERIES <= MOST_SERIES
+
+
+def test_every_pair_of_the_usual_ladders() -> None:
+    for ends in (DEFAULT, PHI3, LLAMA2, SEVEN):
+        sets = ladder(*ends)
+        bands = len(SeriesPlan(sets).bands.names)
+        found = read(used(sets, [(band, index) for band in range(bands) for index in range(len(ends))]))
+        assert len(found) + SCHEDULER_SERIES <= MOST_SERIES
+
+
+@pytest.mark.parametrize("ends", [DEFAULT, PHI3, LLAMA2])
+def test_switches_into_the_next_set_have_series_of_their_own(ends: tuple[int, ...]) -> None:
+    plan = SeriesPlan(ladder(*ends))
+    later = {(band, 1) for band, index in enumerate(plan.bands.sets) if index == 0}
+    for each in (each for each in INSTRUMENTS if each.crossing):
+        assert later <= plan.shown(each)
+        assert all(OTHER not in plan.labels(each, pair) for pair in later)
+
+
+def test_what_has_no_room_is_still_counted() -> None:
+    sets = ladder(*(1000 + 50 * i for i in range(60)))
+    plan = SeriesPlan(sets)
+    pairs = [(band, index) for band in range(len(plan.bands.names)) for index in range(60)]
+    found = read(used(sets, pairs))
+    counts = [value for (name, _), value in found.items() if name == f"{GAP.name}_count"]
+    assert sum(counts) == len(pairs)
+    assert found[f"{GAP.name}_count", frozenset(_others())] == len(pairs) - len(plan.shown(GAP))
+
+
+def _others() -> list[tuple[str, str]]:
+    return [("model_name", "m"), ("engine", "0"), ("input_sequence_length", OTHER), ("factor_set", OTHER)]
+
+
+def test_nothing_is_there_before_it_is_used() -> None:
+    registry = CollectorRegistry()
+    metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
+    assert read(registry) == {}
+    step = Step()
+    step.gaps[0, 0].append(0.05)
+    metrics.add_step(step, 0)
+    assert {name for name, _ in read(registry)} == {f"{GAP.name}_{part}" for part in ("bucket", "sum", "count")}
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_no_bucket_reaches_further_than_the_ratio(ratio: float) -> None:
+    for each in (each for each in INSTRUMENTS if each.lowest is not None):
+        ends = bounds(each, ratio)
+        assert ends[0] == each.lowest and ends[-1] == 14400
+        assert all(1 < after / before <= ratio * (1 + 1e-12) for before, after in pairwise(ends))
+
+
+def quantile(ends: Sequence[float], seconds: Sequence[float], q: float) -> float:
+    """Prometheus's ``histogram_quantile`` of these observations (promql/quantile.go, ``bucketQuantile``)."""
+    counts = [0] * (len(ends) + 1)
+    for each in seconds:
+        counts[bisect_left(ends, each)] += 1
+    rank, below, index = q * len(seconds), 0, 0
+    while below + counts[index] < rank:
+        below += counts[index]
+        index += 1
+    count = counts[index]
+    if index == len(ends):
+        return ends[-1]
+    start = ends[index - 1] if index else 0.0
+    return start + (ends[index] - start) * (rank - below) / count
+
+
+def nearest(seconds: Sequence[float], q: float) -> float:
+    """The observation at a quantile's rank, which is inside the bucket that Prometheus picks."""
+    return sorted(seconds)[max(math.ceil(q * len(seconds)) - 1, 0)]
+
+
+LATENCIES = st.floats(math.log(0.01), math.log(14400), exclude_max=True).map(math.exp)
+
+
+@settings(max_examples=300)
+@given(st.lists(LATENCIES, min_size=1, max_size=50), st.floats(0.01, 1))
+def test_any_quantile_of_any_latencies_is_within_ten_percent_with_the_finest_buckets(
+    seconds: list[float], q: float
+) -> None:
+    for each in (GAP, TTFT):
+        told = quantile(bounds(each, SeriesPlan(ladder(*DEFAULT)).ratio), seconds, q)
+        assert told == pytest.approx(nearest(seconds, q), rel=0.1)
+
+
+@pytest.mark.parametrize("ends", [PHI3, LLAMA2, SEVEN])
+@pytest.mark.parametrize("spread", [0.1, 0.3, 1.0])
+def test_latencies_that_vary_are_within_ten_percent_with_all_buckets(ends: tuple[int, ...], spread: float) -> None:
+    """Wherever the middle of the latencies lies in its bucket."""
+    generator = np.random.default_rng(5)
+    plan = SeriesPlan(ladder(*ends))
+    for middle in np.geomspace(0.05, 600, 40):
+        seconds = list(middle * np.exp(spread * generator.standard_normal(4000)))
+        for q in (0.5, 0.9, 0.95, 0.99):
+            told = quantile(bounds(TTFT, plan.ratio), seconds, q)
+            assert told == pytest.approx(nearest(seconds, q), rel=0.1), (middle, q)
