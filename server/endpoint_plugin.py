@@ -5,6 +5,7 @@ vLLM loads it only where ``VLLM_PLUGINS`` names it, which the ``ropeswitch`` com
 
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,7 +18,11 @@ from ropeswitch.model_patches.settings import UnsupportedError, settings_of
 from ropeswitch.server import refusals, rope_route, vllm_adapter
 from ropeswitch.server.engine_prompts import watch
 from ropeswitch.server.engine_watch import WATCH
+from ropeswitch.server.errors import UsageError
 from ropeswitch.server.factor_set_header import FactorSetHeader
+from ropeswitch.server.front import models_route, tls
+from ropeswitch.server.front.build import build
+from ropeswitch.server.front.tasks import go_on
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import PLUGIN
 from ropeswitch.server.scheduling_metrics import FreshMetrics, SchedulingMetrics
@@ -31,6 +36,7 @@ class RopeSwitchEndpoints:
 
     def attach_router(self, app: FastAPI) -> None:
         app.include_router(rope_route.router)
+        app.include_router(models_route.router)
         app.add_middleware(FactorSetHeader)
         app.add_middleware(FreshMetrics)
 
@@ -48,14 +54,21 @@ class RopeSwitchEndpoints:
                 raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
             patches = in_play(engine_client.vllm_config)
             check_reports(await vllm_adapter.worker_reports(engine_client), settings.ladder, patches)
-        except (UnsupportedError, RegistryError) as error:
+            waits, max_model_len = vllm_adapter.prompt_waits(engine_client), engine_client.model_config.max_model_len
+            state.front, admission = build(
+                args.ropeswitch_front, settings.ladder, max_model_len, waits, vllm_adapter.http_error
+            )
+        except (UnsupportedError, RegistryError, UsageError) as error:
             refusals.tell(str(error))
             raise SystemExit(refusals.EXIT_CODE) from error
-        state.rope_info = rope_route.rope_info(settings, engine_client.model_config.max_model_len, patches)
+        state.rope_info = rope_route.rope_info(settings, max_model_len, patches)
         if settings.length_aware:
             engines = vllm_adapter.scheduling_reports(engine_client)
             state.scheduling_metrics = SchedulingMetrics(engines, engine_client.model_config.served_model_name)
-        watch(engine_client, state, settings.ladder)
+        watch(engine_client, state, settings.ladder, admission)
+        state.front_tasks = go_on(state.front.queue.watch())
+        if args.ropeswitch_front.refresh_tls:
+            state.front_tasks += go_on(tls.refresh(args, partial(vllm_adapter.tls_context, state)))
         WATCH.start(engine_client, state, keep_alive=vllm_adapter.keeps_alive_without_engine())
 
 

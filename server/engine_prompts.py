@@ -15,6 +15,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.request_set import forced_set, set_for
 from ropeswitch.model_patches.settings import FORCED_SET
 from ropeswitch.server import vllm_adapter
+from ropeswitch.server.front.admission import Admission
 from ropeswitch.server.prompt_log import current_log
 
 FIELD = f"vllm_xargs.{FORCED_SET}"
@@ -28,22 +29,31 @@ _LATE = (
 )
 
 
-def watch(engine_client: Any, state: State, ladder: FactorLadder) -> None:
-    """Record the factor set of every prompt that the server gives to the engine, and refuse unknown sets.
+def watch(engine_client: Any, state: State, ladder: FactorLadder, admission: Admission) -> None:
+    """Record the factor set of every prompt that the server gives to the engine, and refuse unknown sets and full queues.
 
     Args:
         engine_client: The server's ``vllm.engine.protocol.EngineClient``.
         state: The app's state, with vLLM's handlers in it.
         ladder: The ladder that the engine runs.
+        admission: Lets prompts in.
 
     Raises:
         AttributeError: when a handler lacks its method.
     """
     length = vllm_adapter.prompt_length(engine_client.model_config)
 
-    def record(prompt: Any, params: Any) -> None:
-        if (num_tokens := length(prompt)) is not None:
-            _record(ladder, num_tokens, params)
+    def record(prompt: Any, params: Any, request_id: str | None) -> None:
+        if (num_tokens := length(prompt)) is None:
+            return
+        log = current_log.get()
+        # A step of answering a prompt that was let in.
+        step = log is not None and log.complete
+        _record(ladder, num_tokens, params)
+        if not step:
+            admission.admit(num_tokens, _answers(params), request_id)
+        elif request_id is not None:
+            admission.follow(request_id)
 
     engine_client.generate = _eager(engine_client.generate, "sampling_params", record)
     engine_client.encode = _eager(engine_client.encode, "pooling_params", record)
@@ -55,7 +65,7 @@ def watch(engine_client: Any, state: State, ladder: FactorLadder) -> None:
             setattr(handler, method, _late(upstream, prompt_argument, params_argument, record))
 
 
-Record = Callable[[Any, Any], None]
+Record = Callable[[Any, Any, str | None], None]
 Generator = Callable[..., AsyncGenerator[Any, None]]
 
 
@@ -63,7 +73,7 @@ def _eager(upstream: Generator, params_argument: str, record: Record) -> Generat
     def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         prompt = args[0] if args else kwargs["prompt"]
         params = args[1] if len(args) > 1 else kwargs[params_argument]
-        record(prompt, params)
+        record(prompt, params, args[2] if len(args) > 2 else kwargs["request_id"])
         return upstream(*args, **kwargs)
 
     return call
@@ -71,7 +81,8 @@ def _eager(upstream: Generator, params_argument: str, record: Record) -> Generat
 
 def _late(upstream: Generator, prompt_argument: str, params_argument: str, record: Record) -> Generator:
     def call(**kwargs: Any) -> AsyncGenerator[Any, None]:
-        record(kwargs[prompt_argument], kwargs[params_argument])
+        # The steps to come have IDs of their own.
+        record(kwargs[prompt_argument], kwargs[params_argument], None)
         return _completing(upstream(**kwargs))
 
     return call
@@ -84,6 +95,11 @@ async def _completing(generator: AsyncGenerator[Any, None]) -> AsyncGenerator[An
     async with aclosing(generator) as results:
         async for result in results:
             yield result
+
+
+def _answers(params: Any) -> int:
+    """How many answers to a prompt its ``SamplingParams`` or ``BeamSearchParams`` ask for; pooling ones have one."""
+    return int(getattr(params, "n", None) or getattr(params, "beam_width", None) or 1)
 
 
 def _record(ladder: FactorLadder, num_tokens: int, params: Any) -> None:

@@ -15,6 +15,9 @@ _LAUNCHER = "vllm.entrypoints.launchers.launcher"
 _METRICS = "vllm.entrypoints.serve.instrumentator.metrics.attach_router"
 _ENGINE = "vllm.v1.engine.core.EngineCoreProc"
 _ENGINE_CLIENT = "vllm.v1.engine.core_client"
+_MIDDLEWARE = "vllm.entrypoints.serve.middleware.register.init_entrypoints_middleware"
+_OUTPUTS = "vllm.v1.engine.output_processor.OutputProcessor"
+_TOKENS = "vllm.renderers.params.TokenizeParams"
 _FILE = "server/engine_prompts.py"
 
 # Puts the handlers into the app's state, under the names by which they are found there.
@@ -83,5 +86,25 @@ SERVER_PATCHES = (
         file=_FILE,
         relies_on=_HANDLERS
         | {f"{_COMPLETION}.beam_search": "dad52c61214df5b5", f"{_COMPLETION}._create_completion": "6477cf0b56504796"},
+    ),
+    # The last of --middleware lies outside what it adds. The rest are the errors that error_bodies.py knows by their
+    # messages, and what tells whether a prompt still waits.
+    Patch(
+        target=_MIDDLEWARE,
+        kind="wrapped",
+        file="server/front/front.py",
+        relies_on={
+            _MIDDLEWARE: "a70fc6575f3fd28f",
+            "vllm.entrypoints.serve.exception_handling.error_response.create_error_response": "ca914026fe9f2d78",
+            "vllm.entrypoints.serve.utils.api_utils.get_max_tokens": "ea297b18ef5543d6",
+            f"{_TOKENS}._text_len_check": "202393681214cdd7",
+            f"{_TOKENS}._token_len_check": "eb059e59f78f9d21",
+            f"{_RESPONSES}._validate_generator_input": "8870edf5f39564b1",
+            "vllm.v1.engine.input_processor.InputProcessor._validate_prompt_len": "35ae01a4d7e67418",
+            f"{_CLIENT}.check_admission": "746a5ab723016305",
+            f"{_OUTPUTS}.add_request": "8bd2157710fa4ea1",
+            f"{_OUTPUTS}.process_outputs": "fe3b1cbaf5667d21",
+            f"{_OUTPUTS}._finish_request": "82f3c73041a603f0",
+        },
     ),
 )

@@ -14,6 +14,8 @@ from ropeswitch.model_patches.support import check_device, check_features, check
 from ropeswitch.server import refusals, scheduling_flags
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.front import flags as front_flags
+from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.model_folder import check_model_folder
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
 
@@ -32,6 +34,16 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
                         plan steps as vLLM does, not by the time that they take and short work first
   --step-latency-target SECONDS
                         how long a step should take while others wait (default: found from the hardware at start)
+  --api-key KEY [KEY ...], --api-key-file FILE
+                        keys of which every request needs one, but /health*, /metrics and the files of /ui
+  --metrics-key KEY     a key for /metrics, which then needs it or an API key
+  --max-body-bytes SIZE, --body-timeout SECONDS
+                        the largest body of a request, and how long nothing may come of it
+  --max-prompt-tokens N the longest prompt (default: what the longest sequence allows)
+  --max-queued-requests [SET=]N ..., --max-queued-tokens [SET=]N ...
+                        what may wait for its first token, for prompts of each factor set
+  --max-concurrent-per-key N, --requests-per-minute-per-key N
+                        what one API key may ask for
   --max-model-len N     the longest sequence (default: the ladder's end); auto takes what fits the KV cache
   --host, --port        where to listen (default: every address, port 8000)
 
@@ -78,8 +90,12 @@ def serve(argv: Sequence[str]) -> int:
         configure(args, settings, hf_config, device_name=device_name)
     except UnsupportedError as error:
         raise UsageError(str(error)) from error
-    print(_summary(args, settings.ladder), file=sys.stderr, flush=True)
-    with refusals.channel():
+    with refusals.channel() as told:
+        counts = SharedCounts.create(told.with_name("counts"))
+        args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names, counts)
+        # The last one lies outside all others.
+        args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
+        print(_summary(args, settings.ladder), file=sys.stderr, flush=True)
         return _run(vllm_adapter, args)
 
 
@@ -116,6 +132,7 @@ def _add_flags(parser: Any) -> None:
         help="Exact angles, or Hugging Face's float32 ones for comparison.",
     )
     scheduling_flags.add(parser)
+    front_flags.add(parser)
 
 
 def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> RopeSettings:
@@ -151,7 +168,8 @@ def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> RopeSet
 
 def _summary(args: argparse.Namespace, ladder: FactorLadder) -> str:
     sets = ", ".join(f"{each.name} to {each.max_length}" for each in ladder.sets)
-    where = args.uds or f"http://{args.host or '0.0.0.0'}:{args.port}"
+    scheme = "https" if args.ssl_certfile else "http"
+    where = args.uds or f"{scheme}://{args.host or '0.0.0.0'}:{args.port}"
     longest = "auto" if args.max_model_len == -1 else args.max_model_len
     return (
         f"ropeswitch: factor sets by length in tokens: {sets}; longest sequence {longest}\n"

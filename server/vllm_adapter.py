@@ -5,9 +5,11 @@ No other module of ``server/`` imports it. Routes and state join its app as an e
 
 import json
 import re
+import ssl
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +19,7 @@ from vllm import envs
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-from vllm.exceptions import VLLMError, VLLMValidationError
+from vllm.exceptions import GracefulHTTPError, VLLMError, VLLMValidationError
 from vllm.logger import configure_logging_from_args
 from vllm.platforms import current_platform
 from vllm.renderers.inputs.preprocess import extract_prompt_len
@@ -208,6 +210,21 @@ def prompt_length(model_config: Any) -> Callable[[Any], int | None]:
     return length
 
 
+def prompt_waits(engine_client: Any) -> Callable[[str], bool | None]:
+    """A function that tells of a request's ID whether its prompt is still to be computed, for any of its answers.
+
+    It answers None for a request that the engine client does not know, yet or any more.
+    """
+    processor = engine_client.output_processor
+
+    def waits(request_id: str) -> bool | None:
+        # Asked with get, as the dict makes what it is asked for otherwise.
+        internal = processor.external_req_ids.get(request_id)
+        return any(processor.request_states[each].is_prefilling for each in internal) if internal else None
+
+    return waits
+
+
 async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
     """What ``patch_report`` says on every worker of every engine.
 
@@ -245,3 +262,19 @@ def validation_error(message: str, field: str) -> Exception:
     """An error that vLLM's app answers with a 400 in OpenAI's shape, naming the field."""
     error: Exception = VLLMValidationError(message, parameter=field)
     return error
+
+
+def http_error(message: str, status: int) -> Exception:
+    """An error that vLLM's app answers with an HTTP status, and does not log as a fault."""
+    error: Exception = GracefulHTTPError(message, HTTPStatus(status))
+    return error
+
+
+def tls_context(state: Any) -> ssl.SSLContext | None:
+    """The context that the app's server takes connections by; None before it takes any, or without TLS.
+
+    Args:
+        state: The app's, in which vLLM puts its ``uvicorn.Server``.
+    """
+    server = getattr(state, "server", None)
+    return None if server is None else server.config.ssl

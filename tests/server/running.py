@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -77,11 +78,13 @@ class Server:
         url: Where, without ``/v1``.
         log: The file that holds its output.
         process: The command's own process, which has the engine's among its children.
+        tls: What to trust, where it is served over TLS.
     """
 
     url: str
     log: Path
     process: "subprocess.Popen[bytes]"
+    tls: ssl.SSLContext | None = None
 
     def get(self, path: str, **headers: str) -> Answer:
         return self._send(urllib.request.Request(self.url + path, headers=headers))
@@ -94,18 +97,19 @@ class Server:
 
     def _send(self, request: urllib.request.Request) -> Answer:
         try:
-            with urllib.request.urlopen(request, timeout=120) as response:
+            with urllib.request.urlopen(request, timeout=120, context=self.tls) as response:
                 return Answer(response.status, response.headers, response.read().decode())
         except urllib.error.HTTPError as error:
             return Answer(error.code, error.headers, error.read().decode())
 
 
 @contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[Server]:
+def running(folder: Path, *arguments: str, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """Start ``ropeswitch serve`` with ``arguments``, wait until it answers, and stop it at the end.
 
     Args:
         folder: Where its log goes.
+        tls: See :class:`Server`.
     """
     port = free_port()
     log = folder / "server.log"
@@ -117,7 +121,7 @@ def running(folder: Path, *arguments: str) -> Iterator[Server]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    server = Server(f"http://127.0.0.1:{port}", log, process)
+    server = Server(f"{'https' if tls else 'http'}://127.0.0.1:{port}", log, process, tls)
     try:
         _wait(process, server)
         yield server

@@ -29,6 +29,8 @@ from ropeswitch.server.rope_route import rope_info
 LADDER = FactorLadder.checked(
     [{"name": "a", "max_length": 8, "factors": [1.0, 2.0]}, {"name": "b", "max_length": 16, "factors": [1.5, 3.0]}]
 )
+# Of no use without an engine; what it does is tested in tests/server/front.
+ADMISSION: Any = SimpleNamespace()
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["serve", "--help"], ["factors", "--help"]])
@@ -125,10 +127,10 @@ def fake_client() -> Any:
 
 
 def test_a_handler_that_lost_its_method_is_loud() -> None:
-    watch(fake_client(), State(), LADDER)  # a model that does not generate has no handlers
+    watch(fake_client(), State(), LADDER, ADMISSION)  # a model that does not generate has no handlers
     state = State({"openai_serving_chat": object()})
     with pytest.raises(AttributeError, match="beam_search"):
-        watch(fake_client(), state, LADDER)
+        watch(fake_client(), state, LADDER, ADMISSION)
 
 
 def test_the_server_wraps_what_it_was_written_for() -> None:
@@ -136,7 +138,7 @@ def test_the_server_wraps_what_it_was_written_for() -> None:
     state = State({name: SimpleNamespace(**{method: None}) for name, method, _ in _LATE})
     client = fake_client()
     before = client.generate
-    watch(client, state, LADDER)
+    watch(client, state, LADDER, ADMISSION)
     assert client.generate is not before
     wrapped = {"generate", "encode"} | {method for _, method, _ in _LATE}
     records = [patch for patch in SERVER_PATCHES if patch.file == "server/engine_prompts.py"]

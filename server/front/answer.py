@@ -1,0 +1,115 @@
+"""An HTTP response on its way out: errors in OpenAI's shape, and refusals instead of what handlers made of them."""
+
+from collections.abc import Iterable
+
+from starlette.types import Message, Receive, Send
+
+from ropeswitch.server.front.body import Body
+from ropeswitch.server.front.error_bodies import converted, converted_event, refusal_body
+from ropeswitch.server.front.refusal import Refusal
+from ropeswitch.server.front.request import FrontRequest
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+# How vLLM begins the event that ends a stream with an error.
+_ERROR_EVENT = b'data: {"error"'
+# RFC 6455, section 7.4.1: the message violates the endpoint's policy.
+_POLICY = 1008
+# What is said of a body that is not the upstream one any more.
+_OF_BODY = (b"content-length", b"content-type", b"content-encoding")
+
+
+class Answer:
+    """The response to one HTTP request.
+
+    Args:
+        send: The server's.
+        request: What it answers.
+        body: What it answers, too.
+        anthropic: Whether Anthropic's clients read it.
+
+    Attributes:
+        started: Whether the client has been sent any of it.
+    """
+
+    def __init__(self, send: Send, request: FrontRequest, body: Body, *, anthropic: bool) -> None:
+        self.started = False
+        self._send = send
+        self._request = request
+        self._body = body
+        self._anthropic = anthropic
+        # The start of an error, which is held back until its body is known.
+        self._error: Message | None = None
+        self._held = bytearray()
+        self._events = False
+
+    async def send(self, message: Message) -> None:
+        """The ``send`` of the app inside."""
+        if message["type"] == "http.response.start":
+            if message["status"] >= 400:
+                self._error = message
+                return
+            self._events = any(
+                name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+                for name, value in message.get("headers", ())
+            )
+        elif message["type"] == "http.response.body":
+            if self._error is not None:
+                self._held += message.get("body", b"")
+                if not message.get("more_body", False):
+                    await self._send_error(self._error)
+                return
+            if self._events and message.get("body", b"").startswith(_ERROR_EVENT):
+                message = {**message, "body": converted_event(message["body"])}
+        self.started = True
+        await self._send(message)
+
+    async def _send_error(self, start: Message) -> None:
+        if self._request.refusal is not None:
+            await self.refuse(self._request.refusal)
+            return
+        status = start["status"]
+        headers = [(name, value) for name, value in start.get("headers", ()) if name.lower() not in _OF_BODY]
+        if status in (429, 503) and not any(name.lower() == b"retry-after" for name, _ in headers):
+            headers.append((b"retry-after", b"1"))
+        await self._respond(status, headers, converted(status, bytes(self._held), anthropic=self._anthropic))
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """Answer with a refusal."""
+        await self._respond(refusal.status, refusal.headers, refusal_body(refusal, anthropic=self._anthropic))
+
+    async def fail(self) -> None:
+        """Answer that the server failed, without telling how: that is for its log."""
+        message = b"The server failed to answer this request; its log says why"
+        await self._respond(500, (), converted(500, message, anthropic=self._anthropic))
+
+    async def _respond(self, status: int, headers: Headers, content: bytes) -> None:
+        self.started = True
+        length = str(len(content)).encode()
+        headers = [*headers, (b"content-type", b"application/json"), (b"content-length", length)]
+        rest = not self._body.whole
+        if rest:
+            headers.append((b"connection", b"close"))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": content, "more_body": rest})
+        if rest:
+            # The client has the whole answer by its length. One that sends nothing any more is not waited for.
+            if status != 408:
+                await self._body.throw_away()
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def refuse_websocket(refusal: Refusal, extensions: Iterable[str], receive: Receive, send: Send) -> None:
+    """Answer a WebSocket handshake with a refusal: as to HTTP where the server can, else by closing it at once."""
+    await receive()  # websocket.connect
+    if "websocket.http.response" not in extensions:
+        await send({"type": "websocket.close", "code": _POLICY, "reason": refusal.message})
+        return
+    content = refusal_body(refusal, anthropic=False)
+    headers = [
+        *refusal.headers,
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(content)).encode()),
+    ]
+    await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": content})

@@ -1,0 +1,97 @@
+"""A request's body on its way in: no larger than allowed, and never standing still."""
+
+import asyncio
+
+from fastapi import HTTPException
+from starlette.types import Message, Receive, Scope
+
+from ropeswitch.server.front.refusal import Refusal, body_stalled, body_too_large, refused
+from ropeswitch.server.front.request import FrontRequest
+
+# How long, in seconds, the rest of a body that is not wanted is thrown away, the longest pause in it, and how many bytes. A
+# connection that is closed while its client still sends loses the answer on its way to it. As nginx does it.
+LINGER_SECONDS = 30.0
+LINGER_PAUSE = 5.0
+LINGER_BYTES = 64 << 20
+
+
+def declared_length(scope: Scope) -> int | None:
+    """The length of a request's body in bytes; None where it comes in chunks, whose number is not known."""
+    length = 0
+    for name, value in scope["headers"]:
+        if name == b"transfer-encoding":
+            return None
+        # The server has refused what is not a number.
+        if name == b"content-length":
+            length = int(value)
+    return length
+
+
+class Body:
+    """The body of one HTTP request.
+
+    Args:
+        scope: The request's.
+        receive: The server's.
+        request: Told why the request ends here, so that its answer says so.
+        max_bytes: The largest body.
+        timeout: Seconds that may pass between two parts of the body. A client that has sent it all may take its time.
+
+    Attributes:
+        whole: Whether all of it was received, or its client is gone.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, request: FrontRequest, max_bytes: int, timeout: float) -> None:
+        self.length = declared_length(scope)
+        self.whole = self.length == 0
+        self._receive = receive
+        self._request = request
+        self._max_bytes = max_bytes
+        self._timeout = timeout
+        self._taken = 0
+
+    def declared_too_large(self) -> Refusal | None:
+        """Refuse a body by what its header says of it."""
+        if self.length is not None and self.length > self._max_bytes:
+            return body_too_large(self._max_bytes)
+        return None
+
+    async def receive(self) -> Message:
+        """The server's ``receive``, watched.
+
+        Raises:
+            fastapi.HTTPException: when the body grows too large or stops coming; FastAPI lets it through its parsing.
+        """
+        if self.whole:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(self._timeout):
+                message = await self._part()
+        except TimeoutError:
+            raise self._ended(body_stalled(self._timeout)) from None
+        if self._taken > self._max_bytes:
+            raise self._ended(body_too_large(self._max_bytes))
+        return message
+
+    async def throw_away(self) -> None:
+        """Receive what is left of the body and forget it, as long as it keeps coming and not for ever."""
+        most = self._taken + LINGER_BYTES
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while not self.whole and self._taken < most:
+                    async with asyncio.timeout(LINGER_PAUSE):
+                        await self._part()
+        except TimeoutError:
+            pass  # the connection is closed on what is left of it
+
+    async def _part(self) -> Message:
+        message = await self._receive()
+        self._taken += len(message.get("body", b""))
+        self.whole = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    def _ended(self, refusal: Refusal) -> HTTPException:
+        if self._request.refusal is None:
+            self._request.refusal = refusal
+            refused(refusal.reason, None)
+        return HTTPException(refusal.status, refusal.message)

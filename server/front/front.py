@@ -1,0 +1,125 @@
+"""The outermost ASGI middleware: what the server's clients may ask for, and the shape of every error.
+
+vLLM adds it to the app of every API server process, by its name in ``--middleware``, outside everything else. Keys, the
+limits of a key and the declared size of a body are looked at before any of the body is read.
+"""
+
+from dataclasses import dataclass
+
+from fastapi import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ropeswitch.server.front import routes
+from ropeswitch.server.front.answer import Answer, refuse_websocket
+from ropeswitch.server.front.body import Body
+from ropeswitch.server.front.key_limits import EVERYONE, KeyLimits
+from ropeswitch.server.front.keys import KeyRing, bearer, digest, match
+from ropeswitch.server.front.queue_limits import QueueLimits
+from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, refused
+from ropeswitch.server.front.request import FrontRequest, current_request
+
+
+@dataclass(frozen=True)
+class FrontState:
+    """What the middleware goes by; it finds it in the app's state, as ``front``.
+
+    Attributes:
+        keys: The API keys.
+        metrics_key: Digest of the key that opens the metrics alone; None where they are open.
+        key_limits: What each key may ask for.
+        queue: The limits of each length class.
+        max_body_bytes: The largest body.
+        body_timeout: Seconds that may pass between two parts of a body.
+    """
+
+    keys: KeyRing
+    metrics_key: bytes | None
+    key_limits: KeyLimits
+    queue: QueueLimits
+    max_body_bytes: int
+    body_timeout: float
+
+    def identify(self, scope: Scope, path: str) -> tuple[bytes, Refusal | None]:
+        """Whose request it is: the digest of its key, or :data:`EVERYONE`; and why it is refused, if it is."""
+        # A browser asks with OPTIONS, and without a key, whether it may send one.
+        if scope.get("method") == "OPTIONS" or routes.is_open(path):
+            return EVERYONE, None
+        metrics = routes.is_metrics(path)
+        needs_key = self.metrics_key is not None if metrics else self.keys.needed
+        if not needs_key:
+            return EVERYONE, None
+        token = next((bearer(value) for name, value in scope["headers"] if name == b"authorization"), None)
+        if token is None:
+            return EVERYONE, NO_KEY
+        if metrics and self.metrics_key is not None and match(digest(token), [self.metrics_key]) is not None:
+            return EVERYONE, None
+        key = self.keys.match(token)
+        return (key, None) if key is not None else (EVERYONE, WRONG_KEY)
+
+
+class Front:
+    """See the module. Only requests that bring work count for their key: those that are posted, and WebSockets."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope["app"].state.front, scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope["app"].state.front, scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _http(self, state: FrontState, scope: Scope, receive: Receive, send: Send) -> None:
+        path = routes.route_path(scope)
+        request = FrontRequest()
+        body = Body(scope, receive, request, state.max_body_bytes, state.body_timeout)
+        answer = Answer(send, request, body, anthropic=routes.is_anthropic(path))
+        key, refusal = state.identify(scope, path)
+        refusal = refusal or body.declared_too_large()
+        counted = None
+        if refusal is None and scope["method"] == "POST" and not routes.is_open(path):
+            refusal = state.key_limits.take(key)
+            counted = key if refusal is None else None
+        if refusal is not None:
+            refused(refusal.reason, None)
+            await answer.refuse(refusal)
+            return
+        token = current_request.set(request)
+        try:
+            await self._app(scope, body, answer, request)
+        finally:
+            current_request.reset(token)
+            state.queue.settle(request.tickets)
+            if counted is not None:
+                state.key_limits.give_back(counted)
+
+    async def _app(self, scope: Scope, body: Body, answer: Answer, request: FrontRequest) -> None:
+        try:
+            await self.app(scope, body.receive, answer.send)
+        except HTTPException:
+            # Raised by the body, in a handler that reads it by itself.
+            if request.refusal is None or answer.started:
+                raise
+            await answer.refuse(request.refusal)
+        except ClientDisconnect:
+            pass  # in its own body; there is nobody to answer
+        except Exception:
+            if not answer.started:
+                await answer.fail()
+            # The server logs it; the app's own outermost handler sees that it was answered.
+            raise
+
+    async def _websocket(self, state: FrontState, scope: Scope, receive: Receive, send: Send) -> None:
+        key, refusal = state.identify(scope, routes.route_path(scope))
+        refusal = refusal or state.key_limits.take(key)
+        if refusal is not None:
+            refused(refusal.reason, None)
+            await refuse_websocket(refusal, scope.get("extensions") or (), receive, send)
+            return
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            state.key_limits.give_back(key)

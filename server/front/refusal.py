@@ -1,0 +1,108 @@
+"""A request that is turned away: what the client is told, and who else is.
+
+Everything that refuses a request, before or after its prompt is known, makes a :class:`Refusal` and gives it to
+:func:`refused`, so that whatever counts refusals counts all of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The answer to a request that is not served.
+
+    Attributes:
+        reason: What it is counted under, such as ``queue_tokens``.
+        status: The HTTP status.
+        code: The ``code`` of the error, which programs look at.
+        message: What a person reads.
+        param: The field of the request that is wrong, or None.
+        retry_after: Whole seconds after which trying again makes sense, or None.
+        authenticate: Whether the client is asked for a key.
+    """
+
+    reason: str
+    status: int
+    code: str | None
+    message: str
+    param: str | None = None
+    retry_after: int | None = None
+    authenticate: bool = False
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers of the answer, besides those that say what its body is."""
+        headers = []
+        if self.retry_after is not None:
+            headers.append((b"retry-after", str(self.retry_after).encode()))
+        if self.authenticate:
+            headers.append((b"www-authenticate", b"Bearer"))
+        return headers
+
+
+# Called with the reason and, where it is known, the number of prompt tokens.
+listeners: list[Callable[[str, int | None], None]] = []
+
+
+def refused(reason: str, tokens: int | None) -> None:
+    """Tell everyone who counts refusals of one.
+
+    Args:
+        reason: ``Refusal.reason``.
+        tokens: The length of the prompt, None where the request was refused before it was known.
+    """
+    for listener in listeners:
+        listener(reason, tokens)
+
+
+NO_KEY = Refusal(
+    reason="authentication",
+    status=401,
+    code="invalid_api_key",
+    message="No API key was given: send it in the header 'Authorization: Bearer KEY'",
+    authenticate=True,
+)
+WRONG_KEY = Refusal(
+    reason="authentication",
+    status=401,
+    code="invalid_api_key",
+    message="The API key is not one that this server takes",
+    authenticate=True,
+)
+
+
+def body_too_large(limit: int) -> Refusal:
+    """For a body of more than ``limit`` bytes (``--max-body-bytes``)."""
+    message = f"The request's body is larger than {limit} bytes, which is the most that this server takes"
+    return Refusal("body_bytes", 413, "request_too_large", message)
+
+
+def body_stalled(seconds: float) -> Refusal:
+    """For a body of which nothing came for ``seconds`` seconds (``--body-timeout``)."""
+    message = f"Nothing of the request's body came for {seconds:g} seconds"
+    return Refusal("body_timeout", 408, "request_timeout", message)
+
+
+def prompt_too_long(tokens: int, limit: int) -> Refusal:
+    """For a prompt of ``tokens`` tokens where ``limit`` are allowed (``--max-prompt-tokens``)."""
+    message = f"The prompt has {tokens} tokens; this server takes prompts of at most {limit} tokens"
+    return Refusal("prompt_tokens", 413, "context_length_exceeded", message, param="prompt")
+
+
+def queue_full(name: str, unit: str, limit: int, retry_after: int) -> Refusal:
+    """For a prompt whose length class has ``limit`` requests or tokens (``unit``) waiting, which is all it may have."""
+    message = f"{limit} {unit} of the length class {name!r} may wait, and this request would be more; try again later"
+    return Refusal(f"queue_{unit}", 503, "queue_full", message, retry_after=retry_after)
+
+
+def too_many_at_once(limit: int) -> Refusal:
+    """For a key with ``limit`` requests in hand (``--max-concurrent-per-key``)."""
+    message = f"This key has {limit} requests in hand, which is the most that it may have at once"
+    return Refusal("key_concurrency", 429, "rate_limit_exceeded", message, retry_after=1)
+
+
+def too_many_a_minute(limit: int, retry_after: int) -> Refusal:
+    """For a key that has used up its ``limit`` requests a minute (``--requests-per-minute-per-key``)."""
+    message = f"This key has made its {limit} requests a minute; try again in {retry_after} s"
+    return Refusal("key_rate", 429, "rate_limit_exceeded", message, retry_after=retry_after)

@@ -1,0 +1,98 @@
+"""TLS: its flags, looked at before the minutes that a model takes to load, and its files, read again when they change."""
+
+import argparse
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.front.files import WatchedFiles
+
+LOOK_SECONDS = 1.0
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse flags of TLS that the server could not start with, or that would be ignored.
+
+    Args:
+        args: vLLM's: ``ssl_certfile``, ``ssl_keyfile``, ``ssl_ca_certs``, ``ssl_cert_reqs``, ``ssl_ciphers`` and
+            ``enable_ssl_refresh``.
+
+    Raises:
+        UsageError: with the flag and its value.
+    """
+    if not args.ssl_certfile:
+        for flag in ("ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers", "enable_ssl_refresh"):
+            if value := getattr(args, flag):
+                raise UsageError(f"--{flag.replace('_', '-')}: {value} would be ignored without --ssl-certfile")
+        return
+    if args.ssl_cert_reqs not in tuple(ssl.VerifyMode):
+        raise UsageError(f"--ssl-cert-reqs: {args.ssl_cert_reqs} must be 0 (none), 1 (optional) or 2 (required)")
+    if args.ssl_cert_reqs and not args.ssl_ca_certs:
+        raise UsageError(
+            f"--ssl-cert-reqs: {args.ssl_cert_reqs} needs --ssl-ca-certs, to check clients' certificates by"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load(context, args)
+    if args.ssl_ciphers:
+        try:
+            context.set_ciphers(args.ssl_ciphers)
+        except ssl.SSLError as error:
+            raise UsageError(f"--ssl-ciphers: {args.ssl_ciphers!r}: {_reason(error)}") from error
+
+
+def load(context: ssl.SSLContext, args: argparse.Namespace) -> None:
+    """Put the files that the flags name into a context.
+
+    Raises:
+        UsageError: with the flag and its value; the context is then of no more use.
+    """
+    certificate = f"--ssl-certfile: {args.ssl_certfile!r}"
+    if args.ssl_keyfile:
+        certificate += f" with --ssl-keyfile {args.ssl_keyfile!r}"
+    try:
+        context.load_cert_chain(args.ssl_certfile, args.ssl_keyfile, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{certificate}: {_reason(error)}") from error
+    if args.ssl_ca_certs:
+        try:
+            context.load_verify_locations(args.ssl_ca_certs)
+        except OSError as error:
+            raise UsageError(f"--ssl-ca-certs: {args.ssl_ca_certs!r}: {_reason(error)}") from error
+
+
+async def refresh(args: argparse.Namespace, context: Callable[[], ssl.SSLContext | None]) -> None:
+    """Read the files again whenever they have changed, for ever.
+
+    vLLM's own way loses sight of a mounted secret when its link is turned for the second time, and a certificate that is
+    written before its key leaves the server with two that do not belong together.
+
+    Args:
+        args: As for :func:`check`.
+        context: The one that the server takes connections by; None before it does.
+    """
+
+    def read() -> None:
+        load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), args)
+        if (served := context()) is not None:
+            load(served, args)
+
+    named = (args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
+    files = WatchedFiles([path for path in named if path], read)
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        files.look()
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted, and a server cannot ask for its password")
+
+
+def _reason(error: Exception) -> str:
+    """What OpenSSL or the operating system says, without the numbers."""
+    if isinstance(error, ssl.SSLError):
+        # Some are made without a reason of OpenSSL's.
+        return str(getattr(error, "reason", None) or error.args[0]).replace("_", " ").lower()
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)

@@ -1,0 +1,161 @@
+"""A tiny app behind the front, without an engine."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI, Request
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.front.admission import Admission
+from ropeswitch.server.front.build import build
+from ropeswitch.server.front.flags import FrontConfig
+from ropeswitch.server.front.front import Front, FrontState
+from ropeswitch.server.front.keys import digest
+from ropeswitch.server.front.shared_counts import SharedCounts
+
+LADDER = FactorLadder.checked(
+    [
+        {"name": "short", "max_length": 8, "factors": [1.0, 2.0]},
+        {"name": "long", "max_length": 16, "factors": [1.5, 3.0]},
+    ]
+)
+CONFIG = FrontConfig(
+    key_digests=(),
+    key_file=None,
+    metrics_digest=None,
+    max_body_bytes=None,
+    body_timeout=60.0,
+    max_prompt_tokens=None,
+    max_queued_requests={},
+    max_queued_tokens={},
+    max_concurrent_per_key=1024,
+    requests_per_minute_per_key=None,
+    refresh_tls=False,
+    counts="",
+)
+
+
+class HttpError(Exception):
+    """Stands for vLLM's errors with an HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Engine:
+    """Knows the requests that a test puts into it: whether each still waits for its first token."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, bool] = {}
+
+    def waits(self, request_id: str) -> bool | None:
+        return self.requests.get(request_id)
+
+
+def parts(folder: Path, engine: Engine | None = None, **changes: Any) -> tuple[FrontState, Admission]:
+    """The front's parts; ``keys`` and ``metrics_key`` are given as they are, other changes as in FrontConfig."""
+    if (keys := changes.pop("keys", None)) is not None:
+        changes["key_digests"] = tuple(digest(key.encode()) for key in keys)
+    if (metrics_key := changes.pop("metrics_key", None)) is not None:
+        changes["metrics_digest"] = digest(metrics_key.encode())
+    counts = folder / "counts"
+    if not counts.exists():
+        SharedCounts.create(counts)
+    config = replace(CONFIG, counts=str(counts), **changes)
+    return build(config, LADDER, LADDER.max_length, (engine or Engine()).waits, HttpError)
+
+
+def app_behind(state: FrontState) -> FastAPI:
+    """An app with the front outside it, and a route that answers with the length of its body."""
+    app = FastAPI()
+    app.state.front = state
+    app.add_middleware(Front)
+
+    @app.post("/v1/length")
+    async def length(request: Request) -> int:
+        return len(await request.body())
+
+    return app
+
+
+def client_of(app: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://test")
+
+
+def ask(app: Any, method: str, path: str, **arguments: Any) -> httpx.Response:
+    """One request to the app."""
+
+    async def send() -> httpx.Response:
+        async with client_of(app) as client:
+            return await client.request(method, path, **arguments)
+
+    return asyncio.run(send())
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    """The error in a response, which must be whole and in OpenAI's shape."""
+    assert response.headers["content-type"] == "application/json"
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str) and error["message"]
+    assert isinstance(error["type"], str)
+    assert error["param"] is None or isinstance(error["param"], str)
+    assert error["code"] is None or isinstance(error["code"], str)
+    return dict(error)
+
+
+def run_raw(
+    app: Any, received: Sequence[Mapping[str, Any]], headers: Sequence[tuple[bytes, bytes]] = (), **scope: Any
+) -> list[dict[str, Any]]:
+    """Call the app as a server would, message by message; the last message received is then received for ever.
+
+    Returns:
+        What it sent.
+    """
+    sent: list[dict[str, Any]] = []
+    waiting = list(received)
+
+    async def receive() -> Mapping[str, Any]:
+        if waiting:
+            return waiting.pop(0)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    whole = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/v1/length",
+        "raw_path": b"/v1/length",
+        "query_string": b"",
+        "root_path": "",
+        "headers": list(headers),
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+    }
+    asyncio.run(app(whole | scope, receive, send))
+    return sent
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -1,0 +1,161 @@
+"""Bodies: no larger than allowed and never standing still, however they come."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeswitch.server.front import body as body_module
+from ropeswitch.server.front.body import Body, declared_length
+from ropeswitch.server.front.front import Front
+from ropeswitch.server.front.request import FrontRequest
+from tests.server.front.parts import Clock, app_behind, ask, error_of, parts, run_raw
+
+LIMIT = 10
+
+
+def parts_of(chunks: Sequence[bytes]) -> list[dict[str, Any]]:
+    last = len(chunks) - 1
+    return [{"type": "http.request", "body": chunk, "more_body": i < last} for i, chunk in enumerate(chunks)]
+
+
+def status_of(sent: Sequence[dict[str, Any]]) -> int:
+    return int(sent[0]["status"])
+
+
+@given(st.lists(st.binary(max_size=6), min_size=1, max_size=8))
+def test_chunked_bodies_are_counted(tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes]) -> None:
+    app = app_behind(parts(tmp_path_factory.mktemp("front"), max_body_bytes=LIMIT)[0])
+    sent = run_raw(app, parts_of(chunks), [(b"transfer-encoding", b"chunked")])
+    total = sum(map(len, chunks))
+    assert status_of(sent) == (200 if total <= LIMIT else 413)
+    if total <= LIMIT:
+        assert sent[1]["body"] == str(total).encode()
+    else:
+        assert (b"request_too_large") in sent[1]["body"]
+    # An HTTP response has one start, and one last part of its body.
+    assert [message["type"] for message in sent].count("http.response.start") == 1
+    assert [message.get("more_body", False) for message in sent[1:]].count(False) == 1
+
+
+def test_the_limit_itself_is_allowed_and_one_more_is_not(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path, max_body_bytes=LIMIT)[0])
+    assert ask(app, "POST", "/v1/length", content=b"x" * LIMIT).json() == LIMIT
+    answer = ask(app, "POST", "/v1/length", content=b"x" * (LIMIT + 1))
+    assert answer.status_code == 413
+    error = error_of(answer)
+    assert (error["type"], error["code"]) == ("invalid_request_error", "request_too_large")
+    assert str(LIMIT) in error["message"]
+
+
+def test_a_declared_size_is_refused_before_the_body_is_read(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def inside(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["path"])
+
+    state = parts(tmp_path, max_body_bytes=LIMIT)[0]
+    scope_app = app_behind(state)
+    front = Front(inside)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await front(scope | {"app": scope_app}, receive, send)
+
+    taken: list[int] = []
+
+    async def measured(scope: Any, receive: Any, send: Any) -> None:
+        async def counting() -> Any:
+            taken.append(len(sent_so_far))
+            return await receive()
+
+        async def recording(message: Any) -> None:
+            sent_so_far.append(message)
+            await send(message)
+
+        await app(scope, counting, recording)
+
+    sent_so_far: list[Any] = []
+    sent = run_raw(measured, parts_of([b"x" * 5, b"x" * 6]), [(b"content-length", b"11")])
+    assert status_of(sent) == 413 and not seen
+    # What was received was received after the whole answer was sent, to be thrown away.
+    assert min(taken) == 2
+    headers = dict(sent[0]["headers"])
+    assert headers[b"connection"] == b"close" and int(headers[b"content-length"]) == len(sent[1]["body"])
+
+
+def test_a_stalled_body(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path, body_timeout=0.05)[0])
+    half = {"type": "http.request", "body": b"abc", "more_body": True}
+    for received in ([], [half], [half, half]):
+        sent = run_raw(app, received, [(b"content-length", b"100")])
+        assert status_of(sent) == 408
+        assert dict(sent[0]["headers"])[b"connection"] == b"close"
+        assert b"request_timeout" in sent[1]["body"]
+
+
+def test_the_timeout_is_between_two_parts(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path, body_timeout=0.2)[0])
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        import asyncio
+
+        async def slowly() -> Any:
+            await asyncio.sleep(0.1)
+            return await receive()
+
+        await app(scope, slowly, send)
+
+    sent = run_raw(slow, parts_of([b"x"] * 5), [(b"content-length", b"5")])
+    assert status_of(sent) == 200 and sent[1]["body"] == b"5"
+
+
+def test_a_client_that_leaves_in_its_body(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path)[0])
+    half = {"type": "http.request", "body": b"abc", "more_body": True}
+    sent = run_raw(app, [half, {"type": "http.disconnect"}], [(b"content-length", b"100")])
+    assert not sent
+
+
+def test_a_rest_that_stops_coming_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "LINGER_PAUSE", 0.05)
+    app = app_behind(parts(tmp_path, max_body_bytes=LIMIT)[0])
+    sent = run_raw(app, [], [(b"content-length", b"11")])
+    assert status_of(sent) == 413 and sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+def test_a_rest_that_trickles_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "LINGER_SECONDS", 0.05)
+    app = app_behind(parts(tmp_path, max_body_bytes=LIMIT)[0])
+
+    async def trickle(scope: Any, receive: Any, send: Any) -> None:
+        import asyncio
+
+        async def drop() -> Any:
+            await asyncio.sleep(0.01)
+            return {"type": "http.request", "body": b"x", "more_body": True}
+
+        await app(scope, drop, send)
+
+    assert status_of(run_raw(trickle, [], [(b"content-length", b"11")])) == 413
+
+
+@pytest.mark.parametrize(
+    ("headers", "length"),
+    [
+        ([], 0),
+        ([(b"content-length", b"12")], 12),
+        ([(b"transfer-encoding", b"chunked")], None),
+        ([(b"transfer-encoding", b"chunked"), (b"content-length", b"1")], None),
+        ([(b"content-length", b"1"), (b"transfer-encoding", b"chunked")], None),
+    ],
+)
+def test_declared_lengths(headers: list[tuple[bytes, bytes]], length: int | None) -> None:
+    assert declared_length({"headers": headers}) == length
+
+
+def test_without_a_body_nothing_is_closed() -> None:
+    clock = Clock()
+    assert Body({"headers": []}, None, FrontRequest(), LIMIT, clock.now).whole  # type: ignore[arg-type]

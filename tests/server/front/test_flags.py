@@ -1,0 +1,139 @@
+"""The flags of keys and limits: what is refused at start, in one line that names flag, value and what is allowed."""
+
+import argparse
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.front import flags
+from ropeswitch.server.front.keys import digest
+from tests.server.front.certificates import certificate
+
+NAMES = ("short", "long")
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(message)
+
+
+def taken(*argv: str, environment: dict[str, str] | None = None, **upstream: Any) -> flags.FrontConfig:
+    """What ``ropeswitch serve`` makes of the flags, with vLLM's own in ``upstream``."""
+    parser = Parser()
+    flags.add(parser)
+    args = parser.parse_args(argv)
+    ours = {
+        "api_key": None,
+        "ssl_certfile": None,
+        "ssl_keyfile": None,
+        "ssl_ca_certs": None,
+        "ssl_cert_reqs": 0,
+        "ssl_ciphers": None,
+        "enable_ssl_refresh": False,
+    }
+    for name, value in (ours | upstream).items():
+        setattr(args, name, value)
+    config = flags.take(args, environment if environment is not None else {}, NAMES, "counts")
+    assert args.api_key is None and args.metrics_key is None
+    return config
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--max-body-bytes", "0"], ["--max-body-bytes", "'0'", "from 1 to"]),
+        (["--max-body-bytes", "12X"], ["--max-body-bytes", "'12X'", "64M"]),
+        (["--max-body-bytes=-1"], ["--max-body-bytes", "'-1'", "from 1 to"]),
+        (["--max-body-bytes", "99999999999G"], ["--max-body-bytes", "from 1 to"]),
+        (["--body-timeout", "0"], ["--body-timeout", "'0'", "above 0 and at most 3600"]),
+        (["--body-timeout", "nan"], ["--body-timeout", "'nan'", "above 0"]),
+        (["--body-timeout", "3601"], ["--body-timeout", "'3601'", "3600"]),
+        (["--max-prompt-tokens", "0"], ["--max-prompt-tokens", "'0'", "whole number from 1"]),
+        (["--max-prompt-tokens", "1.5"], ["--max-prompt-tokens", "'1.5'", "whole number from 1"]),
+        (["--max-queued-requests", "many"], ["--max-queued-requests", "'many'", "whole number from 1"]),
+        (["--max-queued-requests", "=5"], ["--max-queued-requests", "'=5'", "SET=NUMBER"]),
+        (["--max-queued-requests", "short="], ["--max-queued-requests", "whole number from 1"]),
+        (["--max-queued-tokens", "middle=5"], ["--max-queued-tokens", "middle=5", "short, long"]),
+        (["--max-queued-tokens", "5", "6"], ["--max-queued-tokens", "6", "second limit"]),
+        (["--max-queued-tokens", "long=5", "9", "long=6"], ["--max-queued-tokens", "long=6", "second limit"]),
+        (["--max-concurrent-per-key", "0"], ["--max-concurrent-per-key", "'0'", "whole number from 1"]),
+        (["--requests-per-minute-per-key", "٣"], ["--requests-per-minute-per-key", "whole number from 1"]),
+        (["--metrics-key", ""], ["--metrics-key", "printable ASCII"]),
+        (["--metrics-key", "two words"], ["--metrics-key", "printable ASCII"]),
+        (["--api-key-file", "/none"], ["--api-key-file", "'/none'", "cannot be read"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) and value[0][:2] == "--" else "",
+)
+def test_bad_values(argv: list[str], expected: list[str]) -> None:
+    with pytest.raises(UsageError) as refused:
+        taken(*argv)
+    message = str(refused.value)
+    assert all(each in message for each in expected), message
+    assert "two words" not in message and "\n" not in message
+
+
+@pytest.mark.parametrize(("text", "size"), [("1", 1), ("64K", 65536), ("16M", 16 << 20), ("2G", 2 << 30)])
+def test_sizes(text: str, size: int) -> None:
+    assert taken("--max-body-bytes", text).max_body_bytes == size
+
+
+def test_limits_of_classes() -> None:
+    config = taken("--max-queued-requests", "7", "long=2", "--max-queued-tokens", "short=9")
+    assert config.max_queued_requests == {None: 7, "long": 2} and config.max_queued_tokens == {"short": 9}
+
+
+def test_keys_come_from_the_flag_or_else_the_variable_and_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("in-file\n")
+    environment = {flags.KEY_VARIABLE: "variable", "OTHER": "x"}
+    config = taken("--api-key-file", str(path), environment=environment, api_key=["one", "two", "one"])
+    assert config.key_digests == (digest(b"one"), digest(b"two")) and config.key_file == str(path)
+    assert environment == {"OTHER": "x"}
+    config = taken(environment={flags.KEY_VARIABLE: "variable"})
+    assert config.key_digests == (digest(b"variable"),) and config.key_file is None
+    assert taken(environment={flags.KEY_VARIABLE: ""}).key_digests == ()
+
+
+def test_a_key_that_no_client_can_send() -> None:
+    for source, given in (("--api-key", {"api_key": ["good", "secret "]}), (flags.KEY_VARIABLE, {})):
+        environment = {flags.KEY_VARIABLE: "secret \n"}
+        with pytest.raises(UsageError, match=f"^{source}: a key must be") as refused:
+            taken(environment=environment, **given)
+        assert "secret" not in str(refused.value)
+    with pytest.raises(UsageError, match=r"^--api-key: a key must be"):
+        taken(api_key=[""])
+
+
+def test_the_config_holds_no_key() -> None:
+    config = taken("--metrics-key", "metrics-secret", api_key=["api-secret"])
+    assert b"secret" not in pickle.dumps(config) and "secret" not in repr(config)
+
+
+def test_tls(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    taken(ssl_certfile=cert, ssl_keyfile=key, ssl_ca_certs=cert, ssl_cert_reqs=2, enable_ssl_refresh=True)
+    other, other_key = certificate(tmp_path / "other")
+    _, locked = certificate(tmp_path / "locked", password=b"x")
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    for given, expected in (
+        ({"ssl_keyfile": key}, ["--ssl-keyfile", key, "without --ssl-certfile"]),
+        ({"ssl_cert_reqs": 2}, ["--ssl-cert-reqs", "2", "without --ssl-certfile"]),
+        ({"enable_ssl_refresh": True}, ["--enable-ssl-refresh", "without --ssl-certfile"]),
+        ({"ssl_certfile": "/none", "ssl_keyfile": key}, ["--ssl-certfile", "'/none'", "No such file"]),
+        ({"ssl_certfile": cert, "ssl_keyfile": "/none"}, ["--ssl-keyfile '/none'", "No such file"]),
+        ({"ssl_certfile": cert}, ["--ssl-certfile", cert]),
+        ({"ssl_certfile": cert, "ssl_keyfile": other_key}, ["--ssl-keyfile", other_key, "mismatch"]),
+        ({"ssl_certfile": other, "ssl_keyfile": locked}, ["--ssl-keyfile", locked, "encrypted"]),
+        ({"ssl_certfile": str(empty), "ssl_keyfile": key}, ["--ssl-certfile", str(empty)]),
+        ({"ssl_certfile": cert, "ssl_keyfile": key, "ssl_cert_reqs": 7}, ["--ssl-cert-reqs", "7", "0 (none)"]),
+        ({"ssl_certfile": cert, "ssl_keyfile": key, "ssl_cert_reqs": 1}, ["--ssl-cert-reqs", "--ssl-ca-certs"]),
+        ({"ssl_certfile": cert, "ssl_keyfile": key, "ssl_ca_certs": str(empty)}, ["--ssl-ca-certs", str(empty)]),
+        ({"ssl_certfile": cert, "ssl_keyfile": key, "ssl_ciphers": "none"}, ["--ssl-ciphers", "'none'"]),
+    ):
+        with pytest.raises(UsageError) as refused:
+            taken(**given)
+        assert all(each in str(refused.value) for each in expected), str(refused.value)

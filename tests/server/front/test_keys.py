@@ -1,0 +1,221 @@
+"""Which requests need a key, and where the keys come from."""
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.front.keys import LOOK_SECONDS, MOST_KEYS, KeyRing, bearer, digest, read_keys
+from ropeswitch.server.front.routes import is_open, route_path
+from tests.server.front.parts import Clock, app_behind, ask, error_of, parts
+from tests.server.front.parts import bearer as header
+
+KEYS = ["first-key", "second-key"]
+
+
+GUARDED = (
+    "/v1/models /tokenize /invocations /ping /docs /openapi.json /version /load / /nothing "
+    "/healthy /uix /metricsx //health /v1/health /HEALTH /health.."
+)
+
+
+@pytest.mark.parametrize("path", GUARDED.split())
+def test_every_route_needs_a_key(tmp_path: Path, path: str) -> None:
+    app = app_behind(parts(tmp_path, keys=KEYS)[0])
+    for method in ("GET", "POST", "HEAD", "DELETE"):
+        for wrong in ({}, header("other"), header(""), {"authorization": "Basic first-key"}, {"api-key": "first-key"}):
+            assert ask(app, method, path, headers=wrong).status_code == 401
+        for key in KEYS:
+            assert ask(app, method, path, headers=header(key)).status_code in (200, 404, 405)
+
+
+@pytest.mark.parametrize(
+    "path", ["/health", "/health/live", "/health/ready", "/ui", "/ui/app.js", "/metrics", "/metrics/"]
+)
+def test_open_routes(tmp_path: Path, path: str) -> None:
+    app = app_behind(parts(tmp_path, keys=KEYS)[0])
+    assert ask(app, "GET", path).status_code == 404  # the tiny app has none of them
+    assert ask(app, "GET", path, headers=header("wrong")).status_code == 404
+
+
+def test_a_browser_may_ask_what_it_may_send(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path, keys=KEYS)[0])
+    assert ask(app, "OPTIONS", "/v1/length").status_code == 405
+
+
+def test_without_keys_nothing_needs_one(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path)[0])
+    assert ask(app, "POST", "/v1/length", content=b"abc").json() == 3
+    assert ask(app, "POST", "/v1/length", content=b"abc", headers=header("any")).json() == 3
+
+
+def test_the_metrics_key_opens_the_metrics_alone(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path, keys=KEYS, metrics_key="scraper")[0])
+    for path in ("/metrics", "/metrics/"):
+        assert ask(app, "GET", path).status_code == 401
+        assert ask(app, "GET", path, headers=header("other")).status_code == 401
+        assert ask(app, "GET", path, headers=header("scraper")).status_code == 404
+        assert ask(app, "GET", path, headers=header("first-key")).status_code == 404
+    assert ask(app, "GET", "/v1/models", headers=header("scraper")).status_code == 401
+    alone = app_behind(parts(tmp_path, metrics_key="scraper")[0])
+    assert ask(alone, "GET", "/metrics").status_code == 401
+    assert ask(alone, "GET", "/v1/models").status_code == 404
+
+
+def test_the_answer_without_a_key(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path, keys=KEYS)[0])
+    for headers in ({}, header("sent-but-wrong")):
+        answer = ask(app, "POST", "/v1/length", content=b"x" * 10, headers=headers)
+        error = error_of(answer)
+        assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert "sent-but-wrong" not in answer.text
+
+
+def test_the_root_path_is_taken_off_as_the_router_does(tmp_path: Path) -> None:
+    assert route_path({"path": "/api/health", "root_path": "/api"}) == "/health"
+    assert route_path({"path": "/apihealth", "root_path": "/api"}) == "/apihealth"
+    assert route_path({"path": "/health/v1/models", "root_path": "/health"}) == "/v1/models"
+    assert not is_open(route_path({"path": "/health/v1/models", "root_path": "/health"}))
+    app = app_behind(parts(tmp_path, keys=KEYS)[0])
+    app.root_path = "/health"
+    assert ask(app, "POST", "/health/v1/length", content=b"abc").status_code == 401
+
+
+def test_websockets_need_a_key(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path, keys=KEYS)[0])
+
+    @app.websocket("/v1/realtime")
+    async def realtime(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.send_text("open")
+        await socket.close()
+
+    client = TestClient(app)
+    with client.websocket_connect("/v1/realtime", headers=header("first-key")) as socket:
+        assert socket.receive_text() == "open"
+    with pytest.raises(Exception) as refused, client.websocket_connect("/v1/realtime"):
+        pass
+    status = getattr(refused.value, "status_code", None)
+    assert status == 401 or isinstance(refused.value, WebSocketDisconnect)
+
+
+@pytest.mark.parametrize(
+    ("value", "token"),
+    [
+        (b"Bearer k", b"k"),
+        (b"bearer  k ", b"k"),
+        (b"BEARER k", b"k"),
+        (b"Bearer", None),
+        (b"Bearer ", None),
+        (b"k", None),
+        (b"Basic k", None),
+        (b"", None),
+    ],
+)
+def test_bearer_tokens(value: bytes, token: bytes | None) -> None:
+    assert bearer(value) == token
+
+
+def test_files_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# ours\n first \n\nsecond\r\n  # theirs\nthird")
+    assert read_keys(str(path)) == tuple(digest(key) for key in (b"first", b"second", b"third"))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "has 0 keys"),
+        (b"# nothing\n\n", "has 0 keys"),
+        (b"good\nsec ret\n", "line 2"),
+        ("gööd\n".encode(), "line 1"),
+        (b"\xff\xfe", "text file"),
+        (b"k\n" * (MOST_KEYS + 1), f"has {MOST_KEYS + 1} keys"),
+        (b"#" * 2**21, "bytes"),
+    ],
+)
+def test_bad_files_of_keys(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=expected) as refused:
+        read_keys(str(path))
+    assert str(refused.value).startswith(f"--api-key-file: {str(path)!r}")
+    assert "sec ret" not in str(refused.value) and "gööd" not in str(refused.value)
+
+
+def test_a_missing_file_of_keys(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(UsageError, match="cannot be read"):
+            read_keys(str(path))
+
+
+def secret(folder: Path, name: str, content: str) -> Path:
+    """A secret as Kubernetes mounts it: a link to a link to a folder, which is replaced at once."""
+    (folder / name).mkdir()
+    (folder / name / "keys").write_text(content)
+    os.symlink(name, folder / "new")
+    os.replace(folder / "new", folder / "data")
+    link = folder / "keys"
+    if not link.is_symlink():
+        os.symlink("data/keys", link)
+    return link
+
+
+def test_a_mounted_secret_is_read_again(tmp_path: Path) -> None:
+    clock = Clock()
+    path = secret(tmp_path, "one", "old\n")
+    ring = KeyRing([digest(b"fixed")], str(path), clock)
+    assert ring.match(b"old") and ring.match(b"fixed") and not ring.match(b"new")
+    secret(tmp_path, "two", "new\n")
+    assert ring.match(b"old"), "not before a second has passed"
+    clock.now += LOOK_SECONDS
+    assert ring.match(b"new") and ring.match(b"fixed") and not ring.match(b"old")
+
+
+def test_a_file_that_changes_twice_in_one_tick_is_read_twice(tmp_path: Path) -> None:
+    clock = Clock()
+    path = tmp_path / "keys"
+    path.write_text("one\n")
+    stamp = time.time_ns()
+    os.utime(path, ns=(stamp, stamp))
+    ring = KeyRing([], str(path), clock)
+    path.write_text("two\n")
+    os.utime(path, ns=(stamp, stamp))
+    clock.now += LOOK_SECONDS
+    assert ring.match(b"two") and not ring.match(b"one")
+
+
+def test_a_bad_file_keeps_the_old_keys_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    path = tmp_path / "keys"
+    path.write_text("old-secret\n")
+    ring = KeyRing([], str(path), clock)
+    for change in ("", None, "two words\n"):
+        caplog.clear()
+        if change is None:
+            path.unlink()
+        else:
+            path.write_text(change)
+        for _ in range(3):
+            clock.now += LOOK_SECONDS
+            assert ring.match(b"old-secret") and not ring.match(b"")
+        messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+        assert len(messages) == 1 and messages[0].endswith("stays in force") and str(path) in messages[0]
+        assert "old-secret" not in messages[0] and "two words" not in messages[0]
+    path.write_text("new\n")
+    clock.now += LOOK_SECONDS
+    assert ring.match(b"new") and not ring.match(b"old-secret")
+
+
+def test_a_ring_with_a_file_never_opens_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("old\n")
+    ring = KeyRing([], str(path), Clock())
+    path.write_text("")
+    assert ring.needed

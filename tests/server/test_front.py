@@ -1,0 +1,309 @@
+"""Keys, limits, TLS and the shape of errors on real servers, as the official client and raw sockets meet them."""
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from tests.server.checkpoint import MAXIMUM
+from tests.server.conftest import MODEL
+from tests.server.front.certificates import certificate
+from tests.server.running import ENGINE, Server, running
+
+GIVEN = "given-4f1b9e"
+SCRAPER = "scraper-77c0d2"
+LIMIT = 20000
+LONGEST = 600
+RATE = 40
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A server with keys, limits and TLS.
+
+    Attributes:
+        keys: Its file of keys; each test takes one of its own, as all count against the rate.
+    """
+
+    server: Server
+    keys: Path
+    tls: Path
+
+    def client(self, key: str) -> openai.OpenAI:
+        assert self.server.tls is not None
+        http = httpx2.Client(verify=self.server.tls)
+        return openai.OpenAI(base_url=f"{self.server.url}/v1", api_key=key, max_retries=0, http_client=http)
+
+    def raw(self, data: bytes) -> ssl.SSLSocket:
+        """A connection on which ``data`` was sent."""
+        assert self.server.tls is not None
+        address = ("127.0.0.1", int(self.server.url.rsplit(":", 1)[1]))
+        connection = socket.create_connection(address, timeout=30)
+        wrapped = self.server.tls.wrap_socket(connection, server_hostname="127.0.0.1")
+        wrapped.sendall(data)
+        return wrapped
+
+
+def key(number: int) -> str:
+    return f"filed-{number}-a83cd1"
+
+
+def head(name: str, *lines: str, path: str = "/v1/completions") -> bytes:
+    whole = [
+        f"POST {path} HTTP/1.1",
+        "host: x",
+        "content-type: application/json",
+        f"authorization: Bearer {name}",
+        *lines,
+    ]
+    return ("\r\n".join(whole) + "\r\n\r\n").encode()
+
+
+def answer_on(connection: ssl.SSLSocket) -> tuple[int, dict[str, str], Any]:
+    """The status, headers and JSON of the answer after which the server closes the connection."""
+    data = b""
+    while chunk := connection.recv(65536):
+        data += chunk
+    start, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = start.decode().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return int(first.split()[1]), headers, json.loads(body)
+
+
+@pytest.fixture(scope="module")
+def guarded(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    keys = folder / "keys"
+    keys.write_text("# of the tests\n" + "\n".join(key(number) for number in range(20)))
+    cert, cert_key = certificate(folder / "tls")
+    context = ssl.create_default_context(cafile=cert)
+    flags = ["--served-model-name", MODEL, "--api-key", GIVEN, "--api-key-file", str(keys), "--metrics-key", SCRAPER]
+    flags += ["--ssl-certfile", cert, "--ssl-keyfile", cert_key, "--enable-ssl-refresh"]
+    flags += ["--max-body-bytes", str(LIMIT), "--body-timeout", "1", "--max-prompt-tokens", str(LONGEST)]
+    flags += ["--max-queued-requests", "long=1", "--max-concurrent-per-key", "4"]
+    flags += ["--requests-per-minute-per-key", str(RATE), "--max-num-seqs", "1", "--enable-log-requests"]
+    with running(folder, str(checkpoint), *ENGINE, *flags, tls=context) as server:
+        yield Guarded(server, keys, folder / "tls")
+
+
+def test_every_route_needs_a_key(guarded: Guarded) -> None:
+    server = guarded.server
+    for path in "/v1/models /v1/rope /version /load /docs /openapi.json /ping /nothing".split():
+        assert server.get(path).status == server.get(path, authorization="Bearer other").status == 401
+        assert server.get(path, authorization=f"Bearer {GIVEN}").status in (200, 404)
+    for path in "/tokenize /detokenize /invocations /v1/completions /v1/messages /inference/v1/generate /ping".split():
+        answer = server.post(path, {"model": MODEL, "prompt": "a"})
+        assert answer.status == 401 and answer.json["error"]["code"] == "invalid_api_key", path
+    assert server.get("/health").status == 200
+    assert server.get("/metrics").status == 401
+    assert server.get("/metrics", authorization=f"Bearer {SCRAPER}").status == 200
+    assert server.get("/v1/models", authorization=f"Bearer {SCRAPER}").status == 401
+    with pytest.raises(openai.AuthenticationError) as refused:
+        guarded.client("other").models.list()
+    assert (refused.value.type, refused.value.code) == ("authentication_error", "invalid_api_key")
+
+
+def test_keys_from_the_flag_and_the_file(guarded: Guarded) -> None:
+    for name in (GIVEN, key(0)):
+        assert guarded.client(name).completions.create(model=MODEL, prompt="a", max_tokens=1).choices
+
+
+def test_the_file_of_keys_is_read_again(guarded: Guarded) -> None:
+    before = guarded.keys.read_text()
+    guarded.keys.write_text(before.replace(key(19), "renewed-51be"))
+    deadline = time.monotonic() + 20
+    while guarded.server.get("/v1/models", authorization="Bearer renewed-51be").status != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert guarded.server.get("/v1/models", authorization=f"Bearer {key(19)}").status == 401
+    guarded.keys.write_text("")
+    time.sleep(2.5)
+    assert guarded.server.get("/v1/models", authorization="Bearer renewed-51be").status == 200
+    assert guarded.server.log.read_text().count("what was read before stays in force") == 1
+    guarded.keys.write_text(before)
+
+
+def test_bodies_that_are_too_large(guarded: Guarded) -> None:
+    with pytest.raises(openai.APIStatusError) as refused:
+        guarded.client(key(1)).completions.create(model=MODEL, prompt="a" * 1_000_000)
+    assert (refused.value.status_code, refused.value.code) == (413, "request_too_large")
+    # By its header alone, before any of it is sent.
+    status, headers, answer = answer_on(guarded.raw(head(key(1), "content-length: 1000000000", "expect: 100-continue")))
+    assert status == 413 and headers["connection"] == "close" and answer["error"]["code"] == "request_too_large"
+    # Counted, where no header tells.
+    chunk = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
+    status, _, answer = answer_on(guarded.raw(head(key(1), "transfer-encoding: chunked") + chunk * 6 + b"0\r\n\r\n"))
+    assert status == 413 and answer["error"]["code"] == "request_too_large"
+
+
+def test_half_sent_bodies(guarded: Guarded) -> None:
+    for lines in (("content-length: 100",), ("transfer-encoding: chunked",)):
+        part = b'{"model"' if "length" in lines[0] else b'8\r\n{"model"\r\n'
+        started = time.monotonic()
+        status, headers, answer = answer_on(guarded.raw(head(key(2), *lines) + part))
+        assert (status, headers["connection"]) == (408, "close")
+        assert answer["error"]["code"] == "request_timeout" and 0.9 < time.monotonic() - started < 10
+    # Others are answered all the while, and a client that leaves in its body disturbs nobody.
+    guarded.raw(head(key(2), "content-length: 100") + b"{").close()
+    assert guarded.server.get("/v1/models", authorization=f"Bearer {key(2)}").status == 200
+
+
+def test_prompts_that_are_too_long(guarded: Guarded) -> None:
+    client = guarded.client(key(3))
+    assert client.completions.create(model=MODEL, prompt=[5] * LONGEST, max_tokens=1).choices
+    for length, status in ((LONGEST + 1, 413), (MAXIMUM + 1, 400)):
+        for ask in (
+            lambda n: client.completions.create(model=MODEL, prompt=[5] * n, max_tokens=1),
+            lambda n: client.completions.create(model=MODEL, prompt=[5] * n, max_tokens=1, stream=True),
+            lambda n: client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "a" * n}]),
+            lambda n: client.responses.create(model=MODEL, input="a" * n),
+        ):
+            with pytest.raises(openai.APIStatusError) as refused:
+                ask(length)
+            assert (refused.value.status_code, refused.value.code) == (status, "context_length_exceeded")
+
+
+def test_requests_at_once_and_a_minute(guarded: Guarded) -> None:
+    server, name = guarded.server, {"authorization": f"Bearer {key(4)}"}
+    held = [guarded.raw(head(key(4), "content-length: 100")) for _ in range(4)]
+    time.sleep(0.3)
+    answer = server.post("/v1/completions", {"model": MODEL, "prompt": "a"}, **name)
+    assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+    assert (
+        server.post("/v1/completions", {"model": MODEL, "prompt": "a"}, authorization=f"Bearer {key(5)}").status == 200
+    )
+    for connection in held:
+        assert answer_on(connection)[0] == 408
+    statuses = [server.post("/tokenize", {"model": MODEL, "prompt": "a"}, **name).status for _ in range(RATE)]
+    assert statuses[0] == 200 and statuses[-1] == 429
+    with pytest.raises(openai.RateLimitError) as refused:
+        guarded.client(key(4)).completions.create(model=MODEL, prompt="a", max_tokens=1)
+    assert (refused.value.type, refused.value.code) == ("rate_limit_error", "rate_limit_exceeded")
+    assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
+
+
+def test_a_full_class_leaves_the_other(guarded: Guarded) -> None:
+    """One answer at a time: while a stream is being answered, one long prompt may wait, no second, and short ones may."""
+    client = guarded.client(key(6))
+    done: list[Any] = []
+
+    def ask(length: int) -> threading.Thread:
+        def run() -> None:
+            done.append((length, client.completions.create(model=MODEL, prompt=[5] * length, max_tokens=1)))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    endless = {"ignore_eos": True}
+    stream = client.completions.create(model=MODEL, prompt="a", max_tokens=1000, stream=True, extra_body=endless)
+    next(iter(stream))
+    threads = [ask(300)]
+    time.sleep(0.3)
+    with pytest.raises(openai.InternalServerError) as refused:
+        client.completions.create(model=MODEL, prompt=[5] * 300, max_tokens=1)
+    assert (refused.value.status_code, refused.value.type, refused.value.code) == (503, "server_error", "queue_full")
+    assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
+    threads.append(ask(20))
+    time.sleep(0.3)
+    assert not done, "the stream was too short to wait behind"
+    stream.close()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(length for length, _ in done) == [20, 300]
+
+
+def test_the_certificate_is_read_again(guarded: Guarded) -> None:
+    def served() -> str:
+        port = int(guarded.server.url.rsplit(":", 1)[1])
+        return ssl.get_server_certificate(("127.0.0.1", port))
+
+    before = served()
+    certificate(guarded.tls, "two")
+    context = guarded.server.tls
+    assert context is not None
+    context.load_verify_locations(guarded.tls / "tls.crt")
+    deadline = time.monotonic() + 20
+    while served() == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert guarded.server.get("/health").status == 200
+
+
+def test_no_key_is_in_the_log_the_metrics_or_the_api(guarded: Guarded) -> None:
+    """Runs last: the log then holds what the tests above did."""
+    secrets = [GIVEN, SCRAPER, "renewed-51be", *(key(number) for number in range(20))]
+    allowed = {"authorization": f"Bearer {GIVEN}"}
+    texts = [guarded.server.log.read_text()]
+    texts += [
+        guarded.server.get(path, **allowed).text for path in ("/metrics", "/openapi.json", "/v1/rope", "/v1/models")
+    ]
+    for text in texts:
+        assert text and not [each for each in secrets if each in text]
+
+
+def test_one_model(client: openai.OpenAI) -> None:
+    [listed] = client.models.list()
+    assert client.models.retrieve(MODEL).id == listed.id == MODEL
+    with pytest.raises(openai.NotFoundError) as refused:
+        client.models.retrieve("none/such")
+    assert (refused.value.type, refused.value.code) == ("not_found_error", "model_not_found")
+
+
+def test_errors_of_the_server_without_flags(client: openai.OpenAI, server: Server) -> None:
+    def refused(expected: type[openai.APIStatusError], **changes: Any) -> openai.APIStatusError:
+        with pytest.raises(expected) as error:
+            client.completions.create(**({"model": MODEL, "prompt": "a", "max_tokens": 1} | changes))
+        assert isinstance(error.value.body, dict) and set(error.value.body) == {"message", "type", "param", "code"}
+        return error.value
+
+    assert refused(openai.BadRequestError, temperature=-1).type == "invalid_request_error"
+    assert refused(openai.BadRequestError, prompt=[5] * 2000).code == "context_length_exceeded"
+    assert refused(openai.BadRequestError, prompt="a" * 20000).code == "context_length_exceeded"
+    assert refused(openai.NotFoundError, model="other").code == "model_not_found"
+    for answer, status in (
+        (server.get("/nothing"), 404),
+        (server.get("/v1/completions"), 405),
+        (server.post("/v1/completions", b"{"), 400),
+        (server.post("/v1/completions", b"{}", **{"content-type": "text/plain"}), 400),
+    ):
+        assert answer.status == status
+        assert set(answer.json["error"]) == {"message", "type", "param", "code"}
+    message = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "a" * 2000}]}
+    answer = server.post("/v1/messages", message)
+    assert (answer.status, answer.json["type"]) == (400, "error")
+    assert answer.json["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.full
+def test_limits_are_of_all_api_servers_together(checkpoint: Path, tmp_path: Path) -> None:
+    flags = ["--served-model-name", MODEL, "--api-server-count", "2", "--requests-per-minute-per-key", "10"]
+    flags += ["--max-concurrent-per-key", "3", "--body-timeout", "5"]
+    with running(tmp_path, str(checkpoint), *ENGINE, *flags) as server:
+        port = int(server.url.rsplit(":", 1)[1])
+        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
+        for connection in held:
+            connection.sendall(head("any", "content-length: 100"))
+        time.sleep(1)
+        refused = 0
+        for connection in held:
+            connection.setblocking(False)
+            with suppress(BlockingIOError):
+                refused += b" 429 " in connection.recv(65536)
+            connection.close()
+        assert refused == 1
+        time.sleep(1)
+        # Three of the ten were taken above; the next comes back after six seconds.
+        statuses = [server.post("/tokenize", {"model": MODEL, "prompt": "a"}).status for _ in range(20)]
+        assert 7 <= statuses.count(200) <= 9 and set(statuses) == {200, 429}
+        assert server.log.read_text().count("Application startup complete") == 2
