@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-gpu check bench bench-scheduling bench-gpu simulate lock
+.PHONY: help setup serve test test-full test-gpu check docs-metrics bench bench-scheduling bench-gpu simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -63,6 +63,9 @@ check: $(STAMP) ## Lint, check formatting and types; changes nothing
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+docs-metrics: $(STAMP) ## Write the tables of docs/metrics.md from the code
+	@$(BIN)/python -m ropeswitch.server.length_metrics.reference
 
 bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 minutes, needs a C++ compiler)
 	@echo "bench: the rotation of one step, then throughput and start-up"

@@ -23,6 +23,8 @@ from ropeswitch.server.factor_set_header import FactorSetHeader
 from ropeswitch.server.front import models_route, tls
 from ropeswitch.server.front.build import build
 from ropeswitch.server.front.tasks import go_on
+from ropeswitch.server.length_metrics.fates import CountFates
+from ropeswitch.server.length_metrics.start import start as start_length_metrics
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import PLUGIN
 from ropeswitch.server.scheduling_metrics import FreshMetrics, SchedulingMetrics
@@ -39,6 +41,7 @@ class RopeSwitchEndpoints:
         app.include_router(models_route.router)
         app.add_middleware(FactorSetHeader)
         app.add_middleware(FreshMetrics)
+        app.add_middleware(CountFates)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Refuse an engine that is not patched throughout; then watch its prompts and show how it schedules.
@@ -65,6 +68,7 @@ class RopeSwitchEndpoints:
         if settings.length_aware:
             engines = vllm_adapter.scheduling_reports(engine_client)
             state.scheduling_metrics = SchedulingMetrics(engines, engine_client.model_config.served_model_name)
+        state.length_metrics = start_length_metrics(engine_client, settings.ladder)
         watch(engine_client, state, settings.ladder, admission)
         state.front_tasks = go_on(state.front.queue.watch())
         if args.ropeswitch_front.refresh_tls:

@@ -6,6 +6,7 @@ Of ``/metrics`` the route is wrapped, by a middleware; its record counts on what
 """
 
 from ropeswitch.model_patches.fingerprints import Patch
+from ropeswitch.server.length_metrics.patches import METRICS_PATCHES
 
 _CLIENT = "vllm.v1.engine.async_llm.AsyncLLM"
 _CHAT = "vllm.entrypoints.openai.chat_completion.serving.OpenAIServingChat"
@@ -107,4 +108,5 @@ SERVER_PATCHES = (
             f"{_OUTPUTS}._finish_request": "82f3c73041a603f0",
         },
     ),
+    *METRICS_PATCHES,
 )

@@ -1,15 +1,18 @@
 """Starts the per-length metrics in an API server process, once its engine client is there."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.front import refusal
+from ropeswitch.server.length_metrics.fates import count_rejection
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch
 
 
 def start(engine_client: Any, ladder: FactorLadder) -> LengthMetrics | None:
-    """Measure every request of a process from now on.
+    """Measure every request of a process from now on, and count those that its front refuses.
 
     Args:
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, which has had no request yet.
@@ -23,6 +26,7 @@ def start(engine_client: Any, ladder: FactorLadder) -> LengthMetrics | None:
     metrics = LengthMetrics(ladder, engine_client.model_config.served_model_name)
     watch = OutputWatch(ladder, metrics, engine_finder(engine_client.engine_core))
     watch.watch(engine_client.output_processor, engine_client.logger_manager)
+    refusal.listeners.append(partial(count_rejection, metrics))
     return metrics
 
 

@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
 
+from ropeswitch.server.front import refusal
 from ropeswitch.server.length_metrics.fates import PATHS, CountFates, count_rejection, current_fate
 from ropeswitch.server.length_metrics.instruments import REASONS
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
@@ -138,6 +139,13 @@ def test_a_client_that_leaves_before_its_prompt_is_there(app: FastAPI, registry:
     with pytest.raises(ClientDisconnect):
         coroutine.send(None)
     assert outcomes(registry) == {"disconnect": 1}
+
+
+def test_every_reason_of_the_front_is_known() -> None:
+    made = [refusal.NO_KEY, refusal.WRONG_KEY, refusal.body_too_large(1), refusal.body_stalled(1)]
+    made += [refusal.prompt_too_long(2, 1), refusal.queue_full("a", "requests", 1, 1)]
+    made += [refusal.queue_full("a", "tokens", 1, 1), refusal.too_many_at_once(1), refusal.too_many_a_minute(1, 1)]
+    assert {each.reason for each in made} == {*REASONS} - {"invalid", "unavailable"}
 
 
 def test_reasons_are_few(app: FastAPI) -> None:
