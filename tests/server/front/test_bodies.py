@@ -1,5 +1,7 @@
 """Bodies: no larger than allowed and never standing still, however they come."""
 
+import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,7 +92,9 @@ def test_a_stalled_body(tmp_path: Path) -> None:
     app = app_behind(parts(tmp_path, body_timeout=0.05)[0])
     half = {"type": "http.request", "body": b"abc", "more_body": True}
     for received in ([], [half], [half, half]):
+        started = time.monotonic()
         sent = run_raw(app, received, [(b"content-length", b"100")])
+        assert time.monotonic() - started < 2
         assert status_of(sent) == 408
         assert dict(sent[0]["headers"])[b"connection"] == b"close"
         assert b"request_timeout" in sent[1]["body"]
@@ -100,8 +104,6 @@ def test_the_timeout_is_between_two_parts(tmp_path: Path) -> None:
     app = app_behind(parts(tmp_path, body_timeout=0.2)[0])
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
-        import asyncio
-
         async def slowly() -> Any:
             await asyncio.sleep(0.1)
             return await receive()
@@ -122,7 +124,9 @@ def test_a_client_that_leaves_in_its_body(tmp_path: Path) -> None:
 def test_a_rest_that_stops_coming_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body_module, "LINGER_PAUSE", 0.05)
     app = app_behind(parts(tmp_path, max_body_bytes=LIMIT)[0])
+    started = time.monotonic()
     sent = run_raw(app, [], [(b"content-length", b"11")])
+    assert time.monotonic() - started < 2
     assert status_of(sent) == 413 and sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
 
 
@@ -131,15 +135,34 @@ def test_a_rest_that_trickles_is_not_waited_for(tmp_path: Path, monkeypatch: pyt
     app = app_behind(parts(tmp_path, max_body_bytes=LIMIT)[0])
 
     async def trickle(scope: Any, receive: Any, send: Any) -> None:
-        import asyncio
-
         async def drop() -> Any:
             await asyncio.sleep(0.01)
             return {"type": "http.request", "body": b"x", "more_body": True}
 
         await app(scope, drop, send)
 
+    started = time.monotonic()
     assert status_of(run_raw(trickle, [], [(b"content-length", b"11")])) == 413
+    assert time.monotonic() - started < 2
+
+
+def test_a_rest_without_end_is_not_read_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "LINGER_BYTES", 1000)
+    app = app_behind(parts(tmp_path, max_body_bytes=LIMIT)[0])
+    received = parts_of([b"x" * 100] * 50)
+    sent = run_raw(app, received, [(b"transfer-encoding", b"chunked")])
+    assert status_of(sent) == 413 and sent[-1]["more_body"] is False
+    taken: list[int] = []
+
+    async def counted(scope: Any, receive: Any, send: Any) -> None:
+        async def counting() -> Any:
+            taken.append(1)
+            return await receive()
+
+        await app(scope, counting, send)
+
+    run_raw(counted, received, [(b"transfer-encoding", b"chunked")])
+    assert len(taken) == 11
 
 
 @pytest.mark.parametrize(
