@@ -16,14 +16,13 @@ LINGER_BYTES = 64 << 20
 
 
 def declared_length(scope: Scope) -> int | None:
-    """The length of a request's body in bytes; None where it comes in chunks, whose number is not known."""
-    length = 0
+    """The length of a request's body in bytes; None where no header tells it, as where it comes in chunks."""
+    length: int | None = 0
     for name, value in scope["headers"]:
         if name == b"transfer-encoding":
             return None
-        # The server has refused what is not a number.
         if name == b"content-length":
-            length = int(value)
+            length = int(value) if len(value) < 20 and value.isdigit() else None
     return length
 
 

@@ -1,6 +1,8 @@
 """Keys, limits, TLS and the shape of errors on real servers, as the official client and raw sockets meet them."""
 
+import asyncio
 import json
+import random
 import socket
 import ssl
 import threading
@@ -15,6 +17,7 @@ import httpx2
 import openai
 import pytest
 
+from ropeswitch.server.front.shared_counts import KEYS, SharedCounts
 from tests.server.checkpoint import MAXIMUM
 from tests.server.conftest import MODEL
 from tests.server.front.certificates import certificate
@@ -307,3 +310,58 @@ def test_limits_are_of_all_api_servers_together(checkpoint: Path, tmp_path: Path
         statuses = [server.post("/tokenize", {"model": MODEL, "prompt": "a"}).status for _ in range(20)]
         assert 7 <= statuses.count(200) <= 9 and set(statuses) == {200, 429}
         assert server.log.read_text().count("Application startup complete") == 2
+
+
+@pytest.mark.full
+def test_nothing_is_left_of_a_thousand_requests(server: Server) -> None:
+    """Of all kinds, answered, refused and left by their clients at every stage: the server's own counts return to zero."""
+    maps = Path(f"/proc/{server.process.pid}/maps").read_text().splitlines()
+    [path] = {line.split()[-1] for line in maps if line.endswith("/counts")}
+    counts = SharedCounts(path)
+    rng = random.Random(3)
+    chat = {"messages": [{"role": "user", "content": "b" * 20}], "max_tokens": 4}
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/completions", {"prompt": "a" * 20, "max_tokens": 8}),
+        ("/v1/completions", {"prompt": [5] * 300, "max_tokens": 30, "stream": True}),
+        ("/v1/completions", {"prompt": ["a" * 20, "b" * 300, [5] * 40], "max_tokens": 4, "n": 2}),
+        ("/v1/completions", {"prompt": "a" * 250, "max_tokens": 20, "stream": True}),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 2, "n": 2, "use_beam_search": True}),
+        ("/v1/completions", {"prompt": [5] * 2000}),
+        ("/v1/completions", {"prompt": "a", "temperature": -1}),
+        ("/v1/chat/completions", chat),
+        ("/v1/chat/completions", chat | {"stream": True, "max_tokens": 30}),
+        ("/v1/responses", {"input": "a" * 20, "max_output_tokens": 16}),
+        ("/v1/responses", {"input": "a" * 300, "max_output_tokens": 16, "stream": True}),
+        ("/v1/messages", chat),
+        ("/tokenize", {"prompt": "a"}),
+        ("/nothing", {}),
+    ]
+    statuses: dict[int, int] = {}
+    left = 0
+
+    async def one(client: httpx2.AsyncClient, gate: asyncio.Semaphore) -> None:
+        nonlocal left
+        path, body = rng.choice(kinds)
+        # Some leave at once, some in the prefill, some in the stream, some in a switch.
+        patience = rng.choice([0.0, 0.01, 0.05, 0.2]) if rng.random() < 0.4 else 60
+        async with gate:
+            try:
+                answer = await asyncio.wait_for(client.post(path, json=body | {"model": MODEL}), patience)
+            except TimeoutError:
+                left += 1
+            else:
+                statuses[answer.status_code] = statuses.get(answer.status_code, 0) + 1
+
+    async def run() -> None:
+        gate = asyncio.Semaphore(24)
+        async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+            await asyncio.gather(*(one(client, gate) for _ in range(1000)))
+
+    asyncio.run(run())
+    assert set(statuses) == {200, 400, 404} and left > 100, (statuses, left)
+    deadline = time.monotonic() + 20
+    words = [counts.of_class(index) + word for index in (0, 1) for word in (0, 1)]
+    words += [counts.of_key(slot) + 1 for slot in range(KEYS)]
+    while held := {word: counts.whole[word] for word in words if counts.whole[word]}:
+        assert time.monotonic() < deadline, held
+        time.sleep(0.1)

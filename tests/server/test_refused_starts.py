@@ -233,6 +233,54 @@ def test_scheduling_flags_reach_the_engine(
     assert refusal(str(checkpoint), *flags) == str(expected)
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--max-body-bytes", "0"], "argument --max-body-bytes: '0' must be a number of bytes from 1"),
+        (["--max-queued-tokens", "middle=5"], "--max-queued-tokens: middle=5: the factor sets are short, long"),
+        (["--api-key-file", "none"], "--api-key-file: 'none' cannot be read: No such file or directory"),
+        (["--api-key", "two words"], "--api-key: a key must be one or more printable ASCII characters"),
+        (["--ssl-keyfile", "none"], "--ssl-keyfile: none would be ignored without --ssl-certfile"),
+    ],
+)
+def test_flags_of_keys_and_limits(refusal: Any, checkpoint: Path, flags: list[str], expected: str) -> None:
+    assert refusal(str(checkpoint), *flags).startswith(expected)
+
+
+@pytest.mark.parametrize("from_file", [False, True], ids=["flag", "file"])
+def test_keys_and_limits_reach_the_server_and_nothing_else_does(
+    refusal: Any, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_file: bool
+) -> None:
+    seen: list[Any] = []
+
+    def run(_: Any, args: Any) -> None:
+        seen.append(args)
+        raise UsageError("seen")
+
+    monkeypatch.setattr("ropeswitch.server.serve._run", run)
+    monkeypatch.setenv("VLLM_API_KEY", "key-of-the-environment")
+    values = {
+        "max-queued-requests": ["7", "long=2"],
+        "middleware": ["theirs.First"],
+        "metrics-key": "key-of-the-scraper",
+    }
+    flags: list[str] = []
+    for name, value in values.items():
+        flags += [f"--{name}", *([value] if isinstance(value, str) else value)]
+    if from_file:
+        config = tmp_path / "config.yaml"
+        config.write_text(json.dumps(values))
+        flags = ["--config", str(config)]
+    assert refusal(str(checkpoint), *flags) == "seen"
+    [args] = seen
+    assert args.ropeswitch_front.max_queued_requests == {None: 7, "long": 2}
+    assert args.ropeswitch_front.key_digests and args.ropeswitch_front.metrics_digest
+    assert args.middleware == ["theirs.First", "ropeswitch.server.front.front.Front"]
+    # Upstream's own middleware would come with a key in these.
+    assert args.api_key is None and "VLLM_API_KEY" not in os.environ
+    assert "key-of-the" not in repr(args)
+
+
 def test_factor_files(refusal: Any, checkpoint: Path, tmp_path: Path) -> None:
     model, path = str(checkpoint), tmp_path / "factors.json"
     assert str(path) in refusal(model, "--factors", str(path))

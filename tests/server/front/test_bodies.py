@@ -170,6 +170,9 @@ def test_a_rest_without_end_is_not_read_to_it(tmp_path: Path, monkeypatch: pytes
     [
         ([], 0),
         ([(b"content-length", b"12")], 12),
+        ([(b"content-length", b"5, 5")], None),
+        ([(b"content-length", b"-1")], None),
+        ([(b"content-length", b"9" * 5000)], None),
         ([(b"transfer-encoding", b"chunked")], None),
         ([(b"transfer-encoding", b"chunked"), (b"content-length", b"1")], None),
         ([(b"content-length", b"1"), (b"transfer-encoding", b"chunked")], None),

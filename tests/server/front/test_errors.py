@@ -190,6 +190,12 @@ def test_anthropics_clients_find_what_they_look_for() -> None:
     }
 
 
+def test_anthropics_clients_are_refused_in_their_own_shape(tmp_path: Path) -> None:
+    answer = ask(app_behind(parts(tmp_path, keys=["key"])[0]), "POST", "/v1/messages", content=b"{}")
+    assert answer.status_code == 401 and answer.json()["type"] == "error"
+    assert error_of(answer)["type"] == "authentication_error"
+
+
 def test_errors_in_streams(tmp_path: Path) -> None:
     app = app_behind(parts(tmp_path)[0])
     error = {"message": "said", "type": "InternalServerError", "param": None, "code": 500}
