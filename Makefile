@@ -32,6 +32,14 @@ $(STAMP): pyproject.toml requirements/cpu.lock requirements/install.py
 	@$(PYTHON) requirements/install.py
 	@touch $@
 
+# Debian's Prometheus, for the test that has it scrape a server.
+PROMETHEUS := .venv/debian/prometheus
+
+$(PROMETHEUS): requirements/debian.py
+	@echo "setup: fetching Debian's prometheus for the tests"
+	@$(PYTHON) requirements/debian.py prometheus $@
+	@touch $@
+
 # The bundled model is so small that compiling it costs a minute of start-up, and a C++ compiler, for nothing.
 SERVE_FLAGS := $(if $(MODEL),,--enforce-eager)
 
@@ -43,7 +51,7 @@ test: $(STAMP) ## Run the core tests
 	@echo "test: the core tests (make test-full adds the long ones)"
 	@$(BIN)/python -m pytest -m "not full" $(ARGS)
 
-test-full: $(STAMP) ## Run all tests, the long ones too
+test-full: $(STAMP) $(PROMETHEUS) ## Run all tests, the long ones too
 	@echo "test-full: all tests"
 	@$(BIN)/python -m pytest $(ARGS)
 

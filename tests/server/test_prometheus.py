@@ -1,0 +1,136 @@
+"""A real Prometheus scrapes a server: its quantiles are those that clients see, and ``promtool`` has no objections."""
+
+import json
+import math
+import re
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeswitch.server.length_metrics.instruments import END_TO_END, GAP, INSTRUMENTS, TTFT, Instrument
+from tests.docs.pages import ROOT, blocks
+from tests.server.conftest import MODEL
+from tests.server.running import ENGINE, Server, free_port, running
+
+# Where make test-full unpacks it (requirements/debian.py).
+FOLDER = ROOT / ".venv" / "debian" / "prometheus" / "usr" / "bin"
+CONFIG = """\
+global: {{scrape_interval: 1s}}
+scrape_configs: [{{job_name: ropeswitch, static_configs: [{{targets: ["{target}"]}}]}}]
+"""
+
+Ask = Callable[[str], list[dict[str, Any]]]
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[Ask]:
+    """A Prometheus that scrapes ``target`` every second; gives a function that asks it."""
+    config, port = folder / "prometheus.yml", free_port()
+    config.write_text(CONFIG.format(target=target))
+    command = [FOLDER / "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=subprocess.STDOUT, cwd=folder
+        )
+
+    def ask(query: str) -> list[dict[str, Any]]:
+        url = f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+        with urllib.request.urlopen(url, timeout=30) as response:
+            answer = json.load(response)
+        assert answer["status"] == "success", answer
+        result: list[dict[str, Any]] = answer["data"]["result"]
+        return result
+
+    try:
+        yield ask
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def value(ask: Ask, query: str) -> float:
+    """The one value of a query, not a number while there is none."""
+    result = ask(query)
+    return float(result[0]["value"][1]) if len(result) == 1 else math.nan
+
+
+def wait_for(ask: Ask, query: str, expected: float) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            if value(ask, query) == expected:
+                return
+        except OSError:
+            pass  # it has not started yet
+        assert time.monotonic() < deadline, f"{query} did not become {expected}"
+        time.sleep(0.2)
+
+
+def client_times(server: Server, prompt: int, tokens: int) -> tuple[float, float]:
+    """Seconds to the first token and to the last, as a client of a stream sees them."""
+    body = {"model": MODEL, "prompt": [5] * prompt, "max_tokens": tokens, "ignore_eos": True, "stream": True}
+    request = urllib.request.Request(
+        f"{server.url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    start, times = time.monotonic(), []
+    with urllib.request.urlopen(request, timeout=120) as response:
+        for line in response:
+            if line.startswith(b"data: {"):
+                times.append(time.monotonic() - start)
+    return times[0], times[-1]
+
+
+def nearest(seconds: list[float], q: float) -> float:
+    return sorted(seconds)[math.ceil(q * len(seconds)) - 1]
+
+
+@pytest.mark.full
+def test_prometheus_tells_the_quantiles_that_clients_see(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    flags = ["--served-model-name", MODEL, "--no-enable-prefix-caching"]
+    with (
+        running(tmp_path / "server", str(checkpoint), *ENGINE, *flags) as server,
+        prometheus(tmp_path, server.url.removeprefix("http://")) as ask,
+    ):
+        # The first requests pay for what is loaded or compiled, some of it outside the engine.
+        for _ in range(3):
+            client_times(server, 200, 20)
+        seen = [client_times(server, 800, 40 + 5 * i) for i in range(20)]
+        here = '{input_sequence_length="257-1024", factor_set="long"}'
+        wait_for(ask, f"sum({END_TO_END.name}_count{here})", 20)
+        wait_for(ask, f"sum({GAP.name}_count{here})", sum(39 + 5 * i for i in range(20)))
+
+        def told(metric: Instrument, q: float) -> float:
+            return value(ask, f"histogram_quantile({q}, sum by (le) ({metric.name}_bucket{here}))")
+
+        # A client sees what HTTP takes too, which is milliseconds.
+        assert told(TTFT, 0.5) == pytest.approx(nearest([first for first, _ in seen], 0.5), rel=0.1, abs=0.01)
+        for q in (0.1, 0.5, 0.9):
+            assert told(END_TO_END, q) == pytest.approx(nearest([end for _, end in seen], q), rel=0.1, abs=0.01), q
+        # Tokens reach a client together that were made one after another, so there is only their mean to compare with.
+        mean = sum(end - first for first, end in seen) / sum(39 + 5 * i for i in range(20))
+        assert 0.3 * mean < told(GAP, 0.5) < 1.5 * mean
+
+        # Queries of the page are ones that Prometheus understands, and their metrics are there.
+        page = ROOT / "docs" / "metrics.md"
+        queries = [query for block in blocks(page, "text") for query in re.split(r"\n(?=\w)", block.strip())]
+        assert len(queries) == 3
+        for query in queries:
+            ask(query)
+        rates = f"sum(rate({TTFT.name}_count{here}[1m]))"
+        assert value(ask, rates) > 0
+
+        text = server.get("/metrics").text
+        ours = "".join(f"{line}\n" for line in text.splitlines() if re.match(r"(# \w+ )?ropeswitch_", line))
+        assert all(f"# HELP {each.name}" in ours for each in INSTRUMENTS)
+        checked = subprocess.run(
+            [FOLDER / "promtool", "check", "metrics"], input=ours, capture_output=True, text=True, check=False
+        )
+        assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
