@@ -7,6 +7,7 @@ from openai import OpenAI
 
 from tests.exactness.checkpoints import factors, ladder_file
 from tests.server.conftest import MODEL
+from tests.server.length_metrics.ladders import total, values
 from tests.server.running import ENGINE, Server, running
 
 SHORT, LONG = "a" * 20, "b" * 300
@@ -23,10 +24,27 @@ def answers_right(server: Server) -> None:
         assert unknown.status == 400
 
 
+def counts_right(server: Server, engines: set[str]) -> None:
+    """Whichever process answers, ``/metrics`` has each of the requests of :func:`answers_right` once."""
+    for _ in range(6):
+        found = values(server.get("/metrics").text)
+        assert total(found, "ropeswitch_requests_total") == 24
+        assert total(found, "ropeswitch_requests_total", outcome="rejected", engine="none") == 8
+        for length, name in ((20, "short"), (300, "long")):
+            assert total(found, "ropeswitch_prompt_tokens_total", factor_set=name) == 8 * length
+            assert total(found, "ropeswitch_time_to_first_token_seconds_count", factor_set=name) == 8
+            assert total(found, "ropeswitch_e2e_request_latency_seconds_count", factor_set=name) == 8
+        generated = total(found, "ropeswitch_generated_tokens_total")
+        assert total(found, "ropeswitch_inter_token_latency_seconds_count") == generated - 16
+        used = {dict(labels)["engine"] for name, labels in found if name == "ropeswitch_prompt_tokens_total"}
+        assert used == engines
+
+
 @pytest.mark.full
 def test_two_api_servers(checkpoint: Path, tmp_path: Path) -> None:
     with running(tmp_path, str(checkpoint), *ENGINE, *NAME, "--api-server-count", "2") as server:
         answers_right(server)
+        counts_right(server, {"0"})
         assert server.log.read_text().count("Application startup complete") == 2
 
 
@@ -34,6 +52,7 @@ def test_two_api_servers(checkpoint: Path, tmp_path: Path) -> None:
 def test_data_parallel(checkpoint: Path, tmp_path: Path) -> None:
     with running(tmp_path, str(checkpoint), *ENGINE, *NAME, "--data-parallel-size", "2") as server:
         answers_right(server)
+        counts_right(server, {"0", "1"})
 
 
 @pytest.mark.full
