@@ -1,6 +1,7 @@
 """A request's body on its way in: no larger than allowed, and never standing still."""
 
 import asyncio
+from contextlib import suppress
 
 from fastapi import HTTPException
 from starlette.types import Message, Receive, Scope
@@ -13,6 +14,9 @@ from ropeswitch.server.front.request import FrontRequest
 LINGER_SECONDS = 30.0
 LINGER_PAUSE = 5.0
 LINGER_BYTES = 64 << 20
+# A body of at most so many bytes is probably there already when its request is refused; it is given so many seconds.
+SMALL_BYTES = 64 << 10
+SMALL_SECONDS = 0.05
 
 
 def declared_length(scope: Scope) -> int | None:
@@ -72,16 +76,24 @@ class Body:
             raise self._ended(body_too_large(self._max_bytes))
         return message
 
+    async def take_small(self) -> None:
+        """Receive a small body that nobody wants, so that its client, who may be told so often, can keep the connection."""
+        if self.length is None or self.length > SMALL_BYTES:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SMALL_SECONDS):
+                while not self.whole:
+                    await self._part()
+
     async def throw_away(self) -> None:
         """Receive what is left of the body and forget it, as long as it keeps coming and not for ever."""
         most = self._taken + LINGER_BYTES
-        try:
+        # The connection is closed on what is left of it.
+        with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
                 while not self.whole and self._taken < most:
                     async with asyncio.timeout(LINGER_PAUSE):
                         await self._part()
-        except TimeoutError:
-            pass  # the connection is closed on what is left of it
 
     async def _part(self) -> Message:
         message = await self._receive()

@@ -85,6 +85,8 @@ class Front:
             counted = key if refusal is None else None
         if refusal is not None:
             refused(refusal.reason, None)
+            if refusal.status != 413:
+                await body.take_small()
             await answer.refuse(refusal)
             return
         token = current_request.set(request)

@@ -84,7 +84,7 @@ def test_an_unknown_set_is_a_400(server: Server, path: str, stream: bool, value:
         assert "'short', 'long'" in error["message"]
     # Anthropic's error shape has no field.
     if path != "/v1/messages":
-        assert (error["param"], error["code"]) == ("vllm_xargs.rope_factor_set", 400)
+        assert (error["param"], error["type"]) == ("vllm_xargs.rope_factor_set", "invalid_request_error")
 
 
 def test_a_set_is_refused_where_it_could_not_be_had(server: Server) -> None:
@@ -102,7 +102,8 @@ def test_a_prompt_over_the_limit_is_a_400(server: Server, prompt: Any, stream: b
     for more in ({}, {"max_tokens": 2}):
         answer = server.post("/v1/completions", {"model": MODEL, "prompt": prompt, "stream": stream} | more)
         error = answer.json["error"]
-        assert (answer.status, error["code"], error["type"]) == (400, 400, "BadRequestError"), answer.text
+        expected = (400, "context_length_exceeded", "invalid_request_error")
+        assert (answer.status, error["code"], error["type"]) == expected, answer.text
         assert str(MAXIMUM) in error["message"]
 
 

@@ -121,7 +121,7 @@ def test_while_it_decodes(server: Server, rank: int) -> None:
     ended(stream, killed)
     events = [json.loads(line.removeprefix("data: ")) for line in stream.lines if line.startswith("data: {")]
     assert events[0]["object"] == "text_completion"
-    assert events[-1]["error"]["code"] == 500 and events[-1]["error"]["message"]
+    assert events[-1]["error"]["type"] == "server_error" and events[-1]["error"]["message"]
     ended(beside, killed)
     assert beside.status == 500 and json.loads(beside.lines[0])["error"]["message"]
 
