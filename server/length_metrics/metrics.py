@@ -30,20 +30,26 @@ class Finished:
     times: Any
 
 
+@dataclass(slots=True)
+class Made:
+    """What one step made for the sequences of a pair: seconds since their last outputs, and how many tokens."""
+
+    gaps: list[float] = field(default_factory=list)
+    tokens: int = 0
+
+
 @dataclass
 class Step:
     """What the outputs of one engine step tell.
 
     Attributes:
-        gaps: Seconds since each sequence's last output, by pair.
-        tokens: Generated tokens, by pair.
+        made: Tokens, by pair.
         firsts: First outputs: pair, seconds since the request arrived, prompt tokens.
         switches: Switches of sets: pair, seconds since the last output, tokens computed again, tokens found in the cache.
         finished: Sequences that ended.
     """
 
-    gaps: defaultdict[Pair, list[float]] = field(default_factory=lambda: defaultdict(list))
-    tokens: defaultdict[Pair, int] = field(default_factory=lambda: defaultdict(int))
+    made: defaultdict[Pair, Made] = field(default_factory=lambda: defaultdict(Made))
     firsts: list[tuple[Pair, float, int]] = field(default_factory=list)
     switches: list[tuple[Pair, float, int, int]] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
@@ -85,10 +91,11 @@ class LengthMetrics:
 
     def add_step(self, step: Step, engine: int) -> None:
         """Add what one step of an engine tells."""
-        for pair, gaps in step.gaps.items():
-            self._histogram(instruments.GAP, engine, pair).observe_all(gaps)
-        for pair, count in step.tokens.items():
-            self._counter(instruments.GENERATED_TOKENS, engine, pair).inc(count)
+        for pair, made in step.made.items():
+            if made.tokens:
+                self._counter(instruments.GENERATED_TOKENS, engine, pair).inc(made.tokens)
+            if made.gaps:
+                self._histogram(instruments.GAP, engine, pair).observe_all(made.gaps)
         for pair, seconds, prompt in step.firsts:
             self._histogram(instruments.TTFT, engine, pair).observe(seconds)
             self._counter(instruments.PROMPT_TOKENS, engine, pair).inc(prompt)

@@ -102,6 +102,7 @@ class OutputWatch:
         return add_request
 
     def _noting(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        # Called for every token of every stream: what few steps it has are as short as they can be.
         def update_stats_from_output(state: Any, output: Any, timestamp: float | None, iteration: Any) -> None:
             if iteration is None:
                 upstream(state, output, timestamp, iteration)
@@ -114,12 +115,10 @@ class OutputWatch:
             tokens = len(output.new_token_ids)
             if not tokens and output.pooling_output is None:
                 return
-            step = getattr(iteration, KEPT, None)
-            if step is None:
-                step = iteration.ropeswitch = Step()
             pair = track.pair if length <= track.until else self.place(track, state.prompt_len, length)
-            if tokens:
-                step.tokens[pair] += tokens
+            step = _step(iteration)
+            made = step.made[pair]
+            made.tokens += tokens
             prefill = output.prefill_stats
             if state.is_prefilling:
                 track.first = pair
@@ -127,7 +126,7 @@ class OutputWatch:
                 step.firsts.append((pair, stats.first_token_latency, prompt))
                 return
             gap = stats.last_token_ts - before
-            step.gaps[pair].append(gap)
+            made.gaps.append(gap)
             if prefill is not None:
                 step.switches.append((pair, gap, prefill.num_computed_tokens, prefill.num_cached_tokens))
 
@@ -138,12 +137,11 @@ class OutputWatch:
             upstream(state, finish_reason, iteration)
             if iteration is None:
                 return
-            step = getattr(iteration, KEPT, None)
-            if step is None:
-                step = iteration.ropeswitch = Step()
             track = state.ropeswitch
             track.ended = True
-            step.finished.append(Finished(track.first, track.pair, str(finish_reason), iteration.finished_requests[-1]))
+            _step(iteration).finished.append(
+                Finished(track.first, track.pair, str(finish_reason), iteration.finished_requests[-1])
+            )
 
         return update_stats_from_finished
 
@@ -182,6 +180,15 @@ class OutputWatch:
         if not track.ended:
             track.ended = True
             self._metrics.count_ended(self._engine_of(state.request_id), track.pair, outcome)
+
+
+def _step(iteration: Any) -> Step:
+    """What is ours of upstream's statistics of a step."""
+    try:
+        step: Step = iteration.ropeswitch
+    except AttributeError:
+        step = iteration.ropeswitch = Step()
+    return step
 
 
 def _why() -> str:

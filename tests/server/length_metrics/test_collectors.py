@@ -45,14 +45,13 @@ def test_several_processes_are_summed_and_none_counts_twice(tmp_path: Path) -> N
     code = """if True:
         import sys
         from prometheus_client import CollectorRegistry, generate_latest, multiprocess
-        from ropeswitch.server.length_metrics.metrics import LengthMetrics, Step
+        from ropeswitch.server.length_metrics.metrics import LengthMetrics, Made, Step
         from tests.server.length_metrics.ladders import ladder
 
         metrics = LengthMetrics(ladder(256, 1024), "m")
         for engine in (0, 1):
             step = Step()
-            step.gaps[0, 0] += [0.05, 0.05]
-            step.tokens[0, 0] += 2
+            step.made[0, 0] = Made([0.05, 0.05], 2)
             metrics.add_step(step, engine)
         metrics.count_rejection("invalid")
         for _ in range(2):  # being asked changes nothing

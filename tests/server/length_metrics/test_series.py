@@ -16,7 +16,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.length_metrics import instruments
 from ropeswitch.server.length_metrics.bands import OTHER
 from ropeswitch.server.length_metrics.instruments import GAP, INSTRUMENTS, TTFT
-from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
+from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Made, Step
 from ropeswitch.server.length_metrics.series import MOST_SERIES, RATIOS, SCHEDULER_SERIES, Pair, SeriesPlan, bounds
 from tests.server.length_metrics.ladders import DEFAULT, LADDERS, LLAMA2, PHI3, SEVEN, ladder, read
 
@@ -33,8 +33,7 @@ TIMES = SimpleNamespace(
 def use(metrics: LengthMetrics, pair: Pair) -> None:
     """Everything that can happen to a sequence in a pair."""
     step = Step()
-    step.gaps[pair].append(0.05)
-    step.tokens[pair] += 1
+    step.made[pair] = Made([0.05], 1)
     step.firsts.append((pair, 0.5, 100))
     step.switches.append((pair, 0.3, 50, 50))
     step.finished += [Finished(pair, pair, outcome, TIMES) for outcome in instruments.OUTCOMES]
@@ -117,7 +116,7 @@ def test_nothing_is_there_before_it_is_used() -> None:
     metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
     assert read(registry) == {}
     step = Step()
-    step.gaps[0, 0].append(0.05)
+    step.made[0, 0] = Made([0.05], 0)
     metrics.add_step(step, 0)
     assert {name for name, _ in read(registry)} == {f"{GAP.name}_{part}" for part in ("bucket", "sum", "count")}
 
