@@ -1,20 +1,18 @@
 """Length-aware scheduling against stock vLLM: one long prompt, and short requests beside it, alternating in one run.
 
-Every engine lives in a process of its own on one random Phi-3 that this script makes; one works while the others wait.
-Each measurement is added to measurements.jsonl, so that the same command goes on after an interruption; remove that file
-after a change to the code. The tables go to stdout, two plots beside the measurements.
+Every measurement starts an engine in a process of its own, on one random Phi-3 that this script makes, and ends it: idle
+engines would disturb it. Each is added to measurements.jsonl, so that the same command goes on after an interruption; remove
+that file after a change to the code. The tables go to stdout, two plots beside the measurements.
 
 Phases: sweep, every setting of stock and of ours once; rounds, the best of them in turns; alone, the long prompt with
 nothing beside it; crossing, a stream that crosses the limit of 8192 tokens; burst, 64 short requests and a long one at once.
 """
 
 import argparse
-import itertools
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -80,32 +78,28 @@ class Bench:
         self, phase: str, settings: Sequence[Setting], rounds: int, workload: str, parameters: dict[str, Any]
     ) -> None:
         """Run a workload on every setting in every round that is not measured yet, in turns."""
-        missing = [s for s in settings if not all(self._kept.has(phase, s, turn) for turn in range(rounds))]
-        with ExitStack() as stack:
-            sides: dict[str, Side] = {}
-            for setting in missing:
-                say(f"{phase}: starting {setting.name}")
-                sides[setting.name] = stack.enter_context(Side(self._checkpoint, setting, self._args.compiled))
-                # A quarter of the prompt: every path has run, and what adapts to the machine has seen it.
-                sides[setting.name].run("mixed", prompt=self._args.prompt // 4, rate=self._args.rate, seed=0)
-            for turn in range(rounds):
-                for setting in missing if turn % 2 == 0 else reversed(missing):
-                    if not self._kept.has(phase, setting, turn):
-                        step = f"{phase}: round {turn + 1} of {rounds}, {setting.name}"
-                        result = self._undisturbed(sides[setting.name], workload, turn, parameters, step)
-                        self._kept.add(phase, setting, turn, result)
+        for turn in range(rounds):
+            for setting in settings if turn % 2 == 0 else reversed(settings):
+                if not self._kept.has(phase, setting, turn):
+                    step = f"{phase}: round {turn + 1} of {rounds}, {setting.name}"
+                    self._kept.add(phase, setting, turn, self._undisturbed(setting, workload, turn, parameters, step))
 
     def _undisturbed(
-        self, side: Side, workload: str, turn: int, parameters: dict[str, Any], step: str
+        self, setting: Setting, workload: str, turn: int, parameters: dict[str, Any], step: str
     ) -> dict[str, Any]:
         """One measurement, made again while other work takes the cores, but not more often than was asked for."""
-        for attempt in itertools.count():
-            # No prompt comes twice in an engine's life: a cache could know it.
-            result = side.run(workload, seed=1 + turn + 1000 * attempt, **parameters)
+        for attempt in range(self._args.retries + 1):
+            result = self._one(setting, workload, seed=1 + turn + 1000 * attempt, **parameters)
             say(f"{step}: {summary(result)}")
-            if result["others"] <= OTHERS or attempt == self._args.retries:
+            if result["others"] <= OTHERS:
                 break
         return result
+
+    def _one(self, setting: Setting, workload: str, **parameters: Any) -> dict[str, Any]:
+        with Side(self._checkpoint, setting, self._args.compiled) as side:
+            # A quarter of the prompt: every path has run, and what adapts to the machine has seen it.
+            side.run("mixed", prompt=self._args.prompt // 4, rate=self._args.rate, seed=0)
+            return side.run(workload, **parameters)
 
 
 def summary(result: dict[str, Any]) -> str:

@@ -79,17 +79,15 @@ def undominated(found: Sequence[Point]) -> list[Point]:
 
 
 def best(found: Sequence[Point], count: int = 3) -> list[Point]:
-    """The best points, spread over completion times.
+    """The undominated points with the lowest p99; where fewer than ``count`` are undominated, others fill up."""
+    front = undominated(found)
+    others = [point for point in found if point not in front]
+    ranked = [*sorted(front, key=_p99), *sorted(others, key=_p99)]
+    return ranked[:count]
 
-    The undominated points, in the order of their completion times, are cut into ``count`` parts of about the same number,
-    and each part's lowest p99 is taken. Where fewer are undominated, the lowest p99 of the others fill up.
-    """
-    front = sorted(undominated(found), key=lambda point: point.long)
-    if len(front) <= count:
-        others = sorted((point for point in found if point not in front), key=lambda point: point.p99)
-        return front + others[: count - len(front)]
-    cuts = [round(i * len(front) / count) for i in range(count + 1)]
-    return [min(front[a:b], key=lambda point: point.p99) for a, b in itertools.pairwise(cuts)]
+
+def _p99(point: Point) -> float:
+    return point.p99
 
 
 def lowest_at(curve: Sequence[Point], long: float, value: Callable[[Point], float]) -> float | None:

@@ -1,4 +1,4 @@
-"""The engines of the scheduling benchmark: each in a process of its own, all alive at once, one at work."""
+"""The engines of the scheduling benchmark: each in a process of its own, one at a time."""
 
 import multiprocessing
 import os

@@ -89,6 +89,8 @@ class Run:
         while not all(stream.finished for name, stream in self.streams.items() if name not in leave):
             self.step()
         self._engine.abort_request(list(leave))
+        for name in leave:
+            self.streams[name].finished = True
         while self._engine.has_unfinished_requests():
             self.step()
 

@@ -71,10 +71,10 @@ def test_dominated_points_are_dropped_and_equal_ones_kept() -> None:
     assert undominated([a, b, slower, worse_gap, other]) == [a, b, other]
 
 
-def test_the_best_are_the_lowest_of_each_third_of_the_completion_times() -> None:
+def test_the_best_are_the_undominated_ones_with_the_lowest_p99() -> None:
     front = [point(str(i), 10.0 + i, 1.0 - i / 10) for i in range(6)]
-    dominated = point("dominated", 20.0, 0.9)
-    assert [p.setting for p in best([dominated, *reversed(front)])] == ["1", "3", "5"]
+    dominated = point("dominated", 20.0, 0.55)
+    assert [p.setting for p in best([dominated, *front])] == ["5", "4", "3"]
 
 
 def test_the_best_are_filled_up_where_few_are_undominated() -> None:

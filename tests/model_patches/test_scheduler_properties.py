@@ -16,6 +16,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from ropeswitch.model_patches.scheduler import LadderSchedulerOutput
+from ropeswitch.model_patches.scheduling import next_set
 from tests.exactness import checkpoints
 from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Mode, engine_config, expected
 
@@ -28,6 +29,12 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> Configs:
     init_none_hash(sha256)
     folder = checkpoints.phi3(tmp_path_factory.mktemp("phi3"))
     return cache(lambda mode: engine_config(folder, mode))
+
+
+@pytest.fixture(autouse=True)
+def looks_for_switches_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake engine's sets are a dozen steps apart."""
+    monkeypatch.setattr(next_set, "LOOK_EVERY", 1)
 
 
 REQUESTS = st.lists(

@@ -82,3 +82,22 @@ def test_a_held_prefill_is_not_sent_to_the_runner_again(configs: Configs) -> Non
     assert any(back for back, _ in sent), "the long prefill was never held"
     assert not any("long" in names for _, names in sent)
     assert engine.said["long"] == expected([1 + i % 4 for i in range(60)], 1, "to64")
+
+
+@pytest.mark.parametrize("name", ["v1", "v2-async"])
+def test_a_server_of_one_request_at_a_time(configs: Configs, name: str) -> None:
+    """Each in its turn; a stream that switches keeps its place, and no internal request takes it."""
+    config = configs(MODES[name])
+    most, config.scheduler_config.max_num_seqs = config.scheduler_config.max_num_seqs, 1
+    try:
+        engine = Engine(config, MODES[name], 60)
+    finally:
+        config.scheduler_config.max_num_seqs = most
+    prompts = {str(i): [1 + (i + j) % 4 for j in range(8)] for i in range(3)}
+    for each, prompt in prompts.items():
+        engine.add(each, prompt, 30, None, None)
+    for _ in range(200):
+        engine.step()
+        assert len(engine.scheduler.running) <= 1
+    for each, prompt in prompts.items():
+        assert engine.said[each] == expected(prompt, 30, None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from vllm.config import VllmConfig
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.request import RequestStatus
 
@@ -142,3 +143,21 @@ def test_counts_of_requests_leave_it_out(configs: Configs) -> None:
         assert (stats.num_running_reqs, stats.num_waiting_reqs) == (1, 0)
         seen = seen or bool(engine.internal)
     assert seen
+
+
+@pytest.mark.parametrize("name", ["v1", "v2-async"])
+@pytest.mark.parametrize("state", [PauseState.PAUSED_NEW, PauseState.PAUSED_ALL])
+def test_a_pause_does_not_lose_the_stream(configs: Configs, name: str, state: PauseState) -> None:
+    engine = Watched(configs(MODES[name]), MODES[name], 60)
+    engine.add("stream", PROMPT, 45, None, None)
+    while not engine.internal:
+        engine.step()
+    engine.scheduler.set_pause_state(state)
+    for _ in range(60):
+        engine.step()
+    engine.scheduler.set_pause_state(PauseState.UNPAUSED)
+    for _ in range(120):
+        engine.step()
+    assert engine.said["stream"] == expected(PROMPT, 45, None)
+    assert not engine.scheduler.requests
+    assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free

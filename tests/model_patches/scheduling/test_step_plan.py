@@ -1,0 +1,67 @@
+"""How long steps are beside streams, after them, and where streams alone take more than the target."""
+
+from itertools import pairwise
+
+import pytest
+
+from ropeswitch.deploy.plan.gpus import load
+from ropeswitch.loadtests.simulation.cluster import make_cluster
+from ropeswitch.loadtests.simulation.costs import StepCosts
+from ropeswitch.loadtests.simulation.driver import Simulation
+from ropeswitch.loadtests.simulation.policies import Builder, Options, ours
+from ropeswitch.loadtests.simulation.records import Step
+from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
+
+GPU = load()["A100-80GB"]
+CLUSTER = make_cluster("mistral-7b", GPU, 16)
+COSTS = StepCosts(CLUSTER)
+TARGET = 0.05
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    return Builder(CLUSTER, COSTS, tmp_path_factory.mktemp("model"))
+
+
+def steps(builder: Builder, arrivals: list[Arrival], target: float = TARGET) -> tuple[Simulation, list[Step]]:
+    """Simulate, and give every step; requests are named by their place in ``arrivals``."""
+    simulation = builder.simulation(ours(GPU, target), Workload("steps", "", arrivals, 200_000), Options())
+    seen: list[Step] = []
+    simulation.watch = seen.append
+    simulation.run()
+    return simulation, seen
+
+
+def test_alone_a_long_prompt_gets_the_whole_budget(builder: Builder) -> None:
+    simulation, seen = steps(builder, [Arrival(0.0, 300_000, 1)])
+    budget = simulation.scheduler.scheduler_config.max_num_batched_tokens
+    assert all(step.tokens == {"0": budget} for step in seen[:-1])
+
+
+def test_after_a_stream_steps_grow_as_the_quiet_lasts(builder: Builder) -> None:
+    """An arrival pays at most a tenth of the quiet before it, or the target."""
+    _, seen = steps(builder, [Arrival(0.0, 2_000_000, 1), Arrival(0.0, 100, 600)])
+    last = max(step.start + step.seconds for step in seen if "1" in step.tokens)
+    later = [step for step in seen if step.start >= last][:-1]
+    for step in later:
+        assert step.seconds <= 1.5 * max(TARGET, 0.1 * (step.start - last))
+    assert later[-1].seconds > 3 * TARGET
+
+
+def test_beside_a_stream_no_chunk_is_twice_as_long_as_the_last(builder: Builder) -> None:
+    """The model's first idea of a step may be far off."""
+    _, seen = steps(builder, [Arrival(0.0, 100, 4000), Arrival(0.5, 200_000, 1)], target=0.2)
+    chunks = [step.tokens["1"] for step in seen if "1" in step.tokens and "0" in step.tokens]
+    assert chunks[0] <= 128 and max(chunks) > 1024
+    assert all(after <= 2 * before for before, after in pairwise(chunks))
+
+
+def test_streams_that_take_longer_than_the_target_leave_a_prefill_its_part(builder: Builder) -> None:
+    """Half of the streams' own time, so that they are slowed by no more than that."""
+    streams = [Arrival(0.0, 1000, 2000) for _ in range(100)]
+    _, seen = steps(builder, [*streams, Arrival(5.0, 100_000, 1)], target=0.005)
+    before = [step for step in seen if step.start < 5.0 and len(step.tokens) == 100 and max(step.tokens.values()) == 1]
+    beside = [step for step in seen if "100" in step.tokens and len(step.tokens) == 101]
+    alone = before[-1].seconds
+    assert alone > 0.005 and len(beside) > 10
+    assert all(1.2 * alone < step.seconds < 1.8 * alone for step in beside[5:-1])
