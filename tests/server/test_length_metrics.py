@@ -176,6 +176,21 @@ def test_refused_requests(server: Server) -> None:
     assert moved("rejections_total", reason="invalid") == moved("rejections_total") == 4
 
 
+def test_what_the_front_refuses_is_counted_once(server: Server) -> None:
+    """By its header, before any of the body is read."""
+    before = scrape(server)
+    host, port = server.url.removeprefix("http://").split(":")
+    opened = http.client.HTTPConnection(host, int(port), timeout=60)
+    opened.putrequest("POST", "/v1/completions")
+    opened.putheader("content-length", str(10**12))
+    opened.endheaders()
+    assert opened.getresponse().status == 413
+    opened.close()
+    moved = Moved(before, scrape(server))
+    assert moved("requests_total", outcome="rejected", engine="none") == moved("requests_total") == 1
+    assert moved("rejections_total", reason="body_bytes") == moved("rejections_total") == 1
+
+
 def test_every_route_that_runs_prompts_is_known(server: Server) -> None:
     paths = server.get("/openapi.json").json["paths"]
     posted = {path for path, methods in paths.items() if "post" in methods}

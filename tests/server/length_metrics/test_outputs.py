@@ -18,7 +18,7 @@ from vllm.v1.metrics.stats import IterationStats, PrefillStats
 from ropeswitch.server.length_metrics.fates import Fate, current_fate
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch
-from ropeswitch.server.length_metrics.start import engine_finder
+from ropeswitch.server.length_metrics.start import engine_finder, start
 from tests.server.length_metrics.ladders import ladder, read, total
 
 LADDER = ladder(10, 20, 64)
@@ -262,6 +262,15 @@ def test_a_prompt_that_reaches_an_engine_is_not_counted_as_a_request_too(server:
     server.add("a", 5)
     current_fate.reset(token)
     assert fate.entered
+
+
+def test_nothing_is_measured_where_upstream_measures_nothing() -> None:
+    """With ``--disable-log-stats`` upstream makes no statistics of a step and no manager of them."""
+    assert start(SimpleNamespace(logger_manager=None), LADDER) is None
+    server = Server()
+    server.add("a", 5)
+    server.processor.process_outputs([first("a", 5), output("a", reason=FinishReason.STOP)], 101.0, None)
+    assert read(server.registry) == {}
 
 
 def test_the_engine_of_a_request() -> None:
