@@ -15,7 +15,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.registry import in_play, require
 from ropeswitch.model_patches.settings import UnsupportedError, settings_of
-from ropeswitch.server import refusals, rope_route, vllm_adapter
+from ropeswitch.server import life_cycle, refusals, rope_route, vllm_adapter
 from ropeswitch.server.engine_prompts import watch
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
@@ -39,8 +39,10 @@ class RopeSwitchEndpoints:
     def attach_router(self, app: FastAPI) -> None:
         app.include_router(rope_route.router)
         app.include_router(models_route.router)
+        app.include_router(life_cycle.router)
         app.add_middleware(FactorSetHeader)
         app.add_middleware(FreshMetrics)
+        app.add_middleware(life_cycle.Gate)
         app.add_middleware(CountFates)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
@@ -73,6 +75,7 @@ class RopeSwitchEndpoints:
         state.front_tasks = go_on(state.front.queue.watch())
         if args.ropeswitch_front.refresh_tls:
             state.front_tasks += go_on(tls.refresh(args, partial(vllm_adapter.tls_context, state)))
+        engine_client.shutdown = life_cycle.draining(engine_client)
         WATCH.start(engine_client, state, keep_alive=vllm_adapter.keeps_alive_without_engine())
 
 

@@ -40,6 +40,8 @@ SERVER_PATCHES = (
         file="server/engine_watch.py",
         relies_on={
             f"{_CLIENT}.shutdown": "d8cce91153bb16d0",
+            f"{_CLIENT}.abort": "e608556f1865b909",
+            "vllm.v1.engine.output_processor.OutputProcessor.abort_requests": "71f513fb0cad0615",
             f"{_LAUNCHER}.serve_http": "87a0cd563728371a",
             f"{_LAUNCHER}.terminate_if_errored": "c3c7cc295c9fbe15",
         },

@@ -1,0 +1,116 @@
+"""A server that is told to leave: no new requests, the running ones answered in full, exit code 0."""
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import openai
+import pytest
+
+from ropeswitch.server import life_cycle
+from ropeswitch.server.life_cycle import LifeCycle, draining
+from tests.server.running import Answer, Server, running
+
+FLAGS = ["--enforce-eager", "--max-num-seqs", "8"]
+
+
+def test_leaving_waits_for_the_last_request() -> None:
+    life, order = LifeCycle(), []
+    with life.request():
+        thread = threading.Thread(target=lambda: (life.leave(60, lambda: order.append("abort")), order.append("left")))
+        thread.start()
+        while not life.leaving:
+            time.sleep(0.001)
+        with life.request():
+            time.sleep(0.05)
+        order.append("answered")
+    thread.join()
+    assert order == ["answered", "left"]
+
+
+def test_what_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life_cycle, "LAST_WORDS", 0.05)
+    life, order = LifeCycle(), []
+    with life.request():
+        life.leave(0.01, lambda: order.append("abort"))
+        order.append("left")
+    assert order == ["abort", "left"]
+
+
+@pytest.mark.parametrize("errored", [False, True])
+def test_an_engine_is_shut_down_when_its_requests_are_answered_or_it_is_dead(errored: bool) -> None:
+    life, calls = LifeCycle(), []
+    engine = SimpleNamespace(
+        errored=errored,
+        vllm_config=SimpleNamespace(shutdown_timeout=60),
+        output_processor=SimpleNamespace(request_states={"a": None}),
+        output_handler=None,
+        shutdown=lambda timeout: calls.append(timeout),
+    )
+
+    async def serve() -> None:
+        shutdown = draining(engine, life)
+        with life.request():
+            leaving = asyncio.get_running_loop().run_in_executor(None, lambda: shutdown(timeout=60))
+            await asyncio.sleep(0.05)
+            assert calls == ([60] if errored else [])
+        await leaving
+        # On the loop's own thread it waits for nothing.
+        with life.request():
+            shutdown(timeout=1)
+
+    asyncio.run(serve())
+    assert calls == [60, 1] and life.leaving != errored
+
+
+def stream(server: Server, tokens: int) -> Iterator[Any]:
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    return iter(
+        client.completions.create(
+            model="passkey-tiny", prompt="The", max_tokens=tokens, stream=True, extra_body={"ignore_eos": True}
+        )
+    )
+
+
+def refused(server: Server) -> Answer:
+    """The first answer of a server that was told to leave to a new request."""
+    for _ in range(100):
+        answer = server.post("/v1/completions", {"model": "passkey-tiny", "prompt": "The", "max_tokens": 1})
+        if answer.status != 200:
+            return answer
+        time.sleep(0.02)
+    raise AssertionError("new requests are still taken")
+
+
+def test_it_drains(tmp_path: Path) -> None:
+    """Probes, new requests and a stream, before and after SIGTERM."""
+    with running(tmp_path, *FLAGS, "--shutdown-timeout", "60") as server:
+        assert [server.get(path).status for path in ("/health/live", "/health/ready", "/health")] == [200, 200, 200]
+        chunks = stream(server, 1000)
+        next(chunks)
+        server.process.send_signal(signal.SIGTERM)
+        answer = refused(server)
+        assert answer.status == 503 and answer.json["error"]["code"] == "server_leaving"
+        assert int(answer.headers["retry-after"]) > 0
+        assert [server.get(path).status for path in ("/health/live", "/health/ready", "/health")] == [200, 503, 503]
+        assert server.get("/metrics").status == 200
+        rest = list(chunks)
+        assert rest[-1].choices[0].finish_reason == "length"
+        assert server.process.wait(30) == 0
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_without_time_to_drain_streams_are_ended_at_once(tmp_path: Path) -> None:
+    """Which is vLLM's default, and here they are told."""
+    with running(tmp_path, *FLAGS) as server:
+        chunks = stream(server, 1000)
+        next(chunks)
+        server.process.send_signal(signal.SIGTERM)
+        rest = list(chunks)
+        assert rest[-1].choices[0].finish_reason == "abort" and len(rest) < 999
+        assert server.process.wait(30) == 0
