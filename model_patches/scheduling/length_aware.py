@@ -20,7 +20,7 @@ from ropeswitch.model_patches.settings import RopeSettings
 
 # The default target in steps of one token: whatever a step costs beside its tokens is a small part of it. Never more than a
 # reader of five tokens a second would notice.
-TARGET_STEPS = 30
+TARGET_STEPS = 50
 # So often the prefix cache is asked again, for so many of the oldest.
 LOOK_SECONDS, LOOKS = 1.0, 8
 LEAST_TARGET, MOST_TARGET = 0.02, 0.2
