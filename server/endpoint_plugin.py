@@ -16,6 +16,7 @@ from ropeswitch.model_patches.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.registry import in_play, require
 from ropeswitch.model_patches.settings import UnsupportedError, settings_of
 from ropeswitch.server import life_cycle, refusals, rope_route, vllm_adapter
+from ropeswitch.server.access_log.log import start as start_access_log
 from ropeswitch.server.engine_prompts import watch
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
@@ -71,6 +72,13 @@ class RopeSwitchEndpoints:
             engines = vllm_adapter.scheduling_reports(engine_client)
             state.scheduling_metrics = SchedulingMetrics(engines, engine_client.model_config.served_model_name)
         state.length_metrics = start_length_metrics(engine_client, settings.ladder)
+        if engine_client.output_processor.tracing_enabled:
+            # Its packages are looked for only where there are traces.
+            from ropeswitch.server import traces
+
+            traces.start(engine_client.output_processor, settings.ladder)
+        if args.ropeswitch_access_log is not None:
+            state.access_log = start_access_log(args.ropeswitch_access_log, settings.ladder, engine_client)
         watch(engine_client, state, settings.ladder, admission)
         state.front_tasks = go_on(state.front.queue.watch())
         if args.ropeswitch_front.refresh_tls:

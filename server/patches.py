@@ -90,6 +90,16 @@ SERVER_PATCHES = (
         relies_on=_HANDLERS
         | {f"{_COMPLETION}.beam_search": "dad52c61214df5b5", f"{_COMPLETION}._create_completion": "6477cf0b56504796"},
     ),
+    Patch(
+        target=f"{_OUTPUTS}.do_tracing",
+        kind="wrapped",
+        file="server/traces.py",
+        relies_on={
+            f"{_OUTPUTS}.do_tracing": "924785c73f7ea2a7",
+            "vllm.tracing.otel.manual_instrument_otel": "ab7ec8cf85674cc0",
+            "vllm.tracing.otel.init_otel_tracer": "a9a792f5d17af1a3",
+        },
+    ),
     # The last of --middleware lies outside what it adds. The rest are the errors that error_bodies.py knows by their
     # messages, and what tells whether a prompt still waits.
     Patch(

@@ -11,7 +11,8 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.model_patches.settings import ANGLES, RopeSettings, UnsupportedError, configure
 from ropeswitch.model_patches.support import check_device, check_features, check_model
-from ropeswitch.server import refusals, scheduling_flags
+from ropeswitch.server import refusals, scheduling_flags, trace_flags
+from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.front import flags as front_flags
@@ -44,6 +45,9 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
                         what may wait for its first token, for prompts of each factor set
   --max-concurrent-per-key N, --requests-per-minute-per-key N
                         what one API key may ask for
+  --access-log json|all|off
+                        a JSON line for each HTTP request (json; all has probes and /metrics too)
+  --log-prompts         write the prompts into these lines
   --max-model-len N     the longest sequence (default: the ladder's end); auto takes what fits the KV cache
   --host, --port        where to listen (default: every address, port 8000)
 
@@ -75,6 +79,8 @@ def serve(argv: Sequence[str]) -> int:
 
     args = vllm_adapter.parse(argv, _add_flags)
     scheduling_flags.check(args)
+    trace_flags.check(args)
+    args.ropeswitch_access_log = access_log_flags.take(args)
     if args.model is None:
         args.model = str(files("ropeswitch.models") / BUNDLED_MODEL)
         args.served_model_name = args.served_model_name or [BUNDLED_MODEL]
@@ -94,7 +100,8 @@ def serve(argv: Sequence[str]) -> int:
         counts = SharedCounts.create(told.with_name("counts"))
         args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names, counts)
         # The last one lies outside all others.
-        args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
+        outside = [access_log_flags.MIDDLEWARE] if args.ropeswitch_access_log is not None else []
+        args.middleware = [*args.middleware, front_flags.MIDDLEWARE, *outside]
         print(_summary(args, settings.ladder), file=sys.stderr, flush=True)
         return _run(vllm_adapter, args)
 
@@ -133,6 +140,7 @@ def _add_flags(parser: Any) -> None:
     )
     scheduling_flags.add(parser)
     front_flags.add(parser)
+    access_log_flags.add(parser)
 
 
 def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> RopeSettings:

@@ -3,7 +3,8 @@
 from starlette.types import Scope
 
 # With everything below them.
-_OPEN = ("/health", "/ui")
+_HEALTH = "/health"
+_OPEN = (_HEALTH, "/ui")
 _METRICS = "/metrics"
 _ANTHROPIC = "/v1/messages"
 
@@ -28,6 +29,11 @@ def _below(path: str, top: str) -> bool:
 def is_open(path: str) -> bool:
     """Whether a path needs no key at all: ``/health*`` probes and the files of the status page (its data needs one)."""
     return any(_below(path, top) for top in _OPEN)
+
+
+def is_probe(path: str) -> bool:
+    """Whether a path is that of a probe."""
+    return _below(path, _HEALTH)
 
 
 def is_metrics(path: str) -> bool:

@@ -58,6 +58,11 @@ class Fate:
 current_fate: ContextVar[Fate | None] = ContextVar("ropeswitch_fate", default=None)
 
 
+def rejection_reason(status: int) -> str | None:
+    """Why a request was refused by the HTTP status of its answer, at least 400; None where the server failed."""
+    return _REASONS.get(status, "invalid" if status < 500 else None)
+
+
 def count_rejection(metrics: LengthMetrics, reason: str, length: int | None = None) -> None:
     """Count the request in hand as refused.
 
@@ -109,7 +114,7 @@ def _count(fate: Fate, metrics: LengthMetrics) -> None:
     if fate.left:
         metrics.count_outside("disconnect")
     elif fate.status is not None and fate.status >= 400:
-        reason = _REASONS.get(fate.status, "invalid" if fate.status < 500 else None)
+        reason = rejection_reason(fate.status)
         if reason is None:
             metrics.count_outside("error")
         else:

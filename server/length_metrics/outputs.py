@@ -1,4 +1,4 @@
-"""``vllm.v1.engine.output_processor.OutputProcessor``: watched for the per-length metrics, on the server's own object.
+"""``vllm.v1.engine.output_processor.OutputProcessor``: watched for metrics, log and traces, on the server's own object.
 
 why: vLLM measures every request there, and its metrics tell neither its length nor its factor set, nor that a client left.
 what differs: nothing for the engine or the client. Each sequence's state keeps a :class:`Track`; what upstream has measured
@@ -17,32 +17,14 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.request_set import forced_set
+from ropeswitch.server.access_log.record import current_record
 from ropeswitch.server.length_metrics.fates import current_fate
 from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
 from ropeswitch.server.length_metrics.series import Pair
+from ropeswitch.server.length_metrics.track import Track
 
 # The attribute under which a sequence's state and a step's statistics keep what is ours.
 KEPT = "ropeswitch"
-
-
-class Track:
-    """Where one sequence is on the ladder.
-
-    Attributes:
-        pair: Its band and its present set.
-        first: The pair of its first output.
-        until: The longest sequence for which ``pair`` is right.
-        ended: Whether it has been counted.
-    """
-
-    __slots__ = ("ended", "first", "forced", "pair", "until")
-
-    def __init__(self, forced: int | None) -> None:
-        self.forced = forced
-        self.pair: Pair = (0, 0)
-        self.first: Pair = (0, 0)
-        self.until = -1
-        self.ended = False
 
 
 class OutputWatch:
@@ -95,9 +77,11 @@ class OutputWatch:
             state = processor.request_states.get(request.request_id)
             if state is not None and not hasattr(state, KEPT):
                 name = forced_set(request.sampling_params)
-                track = Track(None if name is None else self._ladder.index_of(name))
+                track = Track(None if name is None else self._ladder.index_of(name), state)
                 track.first = self.place(track, state.prompt_len, state.prompt_len)
                 setattr(state, KEPT, track)
+                if (record := current_record.get()) is not None:
+                    record.add(track, state)
 
         return add_request
 
@@ -122,12 +106,15 @@ class OutputWatch:
             prefill = output.prefill_stats
             if state.is_prefilling:
                 track.first = pair
+                track.waited = stats.first_token_latency
                 prompt = prefill.num_prompt_tokens if prefill is not None else 0
                 step.firsts.append((pair, stats.first_token_latency, prompt))
                 return
             gap = stats.last_token_ts - before
             made.gaps.append(gap)
             if prefill is not None:
+                track.later.append(pair[1])
+                track.recomputed += prefill.num_computed_tokens
                 step.switches.append((pair, gap, prefill.num_computed_tokens, prefill.num_cached_tokens))
 
         return update_stats_from_output
@@ -138,9 +125,9 @@ class OutputWatch:
             if iteration is None:
                 return
             track = state.ropeswitch
-            track.ended = True
+            track.outcome = str(finish_reason)
             _step(iteration).finished.append(
-                Finished(track.first, track.pair, str(finish_reason), iteration.finished_requests[-1])
+                Finished(track.first, track.pair, track.outcome, iteration.finished_requests[-1])
             )
 
         return update_stats_from_finished
@@ -177,8 +164,8 @@ class OutputWatch:
 
     def _count(self, state: Any, outcome: str) -> None:
         track = state.ropeswitch
-        if not track.ended:
-            track.ended = True
+        if track.outcome is None:
+            track.outcome = outcome
             self._metrics.count_ended(self._engine_of(state.request_id), track.pair, outcome)
 
 

@@ -1,0 +1,57 @@
+"""What is known of one sequence in an engine: where it is on the ladder, and what became of it."""
+
+from typing import Any
+
+from ropeswitch.server.length_metrics.series import Pair
+
+
+class Track:
+    """One sequence.
+
+    Attributes:
+        pair: Its band and its present set.
+        first: The pair of its first output.
+        until: The longest sequence for which ``pair`` is right.
+        request_id: The ID under which its prompt came; sequences that answer one prompt share it.
+        prompt: Tokens of its prompt.
+        adapter: The name of the LoRA that it runs with, or None.
+        stats: ``vllm.v1.metrics.stats.RequestStateStats``, which counts its tokens.
+        waited: Seconds from its arrival to its first output, None before that.
+        later: The sets that it went on in, in order; one a switch.
+        recomputed: Tokens that its switches computed again.
+        outcome: One of ``instruments.OUTCOMES``, None until it has ended.
+    """
+
+    __slots__ = (
+        "adapter",
+        "first",
+        "forced",
+        "later",
+        "outcome",
+        "pair",
+        "prompt",
+        "recomputed",
+        "request_id",
+        "stats",
+        "until",
+        "waited",
+    )
+
+    def __init__(self, forced: int | None, state: Any) -> None:
+        """
+        Args:
+            forced: The index of the set that its request asks for, or None.
+            state: ``vllm.v1.engine.output_processor.RequestState``, of which nothing large is kept.
+        """
+        self.forced = forced
+        self.pair: Pair = (0, 0)
+        self.first: Pair = (0, 0)
+        self.until = -1
+        self.request_id: str = state.external_req_id
+        self.prompt: int = state.prompt_len
+        self.adapter: str | None = state.lora_name
+        self.stats = state.stats
+        self.waited: float | None = None
+        self.later: list[int] = []
+        self.recomputed = 0
+        self.outcome: str | None = None

@@ -1,0 +1,73 @@
+"""``vllm.v1.engine.output_processor.OutputProcessor.do_tracing``: wrapped to put what is ours into the spans that it makes.
+
+why: vLLM's spans of requests (``--otlp-traces-endpoint``) tell neither their factor set nor what a switch of sets cost.
+what differs: each span named ``llm_request`` has the attributes of :func:`attributes` too.
+limits: vLLM makes a span for each sequence that was answered to its end, and none for one that was aborted.
+when it can go: when vLLM lets a plugin add attributes to its spans.
+"""
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import Span, SpanProcessor
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.length_metrics.bands import Bands
+from ropeswitch.server.length_metrics.track import Track
+
+Attributes = Mapping[str, str | int]
+_of_span: ContextVar[Attributes | None] = ContextVar("ropeswitch_span", default=None)
+
+
+class AddAttributes(SpanProcessor):
+    """Adds the attributes of the request that is being traced to its span, which it finds in a context variable."""
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        if (noted := _of_span.get()) is not None:
+            span.set_attributes(noted)
+
+
+def start(processor: Any, ladder: FactorLadder) -> None:
+    """Add what is ours to the spans of a process from now on.
+
+    Args:
+        processor: ``OutputProcessor`` with ``tracing_enabled``, whose outputs are watched (``length_metrics/outputs.py``).
+        ladder: The ladder that the engines run.
+
+    Raises:
+        AttributeError: when another provider of traces was installed than OpenTelemetry's SDK, whose spans are closed to us.
+    """
+    provider: Any = trace.get_tracer_provider()
+    provider.add_span_processor(AddAttributes())
+    processor.do_tracing = _noting(processor.do_tracing, Bands(ladder), ladder.names)
+
+
+def attributes(track: Track, bands: Bands, sets: tuple[str, ...]) -> Attributes:
+    """What the span of a sequence has beside upstream's ``gen_ai.*``.
+
+    Args:
+        track: The sequence.
+        bands: The length bands.
+        sets: The names of the factor sets.
+    """
+    return {
+        "ropeswitch.length_band": bands.names[track.first[0]],
+        "ropeswitch.factor_set": sets[track.first[1]],
+        "ropeswitch.factor_set_end": sets[track.pair[1]],
+        "ropeswitch.switches": len(track.later),
+        "ropeswitch.recomputed_tokens": track.recomputed,
+    }
+
+
+def _noting(upstream: Callable[..., None], bands: Bands, sets: tuple[str, ...]) -> Callable[..., None]:
+    def do_tracing(output: Any, state: Any, iteration: Any) -> None:
+        token = _of_span.set(attributes(state.ropeswitch, bands, sets))
+        try:
+            upstream(output, state, iteration)
+        finally:
+            _of_span.reset(token)
+
+    return do_tracing

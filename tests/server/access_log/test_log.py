@@ -1,0 +1,172 @@
+"""Every HTTP request is logged once, when it is over, also by a front that refuses it."""
+
+import asyncio
+import io
+import json
+from argparse import Namespace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
+
+from ropeswitch.server.access_log.flags import AccessLogConfig, take
+from ropeswitch.server.access_log.line import Names
+from ropeswitch.server.access_log.log import AccessLog, logger
+from ropeswitch.server.access_log.middleware import LogRequests
+from ropeswitch.server.access_log.record import RequestRecord, current_record, note_refusal
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.length_metrics.bands import Bands
+from ropeswitch.server.length_metrics.track import Track
+from ropeswitch.server.prompt_log import PromptLog, current_log
+from tests.server.length_metrics.ladders import ladder
+
+LADDER = ladder(10, 20)
+SECRET = "the prompt that nobody may read"
+
+
+class Logged:
+    """A tiny app behind the log, and the lines that it wrote."""
+
+    def __init__(self, config: AccessLogConfig) -> None:
+        self.stream = io.StringIO()
+        self.app = app = FastAPI()
+        app.state.access_log = AccessLog(config, Names(Bands(LADDER), LADDER.names, "m"), logger(self.stream))
+        app.add_middleware(LogRequests)
+        self.client = TestClient(app, raise_server_exceptions=False)
+
+        @app.post("/v1/completions")
+        async def complete(what: str = "") -> str:
+            if what == "fault":
+                raise RuntimeError("fault")
+            if what == "leave":
+                raise ClientDisconnect
+            if what == "refuse":
+                note_refusal("queue_tokens", 15)
+            record = current_record.get()
+            assert record is not None
+            add(record)
+            return "answer"
+
+        @app.get("/health/live")
+        @app.get("/metrics")
+        @app.get("/v1/models")
+        async def answer() -> str:
+            return "answer"
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+def add(record: RequestRecord, prompt: str | None = SECRET, name: str = "a") -> None:
+    stats = SimpleNamespace(num_generation_tokens=2)
+    state = SimpleNamespace(external_req_id=name, prompt_len=5, lora_name=None, stats=stats)
+    state.prompt, state.prompt_token_ids = prompt, [1, 2, 3, 4, 5]
+    track = Track(None, state)
+    track.outcome = "stop"
+    record.add(track, state)
+
+
+CONFIG = AccessLogConfig(everything=False, prompts=False)
+
+
+def test_one_line_for_each_request() -> None:
+    logged = Logged(CONFIG)
+    for what in ("", "fault", "leave", "refuse"):
+        logged.client.post("/v1/completions", params={"what": what})
+    logged.client.get("/v1/models", params={"key": "sk-1"})
+    logged.client.get("/nothing")
+    told = [(line["path"], line["status"], line["outcome"], line["reason"]) for line in logged.lines()]
+    assert told == [
+        ("/v1/completions", 200, "stop", None),
+        ("/v1/completions", 500, "error", None),
+        ("/v1/completions", 500, "error", None),
+        ("/v1/completions", 200, "rejected", "queue_tokens"),
+        ("/v1/models", 200, "answered", None),
+        ("/nothing", 404, "rejected", "invalid"),
+    ]
+    assert current_record.get() is None
+    text = logged.stream.getvalue()
+    assert SECRET not in text and "sk-1" not in text
+    assert "prompt_tokens" in logged.lines()[0] and "prompt_tokens" not in logged.lines()[4]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_client_that_leaves(late: bool) -> None:
+    """Before its answer starts, which then goes to nobody; or in the middle of it."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        start: Message = {"type": "http.response.start", "status": 200, "headers": []}
+        if late:
+            await send(start)
+        assert (await receive())["type"] == "http.disconnect"
+        if not late:
+            await send(start)
+        await send({"type": "http.response.body", "body": b"null"})
+
+    logged = Logged(CONFIG)
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "app": logged.app}
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(LogRequests(app)(scope, receive, send))
+    [line] = logged.lines()
+    assert (line["outcome"], line["status"]) == ("disconnect", 200 if late else None)
+    assert len(sent) == 2
+
+
+def test_probes_and_metrics_are_left_out_unless_asked_for() -> None:
+    for config, count in ((CONFIG, 0), (AccessLogConfig(everything=True, prompts=False), 2)):
+        logged = Logged(config)
+        for path in ("/health/live", "/metrics"):
+            assert logged.client.get(path).status_code == 200
+        assert len(logged.lines()) == count
+
+
+def test_paths_that_are_left_out() -> None:
+    logged = Logged(AccessLogConfig(everything=True, prompts=False, left_out=frozenset({"/v1/models"})))
+    logged.client.get("/v1/models")
+    assert logged.lines() == []
+
+
+def test_prompts_where_they_are_asked_for() -> None:
+    logged = Logged(AccessLogConfig(everything=False, prompts=True))
+    logged.client.post("/v1/completions")
+    assert logged.lines()[0]["prompts"] == [SECRET]
+
+
+def test_of_steps_the_first_prompt_is_kept() -> None:
+    record = RequestRecord(keeps_prompts=True)
+    token = current_log.set(PromptLog(complete=True))
+    add(record, None, "step 1")
+    add(record, None, "step 2")
+    current_log.reset(token)
+    assert list(record.prompts.values()) == [[1, 2, 3, 4, 5]] and len(record.sequences) == 2
+
+
+def arguments(**more: Any) -> Namespace:
+    given = {"access_log": "json", "log_prompts": False, "disable_access_log_for_endpoints": None}
+    return Namespace(**{"disable_uvicorn_access_log": False, **given, **more})
+
+
+def test_flags() -> None:
+    for choice, uvicorn, config in (
+        ("json", False, CONFIG),
+        ("all", False, AccessLogConfig(everything=True, prompts=False)),
+        ("off", True, None),
+    ):
+        args = arguments(access_log=choice)
+        assert take(args) == config
+        assert args.disable_uvicorn_access_log is not uvicorn
+    left_out = take(arguments(disable_access_log_for_endpoints="/ping, /load"))
+    assert left_out is not None and left_out.left_out == {"/ping", "/load"}
+    with pytest.raises(UsageError, match="--log-prompts"):
+        take(arguments(access_log="off", log_prompts=True))

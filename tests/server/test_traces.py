@@ -1,0 +1,128 @@
+"""Traces and whole access logs of a server with two API server processes, whose spans a receiver on the loopback takes."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+
+from tests.server.conftest import MODEL
+from tests.server.length_metrics.ladders import total, values
+from tests.server.running import ENGINE, Server, running
+from tests.server.test_length_metrics import generate
+
+SECONDS = 30.0
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+@dataclass
+class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
+    """Takes spans as an OpenTelemetry collector does.
+
+    Attributes:
+        spans: The attributes of each span of a request, and its trace.
+    """
+
+    spans: list[dict[str, Any]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def Export(self, request: Any, context: Any) -> Any:
+        for resource in request.resource_spans:
+            for scope in resource.scope_spans:
+                for span in scope.spans:
+                    if span.name == "llm_request":
+                        told = {each.key: _value(each.value) for each in span.attributes}
+                        with self.lock:
+                            self.spans.append(told | {"trace": span.trace_id.hex()})
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+    def of(self, request_id: str) -> list[dict[str, Any]]:
+        """The spans of a request, when they have come."""
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            with self.lock:
+                found = [span for span in self.spans if span["gen_ai.request.id"].startswith(request_id)]
+            if found:
+                return found
+            time.sleep(0.1)
+        raise AssertionError(f"no span of {request_id} among {len(self.spans)}")
+
+
+def _value(value: Any) -> Any:
+    return getattr(value, value.WhichOneof("value"))
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A server, and the receiver of its spans."""
+
+    server: Server
+    receiver: Receiver
+
+    def lines(self) -> list[dict[str, Any]]:
+        text = self.server.log.read_text(errors="replace")
+        return [json.loads(line) for line in text.splitlines() if line.startswith('{"time"')]
+
+
+@pytest.fixture(scope="module")
+def traced(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
+    receiver, collector = Receiver(), grpc.server(ThreadPoolExecutor(2))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(receiver, collector)
+    port = collector.add_insecure_port("127.0.0.1:0")
+    collector.start()
+    flags = ["--served-model-name", MODEL, "--api-server-count", "2", "--access-log", "all", "--log-prompts"]
+    flags += ["--otlp-traces-endpoint", f"http://127.0.0.1:{port}"]
+    with pytest.MonkeyPatch.context() as patch:
+        # Milliseconds after which spans are sent.
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        with running(tmp_path_factory.mktemp("traced"), str(checkpoint), *ENGINE, *flags) as server:
+            yield Traced(server, receiver)
+    collector.stop(None)
+
+
+def test_the_span_of_a_short_answer(traced: Traced) -> None:
+    body = {"model": MODEL, "prompt": [7] * 20, "max_tokens": 3, "ignore_eos": True}
+    answer = traced.server.post("/v1/completions", body, traceparent=f"00-{TRACE}-b7ad6b7169203331-01")
+    [span] = traced.receiver.of(answer.json["id"])
+    ours = {name: value for name, value in span.items() if name.startswith("ropeswitch.")}
+    assert ours == {
+        "ropeswitch.length_band": "1-256",
+        "ropeswitch.factor_set": "short",
+        "ropeswitch.factor_set_end": "short",
+        "ropeswitch.switches": 0,
+        "ropeswitch.recomputed_tokens": 0,
+    }
+    # Upstream's are there as before, and the span belongs to the client's trace.
+    assert (span["gen_ai.usage.prompt_tokens"], span["gen_ai.usage.completion_tokens"]) == (20, 3)
+    assert span["trace"] == TRACE
+
+
+def test_the_span_of_an_answer_that_switched(traced: Traced) -> None:
+    answer = generate(traced.server, 250, 20)
+    [span] = traced.receiver.of(answer.json["id"])
+    assert (span["ropeswitch.factor_set"], span["ropeswitch.factor_set_end"]) == ("short", "long")
+    assert span["ropeswitch.switches"] == 1
+    [line] = [line for line in traced.lines() if line["request_id"] == answer.json["id"]]
+    assert line["recomputed_tokens"] == span["ropeswitch.recomputed_tokens"]
+    found = values(traced.server.get("/metrics").text)
+    assert total(found, "ropeswitch_switch_recomputed_tokens_total") == span["ropeswitch.recomputed_tokens"]
+
+
+def test_each_process_logs_its_requests_whole(traced: Traced) -> None:
+    before = len(traced.lines())
+    for number in range(8):
+        body = {"model": MODEL, "prompt": f"marzipan {number}", "max_tokens": 2}
+        assert traced.server.post("/v1/completions", body).status == 200
+    assert traced.server.get("/metrics").status == 200
+    lines = traced.lines()[before:]
+    assert sorted(str(line.get("prompts")) for line in lines) == sorted(
+        [*(f"['marzipan {number}']" for number in range(8)), "None"]
+    )
+    assert "/metrics" in {line["path"] for line in lines}
