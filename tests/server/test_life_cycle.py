@@ -105,6 +105,7 @@ def test_it_drains(tmp_path: Path) -> None:
         assert "Traceback" not in server.log.read_text()
 
 
+@pytest.mark.full
 def test_without_time_to_drain_streams_are_ended_at_once(tmp_path: Path) -> None:
     """Which is vLLM's default, and here they are told."""
     with running(tmp_path, *FLAGS) as server:

@@ -1,0 +1,31 @@
+"""A stream that waits is kept open by comments, which the official client skips."""
+
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from ropeswitch.server import vllm_adapter
+from tests.server.running import running
+from tests.server.test_life_cycle import FLAGS, stream
+
+
+@pytest.mark.parametrize(("flags", "seconds"), [([], 15), (["--sse-keep-alive-interval", "0"], 0)])
+def test_streams_are_kept_alive_unless_told_otherwise(flags: list[str], seconds: int) -> None:
+    assert vllm_adapter.parse(flags, lambda parser: None).sse_keep_alive_interval == seconds
+
+
+@pytest.mark.full
+def test_a_stream_that_waits_for_another_is_kept_alive(tmp_path: Path) -> None:
+    with running(tmp_path, *FLAGS, "--max-num-seqs", "1", "--sse-keep-alive-interval", "1") as server:
+        first = stream(server, 1000)
+        next(first)
+        # Read on, or the server would wait for this client.
+        threading.Thread(target=list, args=(first,), daemon=True).start()
+        body = b'{"model": "passkey-tiny", "prompt": "The", "max_tokens": 2, "stream": true}'
+        request = urllib.request.Request(server.url + "/v1/completions", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            lines = [line for line in response.read().decode().split("\n") if line]
+        assert lines[0] == ": keep-alive" and lines[-1] == "data: [DONE]"
+        assert list(stream(server, 2))[-1].choices[0].finish_reason == "length"
