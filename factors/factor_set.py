@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ropeswitch.factors.quoted import quoted
+
 
 class FactorError(ValueError):
     """A factor file, list or ladder that cannot be served; the message names the field and the value."""
@@ -77,7 +79,7 @@ class FactorLadder:
             FactorError: when no set has that name.
         """
         if name not in self.names:
-            raise FactorError(f"unknown factor set {_short(name)}; this server has {', '.join(map(repr, self.names))}")
+            raise FactorError(f"unknown factor set {quoted(name)}; this server has {', '.join(map(repr, self.names))}")
         return self.names.index(name)
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -108,7 +110,7 @@ class FactorLadder:
                     f"sets[{index}].factors: {len(after.factors)} factors, but sets[0] has {len(ladder.sets[0].factors)}"
                 )
         if len(set(ladder.names)) != len(ladder.sets):
-            raise FactorError(f"sets: names must differ, found {', '.join(map(repr, ladder.names))}")
+            raise FactorError(f"sets: names must differ, found {quoted(list(ladder.names))}")
         return ladder
 
 
@@ -118,23 +120,23 @@ NAME_CHARACTERS = "letters, digits, '.', '_' and '-'"
 def _checked_set(index: int, values: Mapping[str, Any]) -> FactorSet:
     where = f"sets[{index}]"
     if not isinstance(values, Mapping):
-        raise FactorError(f"{where}: must be an object, found {values!r}")
+        raise FactorError(f"{where}: must be an object, found {quoted(values)}")
     known = set(FactorSet.__dataclass_fields__)
     if unknown := sorted(set(values) - known):
-        raise FactorError(f"{where}.{unknown[0]}: unknown field; allowed are {', '.join(sorted(known))}")
+        raise FactorError(f"{where}.{quoted(unknown[0])[1:-1]}: unknown field; allowed are {', '.join(sorted(known))}")
     for field in ("name", "max_length", "factors"):
         if field not in values:
             raise FactorError(f"{where}.{field}: missing")
     name = values["name"]
     if not isinstance(name, str) or not name or not all(c.isascii() and (c.isalnum() or c in "._-") for c in name):
-        raise FactorError(f"{where}.name: {name!r} must be a non-empty string of {NAME_CHARACTERS}")
+        raise FactorError(f"{where}.name: {quoted(name)} must be a non-empty string of {NAME_CHARACTERS}")
     if len(name) > 64:
         raise FactorError(f"{where}.name: {len(name)} characters, at most 64 are allowed")
     max_length = _whole(f"{where}.max_length", values["max_length"], minimum=1)
     start_tokens = _whole(f"{where}.start_tokens", values.get("start_tokens", 0), minimum=0)
     factors = values["factors"]
     if not isinstance(factors, list | tuple) or not factors:
-        raise FactorError(f"{where}.factors: must be a list of at least one number, found {_short(factors)}")
+        raise FactorError(f"{where}.factors: must be a list of at least one number, found {quoted(factors)}")
     return FactorSet(
         name=name,
         max_length=max_length,
@@ -146,25 +148,20 @@ def _checked_set(index: int, values: Mapping[str, Any]) -> FactorSet:
 
 def _whole(field: str, value: Any, minimum: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**31:
-        raise FactorError(f"{field}: {_short(value)} must be a whole number from {minimum} to {2**31 - 1}")
+        raise FactorError(f"{field}: {quoted(value)} must be a whole number from {minimum} to {2**31 - 1}")
     return value
 
 
 def _positive(field: str, value: Any, limit: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise FactorError(f"{field}: {_short(value)} must be a number")
+        raise FactorError(f"{field}: {quoted(value)} must be a number")
     try:
         number = float(value)
     except OverflowError as error:
-        raise FactorError(f"{field}: {_short(value)} is too large") from error
+        raise FactorError(f"{field}: {quoted(value)} is too large") from error
     if not math.isfinite(number) or number <= 0:
         raise FactorError(f"{field}: {number!r} must be finite and greater than 0")
     # Beyond any use, and near where float32 rows become 0 or infinite.
     if not 1 / limit <= number <= limit:
         raise FactorError(f"{field}: {number!r} must be from {1 / limit:g} to {limit:g}")
     return number
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

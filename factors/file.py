@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.factors.strict_json import object_from_json, quoted, read_text
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.factors.strict_json import object_from_json, read_text
 from ropeswitch.factors.whole_file import save_text
 
 FORMAT = "ropeswitch-factors/1"

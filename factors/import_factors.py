@@ -12,7 +12,8 @@ from pathlib import Path
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.file import LadderFile
 from ropeswitch.factors.hf_config import attention_factor, ladder_from_config, rope_parameters
-from ropeswitch.factors.strict_json import object_from_json, quoted, read_text
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.factors.strict_json import object_from_json, read_text
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 

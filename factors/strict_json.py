@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.quoted import quoted
 
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -50,12 +51,6 @@ def object_from_json(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FactorError(f"must hold a JSON object, found {quoted(value)}")
     return value
-
-
-def quoted(value: Any) -> str:
-    """``value`` for an error message, cut to 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _no_constant(literal: str) -> NoReturn:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.factors.strict_json import quoted, read_text
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.factors.strict_json import read_text
 from ropeswitch.server.errors import UsageError
 
 # Fields that transformers computes with before it says which one is wrong.

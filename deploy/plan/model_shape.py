@@ -6,7 +6,7 @@ from typing import Any
 
 from ropeswitch.deploy.plan.families import FAMILIES, Family
 from ropeswitch.deploy.plan.weight_format import WeightFormat, weight_format
-from ropeswitch.factors.strict_json import quoted
+from ropeswitch.factors.quoted import quoted
 from ropeswitch.server.errors import UsageError
 
 # What `--dtype auto` of vLLM 0.32 (`config/model.py: _resolve_auto_dtype`) makes of a config's dtype on a GPU.

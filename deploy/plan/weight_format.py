@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ropeswitch.factors.strict_json import quoted
+from ropeswitch.factors.quoted import quoted
 from ropeswitch.server.errors import UsageError
 
 METHODS = ("fp8", "awq", "gptq")
