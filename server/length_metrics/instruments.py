@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 LABELS = ("model_name", "engine", "input_sequence_length", "factor_set")
+# A sequence is counted as live before an engine is chosen for it.
+LIVE_LABELS = ("model_name", "input_sequence_length", "factor_set")
 
 # The engine and the factor set of what never reached an engine.
 NOWHERE = "none"
@@ -14,6 +16,7 @@ PER_TOKEN = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 ANSWERED = ("stop", "length", "repetition")
 OUTCOMES = (*ANSWERED, "abort", "error", "disconnect")
+WAITING, GENERATING = "waiting", "generating"
 # What becomes of a request that has not reached an engine.
 OUTSIDE = ("error", "disconnect", "rejected")
 
@@ -45,6 +48,7 @@ class Instrument:
         values: That label's values.
         crossing: Whether sequences that have outgrown the set of their prompt are seen here under their later set.
         starting: Whether sequences are seen here under the set of their prompt.
+        live: Whether it is of what is in hand now, and so falls again.
     """
 
     name: str
@@ -55,14 +59,18 @@ class Instrument:
     values: tuple[str, ...] = ()
     crossing: bool = False
     starting: bool = True
+    live: bool = False
 
     @property
     def kind(self) -> str:
+        if self.live:
+            return "gauge"
         return "histogram" if self.lowest or self.buckets else "counter"
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return (*LABELS, self.label) if self.label else LABELS
+        labels = LIVE_LABELS if self.live else LABELS
+        return (*labels, self.label) if self.label else labels
 
 
 TTFT = Instrument(
@@ -103,6 +111,14 @@ PER_OUTPUT_TOKEN = Instrument(
     "Mean seconds per token after the first, for answered sequences of two tokens or more.",
     buckets=PER_TOKEN,
     crossing=True,
+)
+LIVE = Instrument(
+    "ropeswitch_live_requests",
+    "Sequences in hand now: those that wait for their first token, and those that have had it.",
+    label="state",
+    values=(WAITING, GENERATING),
+    crossing=True,
+    live=True,
 )
 REQUESTS = Instrument(
     "ropeswitch_requests_total",
@@ -147,6 +163,7 @@ INSTRUMENTS = (
     PREFILL,
     DECODE,
     PER_OUTPUT_TOKEN,
+    LIVE,
     REQUESTS,
     PROMPT_TOKENS,
     GENERATED_TOKENS,

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.length_metrics import instruments
@@ -78,8 +78,10 @@ class LengthMetrics:
                 self._histograms[each] = StepHistogram(
                     each.name, each.text, each.labels, buckets=ends, registry=registry
                 )
-            else:
+            elif each.kind == "counter":
                 self._counters[each] = StepCounter(each.name, each.text, each.labels, registry=registry)
+        live = instruments.LIVE
+        self._live = Gauge(live.name, live.text, live.labels, multiprocess_mode="livesum", registry=registry)
         self._rejections = StepCounter(
             instruments.REJECTIONS,
             instruments.REJECTIONS_TEXT,
@@ -106,6 +108,11 @@ class LengthMetrics:
             self._counter(instruments.CACHED, engine, pair).inc(cached)
         for finished in step.finished:
             self._finish(finished, engine)
+
+    def add_live(self, pair: Pair, state: str, change: int) -> None:
+        """Count sequences that come into a state, one of the values of ``instruments.LIVE``, or that leave it."""
+        labels = self.plan.labels(instruments.LIVE, pair)
+        self._live.labels(self._model_name, *labels, state).inc(change)
 
     def count_ended(self, engine: int | None, pair: Pair, outcome: str) -> None:
         """Count a sequence that ended without its last output; its engine is None where none was chosen yet."""

@@ -19,6 +19,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.request_set import forced_set
 from ropeswitch.server.access_log.record import current_record
 from ropeswitch.server.length_metrics.fates import current_fate
+from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
 from ropeswitch.server.length_metrics.series import Pair
 from ropeswitch.server.length_metrics.track import Track
@@ -70,16 +71,20 @@ class OutputWatch:
 
     def _adding(self, processor: Any, upstream: Callable[..., None]) -> Callable[..., None]:
         def add_request(request: Any, *args: Any, **kwargs: Any) -> None:
+            before = processor.request_states.get(request.request_id)
             upstream(request, *args, **kwargs)
             if (fate := current_fate.get()) is not None:
                 fate.entered = True
-            # None where a session's last chunk ends it; there already where a session goes on.
             state = processor.request_states.get(request.request_id)
-            if state is not None and not hasattr(state, KEPT):
+            if state is None:
+                # The last chunk of a session that had answered all others ends it.
+                self._live(before.ropeswitch, None)
+            elif before is None:
                 name = forced_set(request.sampling_params)
                 track = Track(None if name is None else self._ladder.index_of(name), state)
                 track.first = self.place(track, state.prompt_len, state.prompt_len)
                 setattr(state, KEPT, track)
+                self._live(track, WAITING)
                 if (record := current_record.get()) is not None:
                     record.add(track, state)
 
@@ -99,13 +104,17 @@ class OutputWatch:
             tokens = len(output.new_token_ids)
             if not tokens and output.pooling_output is None:
                 return
-            pair = track.pair if length <= track.until else self.place(track, state.prompt_len, length)
+            pair = track.pair
+            if length > track.until:
+                pair = self.place(track, state.prompt_len, length)
+                self._live(track, GENERATING)
             step = _step(iteration)
             made = step.made[pair]
             made.tokens += tokens
             prefill = output.prefill_stats
             if state.is_prefilling:
                 track.first = pair
+                self._live(track, GENERATING)
                 track.waited = stats.first_token_latency
                 prompt = prefill.num_prompt_tokens if prefill is not None else 0
                 step.firsts.append((pair, stats.first_token_latency, prompt))
@@ -122,9 +131,10 @@ class OutputWatch:
     def _ending(self, upstream: Callable[..., None]) -> Callable[..., None]:
         def update_stats_from_finished(state: Any, finish_reason: Any, iteration: Any) -> None:
             upstream(state, finish_reason, iteration)
+            track = state.ropeswitch
+            self._live(track, None)
             if iteration is None:
                 return
-            track = state.ropeswitch
             track.outcome = str(finish_reason)
             _step(iteration).finished.append(
                 Finished(track.first, track.pair, track.outcome, iteration.finished_requests[-1])
@@ -162,8 +172,20 @@ class OutputWatch:
 
         return propagate_error
 
+    def _live(self, track: Track, state: str | None) -> None:
+        """Count a sequence as live in a state and in the pair that it is in, and nowhere else; None when it has ended."""
+        live = None if state is None else (track.pair, state)
+        if live == track.live:
+            return
+        if track.live is not None:
+            self._metrics.add_live(*track.live, -1)
+        if live is not None:
+            self._metrics.add_live(*live, 1)
+        track.live = live
+
     def _count(self, state: Any, outcome: str) -> None:
         track = state.ropeswitch
+        self._live(track, None)
         if track.outcome is None:
             track.outcome = outcome
             self._metrics.count_ended(self._engine_of(state.request_id), track.pair, outcome)

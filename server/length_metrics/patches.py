@@ -14,7 +14,11 @@ METRICS_PATCHES = (
         target=f"{_PROCESSOR}.add_request",
         kind="wrapped",
         file=_FILE,
-        relies_on={f"{_PROCESSOR}.add_request": "8bd2157710fa4ea1"},
+        relies_on={
+            f"{_PROCESSOR}.add_request": "8bd2157710fa4ea1",
+            # Ends a session that is told of its last chunk when all others are answered.
+            f"{_PROCESSOR}._update_streaming_request_state": "18c4396a85e284b7",
+        },
     ),
     Patch(
         target=f"{_PROCESSOR}._update_stats_from_output",

@@ -56,6 +56,7 @@ def _values() -> str:
         ("`outcome`", "sequences in an engine", _labels(instruments.OUTCOMES)),
         ("`outcome`", "requests that never reached one", _labels(instruments.OUTSIDE)),
         ("`reason`", "refused requests", _labels(instruments.REASONS)),
+        ("`state`", "live sequences", _labels(instruments.LIVE.values)),
     )
     return _table(("Label", "Of", "Values"), rows)
 
@@ -85,6 +86,8 @@ def _ends(instrument: Instrument) -> str:
 
 
 def _of_four(instrument: Instrument) -> str:
+    if instrument.live:
+        return _labels(instrument.labels)
     return f"the four, `{instrument.label}`" if instrument.label else "the four"
 
 

@@ -99,8 +99,8 @@ class SeriesPlan:
         # The nearer a band is to its set's end, the likelier its prompts are to outgrow it.
         nearest = sorted(starts, key=lambda start: (self._steps_to_end(start), start))
         later = [(band, index + 1) for band, index in nearest if index + 1 < len(self._ladder.sets)]
-        # Counters cost next to nothing.
-        for kind in ("counter", "histogram"):
+        # Counters and gauges cost next to nothing.
+        for kind in ("counter", "gauge", "histogram"):
             instruments = [instrument for instrument in INSTRUMENTS if instrument.kind == kind]
             yield from ((each, pair) for pair in starts for each in instruments if each.starting)
             yield from ((each, pair) for pair in later for each in instruments if each.crossing)

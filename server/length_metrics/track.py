@@ -16,6 +16,7 @@ class Track:
         prompt: Tokens of its prompt.
         adapter: The name of the LoRA that it runs with, or None.
         stats: ``vllm.v1.metrics.stats.RequestStateStats``, which counts its tokens.
+        live: The pair and the state that it is counted as live in, None when it is not.
         waited: Seconds from its arrival to its first output, None before that.
         later: The sets that it went on in, in order; one a switch.
         recomputed: Tokens that its switches computed again.
@@ -27,6 +28,7 @@ class Track:
         "first",
         "forced",
         "later",
+        "live",
         "outcome",
         "pair",
         "prompt",
@@ -51,6 +53,7 @@ class Track:
         self.prompt: int = state.prompt_len
         self.adapter: str | None = state.lora_name
         self.stats = state.stats
+        self.live: tuple[Pair, str] | None = None
         self.waited: float | None = None
         self.later: list[int] = []
         self.recomputed = 0

@@ -36,6 +36,8 @@ def use(metrics: LengthMetrics, pair: Pair) -> None:
     step.made[pair] = Made([0.05], 1)
     step.firsts.append((pair, 0.5, 100))
     step.switches.append((pair, 0.3, 50, 50))
+    for state in instruments.LIVE.values:
+        metrics.add_live(pair, state, 1)
     step.finished += [Finished(pair, pair, outcome, TIMES) for outcome in instruments.OUTCOMES]
     metrics.add_step(step, 0)
 
@@ -66,7 +68,7 @@ def test_every_band_in_use_in_its_own_set(ends: tuple[int, ...]) -> None:
         shown = {
             (labels["input_sequence_length"], labels["factor_set"])
             for labels in (dict(key[1]) for key in found if key[0].startswith(each.name))
-            if labels["engine"] != instruments.NOWHERE
+            if labels["factor_set"] != instruments.NOWHERE
         }
         assert shown == names, each.name
 
