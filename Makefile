@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-gpu check docs-metrics bench bench-scheduling bench-gpu simulate lock
+.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-picture bench bench-scheduling bench-gpu simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -37,7 +37,15 @@ PROMETHEUS := .venv/debian/prometheus
 
 $(PROMETHEUS): requirements/debian.py
 	@echo "setup: fetching Debian's prometheus for the tests"
-	@$(PYTHON) requirements/debian.py prometheus $@
+	@$(PYTHON) requirements/debian.py $@ prometheus
+	@touch $@
+
+# Debian's Chromium without a window, and a font, for the tests and the picture of the status page.
+CHROMIUM := .venv/debian/chromium
+
+$(CHROMIUM): requirements/debian.py
+	@echo "setup: fetching Debian's Chromium for the tests"
+	@$(PYTHON) requirements/debian.py $@ chromium-headless-shell fonts-dejavu-core
 	@touch $@
 
 # The bundled model is so small that compiling it costs a minute of start-up, and a C++ compiler, for nothing.
@@ -51,7 +59,7 @@ test: $(STAMP) ## Run the core tests
 	@echo "test: the core tests (make test-full adds the long ones)"
 	@$(BIN)/python -m pytest -m "not full" $(ARGS)
 
-test-full: $(STAMP) $(PROMETHEUS) ## Run all tests, the long ones too
+test-full: $(STAMP) $(PROMETHEUS) $(CHROMIUM) ## Run all tests, the long ones too
 	@echo "test-full: all tests"
 	@$(BIN)/python -m pytest $(ARGS)
 
@@ -74,6 +82,9 @@ check: $(STAMP) ## Lint, check formatting and types; changes nothing
 
 docs-metrics: $(STAMP) ## Write the tables of docs/metrics.md from the code
 	@$(BIN)/python -m ropeswitch.server.length_metrics.reference
+
+docs-picture: $(STAMP) $(CHROMIUM) ## Take the picture of the status page, docs/ui.png, anew
+	@$(BIN)/python -m tests.server.ui.picture docs/ui.png
 
 bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 minutes, needs a C++ compiler)
 	@echo "bench: the rotation of one step, then throughput and start-up"

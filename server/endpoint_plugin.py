@@ -29,6 +29,7 @@ from ropeswitch.server.length_metrics.start import start as start_length_metrics
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import PLUGIN
 from ropeswitch.server.scheduling_metrics import FreshMetrics, SchedulingMetrics
+from ropeswitch.server.ui import page, status
 
 
 class RopeSwitchEndpoints:
@@ -41,6 +42,8 @@ class RopeSwitchEndpoints:
         app.include_router(rope_route.router)
         app.include_router(models_route.router)
         app.include_router(life_cycle.router)
+        app.include_router(page.router)
+        app.include_router(status.router)
         app.add_middleware(FactorSetHeader)
         app.add_middleware(FreshMetrics)
         app.add_middleware(life_cycle.Gate)
@@ -72,6 +75,12 @@ class RopeSwitchEndpoints:
             engines = vllm_adapter.scheduling_reports(engine_client)
             state.scheduling_metrics = SchedulingMetrics(engines, engine_client.model_config.served_model_name)
         state.length_metrics = start_length_metrics(engine_client, settings.ladder)
+        state.status_source = status.StatusSource(
+            model=engine_client.model_config.served_model_name,
+            rope=state.rope_info,
+            bands=None if state.length_metrics is None else state.length_metrics.plan.bands,
+            registry=vllm_adapter.metrics_registry(),
+        )
         if engine_client.output_processor.tracing_enabled:
             # Its packages are looked for only where there are traces.
             from ropeswitch.server import traces

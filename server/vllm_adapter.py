@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import vllm
 from huggingface_hub.errors import StrictDataclassError
+from prometheus_client import CollectorRegistry
 from vllm import envs
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -27,6 +28,7 @@ from vllm.transformers_utils.config import get_config, get_hf_text_config
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.metrics.prometheus import get_prometheus_registry
 
 from ropeswitch.server import legacy_config
 from ropeswitch.server.errors import UsageError
@@ -258,6 +260,12 @@ async def _scheduling_report(client: Any, engine: bytes) -> dict[str, float] | N
             raise
         return None
     return report
+
+
+def metrics_registry() -> CollectorRegistry:
+    """The metrics of all API server processes of this server, as ``/metrics`` reads them."""
+    registry: CollectorRegistry = get_prometheus_registry()
+    return registry
 
 
 def validation_error(message: str, field: str) -> Exception:

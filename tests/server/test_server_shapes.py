@@ -36,8 +36,18 @@ def counts_right(server: Server, engines: set[str]) -> None:
             assert total(found, "ropeswitch_e2e_request_latency_seconds_count", factor_set=name) == 8
         generated = total(found, "ropeswitch_generated_tokens_total")
         assert total(found, "ropeswitch_inter_token_latency_seconds_count") == generated - 16
+        status_page_right(server)
         used = {dict(labels)["engine"] for name, labels in found if name == "ropeswitch_prompt_tokens_total"}
         assert used == engines
+
+
+def status_page_right(server: Server) -> None:
+    """Whichever process answers, the status page's figures are those of all."""
+    figures = server.get("/v1/status").json["figures"]
+    assert sum(figures["outcomes"].values()) == 24 and figures["outcomes"]["rejected"] == 8
+    assert [each["time_to_first_token"]["count"] for each in figures["latency"]] == [8, 8]
+    places = [(each["factor_set"], each["waiting"], each["generating"]) for each in figures["live"]]
+    assert places == [("short", 0, 0), ("long", 0, 0)]
 
 
 @pytest.mark.full

@@ -1,0 +1,43 @@
+"""``/ui``: the files of the status page, which need no key. They name each other by relative URLs, so that they work behind
+a proxy and under ``--root-path``, and nothing from anywhere else."""
+
+from pathlib import Path
+
+from fastapi import APIRouter, HTTPException
+from fastapi.responses import FileResponse, RedirectResponse, Response
+
+router = APIRouter(include_in_schema=False)
+
+_FOLDER = Path(__file__).with_name("static")
+# Those that the page names; itself it is only at ``/ui``.
+_TYPES = {"app.js": "text/javascript", "icon.svg": "image/svg+xml", "style.css": "text/css"}
+# A page that holds an API key runs only its own script, talks to its own server only and shows in nobody's frame.
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+
+
+@router.get("/ui")
+def show_page() -> FileResponse:
+    return _file("index.html", "text/html")
+
+
+@router.get("/ui/")
+def leave_out_the_slash() -> RedirectResponse:
+    """Below ``/ui/`` the page's relative URLs would mean other paths. Relative itself: a proxy may have cut off a prefix."""
+    return RedirectResponse("../ui")
+
+
+@router.get("/ui/{name}")
+def show_file(name: str) -> Response:
+    if name not in _TYPES:
+        raise HTTPException(404, f"The status page has no file `{name}`.")
+    return _file(name, _TYPES[name])
+
+
+def _file(name: str, kind: str) -> FileResponse:
+    return FileResponse(_FOLDER / name, media_type=kind, headers=HEADERS)

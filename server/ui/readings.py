@@ -1,0 +1,95 @@
+"""Reads the per-length metrics as Prometheus would: sums over labels, and quantiles of histograms."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from math import inf
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.samples import Sample
+from pydantic import BaseModel, Field
+
+from ropeswitch.server.length_metrics.instruments import Instrument
+
+PREFIX = "ropeswitch_"
+
+
+class Times(BaseModel):
+    """What a histogram tells of the times in it, in seconds; null where it holds none.
+
+    Quantiles of fine buckets are Prometheus's; of coarse ones they are the bucket's end, which the quantile is not above.
+    """
+
+    count: int
+    mean: float | None = Field(description="Exact.")
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class Readings:
+    """The metrics of all API server processes and engines at one moment.
+
+    Args:
+        registry: The one that ``/metrics`` is made from.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._samples: defaultdict[str, list[Sample]] = defaultdict(list)
+        for family in registry.collect():
+            if family.name.startswith(PREFIX):
+                for sample in family.samples:
+                    self._samples[sample.name].append(sample)
+
+    def total(self, name: str, **labels: str) -> int:
+        """The sum of a counter's or a gauge's samples that have these labels."""
+        return round(sum(sample.value for sample in self._with(name, labels)))
+
+    def values(self, name: str, *labels: str) -> set[tuple[str, ...]]:
+        """The values of these labels together, in all samples of a metric."""
+        return {tuple(sample.labels[each] for each in labels) for sample in self._samples.get(name, ())}
+
+    def times(self, instrument: Instrument, **labels: str) -> Times:
+        """What a histogram's samples that have these labels tell together."""
+        counts: defaultdict[float, float] = defaultdict(float)
+        for sample in self._with(f"{instrument.name}_bucket", labels):
+            counts[float(sample.labels["le"])] += sample.value
+        buckets = sorted(counts.items())
+        count = buckets[-1][1] if buckets else 0.0
+        if not count:
+            return Times(count=0, mean=None, p50=None, p95=None, p99=None)
+        seconds = sum(sample.value for sample in self._with(f"{instrument.name}_sum", labels))
+        tell = coarse_quantile if instrument.lowest is None else quantile
+        p50, p95, p99 = (tell(buckets, q) for q in (0.5, 0.95, 0.99))
+        return Times(count=round(count), mean=seconds / count, p50=p50, p95=p95, p99=p99)
+
+    def _with(self, name: str, labels: dict[str, str]) -> Iterable[Sample]:
+        wanted = labels.items()
+        return (sample for sample in self._samples.get(name, ()) if wanted <= sample.labels.items())
+
+
+# Where each bucket ends, increasing to infinity, and how many observations are not above that; the last has at least one.
+Buckets = Sequence[tuple[float, float]]
+
+
+def quantile(buckets: Buckets, q: float) -> float:
+    """A quantile as Prometheus's ``histogram_quantile`` tells it (``promql/quantile.go``, ``bucketQuantile``).
+
+    Args:
+        buckets: The histogram's.
+        q: Above 0 and at most 1.
+
+    Returns:
+        A value inside the bucket that has the quantile's rank, or the end of the last but one where that is the last.
+    """
+    rank = q * buckets[-1][1]
+    for (start, below), (end, count) in pairwise([(0.0, 0.0), *buckets[:-1]]):
+        if count >= rank:
+            return start + (end - start) * (rank - below) / (count - below)
+    return buckets[-2][0]
+
+
+def coarse_quantile(buckets: Buckets, q: float) -> float | None:
+    """The end of the bucket that has the quantile's rank, None where that has no end; the arguments are as above."""
+    end = next(end for end, count in buckets if count >= q * buckets[-1][1])
+    return None if end == inf else end

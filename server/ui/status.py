@@ -1,0 +1,167 @@
+"""``GET /v1/status``: the figures of the status page, from the metrics that ``/metrics`` shows. It needs a key."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel, Field
+
+from ropeswitch.server.length_metrics import instruments
+from ropeswitch.server.length_metrics.bands import OTHER, Bands
+from ropeswitch.server.rope_route import FactorSetInfo, RopeInfo
+from ropeswitch.server.ui.readings import Readings, Times
+
+router = APIRouter()
+
+
+class LiveRequests(BaseModel):
+    """Sequences in hand now, of one length band in one factor set."""
+
+    length_band: str
+    factor_set: str
+    waiting: int = Field(description="Those that wait for their first token.")
+    generating: int = Field(description="Those that have had it.")
+
+
+class Latencies(BaseModel):
+    """The times of one length band since the server started."""
+
+    length_band: str
+    time_to_first_token: Times
+    inter_token_latency: Times
+    end_to_end: Times
+
+
+class Switches(BaseModel):
+    """Sequences that outgrew their set and went on in this one, since the server started."""
+
+    factor_set: str
+    count: int
+    recomputed_tokens: int
+    cached_tokens: int = Field(description="Tokens found in the prefix cache instead.")
+    stall: Times
+
+
+class Figures(BaseModel):
+    """What the metrics tell."""
+
+    live: list[LiveRequests]
+    latency: list[Latencies]
+    switches: list[Switches]
+    outcomes: dict[str, int] = Field(description="Sequences that ended, and requests that never reached an engine.")
+    rejections: dict[str, int] = Field(description="Refused requests by reason; only reasons that there were.")
+
+
+class Status(BaseModel):
+    """The server, and what it does now and has done."""
+
+    model: str
+    version: str = Field(description="ropeswitch's own.")
+    vllm_version: str
+    sets: list[FactorSetInfo] = Field(description="The ladder in force.")
+    angles: str
+    max_model_len: int
+    figures: Figures | None = Field(description="Null with --disable-log-stats, where nothing is measured.")
+
+
+@dataclass(frozen=True)
+class StatusSource:
+    """What the route reads; it finds it in the app's state, as ``status_source``.
+
+    Attributes:
+        model: The served model's name.
+        rope: The ladder in force.
+        bands: The length bands of the metrics; None where nothing is measured.
+        registry: The one that ``/metrics`` is made from.
+    """
+
+    model: str
+    rope: RopeInfo
+    bands: Bands | None
+    registry: CollectorRegistry
+
+    def read(self) -> Status:
+        """The status at this moment."""
+        sets = [each.name for each in self.rope.sets]
+        return Status(
+            model=self.model,
+            version=version("ropeswitch"),
+            vllm_version=self.rope.vllm_version,
+            sets=self.rope.sets,
+            angles=self.rope.angles,
+            max_model_len=self.rope.max_model_len,
+            figures=None if self.bands is None else figures(Readings(self.registry), self.bands, sets),
+        )
+
+
+# No coroutine: the metrics of many processes are files that take a while to read, so a thread does it.
+@router.get("/v1/status", response_model=Status)
+def show_status(request: Request, response: Response) -> Status:
+    """Tell the ladder in force, live requests, latencies and switches."""
+    response.headers["cache-control"] = "no-store"
+    source: StatusSource = request.app.state.status_source
+    return source.read()
+
+
+def figures(readings: Readings, bands: Bands, sets: list[str]) -> Figures:
+    """What the metrics tell of a ladder.
+
+    Args:
+        readings: The metrics.
+        bands: The ladder's length bands.
+        sets: The names of its sets, in order.
+    """
+    requests = instruments.REQUESTS.name
+    reasons = {each: readings.total(instruments.REJECTIONS, reason=each) for each in instruments.REASONS}
+    return Figures(
+        live=list(_live(readings, bands, sets)),
+        latency=list(_latencies(readings, bands)),
+        switches=list(_switches(readings, sets)),
+        outcomes={
+            each: readings.total(requests, outcome=each)
+            for each in dict.fromkeys((*instruments.OUTCOMES, *instruments.OUTSIDE))
+        },
+        rejections={reason: count for reason, count in reasons.items() if count},
+    )
+
+
+def _live(readings: Readings, bands: Bands, sets: list[str]) -> Iterable[LiveRequests]:
+    """Every band in the set of its prompts, and whatever else has any."""
+    name = instruments.LIVE.name
+    starts = [(band, sets[index]) for band, index in zip(bands.names, bands.sets, strict=True)]
+    order = {each: position for position, each in enumerate((*bands.names, *sets, OTHER))}
+    seen = readings.values(name, "input_sequence_length", "factor_set")
+    for band, factor_set in sorted({*starts, *seen}, key=lambda pair: (order[pair[0]], order[pair[1]])):
+        here = {"input_sequence_length": band, "factor_set": factor_set}
+        waiting = readings.total(name, state=instruments.WAITING, **here)
+        generating = readings.total(name, state=instruments.GENERATING, **here)
+        if (band, factor_set) in starts or waiting or generating:
+            yield LiveRequests(length_band=band, factor_set=factor_set, waiting=waiting, generating=generating)
+
+
+def _latencies(readings: Readings, bands: Bands) -> Iterable[Latencies]:
+    for band in (*bands.names, OTHER):
+        latencies = Latencies(
+            length_band=band,
+            time_to_first_token=readings.times(instruments.TTFT, input_sequence_length=band),
+            inter_token_latency=readings.times(instruments.GAP, input_sequence_length=band),
+            end_to_end=readings.times(instruments.END_TO_END, input_sequence_length=band),
+        )
+        if band != OTHER or latencies.inter_token_latency.count or latencies.time_to_first_token.count:
+            yield latencies
+
+
+def _switches(readings: Readings, sets: list[str]) -> Iterable[Switches]:
+    """Every set but the first, into which nothing switches."""
+    for name in dict.fromkeys((*sets[1:], OTHER)):
+        count = readings.total(instruments.SWITCHES.name, factor_set=name)
+        if name != OTHER or count:
+            yield Switches(
+                factor_set=name,
+                count=count,
+                recomputed_tokens=readings.total(instruments.RECOMPUTED.name, factor_set=name),
+                cached_tokens=readings.total(instruments.CACHED.name, factor_set=name),
+                stall=readings.times(instruments.STALL, factor_set=name),
+            )

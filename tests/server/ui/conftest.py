@@ -1,0 +1,93 @@
+"""A server with a status page and a browser, for the tests of the page."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+
+from tests.server.running import ENGINE, Server, running
+from tests.server.ui.browser import chromium
+
+KEY = "status-page-5f1c"
+PREFIX = "/behind/a-proxy"
+# What Chromium itself logs of every answer of 401.
+REFUSED = "the server responded with a status of 401"
+MILLISECONDS = 60_000
+expect.set_options(timeout=MILLISECONDS)
+
+
+@pytest.fixture(scope="package")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The bundled model behind a key, under a prefix that a proxy may leave in or take off."""
+    flags = ["--api-key", KEY, "--root-path", PREFIX]
+    with running(tmp_path_factory.mktemp("status-page"), *ENGINE, *flags) as started:
+        yield started
+
+
+# Of the module alone: where it is open, asyncio.run does not work in the tests' thread.
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("browser")) as started:
+        yield started
+
+
+@dataclass
+class Seen:
+    """What a page asked for and complained of."""
+
+    urls: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def watch(self, page: Page) -> None:
+        def log(message: ConsoleMessage) -> None:
+            if message.type in ("error", "warning") and REFUSED not in message.text:
+                self.complaints.append(message.text)
+
+        page.on("request", lambda request: self.urls.append(request.url))
+        page.on("console", log)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    @property
+    def asked(self) -> int:
+        """How often the figures were asked for."""
+        return sum(url.endswith("/v1/status") for url in self.urls)
+
+
+Open = Callable[..., tuple[Page, Seen]]
+
+
+@pytest.fixture
+def opened(browser: Browser, server: Server) -> Iterator[Open]:
+    """Opens the page in a window of its own; at the end, no page has asked another server or complained."""
+    all_seen: list[Seen] = []
+    contexts = []
+
+    def go(path: str = "/ui", key: str | None = None, **settings: Any) -> tuple[Page, Seen]:
+        context = browser.new_context(**settings)
+        contexts.append(context)
+        context.set_default_timeout(MILLISECONDS)
+        page, seen = context.new_page(), Seen()
+        all_seen.append(seen)
+        seen.watch(page)
+        page.goto(server.url + path)
+        if key is not None:
+            page.get_by_label("API key").fill(key)
+            page.get_by_role("button", name="Use this key").click()
+            expect(page.locator("#state")).to_have_text("Up to date")
+        return page, seen
+
+    yield go
+    for context in contexts:
+        context.close()
+    for seen in all_seen:
+        assert seen.urls and all(url.startswith(f"{server.url}/") for url in seen.urls), seen.urls
+        assert seen.complaints == []
+
+
+def focused(page: Page) -> str:
+    """The ID of the element that has the focus, or of what labels it."""
+    name = "document.activeElement.id || document.activeElement.getAttribute('aria-labelledby')"
+    found: str = page.evaluate(f"{name} || document.activeElement.textContent")
+    return found

@@ -1,0 +1,119 @@
+"""The status page of a real server in a real browser: it asks for the key, and shows what the metrics tell."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.server.running import Server
+from tests.server.ui.conftest import KEY, PREFIX, Open, focused
+from tests.server.ui.streams import lines, streaming
+
+pytestmark = pytest.mark.full
+
+WRONG = "another-77ab"
+SHORT, LONG = "1-256", "257-1024"
+TIME = r"[\d.]+ (ms|s|min)"
+
+
+def cells(page: Page, table: str) -> list[list[str]]:
+    """The texts of a table's rows."""
+    rows = page.locator(f"#{table} tr").all()
+    return [row.locator("th, td").all_inner_texts() for row in rows]
+
+
+def test_the_key_is_asked_for_and_kept_for_the_tab_by_keyboard_alone(opened: Open, server: Server) -> None:
+    page, seen = opened()
+    state = page.locator("#state")
+    expect(state).to_have_text("This server needs an API key.")
+    expect(page.locator("#figures")).to_be_hidden()
+    for stop in ("pause", "key"):
+        page.keyboard.press("Tab")
+        assert focused(page) == stop
+    page.keyboard.type(WRONG)
+    page.keyboard.press("Tab")
+    assert focused(page) == "Use this key"
+    page.keyboard.press("Enter")
+    expect(state).to_have_text("This API key is wrong.")
+    expect(page.locator("#key")).to_be_focused()
+    assert page.evaluate("sessionStorage.length") == 0
+    page.keyboard.type(KEY)
+    page.keyboard.press("Enter")
+    expect(state).to_have_text("Up to date")
+    expect(page.locator("#key-form")).to_be_hidden()
+    expect(page.locator("#figures")).to_be_focused()
+    # Kept in the tab, and nowhere else.
+    assert page.evaluate("[...Object.values(sessionStorage), localStorage.length, document.cookie]") == [KEY, 0, ""]
+    assert KEY not in "".join(seen.urls)
+    page.reload()
+    expect(state).to_have_text("Up to date")
+    page.get_by_role("button", name="Forget the key").click()
+    expect(state).to_have_text("This server needs an API key.")
+    assert page.evaluate("sessionStorage.length") == 0
+    assert KEY not in server.log.read_text()
+
+
+def test_what_could_not_be_a_key_is_not_sent(opened: Open) -> None:
+    page, seen = opened()
+    expect(page.locator("#state")).to_have_text("This server needs an API key.")
+    asked = seen.asked
+    page.get_by_label("API key").fill("schlüssel")
+    page.keyboard.press("Enter")
+    expect(page.locator("#state")).to_contain_text("printable ASCII characters")
+    assert seen.asked == asked
+
+
+@pytest.mark.parametrize("path", ["/ui", "/ui/", f"{PREFIX}/ui", f"{PREFIX}/ui/"])
+def test_the_page_works_below_a_prefix_and_with_a_slash(opened: Open, path: str) -> None:
+    page, seen = opened(path, KEY)
+    expect(page.locator("#ladder tr")).to_have_count(2)
+    assert page.url.endswith("/ui")
+    start = page.url.removesuffix("/ui")
+    assert {url.removeprefix(start) for url in seen.urls} >= {"/ui", "/ui/app.js", "/ui/style.css", "/v1/status"}
+    assert page.evaluate("getComputedStyle(document.querySelector('.table')).overflowX") == "auto"
+
+
+def test_the_ladder_and_what_the_server_is(opened: Open) -> None:
+    page, _ = opened(key=KEY)
+    assert [(row[0], row[1]) for row in cells(page, "ladder")] == [("short", "256"), ("long", "1,024")]
+    expect(page.locator("#server")).to_have_text(re.compile(r"passkey-tiny, ropeswitch \d.* on vLLM 0\.32\.0"))
+    expect(page.locator("#ladder-note")).to_have_text("Sequences of up to 1,024 tokens, rotated with exact angles.")
+
+
+def test_a_live_request_is_shown_in_its_band_while_it_streams(opened: Open, server: Server) -> None:
+    page, _ = opened(key=KEY)
+    long = page.locator("#live tr", has_text=LONG).locator("td")
+    expect(long.nth(2)).to_have_text("0")
+    with streaming(server, KEY, 400, 500):
+        expect(long.nth(2)).to_have_text("2")
+        assert cells(page, "live")[0][:4] == [SHORT, "short", "0", "0"]
+        expect(page.locator("#live tr:last-child i")).to_have_css("width", re.compile(r"^\d{2,}"))
+    # Their clients are gone.
+    expect(long.nth(2)).to_have_text("0")
+
+
+def test_latency_switches_and_outcomes_are_those_of_the_metrics(opened: Open, server: Server) -> None:
+    page, _ = opened(key=KEY)
+    # It outgrows its set at once, and no other prompt has its keys in the next one.
+    for _ in lines(server, KEY, 256, 20, first=9):
+        pass
+    assert server.post("/v1/completions", {"prompt": [5] * 2000}, authorization=f"Bearer {KEY}").status == 400
+    outcome = page.locator("#outcomes tr", has_text="rejected: invalid").locator("td")
+    expect(outcome).to_have_text(re.compile(r"[1-9]"))
+    figures = server.get("/v1/status", authorization=f"Bearer {KEY}").json["figures"]
+    # The page is asked again after all has ended.
+    page.reload()
+    expect(page.locator("#state")).to_have_text("Up to date")
+    [short, _long] = figures["latency"]
+    row = cells(page, "latency")[0]
+    counts = [short[name]["count"] for name in ("time_to_first_token", "inter_token_latency", "end_to_end")]
+    assert row[0] == SHORT and [row[4], row[8], row[12]] == [f"{count:,}" for count in counts]
+    assert counts[0] >= 1 and counts[1] >= 19
+    assert all(re.fullmatch(TIME, row[column]) for column in (1, 2, 3, 5, 6, 7, 9, 10, 11)), row
+    [switches] = figures["switches"]
+    [row] = cells(page, "switches")
+    assert switches["count"] >= 1 and 1 <= switches["recomputed_tokens"] != switches["cached_tokens"]
+    told = [switches[name] for name in ("count", "recomputed_tokens", "cached_tokens")]
+    assert row[:4] == ["long", *(f"{count:,}" for count in told)]
+    assert re.fullmatch(TIME, row[4]) and all(re.fullmatch(f"≤ {TIME}", value) for value in row[5:]), row
+    assert dict(cells(page, "outcomes"))["length"] == f"{figures['outcomes']['length']:,}"

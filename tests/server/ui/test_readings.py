@@ -1,0 +1,59 @@
+"""The status page's figures are those that Prometheus would tell of the same metrics."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from ropeswitch.server.length_metrics.collectors import StepHistogram
+from ropeswitch.server.length_metrics.instruments import LONGEST_SECONDS, STALL, TTFT, Instrument
+from ropeswitch.server.length_metrics.series import bounds
+from ropeswitch.server.ui.readings import Readings, Times
+from tests.server.length_metrics.test_series import nearest
+from tests.server.length_metrics.test_series import quantile as as_prometheus
+
+RATIO = 1.1
+
+
+def observed(*parts: tuple[str, list[float]], by: Instrument = TTFT) -> Readings:
+    """Readings of one histogram, which has seen these seconds of each factor set."""
+    registry = CollectorRegistry()
+    histogram = StepHistogram(by.name, by.text, ["factor_set"], buckets=bounds(by, RATIO), registry=registry)
+    for name, seconds in parts:
+        histogram.labels(name).observe_all(seconds)
+    return Readings(registry)
+
+
+SECONDS = st.lists(st.floats(0, 20000), min_size=1, max_size=30)
+
+
+@given(SECONDS, SECONDS)
+def test_quantiles_over_several_sets_are_those_of_prometheus(ours: list[float], others: list[float]) -> None:
+    together = ours + others
+    readings = observed(("long", ours), ("short", others))
+    told = readings.times(TTFT)
+    assert told.count == len(together)
+    assert told.mean == pytest.approx(sum(together) / len(together))
+    for q, value in ((0.5, told.p50), (0.95, told.p95), (0.99, told.p99)):
+        assert value == pytest.approx(as_prometheus(bounds(TTFT, RATIO), together, q)), q
+    assert readings.times(TTFT, factor_set="long") == observed(("long", ours)).times(TTFT)
+
+
+@given(SECONDS)
+def test_no_quantile_of_coarse_buckets_is_above_what_is_told(seconds: list[float]) -> None:
+    told = observed(("long", seconds), by=STALL).times(STALL)
+    assert told.mean == pytest.approx(sum(seconds) / len(seconds))
+    for q, value in ((0.5, told.p50), (0.95, told.p95), (0.99, told.p99)):
+        exact = nearest(seconds, q)
+        ends = [end for end in STALL.buckets if end >= exact]
+        assert value == (ends[0] if ends else None), q
+
+
+def test_a_histogram_without_observations() -> None:
+    nothing = Times(count=0, mean=None, p50=None, p95=None, p99=None)
+    readings = observed(("long", []))
+    assert readings.times(TTFT) == readings.times(TTFT, factor_set="short") == readings.times(STALL) == nothing
+
+
+def test_what_lasts_longer_than_all_buckets() -> None:
+    assert observed(("long", [20000.0])).times(TTFT).p50 == LONGEST_SECONDS
