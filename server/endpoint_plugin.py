@@ -24,6 +24,9 @@ from ropeswitch.server.factor_set_header import FactorSetHeader
 from ropeswitch.server.front import models_route, tls
 from ropeswitch.server.front.build import build
 from ropeswitch.server.front.tasks import go_on
+from ropeswitch.server.ingest.progress import show_progress
+from ropeswitch.server.ingest.renderer import take_long_prompts
+from ropeswitch.server.ingest.routes import read_long_bodies
 from ropeswitch.server.length_metrics.fates import CountFates
 from ropeswitch.server.length_metrics.start import start as start_length_metrics
 from ropeswitch.server.patches import SERVER_PATCHES
@@ -44,6 +47,7 @@ class RopeSwitchEndpoints:
         app.include_router(life_cycle.router)
         app.include_router(page.router)
         app.include_router(status.router)
+        read_long_bodies(app)
         app.add_middleware(FactorSetHeader)
         app.add_middleware(FreshMetrics)
         app.add_middleware(life_cycle.Gate)
@@ -88,7 +92,9 @@ class RopeSwitchEndpoints:
             traces.start(engine_client.output_processor, settings.ladder)
         if args.ropeswitch_access_log is not None:
             state.access_log = start_access_log(args.ropeswitch_access_log, settings.ladder, engine_client)
+        take_long_prompts(engine_client.renderer, picklable=vllm_adapter.is_fast(engine_client.renderer.tokenizer))
         watch(engine_client, state, settings.ladder, admission)
+        show_progress(state, vllm_adapter.prefill_progress(engine_client))
         state.front_tasks = go_on(state.front.queue.watch())
         if args.ropeswitch_front.refresh_tls:
             state.front_tasks += go_on(tls.refresh(args, partial(vllm_adapter.tls_context, state)))

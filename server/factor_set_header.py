@@ -1,7 +1,5 @@
 """The ASGI middleware that names the factor sets of a request's prompts in its response's headers."""
 
-import json
-
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ropeswitch.model_patches.settings import FORCED_SET
@@ -27,7 +25,7 @@ class FactorSetHeader:
         log = PromptLog()
         token = current_log.set(log)
         try:
-            await self.app(scope, _noting(receive, log), _heading(send, log))
+            await self.app(scope, receive, _heading(send, log))
         finally:
             current_log.reset(token)
 
@@ -42,30 +40,10 @@ def _heading(send: Send, log: PromptLog) -> Send:
     return send_with_header
 
 
-def _noting(receive: Receive, log: PromptLog) -> Receive:
-    """Note the factor set that the body asks for; a route that does not read the field must not ignore it silently."""
-    chunks: list[bytes] = []
+def asked_set(body: object) -> object:
+    """The value of ``vllm_xargs.rope_factor_set`` in the values of a request's JSON body, or None.
 
-    async def receive_and_note() -> Message:
-        message = await receive()
-        if message["type"] == "http.request":
-            chunks.append(message.get("body", b""))
-            if not message.get("more_body"):
-                log.asked = asked_set(b"".join(chunks))
-                chunks.clear()
-        return message
-
-    return receive_and_note
-
-
-def asked_set(body: bytes) -> object:
-    """The value of ``vllm_xargs.rope_factor_set`` in a request's JSON body, or None."""
-    # Long prompts make long bodies: only one that can hold the field is worth parsing.
-    if FORCED_SET.encode() not in body:
-        return None
-    try:
-        values = json.loads(body)["vllm_xargs"]
-        return values.get(FORCED_SET)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        # Not JSON, or not an object where one belongs: the route's own validation answers that.
-        return None
+    Whether it has the right type is for the route's own validation to say.
+    """
+    values = body.get("vllm_xargs") if isinstance(body, dict) else None
+    return values.get(FORCED_SET) if isinstance(values, dict) else None

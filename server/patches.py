@@ -18,6 +18,7 @@ _ENGINE = "vllm.v1.engine.core.EngineCoreProc"
 _ENGINE_CLIENT = "vllm.v1.engine.core_client"
 _MIDDLEWARE = "vllm.entrypoints.serve.middleware.register.init_entrypoints_middleware"
 _OUTPUTS = "vllm.v1.engine.output_processor.OutputProcessor"
+_RENDERER = "vllm.renderers.base.BaseRenderer"
 _TOKENS = "vllm.renderers.params.TokenizeParams"
 _FILE = "server/engine_prompts.py"
 
@@ -119,6 +120,32 @@ SERVER_PATCHES = (
             f"{_OUTPUTS}.process_outputs": "fe3b1cbaf5667d21",
             f"{_OUTPUTS}._finish_request": "82f3c73041a603f0",
         },
+    ),
+    Patch(
+        target=f"{_RENDERER}.validate_token_ids",
+        kind="wrapped",
+        file="server/ingest/renderer.py",
+        relies_on={
+            f"{_RENDERER}.validate_token_ids": "ba122c1f14fdeeb8",
+            f"{_RENDERER}._tokenize_singleton_prompt_async": "61d41456134f26a1",
+            f"{_RENDERER}._tokenize_prompt": "f99475941de01c82",
+            f"{_RENDERER}._wants_offsets": "e7942dca8bafd4ae",
+            f"{_TOKENS}.get_encode_kwargs": "8d33d72c7289eb00",
+            "vllm.v1.engine.input_processor.InputProcessor._validate_model_input": "54c48a38f77a4bfa",
+        },
+    ),
+    Patch(
+        target=f"{_CHAT}.create_chat_completion",
+        kind="wrapped",
+        file="server/ingest/progress.py",
+        relies_on=_HANDLERS
+        | {"vllm.entrypoints.openai.chat_completion.api_router.create_chat_completion": "4dc5cc18f66870bb"},
+    ),
+    Patch(
+        target=f"{_COMPLETION}.create_completion",
+        kind="wrapped",
+        file="server/ingest/progress.py",
+        relies_on=_HANDLERS | {"vllm.entrypoints.openai.completion.api_router.create_completion": "28de52040251076e"},
     ),
     *METRICS_PATCHES,
 )

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import vllm
 from huggingface_hub.errors import StrictDataclassError
 from prometheus_client import CollectorRegistry
+from transformers import TokenizersBackend
 from vllm import envs
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -229,6 +230,11 @@ def prompt_waits(engine_client: Any) -> Callable[[str], bool | None]:
     return waits
 
 
+def is_fast(tokenizer: Any) -> bool:
+    """Whether a tokenizer is one of Hugging Face's that are written in Rust, which can go to other processes."""
+    return isinstance(tokenizer, TokenizersBackend)
+
+
 async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
     """What ``patch_report`` says on every worker of every engine.
 
@@ -251,15 +257,38 @@ def scheduling_reports(engine_client: Any) -> dict[int, Callable[[], Awaitable[d
 
 
 async def _scheduling_report(client: Any, engine: bytes) -> dict[str, float] | None:
+    report: dict[str, float] | None = await _utility(client, engine, "scheduling_report")
+    return report
+
+
+async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> Any:
+    """What an engine's utility answers; None where the engine is dead or leaving."""
     try:
-        report: dict[str, float] = await client._call_utility_async("scheduling_report", engine=engine)
+        return await client._call_utility_async(name, *arguments, engine=engine)
     except EngineDeadError:
         return None
     except Exception as error:
         if str(error) != _LEAVING:
             raise
         return None
-    return report
+
+
+def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int]]]:
+    """A function that tells of a request's ID how many tokens of its prompt are computed or cached, and how many cached.
+
+    Of several answers to a prompt the one that is furthest counts; 0 where no engine knows the request.
+    """
+    client, processor = engine_client.engine_core, engine_client.output_processor
+
+    async def progress(request_id: str) -> tuple[int, int]:
+        furthest = (0, 0)
+        if internal := processor.external_req_ids.get(request_id):
+            for engine in client.core_engines:
+                found = await _utility(client, engine, "prefill_progress", list(internal))
+                furthest = max([furthest, *(tuple(each) for each in (found or {}).values())])
+        return furthest
+
+    return progress
 
 
 def metrics_registry() -> CollectorRegistry:

@@ -7,12 +7,14 @@ from ropeswitch.server.front.admission import Admission
 from ropeswitch.server.front.flags import (
     BODY_BYTES,
     BODY_BYTES_PER_TOKEN,
+    HELD_BODIES,
     QUEUED_PROMPTS,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
     FrontConfig,
 )
 from ropeswitch.server.front.front import FrontState
+from ropeswitch.server.front.held_bodies import HeldBodies
 from ropeswitch.server.front.key_limits import KeyLimits
 from ropeswitch.server.front.keys import KeyRing
 from ropeswitch.server.front.queue_limits import LengthClass, QueueLimits, Waits
@@ -41,12 +43,14 @@ def build(
     """
     counts = SharedCounts(config.counts)
     queue = QueueLimits(length_classes(config, ladder, max_model_len), counts, waits)
+    max_body_bytes = config.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
     state = FrontState(
         keys=KeyRing(config.key_digests, config.key_file),
         metrics_key=config.metrics_digest,
         key_limits=KeyLimits(counts, config.max_concurrent_per_key, config.requests_per_minute_per_key),
         queue=queue,
-        max_body_bytes=config.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len),
+        max_body_bytes=max_body_bytes,
+        held_bodies=HeldBodies(config.max_held_body_bytes or HELD_BODIES * max_body_bytes),
         body_timeout=config.body_timeout,
     )
     return state, Admission(queue, config.max_prompt_tokens, make_error)

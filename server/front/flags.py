@@ -23,6 +23,8 @@ QUEUED_REQUESTS = 1024
 # seven in JSON, a token of text four to six, and up to six times that where its characters are written as numbers.
 BODY_BYTES_PER_TOKEN = 32
 BODY_BYTES = 64 << 20
+# So many of the largest bodies may be held at once.
+HELD_BODIES = 8
 # Tokens that may wait in a class: as many of its longest prompts, and this many at least.
 QUEUED_PROMPTS = 8
 QUEUED_TOKENS = 1 << 20
@@ -40,6 +42,7 @@ class FrontConfig:
         key_file: The file with more of them, or None.
         metrics_digest: Of the key to the metrics, or None.
         max_body_bytes: None for what suits the longest sequence.
+        max_held_body_bytes: None for as many of the largest bodies as :data:`HELD_BODIES`.
         body_timeout: Seconds.
         max_prompt_tokens: None for the longest that the model takes.
         max_queued_requests: By factor set; None is for the sets that are not named.
@@ -54,6 +57,7 @@ class FrontConfig:
     key_file: str | None
     metrics_digest: bytes | None
     max_body_bytes: int | None
+    max_held_body_bytes: int | None
     body_timeout: float
     max_prompt_tokens: int | None
     max_queued_requests: Mapping[str | None, int]
@@ -74,6 +78,12 @@ def add(parser: Any) -> None:
         "--metrics-key", metavar="KEY", help="Key that opens /metrics, which then needs it or an API key."
     )
     group.add_argument("--max-body-bytes", type=size, metavar="SIZE", help="Largest body of a request.")
+    group.add_argument(
+        "--max-held-body-bytes",
+        type=size,
+        metavar="SIZE",
+        help="What the bodies of all requests in hand may hold, in each API server process.",
+    )
     group.add_argument(
         "--body-timeout",
         type=seconds,
@@ -188,6 +198,7 @@ def take(
         key_file=os.path.abspath(args.api_key_file) if args.api_key_file is not None else None,
         metrics_digest=metrics,
         max_body_bytes=args.max_body_bytes,
+        max_held_body_bytes=args.max_held_body_bytes,
         body_timeout=args.body_timeout,
         max_prompt_tokens=args.max_prompt_tokens,
         max_queued_requests=_by_set("--max-queued-requests", args.max_queued_requests, names),

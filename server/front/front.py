@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ropeswitch.server.front import routes
 from ropeswitch.server.front.answer import Answer, refuse_websocket
 from ropeswitch.server.front.body import Body
+from ropeswitch.server.front.held_bodies import HeldBodies
 from ropeswitch.server.front.key_limits import EVERYONE, KeyLimits
 from ropeswitch.server.front.keys import KeyRing, bearer, digest, match
 from ropeswitch.server.front.queue_limits import QueueLimits
@@ -30,6 +31,7 @@ class FrontState:
         key_limits: What each key may ask for.
         queue: The limits of each length class.
         max_body_bytes: The largest body.
+        held_bodies: What the bodies of the requests in hand hold.
         body_timeout: Seconds that may pass between two parts of a body.
     """
 
@@ -38,6 +40,7 @@ class FrontState:
     key_limits: KeyLimits
     queue: QueueLimits
     max_body_bytes: int
+    held_bodies: HeldBodies
     body_timeout: float
 
     def identify(self, scope: Scope, path: str) -> tuple[bytes, Refusal | None]:

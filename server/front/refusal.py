@@ -78,6 +78,12 @@ def body_too_large(limit: int) -> Refusal:
     return Refusal("body_bytes", 413, "request_too_large", message)
 
 
+def bodies_too_many(limit: int) -> Refusal:
+    """For a body when those of other requests hold most of ``limit`` bytes (``--max-held-body-bytes``)."""
+    message = f"The bodies of the requests in hand may hold {limit} bytes, and this one would be more; try again later"
+    return Refusal("held_bytes", 503, "server_busy", message, retry_after=1)
+
+
 def body_stalled(seconds: float) -> Refusal:
     """For a body of which nothing came for ``seconds`` seconds (``--body-timeout``)."""
     message = f"Nothing of the request's body came for {seconds:g} seconds"

@@ -28,6 +28,7 @@ REASONS = (
     "authentication",
     "body_bytes",
     "body_timeout",
+    "held_bytes",
     "key_concurrency",
     "key_rate",
     "unavailable",

@@ -28,6 +28,7 @@ CONFIG = FrontConfig(
     key_file=None,
     metrics_digest=None,
     max_body_bytes=None,
+    max_held_body_bytes=None,
     body_timeout=60.0,
     max_prompt_tokens=None,
     max_queued_requests={},

@@ -1,0 +1,94 @@
+"""An HTTP request whose JSON body may be long."""
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fastapi import HTTPException, Request
+
+from ropeswitch.server.factor_set_header import asked_set
+from ropeswitch.server.front.held_bodies import HeldBodies
+from ropeswitch.server.front.refusal import bodies_too_many, refused
+from ropeswitch.server.front.request import current_request
+from ropeswitch.server.ingest.parse import PROMPTS, parse
+from ropeswitch.server.ingest.token_ids import sample
+from ropeswitch.server.prompt_log import current_log
+
+# Bodies of more bytes than the first are parsed on a thread, and of more than the second on another one, so that the
+# former need not wait for the latter. A short one takes less than a millisecond.
+LONG = 1 << 16
+VERY_LONG = 1 << 20
+
+_long, _very_long = (ThreadPoolExecutor(1, f"parse-{name}") for name in ("long", "very-long"))
+
+
+class LongRequest(Request):
+    """Upstream's routes read it like any request of Starlette's.
+
+    Attributes:
+        held: What its body counts for; set before it is read.
+        takes_samples: Whether its token IDs are kept out of validation, which takes 40 ms for a million: in their place is
+            the first of them, and :meth:`complete` puts all of them back. The parser checked each.
+    """
+
+    held: HeldBodies
+    takes_samples = False
+
+    async def body(self) -> bytes:
+        """The whole body, as ``starlette.requests.Request.body``.
+
+        Raises:
+            fastapi.HTTPException: 503, when bodies hold all the memory that they may.
+        """
+        if not hasattr(self, "_body"):
+            self._size = 0
+            chunks: list[bytes] = []
+            async for chunk in self.stream():
+                self._hold(len(chunk))
+                chunks.append(chunk)
+            self._body = b"".join(chunks)
+        return self._body
+
+    async def json(self) -> Any:
+        """The body's values, as ``starlette.requests.Request.json``.
+
+        Raises:
+            json.JSONDecodeError: for a body that is not JSON; FastAPI answers it, and whatever else is wrong with it.
+        """
+        if not hasattr(self, "_json"):
+            body = await self.body()
+            if len(body) <= LONG:
+                values = json.loads(body)
+            else:
+                thread = _long if len(body) <= VERY_LONG else _very_long
+                values = await asyncio.get_running_loop().run_in_executor(thread, parse, body)
+            if (log := current_log.get()) is not None:
+                # A route that does not read the field must not ignore it silently.
+                log.asked = asked_set(values)
+            self._whole: dict[str, Any] = {}
+            if self.takes_samples and isinstance(values, dict):
+                for name in PROMPTS:
+                    if (first := sample(values.get(name))) is not None:
+                        self._whole[name], values[name] = values[name], first
+            self._json = values
+        return self._json
+
+    def complete(self, model: Any) -> None:
+        """Put the token IDs into what validation made of the body, a pydantic model."""
+        for name, value in self._whole.items():
+            setattr(model, name, value)
+
+    def release(self) -> None:
+        """Let other bodies have the memory of this one, when the request's handler is done."""
+        self.held.bytes -= getattr(self, "_size", 0)
+
+    def _hold(self, count: int) -> None:
+        if self.held.bytes + count > self.held.limit:
+            refusal = bodies_too_many(self.held.limit)
+            if (request := current_request.get()) is not None and request.refusal is None:
+                request.refusal = refusal
+                refused(refusal.reason, None)
+            raise HTTPException(refusal.status, refusal.message)
+        self.held.bytes += count
+        self._size += count

@@ -1,0 +1,63 @@
+"""Has the app's routes read their requests as :class:`~ropeswitch.server.ingest.request.LongRequest`."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.routing import APIRoute, request_response
+from pydantic import BaseModel
+from starlette.datastructures import State
+
+from ropeswitch.server.ingest.request import LongRequest
+
+_current: ContextVar[LongRequest] = ContextVar("ropeswitch_long_request")
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def read_long_bodies(app: FastAPI) -> None:
+    """Change every route of an app that takes a body; FastAPI documents handlers of a route's own.
+
+    Args:
+        app: Its state has the :class:`~ropeswitch.server.front.front.FrontState` when it serves, as ``front``.
+    """
+    for route in app.routes:
+        if isinstance(route, APIRoute) and "POST" in route.methods:
+            _change(route, app.state)
+
+
+def _change(route: APIRoute, state: State) -> None:
+    call = route.dependant.call
+    # Others read the body by themselves, and get all of it.
+    samples = False
+    if route.body_field is not None and call is not None and inspect.iscoroutinefunction(call):
+        route.dependant.call, samples = _completing(call), True
+    handler: Handler = route.get_route_handler()
+
+    async def handle(request: Request) -> Response:
+        long = LongRequest(request.scope, request.receive, request._send)
+        long.held, long.takes_samples = state.front.held_bodies, samples
+        token = _current.set(long)
+        try:
+            return await handler(long)
+        finally:
+            _current.reset(token)
+            long.release()
+
+    route.app = request_response(handle)
+
+
+def _completing(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """An endpoint that gets its body with all of the token IDs."""
+
+    @wraps(call)
+    async def complete(**values: Any) -> Any:
+        for value in values.values():
+            if isinstance(value, BaseModel):
+                _current.get().complete(value)
+        return await call(**values)
+
+    return complete

@@ -1,0 +1,109 @@
+"""Long bodies give the values that ``json.loads`` gives, whatever is in them."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeswitch.server.ingest import parse as module
+from ropeswitch.server.ingest.parse import parse
+from ropeswitch.server.ingest.token_ids import TokenIds, sample
+
+NUMBERS = st.integers() | st.floats() | st.integers(0, 2**17)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text() | st.just("prompt"), inner)
+        | st.lists(st.integers(0, 200_000), min_size=3)
+    ),
+    max_leaves=20,
+)
+
+
+@pytest.fixture(params=[0, 5, 1 << 18])
+def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How much is decoded at a time: next to nothing, little, or all."""
+    monkeypatch.setattr(module, "PIECE", request.param)
+    size: int = request.param
+    return size
+
+
+def outcome(function: Any, body: bytes) -> object:
+    """What a parser makes of a body, in a form that tells numbers of different types, and errors, apart."""
+    try:
+        return repr(function(body))
+    except (ValueError, RecursionError) as error:
+        return type(error), str(error)
+
+
+def test_any_values(piece: int) -> None:
+    @given(VALUES, st.sampled_from([None, 1]), st.sampled_from([(", ", ": "), (",", ":"), (" ,\n", "\t: ")]))
+    def check(value: Any, indent: int | None, separators: tuple[str, str]) -> None:
+        body = json.dumps(value, indent=indent, separators=separators).encode()
+        assert outcome(parse, body) == outcome(json.loads, body)
+
+    check()
+
+
+def test_any_bytes(piece: int) -> None:
+    @given(
+        st.binary(max_size=30) | st.text(alphabet='[]{},:"0123456789.-+eE \n\\utrnfNaI', max_size=40).map(str.encode)
+    )
+    def check(body: bytes) -> None:
+        assert outcome(parse, body) == outcome(json.loads, body)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[1,]", b"[,1]", b"[1,,2]", b"[1 2]", b"[1,[2]]", b"[01]", b"[1,2", b"[1]]", b'{"a":[1,]}', b"[1,2,,]", b"[1, ]"],
+)
+def test_what_only_a_slice_would_take(piece: int, body: bytes) -> None:
+    assert outcome(parse, body) == outcome(json.loads, body)
+
+
+def test_token_ids_and_their_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 16)
+    ids = parse(json.dumps({"prompt": [7, 300, 5, *range(100, 200)]}).encode())["prompt"]
+    assert type(ids) is TokenIds and (ids.smallest, ids.largest) == (5, 300)
+    assert [
+        type(each) for each in parse(json.dumps({"token_ids": [[*range(50)], [*range(60)]]}).encode())["token_ids"]
+    ] == [
+        TokenIds,
+        TokenIds,
+    ]
+    for others in ([-1, *range(100)], [True, *range(100)], [1.5, *range(100)], ["1"] * 100):
+        assert type(parse(json.dumps({"tokens": others}).encode())["tokens"]) is list
+
+
+def test_slices_that_begin_above_zero() -> None:
+    ids = TokenIds(iter([[9, 8], [7], [12]]))
+    assert (ids, ids.smallest, ids.largest) == ([9, 8, 7, 12], 7, 12)
+
+
+@pytest.mark.parametrize(
+    "body", [list(range(1000)), {"messages": list(range(1000))}, {"a": {"prompt": list(range(1000))}}]
+)
+def test_other_numbers_are_a_plain_list(piece: int, body: Any) -> None:
+    # pydantic takes an object of a class that it does not know for one with attributes.
+    values = parse(json.dumps(body).encode())
+    while isinstance(values, dict):
+        [values] = values.values()
+    assert type(values) is list
+
+
+def test_samples() -> None:
+    one, other = TokenIds([[4, 5]]), TokenIds([[6]])
+    assert sample(one) == [4] and sample([one, other]) == [[4], [6]]
+    for value in ([4, 5], [one, [6]], [], "text", None, math.pi):
+        assert sample(value) is None
+
+
+def test_what_is_nested_too_deeply() -> None:
+    with pytest.raises(RecursionError):
+        parse(b"[" * 200_000)

@@ -1,0 +1,148 @@
+"""Routes behind :func:`read_long_bodies` answer as they would without it, and hold no more bytes than they may."""
+
+import json
+import threading
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.testclient import TestClient
+from pydantic import BaseModel, ConfigDict, Field
+
+from ropeswitch.server.front.held_bodies import HeldBodies
+from ropeswitch.server.ingest import parse
+from ropeswitch.server.ingest import request as module
+from ropeswitch.server.ingest.routes import read_long_bodies
+from ropeswitch.server.prompt_log import PromptLog, current_log
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    prompt: list[Annotated[int, Field(ge=0)]] | list[list[Annotated[int, Field(ge=0)]]] | str
+    max_tokens: int = 16
+
+
+def make_app() -> FastAPI:
+    app = FastAPI()
+
+    @app.post("/model")
+    async def with_model(body: Body, raw: Request) -> dict[str, Any]:
+        # On the event loop, where the thread that parses is not.
+        return {"prompt": body.prompt, "max_tokens": body.max_tokens, "parsed": await raw.json() is not None}
+
+    @app.post("/raw")
+    async def with_request(raw: Request) -> Any:
+        return await raw.json()
+
+    return app
+
+
+@pytest.fixture
+def limit() -> int:
+    return 1 << 30
+
+
+@pytest.fixture
+def client(limit: int, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    monkeypatch.setattr(module, "LONG", 1000)
+    monkeypatch.setattr(module, "VERY_LONG", 2000)
+    monkeypatch.setattr(parse, "PIECE", 100)
+    app = make_app()
+    read_long_bodies(app)
+    app.state.front = SimpleNamespace(held_bodies=HeldBodies(limit))
+    return TestClient(app)
+
+
+LONG_PROMPTS = [
+    list(range(1000)),
+    [list(range(500)), list(range(300))],
+    "a text " * 500,
+    [3, *["4"] * 1000],
+    [1.0] * 1000,
+]
+
+
+@pytest.mark.parametrize("prompt", [[1, 2], "short", *LONG_PROMPTS])
+@pytest.mark.parametrize("path", ["/model", "/raw"])
+def test_the_same_answer_as_without(client: TestClient, path: str, prompt: Any) -> None:
+    body = {"prompt": prompt, "max_tokens": 3, "other": [1] * 500}
+    expected = TestClient(make_app()).post(path, json=body)
+    answer = client.post(path, json=body)
+    assert (answer.status_code, answer.json()) == (200, expected.json())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps({"prompt": [-1, *range(1000)]}),
+        json.dumps({"prompt": [*range(1000), None]}),
+        json.dumps({"prompt": [[1] * 1000, "text"]}),
+        json.dumps({"prompt": list(range(1000)), "max_tokens": "many"}),
+        json.dumps(list(range(1000))),
+        json.dumps({"prompt": list(range(1000))})[:-1],
+        "[" * 100_000,
+    ],
+)
+def test_the_same_refusal_as_without(client: TestClient, body: str) -> None:
+    headers = {"content-type": "application/json"}
+    expected = TestClient(make_app()).post("/model", content=body, headers=headers)
+    answer = client.post("/model", content=body, headers=headers)
+    assert (answer.status_code, answer.json()) == (expected.status_code, expected.json())
+    assert 400 <= answer.status_code < 500
+
+
+def test_a_long_body_is_parsed_elsewhere(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+
+    def noting(body: bytes) -> Any:
+        names.append(threading.current_thread().name)
+        return json.loads(body)
+
+    monkeypatch.setattr(module, "parse", noting)
+    for tokens in (10, 300, 1000):
+        assert client.post("/raw", json={"prompt": list(range(tokens))}).status_code == 200
+    assert [name.rsplit("_")[0] for name in names] == ["parse-long", "parse-very-long"]
+
+
+def test_validation_looks_at_one_token(client: TestClient) -> None:
+    seen = []
+    app: Any = client.app
+
+    class Looking(Body):
+        def model_post_init(self, context: Any) -> None:
+            seen.append(self.prompt)
+
+    @app.post("/looking")
+    async def looking(body: Looking) -> int:
+        return len(body.prompt)
+
+    read_long_bodies(SimpleNamespace(routes=[app.routes[-1]], state=app.state))  # type: ignore[arg-type]
+    assert client.post("/looking", json={"prompt": list(range(7, 1000))}).json() == 993
+    assert seen == [[7]]
+
+
+@pytest.mark.parametrize("limit", [5000])
+def test_bodies_hold_no_more_than_they_may(client: TestClient) -> None:
+    app: Any = client.app
+    held = app.state.front.held_bodies
+    refused = client.post("/model", json={"prompt": "a" * 6000})
+    assert refused.status_code == 503 and "5000 bytes" in refused.text
+    assert held.bytes == 0
+    assert client.post("/model", json={"prompt": "a" * 4000}).status_code == 200
+    assert held.bytes == 0
+    held.bytes = 4000
+    assert client.post("/model", json={"prompt": "a" * 2000}).status_code == 503
+    assert client.post("/model", json={"prompt": "a" * 200}).status_code == 200
+    assert held.bytes == 4000
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_the_set_that_a_body_asks_for_is_noted(client: TestClient, size: int) -> None:
+    log = PromptLog()
+    token = current_log.set(log)
+    try:
+        client.post("/raw", json={"vllm_xargs": {"rope_factor_set": "long"}, "prompt": [1] * size})
+    finally:
+        current_log.reset(token)
+    assert log.asked == "long"

@@ -1,0 +1,94 @@
+"""Long bodies and texts on a real server: they are answered as short ones are, and prompts tell how far they are."""
+
+import json
+from typing import Any
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from ropeswitch.server.ingest.request import VERY_LONG
+from tests.server.conftest import MODEL
+from tests.server.running import Server
+
+# Spaces between the parts of JSON make any body long.
+SPACE = b" " * VERY_LONG
+
+
+def padded(**body: Any) -> bytes:
+    return json.dumps({"model": MODEL, **body}).encode() + SPACE
+
+
+def test_token_ids_in_long_bodies(server: Server) -> None:
+    prompts = [[1 + (i * step) % 250 for i in range(length)] for step, length in ((3, 900), (7, 200), (11, 258))]
+    for prompt in (prompts, prompts[0]):
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 3, "temperature": 0}
+        short, long = server.post("/v1/completions", body), server.post("/v1/completions", padded(**body))
+        assert (short.status, long.status) == (200, 200)
+        assert [choice["text"] for choice in long.json["choices"]] == [each["text"] for each in short.json["choices"]]
+        assert (long.json["usage"], long.sets) == (short.json["usage"], short.sets)
+
+
+def test_many_token_ids(server: Server) -> None:
+    # 64 prompts of 1,000 make a quarter of a megabyte, which is parsed in slices.
+    prompts = [[1 + (i * step) % 250 for i in range(1000)] for step in range(64)]
+    body = {"model": MODEL, "prompt": prompts, "max_tokens": 1, "temperature": 0}
+    answer = server.post("/v1/completions", padded(**body))
+    assert answer.json["usage"]["prompt_tokens"] == 64_000
+    again = server.post("/v1/completions", {**body, "prompt": prompts[5:7]})
+    assert [each["text"] for each in again.json["choices"]] == [each["text"] for each in answer.json["choices"][5:7]]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "status", "code"),
+    [
+        ([5] * 100_000, 400, "context_length_exceeded"),
+        ([5, 6, 700] * 300, 400, None),
+        ([5] * 900 + [-1], 400, None),
+        ([5] * 900 + ["x"], 400, None),
+    ],
+)
+def test_refusals_of_long_bodies(server: Server, prompt: Any, status: int, code: str | None) -> None:
+    short = server.post("/v1/completions", {"model": MODEL, "prompt": prompt})
+    long = server.post("/v1/completions", padded(prompt=prompt))
+    assert (long.status, long.json["error"]["code"]) == (status, code)
+    assert long.json == short.json
+
+
+def test_long_texts_are_tokenized_as_short_ones(client: OpenAI) -> None:
+    for length in (100_000, 2 * VERY_LONG):
+        text = "".join(chr(97 + (i * i) % 26) for i in range(1000))
+        whole = client.completions.create(model=MODEL, prompt=text, max_tokens=4, temperature=0)
+        options = {"truncate_prompt_tokens": 1000, "truncation_side": "right"}
+        cut = client.completions.create(
+            model=MODEL, prompt=text * (length // 1000), max_tokens=4, temperature=0, extra_body=options
+        )
+        assert (cut.choices[0].text, cut.usage) == (whole.choices[0].text, whole.usage)
+        messages = [{"role": "user", "content": "y" * length}]
+        with pytest.raises(BadRequestError) as caught:
+            client.chat.completions.create(model=MODEL, messages=messages)  # type: ignore[arg-type]
+        assert caught.value.code == "context_length_exceeded"
+
+
+def test_a_stream_that_tells_its_progress(client: OpenAI) -> None:
+    for asked in (True, False):
+        chat = client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "p" * 700}],
+            max_tokens=3,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"return_progress": asked},
+        )
+        chunks = [chunk.model_dump() for chunk in chat]
+        total = chunks[-1]["usage"]["prompt_tokens"]
+        told = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+        assert bool(told) is asked
+        assert all(each["total"] == total and 0 <= each["cache"] <= each["processed"] <= total for each in told)
+        assert {chunk["id"] for chunk in chunks} == {chunks[0]["id"]}
+        assert not any(chunk["choices"] for chunk in chunks if "prompt_progress" in chunk)
+
+
+@pytest.mark.parametrize("extra", [{"return_progress": 1}, {"return_progress": True, "stream": False}])
+def test_progress_that_cannot_be_told(server: Server, extra: dict[str, Any]) -> None:
+    answer = server.post("/v1/completions", {"model": MODEL, "prompt": [5], "stream": True, **extra})
+    assert (answer.status, answer.json["error"]["param"]) == (400, "return_progress")
