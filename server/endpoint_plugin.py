@@ -17,21 +17,25 @@ from ropeswitch.model_patches.registry import in_play, require
 from ropeswitch.model_patches.settings import UnsupportedError, settings_of
 from ropeswitch.server import life_cycle, refusals, rope_route, vllm_adapter
 from ropeswitch.server.access_log.log import start as start_access_log
+from ropeswitch.server.body_errors import name_wrong_fields
 from ropeswitch.server.engine_prompts import watch
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.factor_set_header import FactorSetHeader
+from ropeswitch.server.fault_log import tell_faults
 from ropeswitch.server.front import models_route, tls
 from ropeswitch.server.front.build import build
 from ropeswitch.server.front.tasks import go_on
 from ropeswitch.server.ingest.progress import show_progress
 from ropeswitch.server.ingest.renderer import take_long_prompts
 from ropeswitch.server.ingest.routes import read_long_bodies
+from ropeswitch.server.left_out_routes import leave_out
 from ropeswitch.server.length_metrics.fates import CountFates
 from ropeswitch.server.length_metrics.start import start as start_length_metrics
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import PLUGIN
 from ropeswitch.server.scheduling_metrics import FreshMetrics, SchedulingMetrics
+from ropeswitch.server.stream_errors import EndStreams
 from ropeswitch.server.ui import page, status
 
 
@@ -42,12 +46,15 @@ class RopeSwitchEndpoints:
     required_tasks = None
 
     def attach_router(self, app: FastAPI) -> None:
+        # For init_state, when vLLM has given the app its handlers of errors.
+        app.state.app = app
         app.include_router(rope_route.router)
         app.include_router(models_route.router)
         app.include_router(life_cycle.router)
         app.include_router(page.router)
         app.include_router(status.router)
         read_long_bodies(app)
+        app.add_middleware(EndStreams)
         app.add_middleware(FactorSetHeader)
         app.add_middleware(FreshMetrics)
         app.add_middleware(life_cycle.Gate)
@@ -78,6 +85,9 @@ class RopeSwitchEndpoints:
         if settings.length_aware:
             engines = vllm_adapter.scheduling_reports(engine_client)
             state.scheduling_metrics = SchedulingMetrics(engines, engine_client.model_config.served_model_name)
+        tell_faults(state.app)
+        name_wrong_fields(state.app)
+        leave_out(state.app, state)
         state.length_metrics = start_length_metrics(engine_client, settings.ladder)
         state.status_source = status.StatusSource(
             model=engine_client.model_config.served_model_name,

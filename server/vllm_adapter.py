@@ -21,7 +21,7 @@ from vllm import envs
 from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-from vllm.exceptions import GracefulHTTPError, VLLMError, VLLMValidationError
+from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMError, VLLMValidationError
 from vllm.logger import configure_logging_from_args
 from vllm.platforms import current_platform
 from vllm.renderers.inputs.preprocess import extract_prompt_len
@@ -295,6 +295,19 @@ def metrics_registry() -> CollectorRegistry:
     """The metrics of all API server processes of this server, as ``/metrics`` reads them."""
     registry: CollectorRegistry = get_prometheus_registry()
     return registry
+
+
+def blames_client(error: BaseException) -> str | None:
+    """What a client is told of an error that its request is to blame for; None of any other.
+
+    Of an error that comes when the response has begun starlette makes another one.
+    """
+    return next((str(each) for each in (error, error.__cause__) if isinstance(each, VLLMClientError)), None)
+
+
+def is_dead_engine(error: BaseException) -> bool:
+    """Whether an error only says that there is no engine any more."""
+    return isinstance(error, EngineDeadError)
 
 
 def validation_error(message: str, field: str) -> Exception:

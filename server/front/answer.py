@@ -5,14 +5,12 @@ from collections.abc import Iterable
 from starlette.types import Message, Receive, Send
 
 from ropeswitch.server.front.body import Body
-from ropeswitch.server.front.error_bodies import converted, converted_event, refusal_body
+from ropeswitch.server.front.error_bodies import ERROR_EVENT, converted, converted_event, refusal_body
 from ropeswitch.server.front.refusal import Refusal
 from ropeswitch.server.front.request import FrontRequest
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-# How vLLM begins the event that ends a stream with an error.
-_ERROR_EVENT = b'data: {"error"'
 # RFC 6455, section 7.4.1: the message violates the endpoint's policy.
 _POLICY = 1008
 # What is said of a body that is not the upstream one any more.
@@ -59,7 +57,7 @@ class Answer:
                 if not message.get("more_body", False):
                     await self._send_error(self._error)
                 return
-            if self._events and message.get("body", b"").startswith(_ERROR_EVENT):
+            if self._events and message.get("body", b"").startswith(ERROR_EVENT):
                 message = {**message, "body": converted_event(message["body"])}
         self.started = True
         await self._send(message)
@@ -80,8 +78,7 @@ class Answer:
 
     async def fail(self) -> None:
         """Answer that the server failed, without telling how: that is for its log."""
-        message = b"The server failed to answer this request; its log says why"
-        await self._respond(500, (), converted(500, message, anthropic=self._anthropic))
+        await self._respond(500, [(b"connection", b"close")], converted(500, b"", anthropic=self._anthropic))
 
     async def _respond(self, status: int, headers: Headers, content: bytes) -> None:
         self.started = True

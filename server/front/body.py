@@ -1,14 +1,19 @@
-"""A request's body on its way in: no larger than allowed, and never standing still."""
+"""A request's body on its way in: no larger than allowed, never standing still, and not dripping for ever."""
 
 import asyncio
+import time
 from contextlib import suppress
 
 from fastapi import HTTPException
 from starlette.types import Message, Receive, Scope
 
-from ropeswitch.server.front.refusal import Refusal, body_stalled, body_too_large, refused
+from ropeswitch.server.front.refusal import Refusal, body_slow, body_stalled, body_too_large, refused
 from ropeswitch.server.front.request import FrontRequest
 
+# Bytes that must come in each second that a body takes longer than the time that it may stand still.
+LEAST_RATE = 1024
+# What JSON with half of a surrogate pair in it holds, and little else does: escaped, in UTF-8, and in UTF-16 or 32.
+ODD = (b"\\ud", b"\\uD", b"\xed", b"\0")
 # How long, in seconds, the rest of a body that is not wanted is thrown away, the longest pause in it, and how many bytes. A
 # connection that is closed while its client still sends loses the answer on its way to it. As nginx does it.
 LINGER_SECONDS = 30.0
@@ -38,7 +43,8 @@ class Body:
         receive: The server's.
         request: Told why the request ends here, so that its answer says so.
         max_bytes: The largest body.
-        timeout: Seconds that may pass between two parts of the body. A client that has sent it all may take its time.
+        timeout: Seconds that may pass between two parts of the body, and that it may take in all beside those for which
+            :data:`LEAST_RATE` bytes came. A client that has sent it all may take its time.
 
     Attributes:
         whole: Whether all of it was received, or its client is gone.
@@ -52,6 +58,8 @@ class Body:
         self._max_bytes = max_bytes
         self._timeout = timeout
         self._taken = 0
+        self._waited = 0.0
+        self._last = b""
 
     def declared_too_large(self) -> Refusal | None:
         """Refuse a body by what its header says of it."""
@@ -63,15 +71,21 @@ class Body:
         """The server's ``receive``, watched.
 
         Raises:
-            fastapi.HTTPException: when the body grows too large or stops coming; FastAPI lets it through its parsing.
+            fastapi.HTTPException: when the body grows too large, stops coming or comes too slowly; FastAPI lets it through
+            its parsing.
         """
         if self.whole:
             return await self._receive()
+        left = self._timeout + self._taken / LEAST_RATE - self._waited
+        asked = time.monotonic()
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(min(self._timeout, left)):
                 message = await self._part()
         except TimeoutError:
-            raise self._ended(body_stalled(self._timeout)) from None
+            slow = left < self._timeout and self._taken
+            raise self._ended(body_slow(LEAST_RATE) if slow else body_stalled(self._timeout)) from None
+        finally:
+            self._waited += time.monotonic() - asked
         if self._taken > self._max_bytes:
             raise self._ended(body_too_large(self._max_bytes))
         return message
@@ -97,7 +111,12 @@ class Body:
 
     async def _part(self) -> Message:
         message = await self._receive()
-        self._taken += len(message.get("body", b""))
+        body = message.get("body", b"")
+        self._taken += len(body)
+        if not self._request.odd_text:
+            seen = self._last + body
+            self._request.odd_text = any(each in seen for each in ODD)
+            self._last = seen[-2:]
         self.whole = message["type"] != "http.request" or not message.get("more_body", False)
         return message
 

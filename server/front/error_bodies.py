@@ -2,7 +2,7 @@
 
 vLLM answers in six shapes: its own, like this one but with the HTTP status as ``code`` and types of its own;
 ``{"error": "text"}`` of its middlewares; ``{"detail": ...}`` of its router; ``{"type": "error", "error": {...}}`` of the
-routes for Anthropic's clients; plain text; and nothing. Messages are kept in all of them.
+routes for Anthropic's clients; plain text; and nothing. Messages are kept in all of them, but for those of a status 500.
 """
 
 import json
@@ -21,6 +21,10 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _KNOWN = {*_TYPES.values(), "invalid_request_error", "server_error"}
+# How vLLM begins the event that ends a stream with an error.
+ERROR_EVENT = b'data: {"error"'
+# What is said of a fault: how the server failed is for its log, not for a client.
+FAULT = "The server failed to answer this request; its log says why"
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
 # How each check of a prompt's length begins its message; nothing that a client sends stands before it.
@@ -73,13 +77,20 @@ def converted(status: int, body: bytes, *, anthropic: bool) -> bytes:
 
 def converted_event(event: bytes) -> bytes:
     """A server-sent event ``data: {"error": ...}`` with OpenAI's error in it; other events as they are."""
-    text = event.removeprefix(b"data: ")
-    try:
-        value = json.loads(text)
-        status = int(value["error"]["code"])
-    except (ValueError, TypeError, KeyError):
-        return event  # not one of vLLM's, which all have their status as code
+    if (status := event_status(event)) is None:
+        return event
+    value = json.loads(event.removeprefix(b"data: "))
     return b"data: " + json.dumps({"error": _error(status, value)}).encode() + b"\n\n"
+
+
+def event_status(event: bytes) -> int | None:
+    """The status in a server-sent event ``data: {"error": ...}``; None of other events."""
+    if not event.startswith(ERROR_EVENT):
+        return None
+    try:
+        return int(json.loads(event.removeprefix(b"data: "))["error"]["code"])
+    except (ValueError, TypeError, KeyError):
+        return None  # not one of vLLM's, which all have their status as code
 
 
 def _error(status: int, value: Any) -> dict[str, str | None]:
@@ -87,6 +98,8 @@ def _error(status: int, value: Any) -> dict[str, str | None]:
     message = said.get("message")
     if not isinstance(message, str) or not message:
         message = _phrase(status)
+    if status == 500:
+        message = FAULT
     kind, param, code = said.get("type"), said.get("param"), said.get("code")
     if not isinstance(code, str):
         code = _CODES.get(status)

@@ -10,7 +10,7 @@ from fastapi import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ropeswitch.server.front import routes
+from ropeswitch.server.front import connection, routes
 from ropeswitch.server.front.answer import Answer, refuse_websocket
 from ropeswitch.server.front.body import Body
 from ropeswitch.server.front.held_bodies import HeldBodies
@@ -73,6 +73,9 @@ class Front:
         elif scope["type"] == "websocket":
             await self._websocket(scope["app"].state.front, scope, receive, send)
         else:
+            # The server's own start, before it takes any connection.
+            state = scope["app"].state
+            connection.limit(state.server.config, state.front.body_timeout)
             await self.app(scope, receive, send)
 
     async def _http(self, state: FrontState, scope: Scope, receive: Receive, send: Send) -> None:

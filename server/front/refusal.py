@@ -90,6 +90,30 @@ def body_stalled(seconds: float) -> Refusal:
     return Refusal("body_timeout", 408, "request_timeout", message)
 
 
+def body_slow(rate: int) -> Refusal:
+    """For a body that takes too long at ``rate`` bytes a second (``--body-timeout``)."""
+    message = f"The request's body comes too slowly: fewer than {rate} bytes a second"
+    return Refusal("body_timeout", 408, "request_timeout", message)
+
+
+def head_late(seconds: float) -> Refusal:
+    """For a request whose line and headers are not there after ``seconds`` seconds (``--body-timeout``)."""
+    message = f"The request's headers were not complete after {seconds:g} seconds"
+    return Refusal("head_timeout", 408, "request_timeout", message)
+
+
+def head_too_large(limit: int) -> Refusal:
+    """For a request whose line and headers are larger than ``limit`` bytes (``--h11-max-incomplete-event-size``)."""
+    message = f"The request's headers are larger than {limit} bytes, which is the most that this server takes"
+    return Refusal("head_bytes", 431, "request_too_large", message)
+
+
+def too_many_headers(limit: int) -> Refusal:
+    """For a request with more than ``limit`` headers (``--h11-max-header-count``)."""
+    message = f"The request has more than {limit} headers, which is the most that this server takes"
+    return Refusal("head_count", 431, "request_too_large", message)
+
+
 def prompt_too_long(tokens: int, limit: int) -> Refusal:
     """For a prompt of ``tokens`` tokens where ``limit`` are allowed (``--max-prompt-tokens``)."""
     message = f"The prompt has {tokens} tokens; this server takes prompts of at most {limit} tokens"

@@ -39,10 +39,12 @@ class FrontRequest:
     Attributes:
         refusal: Why it is refused, once it is; its answer then says so, whatever a handler makes of it.
         tickets: Its prompts.
+        odd_text: Whether its body may hold half of a surrogate pair, which is no character (``body_errors.py``).
     """
 
     refusal: Refusal | None = None
     tickets: list[Ticket] = field(default_factory=list)
+    odd_text: bool = False
 
 
 current_request: ContextVar[FrontRequest | None] = ContextVar("ropeswitch_front_request", default=None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ropeswitch.server.front.error_bodies import event_status
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 
 # Where prompts are posted.
@@ -46,7 +47,7 @@ class Fate:
         entered: Whether a prompt of it was given to an engine.
         refused: Whether it has been counted as refused.
         left: Whether its client left before it had its answer.
-        status: The HTTP status of the answer, None before it starts.
+        status: The HTTP status of the answer, or of the error that its stream ends with; None before it starts.
     """
 
     entered: bool = False
@@ -141,6 +142,9 @@ def _noting_send(send: Send, fate: Fate) -> Send:
     async def noting(message: Message) -> None:
         if message["type"] == "http.response.start":
             fate.status = message["status"]
+        elif not fate.entered and (status := event_status(message.get("body", b""))) is not None:
+            # A stream that began before its prompt was taken.
+            fate.status = status
         await send(message)
 
     return noting

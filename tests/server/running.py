@@ -104,19 +104,22 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path, *arguments: str, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+def running(
+    folder: Path, *arguments: str, tls: ssl.SSLContext | None = None, variables: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """Start ``ropeswitch serve`` with ``arguments``, wait until it answers, and stop it at the end.
 
     Args:
         folder: Where its log goes.
         tls: See :class:`Server`.
+        variables: What its environment has besides.
     """
     port = free_port()
     log = folder / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [str(COMMAND), "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)],
-            env=environment(),
+            env=environment() | dict(variables or {}),
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,

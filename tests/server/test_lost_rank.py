@@ -1,10 +1,6 @@
 """A rank that is killed ends, within seconds, in an error for whoever waits and in a server that leaves with an error."""
 
-import json
-import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +8,11 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.server.asking import SECONDS, Asking, named, not_ready, processes, wait_until
 from tests.server.checkpoint import phi3_with_tokenizer
 from tests.server.conftest import MODEL
 from tests.server.running import ENGINE, Server, running
 
-# From the kill to the error, and to a server that no load balancer takes for ready.
-SECONDS = 10
 FLAGS = ["--served-model-name", MODEL, "--tensor-parallel-size", "2", "--decode-context-parallel-size", "2"]
 DECODE: dict[str, Any] = {"model": MODEL, "prompt": "a" * 100, "max_tokens": 900, "ignore_eos": True}
 PREFILL: dict[str, Any] = {"model": MODEL, "prompt": "a" * 1000, "max_tokens": 5}
@@ -35,54 +30,10 @@ def server(checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
         yield started
 
 
-class Asking(threading.Thread):
-    """A request in flight: its answer's status, what came of the body, and when it ended."""
-
-    def __init__(self, server: Server, body: dict[str, Any]) -> None:
-        super().__init__(daemon=True)
-        self.request = urllib.request.Request(
-            f"{server.url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-        )
-        self.status = 0
-        self.lines: list[str] = []
-        self.ended = 0.0
-        self.start()
-
-    def run(self) -> None:
-        try:
-            with urllib.request.urlopen(self.request, timeout=120) as response:
-                self.status = response.status
-                for line in response:
-                    self.lines.append(line.decode().strip())
-        except urllib.error.HTTPError as error:
-            self.status = error.code
-            self.lines.append(error.read().decode())
-        self.ended = time.monotonic()
-
-
-def processes(server: Server) -> list[psutil.Process]:
-    return psutil.Process(server.process.pid).children(recursive=True)
-
-
 def kill_rank(server: Server, rank: int) -> float:
-    (worker,) = [each for each in processes(server) if f"Worker_TP{rank}_DCP{rank}" in " ".join(each.cmdline())]
+    [worker] = named(server, f"Worker_TP{rank}_DCP{rank}")
     worker.kill()
     return time.monotonic()
-
-
-def wait_until(condition: Any, since: float, what: str) -> float:
-    """Seconds from ``since`` until the condition holds."""
-    while not condition():
-        assert time.monotonic() < since + SECONDS, f"not within {SECONDS} s: {what}"
-        time.sleep(0.05)
-    return time.monotonic() - since
-
-
-def not_ready(server: Server) -> bool:
-    try:
-        return server.get("/health").status != 200
-    except OSError:
-        return True
 
 
 def lose(server: Server, rank: int) -> float:
@@ -119,11 +70,10 @@ def test_while_it_decodes(server: Server, rank: int) -> None:
         time.sleep(0.05)
     killed = lose(server, rank)
     ended(stream, killed)
-    events = [json.loads(line.removeprefix("data: ")) for line in stream.lines if line.startswith("data: {")]
-    assert events[0]["object"] == "text_completion"
-    assert events[-1]["error"]["type"] == "server_error" and events[-1]["error"]["message"]
+    assert stream.events[0]["object"] == "text_completion"
+    assert stream.events[-1]["error"]["type"] == "server_error" and stream.events[-1]["error"]["message"]
     ended(beside, killed)
-    assert beside.status == 500 and json.loads(beside.lines[0])["error"]["message"]
+    assert beside.status == 500 and beside.error["message"]
 
 
 @pytest.mark.full
@@ -134,7 +84,7 @@ def test_while_it_prefills(server: Server, rank: int) -> None:
     assert not asking.ended
     killed = lose(server, rank)
     ended(asking, killed)
-    assert asking.status == 500 and json.loads(asking.lines[0])["error"]["message"]
+    assert asking.status == 500 and asking.error["message"]
 
 
 @pytest.mark.full

@@ -114,7 +114,8 @@ def test_a_stalled_body(tmp_path: Path) -> None:
         assert b"request_timeout" in sent[1]["body"]
 
 
-def test_the_timeout_is_between_two_parts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "status"), [(300, 200), (1, 408)])
+def test_the_timeout_is_between_two_parts_that_are_no_drops(tmp_path: Path, size: int, status: int) -> None:
     app = app_behind(parts(tmp_path, body_timeout=0.2)[0])
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -124,8 +125,9 @@ def test_the_timeout_is_between_two_parts(tmp_path: Path) -> None:
 
         await app(scope, slowly, send)
 
-    sent = run_raw(slow, parts_of([b"x"] * 5), [(b"content-length", b"5")])
-    assert status_of(sent) == 200 and sent[1]["body"] == b"5"
+    sent = run_raw(slow, parts_of([b"x" * size] * 8), [(b"content-length", str(8 * size).encode())])
+    assert status_of(sent) == status
+    assert (b"fewer than 1024 bytes" in sent[1]["body"]) == (status == 408)
 
 
 def test_a_client_that_leaves_in_its_body(tmp_path: Path) -> None:

@@ -1,0 +1,146 @@
+"""A connection whose client must send each request's head, and take what it is sent, within a time.
+
+uvicorn waits for both for ever, and its parser keeps any number of bytes of a head, or of what stands behind a body.
+"""
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from ropeswitch.server.front.error_bodies import refusal_body
+from ropeswitch.server.front.refusal import Refusal, head_late, head_too_large, too_many_headers
+
+# Seconds that connections have to end when the server leaves: its requests were answered or ended before (life_cycle.py).
+LEAVING_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is asked of a client.
+
+    Attributes:
+        seconds: How long a head may take, and how long the client may take nothing of what it is sent.
+        head_bytes: The largest head.
+        headers: The most headers.
+    """
+
+    seconds: float
+    head_bytes: int
+    headers: int
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's, with limits.
+
+    Args:
+        limits: What its client is held to.
+        uvicorn: What uvicorn makes a protocol with.
+    """
+
+    def __init__(self, limits: Limits, **uvicorn: Any) -> None:
+        super().__init__(**uvicorn)
+        self._limits = limits
+        # Whether a head is to come next, and until when it must be there.
+        self._head = True
+        self._timer: asyncio.TimerHandle | None = None
+        # Bytes of which the parser has given the app nothing yet, and whether it gave it anything of the last ones.
+        self._held = 0
+        self._given = False
+        self._refusal: Refusal | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if (connected := transport.get_extra_info("socket")) is not None and connected.family != socket.AF_UNIX:
+            # The kernel ends a connection on which data is not taken for so long.
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.seconds * 1000))
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._given = False
+        super().data_received(data)
+        self._held = 0 if self._given else self._held + len(data)
+        if self.transport.is_closing():
+            return
+        if self._held > self._limits.head_bytes:
+            self._refuse(head_too_large(self._limits.head_bytes))
+        elif self._head and self._timer is None:
+            self._watch()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > self._limits.headers:
+            self._refusal = too_many_headers(self._limits.headers)
+            raise ValueError(self._refusal.message)  # the parser stops, and has a 400 sent
+
+    def on_headers_complete(self) -> None:
+        self._given, self._head = True, False
+        self._unwatch()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._given = True
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # The next one is waited for no longer than uvicorn keeps an idle connection, until some of it comes.
+        self._head = self.cycle.response_complete
+
+    def send_400_response(self, msg: str) -> None:
+        if self._refusal is None:
+            super().send_400_response(msg)
+        else:
+            self._refuse(self._refusal)
+
+    def _watch(self) -> None:
+        self._timer = self.loop.call_later(self._limits.seconds, self._late)
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if self._held:
+            self._refuse(head_late(self._limits.seconds))
+        else:
+            self.transport.close()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            # What is wrong comes behind a request that is being answered.
+            self.transport.abort()
+            return
+        content = refusal_body(refusal, anthropic=False)
+        headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(content)
+        self.transport.write(STATUS_LINE[refusal.status] + headers + content)
+        self.transport.close()
+
+
+def limit(config: Any, seconds: float) -> None:
+    """Have a server's connections be of this kind, and end soon when it leaves.
+
+    Args:
+        config: The server's ``uvicorn.Config``, loaded, before it takes any connection. vLLM has put the values of
+            ``--h11-max-incomplete-event-size`` and ``--h11-max-header-count`` into it.
+        seconds: See :class:`Limits`.
+
+    Raises:
+        TypeError: when uvicorn would speak HTTP by other means, as without httptools.
+    """
+    if config.http_protocol_class is not HttpToolsProtocol:
+        raise TypeError(f"uvicorn would serve HTTP with {config.http_protocol_class}, not with HttpToolsProtocol")
+    limits = Limits(seconds, config.h11_max_incomplete_event_size, config.h11_max_header_count)
+    config.http_protocol_class = partial(Connection, limits)
+    config.timeout_graceful_shutdown = LEAVING_SECONDS

@@ -1,0 +1,80 @@
+"""Bodies over which a model's validators stumble are refused with the names of the fields, and server faults are not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import BaseModel, model_validator
+
+from ropeswitch.server.body_errors import name_wrong_fields
+from tests.server.front.parts import app_behind, ask, parts
+
+
+class Tool(BaseModel):
+    name: str
+
+
+class Body(BaseModel):
+    tools: list[Tool] = []
+    options: dict[str, int] | None = None
+    text: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def look(cls, data: Any) -> Any:
+        if data.get("tools"):
+            assert data["tools"][0]["name"]
+        if data.get("options"):
+            data["options"].get("a")
+        if data.get("text") == "broken":
+            raise KeyError("a fault of the server")
+        return data
+
+
+def answer(folder: Path, body: Any) -> httpx.Response:
+    app = app_behind(parts(folder)[0])
+
+    @app.post("/v1/body")
+    async def take(body: Body) -> str:
+        return body.text
+
+    name_wrong_fields(app)
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return ask(app, "POST", "/v1/body", content=content, headers={"content-type": "application/json"})
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"tools": [{}]}, ["body", "tools", 0, "name"]),
+        ({"tools": 5}, ["body", "tools"]),
+        ({"tools": [5], "text": 7}, ["body", "tools", 0]),
+        ({"options": [1]}, ["body", "options"]),
+        ([1], ["body"]),
+        ({"text": "\ud800"}, ["body", "text"]),
+        ({"tools": [{"name": "a\udfff"}]}, ["body", "tools", 0, "name"]),
+        ({"options": {"\ud800": 1}}, ["body", "options"]),
+        (b'{"text": "\xed\xa0\x80"}', ["body", "text"]),
+        ('{"text": "\ud800"}'.encode("utf-16", "surrogatepass"), ["body", "text"]),
+        (b'{"options": ' + b'{"a": ' * 900 + b'"\\ud800"' + b"}" * 901, None),
+    ],
+)
+def test_the_field_is_named(tmp_path: Path, body: Any, field: Any) -> None:
+    found = answer(tmp_path, body)
+    assert found.status_code == 422, found.text
+    message = json.loads(found.json()["error"]["message"])[0]
+    assert message["loc"] == field if field else message["loc"][:2] == ["body", "options"]
+
+
+@pytest.mark.parametrize("text", ["fine", "\U0001f600", "\\ud800", "한국어"])
+def test_right_bodies_are_taken(tmp_path: Path, text: str) -> None:
+    body = {"tools": [{"name": "a"}], "options": {"a": 1}, "text": text}
+    for content in (json.dumps(body).encode(), json.dumps(body, ensure_ascii=False).encode()):
+        found = answer(tmp_path, content)
+        assert (found.status_code, found.json()) == (200, text)
+
+
+def test_a_fault_of_the_server_stays_one(tmp_path: Path) -> None:
+    assert answer(tmp_path, {"text": "broken"}).status_code == 500
