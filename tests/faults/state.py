@@ -1,0 +1,71 @@
+"""What a server has in hand, by its own metrics and by what the kernel knows of its processes."""
+
+import time
+from dataclasses import dataclass
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.faults.conftest import MODEL
+from tests.server.asking import processes
+from tests.server.running import Server
+
+IN_HAND = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+
+
+def metrics(server: Server) -> dict[str, float]:
+    """Every sample of ``/metrics`` by its name, summed over its labels; ``name{outcome}`` for those that have one."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(server.get("/metrics").text):
+        for sample in family.samples:
+            outcome = sample.labels.get("outcome")
+            for name in (sample.name, f"{sample.name}{{{outcome}}}") if outcome else (sample.name,):
+                found[name] = found.get(name, 0) + sample.value
+    return found
+
+
+def series(server: Server) -> int:
+    """How many samples ``/metrics`` has."""
+    return sum(not line.startswith("#") for line in server.get("/metrics").text.splitlines())
+
+
+def settle(server: Server, seconds: float = 30) -> int:
+    """Wait until nothing runs, waits or holds keys and values.
+
+    Returns:
+        How many requests this took: the gauges are brought up to date by the steps of an engine.
+    """
+    deadline, asked = time.monotonic() + seconds, 0
+    while True:
+        asked += 1
+        answer = server.post("/v1/completions", {"model": MODEL, "prompt": [5], "max_tokens": 1})
+        assert answer.status == 200, answer.text
+        found = metrics(server)
+        if not any(found[name] for name in IN_HAND):
+            return asked
+        assert time.monotonic() < deadline, {name: found[name] for name in IN_HAND}
+        time.sleep(0.2)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds: resident memory in bytes, open files, threads."""
+
+    memory: int
+    files: int
+    threads: int
+
+
+def held(server: Server) -> dict[str, Held]:
+    """By the role of each of the server's processes: the command's own, which has the API server in it, and the engine's."""
+    found = {"api": _held(psutil.Process(server.process.pid))}
+    for each in processes(server):
+        title = " ".join(each.cmdline())
+        if "EngineCore" in title or "APIServer" in title:
+            found[title] = _held(each)
+    assert len(found) > 1
+    return found
+
+
+def _held(process: psutil.Process) -> Held:
+    return Held(process.memory_info().rss, process.num_fds(), process.num_threads())
