@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flag_types import seconds
 
 MOST_SECONDS = 60.0
 
@@ -19,25 +20,10 @@ def add(parser: Any) -> None:
     )
     group.add_argument(
         "--step-latency-target",
-        type=seconds,
+        type=seconds(MOST_SECONDS),
         metavar="SECONDS",
         help="How long a step should take while others wait; by default found from the hardware at start.",
     )
-
-
-def seconds(text: str) -> float:
-    """The value of ``--step-latency-target``.
-
-    Raises:
-        argparse.ArgumentTypeError: for anything but a number above 0 and at most :data:`MOST_SECONDS`.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value <= MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds above 0 and at most {MOST_SECONDS:g}")
-    return value
 
 
 def check(args: argparse.Namespace) -> None:

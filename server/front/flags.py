@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flag_types import seconds
 from ropeswitch.server.front import tls
 from ropeswitch.server.front.keys import MOST_KEYS, check_key, read_keys
 from ropeswitch.server.front.shared_counts import CLASSES
@@ -86,7 +87,7 @@ def add(parser: Any) -> None:
     )
     group.add_argument(
         "--body-timeout",
-        type=seconds,
+        type=seconds(MOST_SECONDS),
         default=BODY_SECONDS,
         metavar="SECONDS",
         help="How long a request's headers may take, nothing may come of its body, and nothing be taken of its answer.",
@@ -133,21 +134,6 @@ def size(text: str) -> int:
     value = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 1 <= value <= _MOST:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number of bytes from 1 to {_MOST}, such as 65536 or 64M")
-    return value
-
-
-def seconds(text: str) -> float:
-    """A number of seconds.
-
-    Raises:
-        argparse.ArgumentTypeError: for anything but a number above 0 and at most :data:`MOST_SECONDS`.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value <= MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds above 0 and at most {MOST_SECONDS:g}")
     return value
 
 
