@@ -17,6 +17,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ropeswitch.server.front.routes import route_path
+
 router = APIRouter()
 
 # Seconds that requests have for their last words when their time is over.
@@ -24,7 +26,7 @@ LAST_WORDS = 2.0
 # Seconds after which a client may expect the next server in this one's place.
 RETRY_AFTER = 5
 # Paths that answer as long as the process does.
-_ALWAYS = ("/health/live", "/health/ready", "/metrics")
+_ALWAYS = frozenset({"/health/live", "/health/ready", "/metrics", "/metrics/"})
 # RFC 6455, section 7.4.1, and the registry it names: try again later.
 _TRY_AGAIN = 1013
 
@@ -109,8 +111,7 @@ class Gate:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        if scope["type"] not in ("http", "websocket") or path.startswith(_ALWAYS):
+        if scope["type"] not in ("http", "websocket") or route_path(scope) in _ALWAYS:
             await self.app(scope, receive, send)
         elif not LIFE.leaving:
             with LIFE.request():

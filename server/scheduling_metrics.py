@@ -6,7 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-PATH = "/metrics"
+from ropeswitch.server.front.routes import route_path
+
+# vLLM answers both alike.
+PATHS = frozenset({"/metrics", "/metrics/"})
 # An engine answers between two steps. It is not waited for longer, so that a scrape does not time out with it.
 SECONDS = 2.0
 # By the names in an engine's report.
@@ -74,7 +77,7 @@ class FreshMetrics:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/") == PATH:
+        if scope["type"] == "http" and route_path(scope) in PATHS:
             metrics: SchedulingMetrics | None = getattr(scope["app"].state, "scheduling_metrics", None)
             if metrics is not None:
                 await metrics.refresh()

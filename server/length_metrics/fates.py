@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ropeswitch.server.front.error_bodies import event_status
+from ropeswitch.server.front.routes import route_path
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 
 # Where prompts are posted.
@@ -90,7 +91,7 @@ class CountFates:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or _route_path(scope) not in PATHS:
+        if scope["type"] != "http" or scope["method"] != "POST" or route_path(scope) not in PATHS:
             await self.app(scope, receive, send)
             return
         metrics: LengthMetrics | None = getattr(scope["app"].state, "length_metrics", None)
@@ -120,11 +121,6 @@ def _count(fate: Fate, metrics: LengthMetrics) -> None:
             metrics.count_outside("error")
         else:
             metrics.count_rejection(reason)
-
-
-def _route_path(scope: Scope) -> str:
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
 
 
 def _noting_receive(receive: Receive, fate: Fate) -> Receive:

@@ -11,6 +11,8 @@ from typing import Any
 
 import openai
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from ropeswitch.server import life_cycle
 from ropeswitch.server.life_cycle import LifeCycle, draining
@@ -66,6 +68,24 @@ def test_an_engine_is_shut_down_when_its_requests_are_answered_or_it_is_dead(err
 
     asyncio.run(serve())
     assert calls == [60, 1] and life.leaving != errored
+
+
+@pytest.mark.parametrize("root", ["", "/prefix"])
+def test_who_leaves_answers_probes_and_scrapes_alone(monkeypatch: pytest.MonkeyPatch, root: str) -> None:
+    app = FastAPI(root_path=root)
+    app.add_middleware(life_cycle.Gate)
+
+    @app.get("/{path:path}")
+    async def answer(path: str) -> str:
+        return path
+
+    client = TestClient(app)
+    always = ["/health/live", "/health/ready", "/metrics", "/metrics/"]
+    others = ["/", "/health", "/health/livefoo", "/health/live/more", "/metricsfoo", "/metrics/more", "/v1/metrics"]
+    for leaving in (False, True):
+        monkeypatch.setattr(life_cycle.LIFE, "leaving", leaving)
+        assert {client.get(root + path).status_code for path in always} == {200}
+        assert {client.get(root + path).status_code for path in others} == {503 if leaving else 200}
 
 
 def stream(server: Server, tokens: int) -> Iterator[Any]:

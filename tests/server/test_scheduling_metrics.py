@@ -151,6 +151,7 @@ def test_only_metrics_asks_the_engines() -> None:
     app.add_middleware(FreshMetrics)
 
     @app.get("/metrics")
+    @app.get("/metrics/")
     @app.get("/metrics/more")
     async def metrics() -> int:
         return len(asked)
@@ -162,8 +163,9 @@ def test_only_metrics_asks_the_engines() -> None:
         http = TestClient(app, root_path=root)
         assert http.get(f"{prefix}/metrics/more").json() == 0
         assert http.get(f"{prefix}/metrics").json() == 1
+        assert http.get(f"{prefix}/metrics/").json() == 2
     app.state = State()
-    assert http.get("/metrics").status_code == 200 and len(asked) == 1
+    assert http.get("/metrics").status_code == 200 and len(asked) == 2
 
 
 def test_several_api_servers_show_the_latest_values(tmp_path: Path) -> None:
