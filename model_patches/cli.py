@@ -5,10 +5,12 @@ import difflib
 import importlib.metadata
 import subprocess
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.fingerprints import VLLM_VERSION, RegistryError
+from ropeswitch.model_patches.fingerprints import VLLM_VERSION, Patch, RegistryError
 from ropeswitch.model_patches.records import PATCHES
 from ropeswitch.model_patches.registry import for_this_device, mismatches
 
@@ -20,41 +22,52 @@ _PRINT_SOURCE = (
 )
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command and its sub-commands; each sets ``func``, which returns the exit code."""
+def add_parser(
+    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]", server_patches: Sequence[Patch]
+) -> None:
+    """Add the command and its sub-commands; each sets ``func``, which returns the exit code.
+
+    Args:
+        subparsers: Where to add it.
+        server_patches: What the API server wraps besides; this package knows only engines and workers.
+    """
     parser = subparsers.add_parser("patches", help="list and check what is patched in vLLM")
     commands = parser.add_subparsers(dest="patches_command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="every upstream symbol that is replaced, wrapped or subclassed")
-    listing.set_defaults(func=_list)
+    listing.set_defaults(func=partial(_list, server_patches))
     check = commands.add_parser("check", help="compare the installed vLLM with the recorded fingerprints")
-    check.set_defaults(func=_check)
+    check.set_defaults(func=partial(_check, server_patches))
     diff = commands.add_parser("diff", help="show how an installed symbol differs from the pinned release's")
     diff.add_argument("symbol", metavar="SYMBOL", help="dotted path, as `patches check` prints it")
     diff.add_argument("--against", required=True, type=Path, metavar="DIR", help="a folder with the pinned release")
     diff.set_defaults(func=_diff)
 
 
-def table() -> str:
+def table(server_patches: Sequence[Patch]) -> str:
     """The patches as a Markdown table, which docs/patches.md holds and a test keeps true."""
+    rows = [(record, record.when) for record in PATCHES] + [(record, "API server") for record in server_patches]
     lines = ["| upstream symbol | kind | in play | file |", "| --- | --- | --- | --- |"]
-    lines += [f"| `{record.target}` | {record.kind} | {record.when} | `{record.file}` |" for record in PATCHES]
+    lines += [f"| `{record.target}` | {record.kind} | {when} | `{record.file}` |" for record, when in rows]
     return "\n".join(lines)
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    print(table())
+def _list(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
+    print(table(server_patches))
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> int:
+def _check(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
+    records = (*for_this_device(), *server_patches)
     try:
-        changed = mismatches()
+        # Several patches may count on one symbol.
+        changed = list(dict.fromkeys(mismatches(records)))
     except RegistryError as error:
         raise FactorError(str(error)) from error
     for path, recorded, installed in changed:
         print(f"{path}: recorded {recorded}, installed {installed}")
-    count = sum(len(record.relies_on) for record in for_this_device())
-    print(f"{count - len(changed)} of {count} symbols are those of vLLM {VLLM_VERSION} (installed: {_installed()})")
+    symbols = {path for record in records for path in record.relies_on}
+    same = symbols - {path for path, _, _ in changed}
+    print(f"{len(same)} of {len(symbols)} symbols are those of vLLM {VLLM_VERSION} (installed: {_installed()})")
     return 1 if changed else 0
 
 

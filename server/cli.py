@@ -52,6 +52,7 @@ def _make_parser() -> argparse.ArgumentParser:
     from ropeswitch.deploy.plan import cli as plan
     from ropeswitch.factors import cli as factors
     from ropeswitch.model_patches import cli as patches
+    from ropeswitch.server.patches import SERVER_PATCHES
 
     description = "Serve RoPE models with the LongRoPE factors for each request's length."
     parser: argparse.ArgumentParser = _Parser(prog=PROGRAM, description=description)
@@ -61,5 +62,5 @@ def _make_parser() -> argparse.ArgumentParser:
     commands.add_parser("serve", help="start an OpenAI-compatible server", add_help=False)
     plan.add_parser(commands)
     factors.add_parser(commands)
-    patches.add_parser(commands)
+    patches.add_parser(commands, SERVER_PATCHES)
     return parser
