@@ -47,13 +47,15 @@ class Fate:
     Attributes:
         entered: Whether a prompt of it was given to an engine.
         refused: Whether it has been counted as refused.
-        left: Whether its client left before it had its answer.
+        left: Whether its client left before it had its whole answer.
+        whole: Whether the answer was given to its end.
         status: The HTTP status of the answer, or of the error that its stream ends with; None before it starts.
     """
 
     entered: bool = False
     refused: bool = False
     left: bool = False
+    whole: bool = False
     status: int | None = None
 
 
@@ -126,8 +128,8 @@ def _count(fate: Fate, metrics: LengthMetrics) -> None:
 def _noting_receive(receive: Receive, fate: Fate) -> Receive:
     async def noting() -> Message:
         message = await receive()
-        # The server says so too when it has sent the answer.
-        if message["type"] == "http.disconnect" and fate.status is None:
+        # The server says so too when it has sent the answer, and with an error the client has all that it gets.
+        if message["type"] == "http.disconnect" and not fate.whole and (fate.status or 200) < 400:
             fate.left = True
         return message
 
@@ -141,6 +143,8 @@ def _noting_send(send: Send, fate: Fate) -> Send:
         elif not fate.entered and (status := event_status(message.get("body", b""))) is not None:
             # A stream that began before its prompt was taken.
             fate.status = status
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            fate.whole = True
         await send(message)
 
     return noting

@@ -141,8 +141,31 @@ def test_a_client_that_leaves_before_its_prompt_is_there(app: FastAPI, registry:
     assert outcomes(registry) == {"disconnect": 1}
 
 
+def test_a_client_that_leaves_a_stream_before_its_prompt_is_taken(app: FastAPI, registry: CollectorRegistry) -> None:
+    """And one whose answer was given to its end, after which the server says, too, that it left."""
+    scope = {"type": "http", "method": "POST", "path": PATH, "app": app}
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    for whole in (True, False):
+
+        async def stream(scope: Any, receive: Any, send: Any, whole: bool = whole) -> None:
+            await send({"type": "http.response.start", "status": 200})
+            await send({"type": "http.response.body", "body": b"", "more_body": not whole})
+            await receive()
+
+        with pytest.raises(StopIteration):
+            CountFates(stream)(scope, receive, send).send(None)
+    assert outcomes(registry) == {"disconnect": 1}
+
+
 def test_every_reason_of_the_front_is_known() -> None:
     made = [refusal.NO_KEY, refusal.WRONG_KEY, refusal.body_too_large(1), refusal.body_stalled(1)]
+    made += [refusal.bodies_too_many(1), refusal.body_slow(1)]
     made += [refusal.prompt_too_long(2, 1), refusal.queue_full("a", "requests", 1, 1)]
     made += [refusal.queue_full("a", "tokens", 1, 1), refusal.too_many_at_once(1), refusal.too_many_a_minute(1, 1)]
     assert {each.reason for each in made} == {*REASONS} - {"invalid", "unavailable"}
@@ -151,7 +174,7 @@ def test_every_reason_of_the_front_is_known() -> None:
 def test_reasons_are_few(app: FastAPI) -> None:
     with pytest.raises(ValueError, match="'because' must be one of prompt_tokens"):
         count_rejection(app.state.length_metrics, "because")
-    assert len(set(REASONS)) == len(REASONS) == 10
+    assert len(set(REASONS)) == len(REASONS) == 11
 
 
 def test_paths_are_paths() -> None:
