@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-picture bench bench-scheduling bench-gpu simulate lock
+.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-picture bench bench-scheduling bench-ingest bench-gpu simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -95,6 +95,10 @@ bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 min
 bench-scheduling: $(STAMP) ## Short requests beside a long prompt, against stock vLLM (about 45 minutes, needs 16 GiB)
 	@echo "bench-scheduling: tables on stdout, measurements and plots in bench-scheduling/" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench_scheduling $(ARGS)
+
+bench-ingest: $(STAMP) ## Million-token bodies on their way in, against stock vLLM (about 15 minutes)
+	@echo "bench-ingest: seconds until queued, and how late the loops of server and engine were" >&2
+	@$(BIN)/python -m ropeswitch.loadtests.bench_ingest $(ARGS)
 
 # Not with .venv, whose torch is for CPUs: PYTHON must have the packages of requirements/cuda.lock (docs/benchmarks.md).
 bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHON must have vllm for CUDA)

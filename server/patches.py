@@ -14,6 +14,7 @@ _COMPLETION = "vllm.entrypoints.openai.completion.serving.OpenAIServingCompletio
 _RESPONSES = "vllm.entrypoints.openai.responses.serving.OpenAIServingResponses"
 _LAUNCHER = "vllm.entrypoints.launchers.launcher"
 _METRICS = "vllm.entrypoints.serve.instrumentator.metrics.attach_router"
+_DETOKENIZER = "vllm.v1.engine.detokenizer.FastIncrementalDetokenizer"
 _ENGINE = "vllm.v1.engine.core.EngineCoreProc"
 _ENGINE_CLIENT = "vllm.v1.engine.core_client"
 _MIDDLEWARE = "vllm.entrypoints.serve.middleware.register.init_entrypoints_middleware"
@@ -132,6 +133,27 @@ SERVER_PATCHES = (
             f"{_RENDERER}._wants_offsets": "e7942dca8bafd4ae",
             f"{_TOKENS}.get_encode_kwargs": "8d33d72c7289eb00",
             "vllm.v1.engine.input_processor.InputProcessor._validate_model_input": "54c48a38f77a4bfa",
+        },
+    ),
+    Patch(
+        target=f"{_ENGINE_CLIENT}.AsyncMPClient.add_request_async",
+        kind="wrapped",
+        file="server/ingest/engine_messages.py",
+        relies_on={
+            f"{_ENGINE_CLIENT}.AsyncMPClient.add_request_async": "8464737e11a07be7",
+            f"{_ENGINE_CLIENT}.DPAsyncMPClient.add_request_async": "ee32af62c08a8f0a",
+            f"{_ENGINE_CLIENT}.DPLBAsyncMPClient.get_core_engine_for_request": "20d20a818f82bf23",
+            f"{_CLIENT}.add_request": "ff06b1d0afe3414b",
+            f"{_CLIENT}._add_request": "ef5b601dd66f2d46",
+        },
+    ),
+    Patch(
+        target=f"{_DETOKENIZER}.__init__",
+        kind="wrapped",
+        file="server/ingest/detokenizer.py",
+        relies_on={
+            f"{_DETOKENIZER}.__init__": "01c416befe095422",
+            f"{_DETOKENIZER}._protected_step": "14fe4b5c5e9e8a22",
         },
     ),
     Patch(

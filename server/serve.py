@@ -40,6 +40,8 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
   --metrics-key KEY     a key for /metrics, which then needs it or an API key
   --max-body-bytes SIZE, --body-timeout SECONDS
                         the largest body of a request, and how long nothing may come of it
+  --max-held-body-bytes SIZE
+                        what the bodies of all requests in hand may hold together
   --max-prompt-tokens N the longest prompt (default: what the longest sequence allows)
   --max-queued-requests [SET=]N ..., --max-queued-tokens [SET=]N ...
                         what may wait for its first token, for prompts of each factor set

@@ -28,6 +28,7 @@ from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.transformers_utils.config import get_config, get_hf_text_config
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer as FastIncrementalDetokenizer
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.prometheus import get_prometheus_registry
 

@@ -27,7 +27,7 @@ BODY_BYTES = 64 << 20
 # So many of the largest bodies may be held at once.
 HELD_BODIES = 8
 # Tokens that may wait in a class: as many of its longest prompts, and this many at least.
-QUEUED_PROMPTS = 8
+QUEUED_PROMPTS = 16
 QUEUED_TOKENS = 1 << 20
 _MOST = 2**53
 _SIZE = re.compile(r"(\d{1,16})([KMG]?)")

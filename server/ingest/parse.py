@@ -14,6 +14,8 @@ from ropeswitch.server.ingest.token_ids import TokenIds
 
 # Bytes that are decoded in one call, which take about 2 ms.
 PIECE = 1 << 18
+# Bytes within which a number and the comma behind it end.
+NUMBER = 64
 # How deep objects and arrays are taken apart: a message's text lies at the sixth level.
 DEPTH = 6
 SPACE = b" \t\r\n"
@@ -77,16 +79,19 @@ def _begins(raw: memoryview, *starts: bytes) -> bool:
 
 def _slices(raw: memoryview) -> list[list[int]] | None:
     """The numbers of an array of whole numbers, in its order; None for anything else."""
-    array = bytes(raw).strip(SPACE)
-    if not (array.startswith(b"[") and array.endswith(b"]")):
+    start, end = _bounds(raw)
+    if start == end or (raw[start], raw[end - 1]) != (ord("["), ord("]")):
         return None
     slices = []
-    start, end = 1, len(array) - 1
+    start, end = start + 1, end - 1
     while start <= end:
-        comma = array.find(b",", start + PIECE, end)
-        stop = end if comma < 0 else comma
+        # No copy is made of the whole array: it takes as long as all of a slice.
+        comma = bytes(raw[start + PIECE : min(start + PIECE + NUMBER, end)]).find(b",")
+        if comma < 0 and start + PIECE + NUMBER < end:
+            return None
+        stop = end if comma < 0 else start + PIECE + comma
         try:
-            numbers = _Ids.decode(b"[%b]" % array[start:stop])
+            numbers = _Ids.decode(b"[%b]" % bytes(raw[start:stop]))
         except msgspec.DecodeError:
             return None
         if not numbers:
@@ -95,3 +100,13 @@ def _slices(raw: memoryview) -> list[list[int]] | None:
         slices.append(numbers)
         start = stop + 1
     return slices
+
+
+def _bounds(raw: memoryview) -> tuple[int, int]:
+    """Where JSON begins and ends, without the space around it."""
+    start, end = 0, len(raw)
+    while start < end and raw[start] in SPACE:
+        start += 1
+    while start < end and raw[end - 1] in SPACE:
+        end -= 1
+    return start, end

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
 
@@ -20,7 +21,18 @@ from ropeswitch.server.prompt_log import current_log
 LONG = 1 << 16
 VERY_LONG = 1 << 20
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 _long, _very_long = (ThreadPoolExecutor(1, f"parse-{name}") for name in ("long", "very-long"))
+
+
+async def _run(size: int, function: Callable[[T], R], argument: T) -> R:
+    """Call a function that takes longer the larger a body is, where nobody with a smaller one has to wait for it."""
+    if size <= LONG:
+        return function(argument)
+    thread = _long if size <= VERY_LONG else _very_long
+    return await asyncio.get_running_loop().run_in_executor(thread, function, argument)
 
 
 class LongRequest(Request):
@@ -47,7 +59,8 @@ class LongRequest(Request):
             async for chunk in self.stream():
                 self._hold(len(chunk))
                 chunks.append(chunk)
-            self._body = b"".join(chunks)
+            # Of a long one that takes milliseconds, and ten may have come at the same time.
+            self._body = await _run(self._size, b"".join, chunks)
         return self._body
 
     async def json(self) -> Any:
@@ -58,11 +71,7 @@ class LongRequest(Request):
         """
         if not hasattr(self, "_json"):
             body = await self.body()
-            if len(body) <= LONG:
-                values = json.loads(body)
-            else:
-                thread = _long if len(body) <= VERY_LONG else _very_long
-                values = await asyncio.get_running_loop().run_in_executor(thread, parse, body)
+            values = json.loads(body) if len(body) <= LONG else await _run(len(body), parse, body)
             if (log := current_log.get()) is not None:
                 # A route that does not read the field must not ignore it silently.
                 log.asked = asked_set(values)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 
 class TokenIds(list[int]):
     """Token IDs of a prompt, none below 0.
@@ -10,18 +12,27 @@ class TokenIds(list[int]):
     Attributes:
         smallest: The smallest of them.
         largest: The largest of them.
+        encoded: They as a message to the engine has them; None once it was sent.
     """
 
-    __slots__ = ("largest", "smallest")
+    __slots__ = ("encoded", "largest", "smallest")
 
     def __init__(self, slices: Iterable[list[int]]) -> None:
         """Join slices, none of them empty; between two of them other threads have their turn."""
         super().__init__()
-        ranges = []
+        ranges, messages = [], []
         for each in slices:
             ranges += [min(each), max(each)]
+            messages.append(_items(each))
             self += each
         self.smallest, self.largest = min(ranges, default=0), max(ranges, default=0)
+        self.encoded: bytes | None = b"".join([b"\xdd", len(self).to_bytes(4, "big"), *messages])
+
+
+def _items(numbers: list[int]) -> memoryview:
+    """The numbers as MessagePack has them in an array, without the array's own head, whose size its length decides."""
+    head = 1 if len(numbers) < 1 << 4 else 3 if len(numbers) < 1 << 16 else 5
+    return memoryview(msgspec.msgpack.encode(numbers))[head:]
 
 
 def sample(values: Any) -> list[Any] | None:

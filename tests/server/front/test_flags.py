@@ -78,6 +78,7 @@ def test_bad_values(argv: list[str], expected: list[str]) -> None:
 @pytest.mark.parametrize(("text", "size"), [("1", 1), ("64K", 65536), ("16M", 16 << 20), ("2G", 2 << 30)])
 def test_sizes(text: str, size: int) -> None:
     assert taken("--max-body-bytes", text).max_body_bytes == size
+    assert taken("--max-held-body-bytes", text).max_held_body_bytes == size
 
 
 def test_limits_of_classes() -> None:

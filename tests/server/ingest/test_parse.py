@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +80,12 @@ def test_token_ids_and_their_range(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     for others in ([-1, *range(100)], [True, *range(100)], [1.5, *range(100)], ["1"] * 100):
         assert type(parse(json.dumps({"tokens": others}).encode())["tokens"]) is list
+
+
+@given(st.lists(st.lists(st.integers(0, 2**40), min_size=1, max_size=40), max_size=5), st.sampled_from([1, 2000]))
+def test_what_the_engine_is_sent(slices: list[list[int]], times: int) -> None:
+    ids = TokenIds(each * times for each in slices)
+    assert ids.encoded is not None and msgspec.msgpack.decode(ids.encoded) == ids
 
 
 def test_slices_that_begin_above_zero() -> None:
