@@ -8,6 +8,7 @@ or lacks a part. The fields are checked one by one then: where some are wrong, t
 fault is the server's.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, wraps
 from typing import Any
@@ -21,6 +22,7 @@ from ropeswitch.server.front.request import current_request
 
 _STUMBLES = (AttributeError, IndexError, KeyError, TypeError, RecursionError)
 # SageMaker's route takes what these do.
+_HALF = re.compile("[\ud800-\udfff]")
 _CHOOSES = "/invocations"
 _CHOICES = ("/v1/chat/completions", "/v1/completions")
 LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
@@ -124,7 +126,7 @@ def _odd_text(body: Any) -> tuple[int | str, ...] | None:
     left: list[tuple[Any, tuple[int | str, ...]]] = [(body, ())]
     while left:
         value, loc = left.pop()
-        if isinstance(value, str) and any("\ud800" <= each <= "\udfff" for each in value):
+        if isinstance(value, str) and _HALF.search(value):
             return loc
         if isinstance(value, dict):
             left += [(key, loc) for key in value]

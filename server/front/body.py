@@ -12,8 +12,6 @@ from ropeswitch.server.front.request import FrontRequest
 
 # Bytes that must come in each second that a body takes longer than the time that it may stand still.
 LEAST_RATE = 1024
-# What JSON with half of a surrogate pair in it holds, and little else does: escaped, in UTF-8, and in UTF-16 or 32.
-ODD = (b"\\ud", b"\\uD", b"\xed", b"\0")
 # How long, in seconds, the rest of a body that is not wanted is thrown away, the longest pause in it, and how many bytes. A
 # connection that is closed while its client still sends loses the answer on its way to it. As nginx does it.
 LINGER_SECONDS = 30.0
@@ -59,7 +57,6 @@ class Body:
         self._timeout = timeout
         self._taken = 0
         self._waited = 0.0
-        self._last = b""
 
     def declared_too_large(self) -> Refusal | None:
         """Refuse a body by what its header says of it."""
@@ -111,12 +108,7 @@ class Body:
 
     async def _part(self) -> Message:
         message = await self._receive()
-        body = message.get("body", b"")
-        self._taken += len(body)
-        if not self._request.odd_text:
-            seen = self._last + body
-            self._request.odd_text = any(each in seen for each in ODD)
-            self._last = seen[-2:]
+        self._taken += len(message.get("body", b""))
         self.whole = message["type"] != "http.request" or not message.get("more_body", False)
         return message
 

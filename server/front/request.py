@@ -39,7 +39,7 @@ class FrontRequest:
     Attributes:
         refusal: Why it is refused, once it is; its answer then says so, whatever a handler makes of it.
         tickets: Its prompts.
-        odd_text: Whether its body may hold half of a surrogate pair, which is no character (``body_errors.py``).
+        odd_text: Whether its body holds half of a surrogate pair, which is no character (``body_errors.py``).
     """
 
     refusal: Refusal | None = None

@@ -6,6 +6,7 @@ is decoded a slice at a time.
 """
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -28,8 +29,21 @@ _Ids = msgspec.json.Decoder(list[int])
 _Anything = msgspec.json.Decoder()
 
 
-def parse(body: bytes) -> Any:
-    """What ``json.loads`` makes of a body; the token IDs of its prompts as :class:`TokenIds`, where they are many.
+@dataclass(frozen=True)
+class Parsed:
+    """A body's values.
+
+    Attributes:
+        values: What ``json.loads`` makes of it; the token IDs of its prompts as :class:`TokenIds`, where they are many.
+        odd_text: Whether half of a surrogate pair is in its text, which JSON can hold but UTF-8 cannot.
+    """
+
+    values: Any
+    odd_text: bool
+
+
+def parse(body: bytes) -> Parsed:
+    """Parse JSON.
 
     Raises:
         json.JSONDecodeError: for a body that is not JSON.
@@ -37,14 +51,26 @@ def parse(body: bytes) -> Any:
         RecursionError: for one that is nested too deeply.
     """
     try:
-        raw = memoryview(body)
-        if not _begins(raw, b"{"):
-            return _value(raw, DEPTH)
-        values = _Object.decode(raw).items()
-        return {name: (_prompts if name in PROMPTS else _value)(memoryview(each), DEPTH) for name, each in values}
+        return Parsed(_values(memoryview(body)), odd_text=False)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # What msgspec is stricter about, such as NaN, and the exact place of an error.
-        return json.loads(body)
+        # What msgspec is stricter about, such as NaN and odd text, and the exact place of an error.
+        values = json.loads(body)
+        return Parsed(values, _is_odd(json.dumps(values, ensure_ascii=False)))
+
+
+def _values(raw: memoryview) -> Any:
+    if not _begins(raw, b"{"):
+        return _value(raw, DEPTH)
+    values = _Object.decode(raw).items()
+    return {name: (_prompts if name in PROMPTS else _value)(memoryview(each), DEPTH) for name, each in values}
+
+
+def _is_odd(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _value(raw: memoryview, depth: int) -> Any:

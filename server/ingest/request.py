@@ -1,7 +1,6 @@
 """An HTTP request whose JSON body may be long."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -71,7 +70,10 @@ class LongRequest(Request):
         """
         if not hasattr(self, "_json"):
             body = await self.body()
-            values = json.loads(body) if len(body) <= LONG else await _run(len(body), parse, body)
+            parsed = await _run(len(body), parse, body)
+            values = parsed.values
+            if (request := current_request.get()) is not None:
+                request.odd_text = parsed.odd_text
             if (log := current_log.get()) is not None:
                 # A route that does not read the field must not ignore it silently.
                 log.asked = asked_set(values)

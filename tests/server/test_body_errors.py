@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel, model_validator
 
 from ropeswitch.server.body_errors import name_wrong_fields
+from ropeswitch.server.ingest.routes import read_long_bodies
 from tests.server.front.parts import app_behind, ask, parts
 
 
@@ -40,6 +41,7 @@ def answer(folder: Path, body: Any) -> httpx.Response:
     async def take(body: Body) -> str:
         return body.text
 
+    read_long_bodies(app)
     name_wrong_fields(app)
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return ask(app, "POST", "/v1/body", content=content, headers={"content-type": "application/json"})

@@ -10,8 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeswitch.server.ingest import parse as module
-from ropeswitch.server.ingest.parse import parse
 from ropeswitch.server.ingest.token_ids import TokenIds, sample
+
+
+def parse(body: bytes) -> Any:
+    return module.parse(body).values
+
 
 NUMBERS = st.integers() | st.floats() | st.integers(0, 2**17)
 VALUES = st.recursive(
@@ -39,6 +43,13 @@ def outcome(function: Any, body: bytes) -> object:
         return repr(function(body))
     except (ValueError, RecursionError) as error:
         return type(error), str(error)
+
+
+@given(st.text() | st.text(alphabet="a\ud83d\ude00\udfff\\"), st.booleans())
+def test_odd_text(text: str, escaped: bool) -> None:
+    body = json.dumps({"a": [text]}, ensure_ascii=escaped).encode(errors="surrogatepass")
+    odd = any("\ud800" <= each <= "\udfff" for each in json.loads(body)["a"][0])
+    assert module.parse(body).odd_text is odd
 
 
 def test_any_values(piece: int) -> None:
