@@ -92,6 +92,11 @@ def reason_of(error: BaseException) -> str | None:
     return "; ".join(str(detail["msg"]) for detail in details()) if callable(details) else str(error)
 
 
+def died(error: BaseException) -> bool:
+    """Whether an error only says that another process of the server has died, which vLLM waits for."""
+    return isinstance(error, RuntimeError) and "wait_for_completion_or_failure" in _raised_in(error)
+
+
 def install() -> None:
     """vLLM's ``vllm.general_plugins`` hook, run at the start of every engine and worker process.
 

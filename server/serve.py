@@ -199,5 +199,8 @@ def _run(vllm_adapter: Any, args: argparse.Namespace) -> int:
     except BaseException as error:
         # A refusal found in a child process has been told by it; one found in this process is the error itself.
         if (reason := refusals.told() or refusals.reason_of(error)) is None:
-            raise
+            if not refusals.died(error):
+                raise
+            print(f"ropeswitch: error: {str(error).rstrip('.')}; the log above says why", file=sys.stderr, flush=True)
+            return 1
         raise UsageError(reason) from error

@@ -42,8 +42,12 @@ class Asking(threading.Thread):
         try:
             with urllib.request.urlopen(self.request, timeout=120) as response:
                 self.status = response.status
-                for line in response:
-                    self.lines.append(line.decode().strip())
+                # Lines by themselves would not tell a stream that broke from one that ended.
+                rest = b""
+                while part := response.read1(65536):
+                    *lines, rest = (rest + part).split(b"\n")
+                    self.lines += [line.decode().strip() for line in lines]
+                self.lines += [rest.decode()] if rest else []
         except urllib.error.HTTPError as error:
             self.status = error.code
             self.lines.append(error.read().decode())

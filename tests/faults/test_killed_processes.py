@@ -1,0 +1,81 @@
+"""A server of which the kernel takes a process away tells its clients, leaves with an error, and leaves nothing behind.
+
+What happens when a rank is killed is in ``tests/server/test_lost_rank.py``.
+"""
+
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.faults.conftest import FLAGS, MODEL
+from tests.server.asking import SECONDS, Asking, named, not_ready, processes, wait_until
+from tests.server.running import Server, running
+
+STREAM: dict[str, Any] = {"model": MODEL, "prompt": [5] * 20, "max_tokens": 1000, "ignore_eos": True, "stream": True}
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "a"}], "max_tokens": 900, "ignore_eos": True}
+TWO = ["--api-server-count", "2"]
+
+
+def is_told(asking: Asking) -> str:
+    """How a client learnt that its answer is not whole: an error, an event, an early end, or a connection that broke."""
+    if asking.broken is not None:
+        return "broken"
+    if asking.status != 200:
+        assert asking.status in (500, 503), asking.lines
+        error = asking.error
+        assert set(error) == {"message", "type", "param", "code"} and error["type"] == "server_error"
+        assert error["message"] and "Traceback" not in error["message"]
+        return "error"
+    last = asking.events[-1] if asking.events else json.loads(asking.lines[0])
+    if "error" in last:
+        assert set(last["error"]) == {"message", "type", "param", "code"} and last["error"]["message"]
+        return "event"
+    # A stream that ends as if nothing had happened would be taken for a whole answer.
+    assert last["choices"][0]["finish_reason"] == "abort", asking.lines[-3:]
+    return "abort"
+
+
+def take_away(server: Server, name: str, clients: list[Asking]) -> list[str]:
+    """Kill a process while clients are being answered; returns what each of them learnt."""
+    streams = [each for each in clients if b'"stream": true' in each.request.data]
+    wait_until(lambda: all(len(each.lines) > 20 for each in streams), time.monotonic(), "streams that run", 60)
+    started = processes(server)
+    named(server, name)[0].kill()
+    killed = time.monotonic()
+    wait_until(lambda: not_ready(server), killed, "a server that is not ready")
+    for each in clients:
+        each.join(SECONDS)
+        assert not each.is_alive(), "a client still waits"
+    assert server.process.wait(30) not in (0, None)
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert not alive
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])))
+    return sorted(map(is_told, clients))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("flags", [[], TWO], ids=["one API server", "two"])
+def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
+    with running(tmp_path, *FLAGS, *flags) as server:
+        clients = [Asking(server, STREAM) for _ in range(3)] + [Asking(server, CHAT, "/v1/chat/completions")]
+        clients += [Asking(server, STREAM | {"stream": False})]
+        told = take_away(server, "EngineCore", clients)
+        # Of several API servers each is told to leave, and may end its answers before it sees the dead engine.
+        assert told == ["error"] * 2 + ["event"] * 3 or flags, told
+        log = server.log.read_text()
+        assert "ropeswitch: error: " in log and "the log above says why" in log and "in _run\n" not in log
+
+
+@pytest.mark.full
+def test_one_api_server_of_two(tmp_path: Path) -> None:
+    """Its own clients see their connections break; those of the other one are told, and all of them are at an end."""
+    with running(tmp_path, *FLAGS, *TWO) as server:
+        clients = [Asking(server, STREAM) for _ in range(6)]
+        told = take_away(server, "APIServer", clients)
+        assert "broken" in told and set(told) > {"broken"}, told

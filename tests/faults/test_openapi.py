@@ -1,0 +1,73 @@
+"""Every route that the server tells of, with inputs drawn from its own description: none of them is a fault of the server.
+
+The draws know no model's name and would let most answers be as long as they can, so both are put in.
+"""
+
+import json
+import random
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import Case, GenerationMode
+
+from tests.faults.conftest import MODEL
+from tests.faults.state import metrics, settle
+from tests.server.running import Server
+
+EXAMPLES = 40
+# How often the model is the one that is served.
+KNOWN = 0.95
+LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+FAULTS = 'data: {"error"', '"server_error"'
+
+
+def tame(body: Any, rng: random.Random) -> Any:
+    """A body that is for the served model, mostly, and asks for few tokens."""
+    if not isinstance(body, dict):
+        return body
+    if rng.random() < KNOWN:
+        body = body | {"model": MODEL}
+    given = [each for each in LENGTHS if each in body]
+    body |= {each: min(body[each], 2) for each in given if type(body[each]) is int}
+    if not given:
+        body |= {"max_tokens": 2, "max_output_tokens": 2}
+    return body | {"n": min(body["n"], 3)} if type(body.get("n")) is int else body
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_no_input_is_a_fault_of_the_server(server: Server, mode: GenerationMode) -> None:
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    rng = random.Random(7)
+    answers: dict[str, dict[int, int]] = {}
+    faults: list[Any] = []
+
+    def check(case: Case) -> None:
+        case.body = tame(case.body, rng)
+        response = case.call(base_url=server.url, timeout=60)
+        seen = answers.setdefault(case.operation.label, {})
+        seen[response.status_code] = seen.get(response.status_code, 0) + 1
+        if response.status_code >= 500 or all(each in response.text for each in FAULTS):
+            faults.append((case.operation.label, response.status_code, case.query, case.body, response.text[-500:]))
+
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        drawn = settings(
+            max_examples=EXAMPLES,
+            phases=[Phase.generate],
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        try:
+            drawn(given(operation.as_strategy(generation_mode=mode))(check))()
+        except Unsatisfiable:
+            assert mode is GenerationMode.NEGATIVE  # a route without any field that could be wrong
+    print(json.dumps(answers, indent=1))
+    assert not faults, faults[:3]
+    assert sum(map(len, answers.values())) and not any(status >= 500 for each in answers.values() for status in each)
+    settle(server)
+    assert not metrics(server).get("ropeswitch_requests_total{error}")
