@@ -14,7 +14,7 @@ def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tu
     found = {}
     for request_id in request_ids:
         if (request := scheduler.requests.get(request_id)) is not None:
-            # Below 0 until it is scheduled.
-            cached = max(request.num_cached_tokens, 0)
+            # Taken away with the first token.
+            cached = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
             found[request_id] = (min(request.num_computed_tokens, request.num_prompt_tokens), cached)
     return found

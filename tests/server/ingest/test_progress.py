@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.model_patches.prefill_progress import prefill_progress
 from ropeswitch.server.front.request import FrontRequest, Ticket, current_request
 from ropeswitch.server.ingest import progress as module
 from ropeswitch.server.ingest.progress import show_progress
@@ -99,12 +98,3 @@ def test_who_does_not_ask_has_upstream_s_stream() -> None:
         assert [chunk async for chunk in stream] == ["data: a\n\n", "data: b\n\n"]
 
     asyncio.run(check())
-
-
-def test_what_an_engine_knows() -> None:
-    def known(computed: int, cached: int) -> Any:
-        return SimpleNamespace(num_computed_tokens=computed, num_prompt_tokens=100, num_cached_tokens=cached)
-
-    scheduler = SimpleNamespace(requests={"new": known(0, -1), "half": known(50, 16), "answering": known(103, 16)})
-    found = prefill_progress(scheduler, ["new", "half", "answering", "unknown"])
-    assert found == {"new": (0, 0), "half": (50, 16), "answering": (100, 16)}
