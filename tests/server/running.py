@@ -11,8 +11,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,15 @@ class Server:
         return self._send(
             urllib.request.Request(self.url + path, data=data, headers={"content-type": "application/json"} | headers)
         )
+
+    def announce(self, path: str, body_bytes: int) -> int:
+        """Send the head of a request that announces a body of so many bytes, and none of it; the answer's status."""
+        host, port = self.url.partition("://")[2].split(":")
+        with closing(HTTPConnection(host, int(port), timeout=60)) as opened:
+            opened.putrequest("POST", path)
+            opened.putheader("content-length", str(body_bytes))
+            opened.endheaders()
+            return opened.getresponse().status
 
     def _send(self, request: urllib.request.Request) -> Answer:
         try:

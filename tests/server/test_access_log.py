@@ -1,6 +1,5 @@
 """The access log of a running server: one line a request, with what became of it."""
 
-import http.client
 import json
 import time
 from typing import Any
@@ -111,13 +110,7 @@ def test_refused_requests(server: Server) -> None:
 
 def test_what_the_front_refuses(server: Server) -> None:
     log = Log(server)
-    host, port = server.url.removeprefix("http://").split(":")
-    opened = http.client.HTTPConnection(host, int(port), timeout=60)
-    opened.putrequest("POST", "/v1/completions")
-    opened.putheader("content-length", str(10**12))
-    opened.endheaders()
-    assert opened.getresponse().status == 413
-    opened.close()
+    assert server.announce("/v1/completions", 10**12) == 413
     line = log.only()
     assert (line["status"], line["outcome"], line["reason"]) == (413, "rejected", "body_bytes")
 

@@ -179,13 +179,7 @@ def test_refused_requests(server: Server) -> None:
 def test_what_the_front_refuses_is_counted_once(server: Server) -> None:
     """By its header, before any of the body is read."""
     before = scrape(server)
-    host, port = server.url.removeprefix("http://").split(":")
-    opened = http.client.HTTPConnection(host, int(port), timeout=60)
-    opened.putrequest("POST", "/v1/completions")
-    opened.putheader("content-length", str(10**12))
-    opened.endheaders()
-    assert opened.getresponse().status == 413
-    opened.close()
+    assert server.announce("/v1/completions", 10**12) == 413
     moved = Moved(before, scrape(server))
     assert moved("requests_total", outcome="rejected", engine="none") == moved("requests_total") == 1
     assert moved("rejections_total", reason="body_bytes") == moved("rejections_total") == 1
