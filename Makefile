@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-picture bench bench-scheduling bench-ingest bench-gpu simulate lock
+.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-picture bench bench-scheduling bench-ingest bench-metrics bench-gpu simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -99,6 +99,10 @@ bench-scheduling: $(STAMP) ## Short requests beside a long prompt, against stock
 bench-ingest: $(STAMP) ## Million-token bodies on their way in, against stock vLLM (about 15 minutes)
 	@echo "bench-ingest: seconds until queued, and how late the loops of server and engine were" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench_ingest $(ARGS)
+
+bench-metrics: $(STAMP) ## What the metrics by length cost the API server (about 5 minutes)
+	@echo "bench-metrics: CPU time a token and a scrape, and tokens/s, with the metrics and without" >&2
+	@$(BIN)/python -m ropeswitch.loadtests.bench_metrics $(ARGS)
 
 # Not with .venv, whose torch is for CPUs: PYTHON must have the packages of requirements/cuda.lock (docs/benchmarks.md).
 bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHON must have vllm for CUDA)

@@ -3,23 +3,18 @@
 import json
 import os
 import random
-import signal
-import socket
 import string
-import subprocess
 import sys
-import time
-import urllib.request
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from ropeswitch.loadtests import ingest_probe
+from ropeswitch.loadtests.plugin_server import PluginServer
 
 MAXIMUM = 1 << 21
 WINDOW = 8192
 # A word and the space before it are one token: eight characters.
 LETTERS, WORDS = 7, 4000
-START_SECONDS = 300
-_PLUGIN = "ingest_probe"
 
 
 def make_model(folder: Path) -> list[str]:
@@ -66,8 +61,8 @@ def make_model(folder: Path) -> list[str]:
     return words
 
 
-class IngestServer:
-    """A server in processes of its own.
+class IngestServer(PluginServer):
+    """A server whose loops are probed.
 
     Args:
         ours: Whether it is ropeswitch's, or stock vLLM's.
@@ -76,58 +71,22 @@ class IngestServer:
     """
 
     def __init__(self, ours: bool, model: Path, work: Path) -> None:
-        self.port, self._records = _free_port(), work / "records"
+        self._records = work / "records"
         self._records.mkdir(parents=True)
-        plugin = work / "plugin" / f"{_PLUGIN}-0.dist-info"
-        plugin.mkdir(parents=True)
-        (plugin / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {_PLUGIN}\nVersion: 0\n")
-        entry = f"{_PLUGIN} = ropeswitch.loadtests.ingest_probe:install"
-        (plugin / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{entry}\n")
         ropeswitch = [str(Path(sys.executable).with_name("ropeswitch")), "serve", str(model)]
         stock = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(model)]
         command = ropeswitch if ours else stock
-        command += ["--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", "model", "--enforce-eager"]
+        command += ["--served-model-name", "model", "--enforce-eager"]
         command += ["--max-model-len", str(MAXIMUM), "--kv-cache-memory-bytes", str(1 << 30)]
         # Ten texts of 2M tokens each may wait.
         command += ["--max-queued-tokens", str(1 << 25)] if ours else []
-        environment = os.environ | {
-            "PYTHONPATH": str(plugin.parent),
-            "VLLM_PLUGINS": _PLUGIN,
-            "INGEST_PROBE": str(self._records),
-            "VLLM_SERVER_DEV_MODE": "1",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            # Two engines share the cores.
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        }
-        self.log = work / "log"
-        with self.log.open("wb") as output:
-            self._process = subprocess.Popen(
-                command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        variables = {ingest_probe.VARIABLE: str(self._records), "VLLM_SERVER_DEV_MODE": "1"}
+        super().__init__(command, work, f"{ingest_probe.__name__}:install", variables)
 
     def wait(self) -> None:
-        """Wait until it answers, then have its engine take requests but no step.
-
-        Raises:
-            SystemExit: with the end of its log, when it does not start.
-        """
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                self.post("/pause?mode=keep", {})
-                return
-            except OSError:
-                time.sleep(0.5)
-        sys.exit(f"bench_ingest: the server did not start:\n{self.log.read_text(errors='replace')[-4000:]}")
-
-    def post(self, path: str, body: Any) -> bytes:
-        """Post JSON and read the answer."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return bytes(answer.read())
+        """Wait until it answers, then have its engine take requests but no step."""
+        super().wait()
+        self.post("/pause?mode=keep", {})
 
     def records(self) -> list[dict[str, Any]]:
         """What its probes wrote so far."""
@@ -139,26 +98,9 @@ class IngestServer:
         peaks = []
         for each in Path("/proc").glob("[0-9]*"):
             try:
-                if os.getsid(int(each.name)) == self._process.pid:
+                if os.getsid(int(each.name)) == self.process.pid:
                     status = (each / "status").read_text()
                     peaks.append(int(status.partition("VmHWM:")[2].split()[0]) * 1024)
             except (OSError, IndexError):
                 continue  # it ended
         return max(peaks)
-
-    def stop(self) -> None:
-        """End it, and whatever is left of it."""
-        self._process.terminate()
-        try:
-            self._process.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -1,0 +1,74 @@
+"""The hooks of the metrics by length alone: vLLM's output processor in this process, watched and not, in turns."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.metrics.stats import IterationStats, PrefillStats
+
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.server.length_metrics.metrics import LengthMetrics
+from ropeswitch.server.length_metrics.outputs import OutputWatch
+
+PROMPT = 100
+
+
+def measure(streams: int, tokens: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Microseconds of CPU time a token, without the hooks and with them, of each round.
+
+    Args:
+        streams: Requests, which have a token at every step.
+        tokens: Of each request's answer.
+        rounds: How often, for each side.
+    """
+    ladder = FactorLadder((FactorSet("short", 256, (1.0,)), FactorSet("long", 1024, (2.0,))))
+    bare, watched = ((OutputProcessor(None, log_stats=True), SimpleNamespace(record=_upstream)) for _ in range(2))
+    OutputWatch(ladder, LengthMetrics(ladder, "model", CollectorRegistry()), lambda _: 0).watch(*watched)
+    results: dict[int, list[float]] = {0: [], 1: []}
+    for turn in range(rounds + 1):
+        for side in (0, 1) if turn % 2 == 0 else (1, 0):
+            seconds = _serve(*(bare, watched)[side], streams, tokens)
+            if turn:
+                results[side].append(seconds / (streams * tokens) * 1e6)
+    return results[0], results[1]
+
+
+def _upstream(*_: Any, **__: Any) -> None:
+    """Stands for vLLM's own metrics, which both sides have."""
+
+
+def _serve(processor: Any, manager: Any, streams: int, tokens: int) -> float:
+    requests, names = [_request(str(index)) for index in range(streams)], range(streams)
+    steps = [[_first(str(index)) for index in names]]
+    steps += [[EngineCoreOutput(str(index), [7]) for index in names] for _ in range(tokens - 2)]
+    steps += [[EngineCoreOutput(str(index), [7], finish_reason=FinishReason.LENGTH) for index in names]]
+    started, now = time.thread_time(), time.monotonic()
+    for request in requests:
+        queue = RequestOutputCollector(RequestOutputKind.DELTA, request.request_id)
+        processor.add_request(request, None, None, 0, queue)
+    for outputs in steps:
+        now += 0.02
+        iteration = IterationStats()
+        processor.process_outputs(outputs, now, iteration)
+        manager.record(scheduler_stats=None, iteration_stats=iteration, mm_cache_stats=None, engine_idx=0)
+    return time.thread_time() - started
+
+
+def _request(name: str) -> EngineCoreRequest:
+    params = SamplingParams(max_tokens=1, detokenize=False, output_kind=RequestOutputKind.DELTA)
+    return EngineCoreRequest(
+        request_id=name, external_req_id=name, prompt_token_ids=[5] * PROMPT, mm_features=None, sampling_params=params,
+        pooling_params=None, arrival_time=time.time(), lora_request=None, cache_salt=None, data_parallel_rank=None,
+    )  # fmt: skip
+
+
+def _first(name: str) -> EngineCoreOutput:
+    stats, now = PrefillStats(), time.monotonic()
+    stats.set(PROMPT, 0, 0)
+    events = [EngineCoreEvent(each, now) for each in (EngineCoreEventType.QUEUED, EngineCoreEventType.SCHEDULED)]
+    return EngineCoreOutput(name, [7], prefill_stats=stats, events=events)
