@@ -27,7 +27,7 @@ from ropeswitch.server.front import models_route, tls
 from ropeswitch.server.front.build import build
 from ropeswitch.server.front.tasks import go_on
 from ropeswitch.server.ingest.detokenizer import decode_prompt_ends
-from ropeswitch.server.ingest.engine_messages import send_encoded
+from ropeswitch.server.ingest.engine_messages import send_packed
 from ropeswitch.server.ingest.progress import show_progress
 from ropeswitch.server.ingest.renderer import take_long_prompts
 from ropeswitch.server.ingest.routes import read_long_bodies
@@ -105,7 +105,7 @@ class RopeSwitchEndpoints:
         if args.ropeswitch_access_log is not None:
             state.access_log = start_access_log(args.ropeswitch_access_log, settings.ladder, engine_client)
         take_long_prompts(engine_client.renderer, picklable=vllm_adapter.is_fast(engine_client.renderer.tokenizer))
-        send_encoded(engine_client.engine_core)
+        send_packed(engine_client.engine_core)
         decode_prompt_ends(vllm_adapter.FastIncrementalDetokenizer)
         watch(engine_client, state, settings.ladder, admission)
         show_progress(state, vllm_adapter.prefill_progress(engine_client))

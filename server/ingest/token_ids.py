@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
+import numpy as np
 
 
 class TokenIds(list[int]):
@@ -12,27 +12,23 @@ class TokenIds(list[int]):
     Attributes:
         smallest: The smallest of them.
         largest: The largest of them.
-        encoded: They as a message to the engine has them; None once it was sent.
+        packed: They as uint32, for the message to the engine; None once it was sent, or where one is no uint32.
     """
 
-    __slots__ = ("encoded", "largest", "smallest")
+    __slots__ = ("largest", "packed", "smallest")
 
     def __init__(self, slices: Iterable[list[int]]) -> None:
         """Join slices, none of them empty; between two of them other threads have their turn."""
         super().__init__()
-        ranges, messages = [], []
+        ranges, pieces = [], []
         for each in slices:
             ranges += [min(each), max(each)]
-            messages.append(_items(each))
+            # What is larger is no token of any model, and refused before it is sent.
+            fits = ranges[-2] >= 0 and ranges[-1] < 1 << 32
+            pieces.append(np.array(each, np.uint32).tobytes() if fits else b"")
             self += each
         self.smallest, self.largest = min(ranges, default=0), max(ranges, default=0)
-        self.encoded: bytes | None = b"".join([b"\xdd", len(self).to_bytes(4, "big"), *messages])
-
-
-def _items(numbers: list[int]) -> memoryview:
-    """The numbers as MessagePack has them in an array, without the array's own head, whose size its length decides."""
-    head = 1 if len(numbers) < 1 << 4 else 3 if len(numbers) < 1 << 16 else 5
-    return memoryview(msgspec.msgpack.encode(numbers))[head:]
+        self.packed: bytes | None = b"".join(pieces) if self.largest < 1 << 32 and self.smallest >= 0 else None
 
 
 def sample(values: Any) -> list[Any] | None:

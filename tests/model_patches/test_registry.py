@@ -14,7 +14,7 @@ from ropeswitch.server.patches import SERVER_PATCHES
 ROOT = Path(registry.__file__).parent
 PLUMBING = {
     "__init__.py", "registry.py", "fingerprints.py", "settings.py", "support.py", "request_set.py", "rotary.py", "cli.py",
-    "records.py", "patch_report.py", "step_rows.py", "kernel_check.py", "prefill_progress.py",
+    "records.py", "patch_report.py", "step_rows.py", "kernel_check.py", "prefill_progress.py", "packed_prompt.py",
 }  # fmt: skip
 SECTIONS = ("replaces:", "why:", "what differs:", "limits:", "when it can go:")
 

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
+from ropeswitch.model_patches.packed_prompt import FIELD
+from ropeswitch.server.ingest.parse import PIECE, parse
 from ropeswitch.server.ingest.request import VERY_LONG
+from ropeswitch.server.ingest.token_ids import TokenIds
 from tests.server.conftest import MODEL
 from tests.server.running import Server
 
@@ -26,6 +29,22 @@ def test_token_ids_in_long_bodies(server: Server) -> None:
         assert (short.status, long.status) == (200, 200)
         assert [choice["text"] for choice in long.json["choices"]] == [each["text"] for each in short.json["choices"]]
         assert (long.json["usage"], long.sets) == (short.json["usage"], short.sets)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"n": 2, "temperature": 1, "seed": 5}, {"vllm_xargs": {"rope_factor_set": "long", FIELD: "text"}}]
+)
+def test_a_prompt_that_goes_as_bytes(server: Server, options: dict[str, Any]) -> None:
+    prompt = [1 + (i * 13) % 250 for i in range(1000)]
+    body = {"model": MODEL, "max_tokens": 3, "temperature": 0, **options}
+    # Its array is longer than a piece, and one piece of it ends among the numbers.
+    array = b"[" + b" " * (PIECE - 2000) + json.dumps(prompt)[1:].encode()
+    assert type(parse(b'{"prompt": ' + array + b"}").values["prompt"]) is TokenIds
+    long = server.post("/v1/completions", json.dumps(body)[:-1].encode() + b', "prompt": ' + array + b"}")
+    short = server.post("/v1/completions", {**body, "prompt": prompt})
+    assert (long.status, long.sets) == (200, short.sets), long.text
+    assert [each["text"] for each in long.json["choices"]] == [each["text"] for each in short.json["choices"]]
+    assert long.json["usage"] == short.json["usage"]
 
 
 def test_many_token_ids(server: Server) -> None:
