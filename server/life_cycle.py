@@ -2,7 +2,8 @@
 
 vLLM stops its engine as soon as it is told to leave, and its HTTP server only then; in between requests are answered with
 500, and where several API servers share an engine their streams break off. Here ``AsyncLLM.shutdown``, which a server that
-is told to leave calls first (``engine_watch.py`` wraps it), waits for the requests in hand.
+is told to leave calls first (``engine_watch.py`` wraps it), waits for the requests in hand; where another process of the
+server has died (``deaths.py``), it ends them with errors at once.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ropeswitch.server import deaths, vllm_adapter
 from ropeswitch.server.front.routes import route_path
 
 router = APIRouter()
@@ -85,10 +87,16 @@ def draining(engine_client: Any, life: LifeCycle = LIFE) -> Callable[..., None]:
         requests = list(engine_client.output_processor.request_states)
         wait([asyncio.run_coroutine_threadsafe(engine_client.abort(requests, internal=True), loop)], LAST_WORDS)
 
+    def fail() -> None:
+        loop.call_soon_threadsafe(vllm_adapter.end_with_errors, engine_client)
+
     def shutdown(timeout: float | None = None) -> None:
         # When the server has left, it is called again, on the loop's own thread.
         if not (life.leaving or engine_client.errored or loop is _running_loop()):
-            life.leave(engine_client.vllm_config.shutdown_timeout, abort)
+            if deaths.marked():
+                life.leave(0, fail)
+            else:
+                life.leave(engine_client.vllm_config.shutdown_timeout, abort)
             # Upstream takes an engine that stops while it is listened to for one that died, and logs so.
             if (listening := engine_client.output_handler) is not None:
                 loop.call_soon_threadsafe(listening.cancel)

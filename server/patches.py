@@ -20,6 +20,7 @@ _ENGINE_CLIENT = "vllm.v1.engine.core_client"
 _MIDDLEWARE = "vllm.entrypoints.serve.middleware.register.init_entrypoints_middleware"
 _OUTPUTS = "vllm.v1.engine.output_processor.OutputProcessor"
 _RENDERER = "vllm.renderers.base.BaseRenderer"
+_WAIT = "vllm.entrypoints.cli.serve.wait_for_completion_or_failure"
 _TOKENS = "vllm.renderers.params.TokenizeParams"
 _FILE = "server/engine_prompts.py"
 
@@ -46,6 +47,16 @@ SERVER_PATCHES = (
             "vllm.v1.engine.output_processor.OutputProcessor.abort_requests": "71f513fb0cad0615",
             f"{_LAUNCHER}.serve_http": "87a0cd563728371a",
             f"{_LAUNCHER}.terminate_if_errored": "c3c7cc295c9fbe15",
+        },
+    ),
+    Patch(
+        target=_WAIT,
+        kind="wrapped",
+        file="server/deaths.py",
+        relies_on={
+            _WAIT: "57cd073e5f39cc98",
+            "vllm.entrypoints.cli.serve.run_multi_api_server": "f870279abff4f422",
+            f"{_OUTPUTS}.propagate_error": "219c25b2e3f2797b",
         },
     ),
     Patch(

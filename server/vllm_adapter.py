@@ -18,7 +18,7 @@ from huggingface_hub.errors import StrictDataclassError
 from prometheus_client import CollectorRegistry
 from transformers import TokenizersBackend
 from vllm import envs
-from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.entrypoints.cli import serve as cli_serve
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMError, VLLMValidationError
@@ -33,6 +33,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.prometheus import get_prometheus_registry
 
 from ropeswitch.server import legacy_config
+from ropeswitch.server.deaths import marking
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.model_folder import check_fields, check_model_folder
 
@@ -191,7 +192,8 @@ def _override(config: Any, key: str, value: dict[str, Any]) -> None:
 
 def serve(args: Namespace) -> None:
     """Serve until told to stop: one API server or several, data parallel, or headless, as the flags say."""
-    ServeSubcommand.cmd(args)
+    cli_serve.wait_for_completion_or_failure = marking(cli_serve.wait_for_completion_or_failure)
+    cli_serve.ServeSubcommand.cmd(args)
 
 
 def keeps_alive_without_engine() -> bool:
@@ -304,6 +306,11 @@ def blames_client(error: BaseException) -> str | None:
     Of an error that comes when the response has begun starlette makes another one.
     """
     return next((str(each) for each in (error, error.__cause__) if isinstance(each, VLLMClientError)), None)
+
+
+def end_with_errors(engine_client: Any) -> None:
+    """End every request in hand as the death of its engine does; on the event loop's thread only."""
+    engine_client.output_processor.propagate_error(EngineDeadError())
 
 
 def is_dead_engine(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from ropeswitch.server import life_cycle
+from ropeswitch.server import deaths, life_cycle, refusals
 from ropeswitch.server.life_cycle import LifeCycle, draining
 from tests.server.running import Answer, Server, running
 
@@ -68,6 +68,37 @@ def test_an_engine_is_shut_down_when_its_requests_are_answered_or_it_is_dead(err
 
     asyncio.run(serve())
     assert calls == [60, 1] and life.leaving != errored
+
+
+def test_what_a_dead_process_leaves_behind_ends_with_errors_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(refusals.VARIABLE, str(tmp_path / "refusal"))
+
+    def upstream() -> None:
+        raise RuntimeError("a process died")
+
+    with pytest.raises(RuntimeError):
+        deaths.marking(upstream)()
+    life, order = LifeCycle(), []
+    engine = SimpleNamespace(
+        errored=False,
+        vllm_config=SimpleNamespace(shutdown_timeout=600),
+        output_processor=SimpleNamespace(propagate_error=lambda error: order.append(type(error).__name__)),
+        output_handler=None,
+        shutdown=lambda timeout: order.append("shutdown"),
+    )
+
+    async def serve() -> None:
+        shutdown = draining(engine, life)
+        with life.request():
+            leaving = asyncio.get_running_loop().run_in_executor(None, lambda: shutdown(timeout=600))
+            while not order:
+                await asyncio.sleep(0.01)
+        await leaving
+
+    asyncio.run(asyncio.wait_for(serve(), 30))
+    assert order == ["EngineDeadError", "shutdown"]
 
 
 @pytest.mark.parametrize("root", ["", "/prefix"])
