@@ -1,8 +1,9 @@
 """An HTTP request whose JSON body may be long."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
@@ -45,6 +46,7 @@ class LongRequest(Request):
 
     held: HeldBodies
     takes_samples = False
+    _whole: Mapping[str, Any] = MappingProxyType({})
 
     async def body(self) -> bytes:
         """The whole body, as ``starlette.requests.Request.body``.
@@ -77,11 +79,10 @@ class LongRequest(Request):
             if (log := current_log.get()) is not None:
                 # A route that does not read the field must not ignore it silently.
                 log.asked = asked_set(values)
-            self._whole: dict[str, Any] = {}
             if self.takes_samples and isinstance(values, dict):
-                for name in PROMPTS:
-                    if (first := sample(values.get(name))) is not None:
-                        self._whole[name], values[name] = values[name], first
+                samples = {name: first for name in PROMPTS if (first := sample(values.get(name))) is not None}
+                self._whole = {name: values[name] for name in samples}
+                values |= samples
             self._json = values
         return self._json
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Form, Request
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,6 +30,10 @@ def make_app() -> FastAPI:
     async def with_model(body: Body, raw: Request) -> dict[str, Any]:
         # On the event loop, where the thread that parses is not.
         return {"prompt": body.prompt, "max_tokens": body.max_tokens, "parsed": await raw.json() is not None}
+
+    @app.post("/form")
+    async def with_form(form: Annotated[Body, Form()]) -> str:
+        return str(form.prompt)
 
     @app.post("/raw")
     async def with_request(raw: Request) -> Any:
@@ -70,6 +74,10 @@ def test_the_same_answer_as_without(client: TestClient, path: str, prompt: Any) 
     expected = TestClient(make_app()).post(path, json=body)
     answer = client.post(path, json=body)
     assert (answer.status_code, answer.json()) == (200, expected.json())
+
+
+def test_a_form_is_no_json(client: TestClient) -> None:
+    assert client.post("/form", data={"prompt": ["5", "6"]}).json() == "[5, 6]"
 
 
 @pytest.mark.parametrize(
