@@ -13,11 +13,16 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import numpy as np
+from setproctitle import setproctitle
 
 from ropeswitch.server.ingest.token_ids import TokenIds
 
 # IDs that are made into Python's integers in one go, in about 2 ms.
 PIECE = 1 << 16
+
+
+# As vLLM names its own.
+TITLE = "ropeswitch::Tokenizer"
 
 
 class TextProcess:
@@ -70,9 +75,7 @@ class TextProcess:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             # A daemon ends with this process; where that is killed, its end of the pipe tells.
-            self._process = context.Process(
-                target=tokenize_texts, args=(theirs, self._tokenizer), name="RopeswitchTokenizer", daemon=True
-            )
+            self._process = context.Process(target=tokenize_texts, args=(theirs, self._tokenizer), daemon=True)
             self._process.start()
             theirs.close()
         return self._pipe
@@ -80,6 +83,7 @@ class TextProcess:
 
 def tokenize_texts(pipe: Connection, tokenizer: Any) -> None:
     """What the process does: tokenize what comes until nothing more can come."""
+    setproctitle(TITLE)
     # Ctrl-C reaches every process of the terminal; the parent ends this one.
     with suppress(EOFError, KeyboardInterrupt):
         while True:

@@ -1,6 +1,7 @@
 """Long bodies and texts on a real server: they are answered as short ones are, and prompts tell how far they are."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from openai import BadRequestError, OpenAI
 from ropeswitch.model_patches.packed_prompt import FIELD
 from ropeswitch.server.ingest.parse import PIECE, parse
 from ropeswitch.server.ingest.request import VERY_LONG
+from ropeswitch.server.ingest.text_process import TITLE
 from ropeswitch.server.ingest.token_ids import TokenIds
 from tests.server.conftest import MODEL
 from tests.server.running import Server
@@ -86,6 +88,15 @@ def test_long_texts_are_tokenized_as_short_ones(client: OpenAI) -> None:
         with pytest.raises(BadRequestError) as caught:
             client.chat.completions.create(model=MODEL, messages=messages)  # type: ignore[arg-type]
         assert caught.value.code == "context_length_exceeded"
+
+
+def test_very_long_texts_have_their_own_process(server: Server, client: OpenAI) -> None:
+    options = {"truncate_prompt_tokens": 100, "truncation_side": "right"}
+    client.completions.create(model=MODEL, prompt="z" * (VERY_LONG + 1), max_tokens=1, extra_body=options)
+    # Each thread has its own children.
+    lists = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    children = [child for each in lists for child in each.read_text().split()]
+    assert TITLE in {Path("/proc", child, "cmdline").read_text().strip("\0") for child in children}
 
 
 def test_a_stream_that_tells_its_progress(client: OpenAI) -> None:
