@@ -79,7 +79,8 @@ def test_long_texts_are_tokenized_as_short_ones(client: OpenAI) -> None:
     for length in (100_000, 2 * VERY_LONG):
         text = "".join(chr(97 + (i * i) % 26) for i in range(1000))
         whole = client.completions.create(model=MODEL, prompt=text, max_tokens=4, temperature=0)
-        options = {"truncate_prompt_tokens": 1000, "truncation_side": "right"}
+        # With a side named vLLM cuts the text before it is tokenized.
+        options = {"truncate_prompt_tokens": 1000}
         cut = client.completions.create(
             model=MODEL, prompt=text * (length // 1000), max_tokens=4, temperature=0, extra_body=options
         )
@@ -91,7 +92,7 @@ def test_long_texts_are_tokenized_as_short_ones(client: OpenAI) -> None:
 
 
 def test_very_long_texts_have_their_own_process(server: Server, client: OpenAI) -> None:
-    options = {"truncate_prompt_tokens": 100, "truncation_side": "right"}
+    options = {"truncate_prompt_tokens": 100}
     client.completions.create(model=MODEL, prompt="z" * (VERY_LONG + 1), max_tokens=1, extra_body=options)
     # Each thread has its own children.
     lists = Path(f"/proc/{server.process.pid}/task").glob("*/children")
