@@ -1,14 +1,12 @@
-"""Bodies with values of the wrong types, over which some of vLLM's validators stumble, and with text that is none.
+"""Bodies with values of the wrong types, over which some of vLLM's validators stumble, and with what no engine can be sent.
 
-Half of a surrogate pair, ``"\\ud800"``, is JSON but no character: it can neither be tokenized nor sent to an engine. Nor
-can a whole number of more than 64 bits.
+The latter was found when the body was parsed (``ingest/faults.py``).
 
 The validators look into a body before its types are checked, and raise what Python raises where a value is of another type
 or lacks a part. The fields are checked one by one then: where some are wrong, that is the answer; where all are right, the
 fault is the server's.
 """
 
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, wraps
 from typing import Any
@@ -22,11 +20,10 @@ from ropeswitch.server.front.request import current_request
 
 _STUMBLES = (AttributeError, IndexError, KeyError, TypeError, RecursionError)
 # SageMaker's route takes what these do.
-_HALF = re.compile("[\ud800-\udfff]")
 _CHOOSES = "/invocations"
 _CHOICES = ("/v1/chat/completions", "/v1/completions")
-LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
-ODD_TEXT = "Input should be valid Unicode text; it has half of a surrogate pair"
+# Items of a list that are validated at once.
+MANY = 1000
 Errors = list[dict[str, Any]]
 Handler = Callable[..., Awaitable[Any]]
 Validate = Callable[..., tuple[Any, Errors]]
@@ -50,7 +47,7 @@ def name_wrong_fields(app: FastAPI) -> None:
 def _naming(upstream: Validate, model: type[BaseModel]) -> Validate:
     def validate(value: Any, *args: Any, loc: tuple[int | str, ...] = (), **kwargs: Any) -> tuple[Any, Errors]:
         try:
-            if not (errors := not_for_engines(value)):
+            if not (errors := not_for_engines() or wrong_items(model, value)):
                 return upstream(value, *args, loc=loc, **kwargs)
         except _STUMBLES:
             errors = wrong_fields(model, value)
@@ -70,7 +67,7 @@ def _choosing(upstream: Handler, models: Sequence[type[BaseModel]]) -> Handler:
             value = await raw_request.json()
         except ValueError:  # which it answers
             return await upstream(*args, raw_request=raw_request, **kwargs)
-        errors = not_for_engines(value)
+        errors = not_for_engines()
         try:
             if not errors:
                 return await upstream(*args, raw_request=raw_request, **kwargs)
@@ -83,18 +80,29 @@ def _choosing(upstream: Handler, models: Sequence[type[BaseModel]]) -> Handler:
     return handle
 
 
-def not_for_engines(values: Any) -> Errors:
-    """What of a body's values could be written to no engine."""
+def not_for_engines() -> Errors:
+    """What of the body of the request in hand could be sent to no engine."""
     request = current_request.get()
-    if request is not None and request.odd_text and (odd := _odd_text(values)) is not None:
-        return [{"type": "string_unicode", "loc": odd, "msg": ODD_TEXT}]
-    if not isinstance(values, dict):
+    if request is None or (fault := request.fault) is None:
         return []
-    return [
-        {"type": "int_parsing_size", "loc": (name,), "msg": LARGE_NUMBER}
-        for name, value in values.items()
-        if type(value) is int and not -(2**63) <= value < 2**63
-    ]
+    return [{"type": fault.kind, "loc": fault.place, "msg": fault.message}]
+
+
+def wrong_items(model: type[BaseModel], values: Any) -> Errors:
+    """What is wrong with the first item that is, of a list of very many.
+
+    pydantic tells of each, and of each as often as there are types that it may have: a minute's work for a million.
+    """
+    for name, value in values.items() if isinstance(values, dict) else ():
+        if isinstance(value, list) and len(value) > MANY and (adapter := _fields(model).get(name)) is not None:
+            for start in range(0, len(value), MANY):
+                # The first item decides of which type the others must be, where there is a choice.
+                if errors := _errors(adapter, value[:1] + value[start : start + MANY], ()):
+                    loc = errors[0]["loc"]
+                    at = next((each for each, part in enumerate(loc) if isinstance(part, int)), len(loc))
+                    moved = tuple(max(part - 1 + start, 0) for part in loc[at : at + 1])
+                    return [errors[0] | {"loc": (name, *loc[:at], *moved, *loc[at + 1 :])}]
+    return []
 
 
 def wrong_fields(model: type[BaseModel], values: Any) -> Errors:
@@ -119,21 +127,6 @@ def _errors(adapter: TypeAdapter[Any], value: Any, loc: tuple[str, ...]) -> Erro
     except ValidationError as error:
         return [dict(each) | {"loc": (*loc, *each["loc"])} for each in error.errors(include_url=False)]
     return []
-
-
-def _odd_text(body: Any) -> tuple[int | str, ...] | None:
-    """Where some text is that cannot be written in UTF-8, or None; of a key, where its object is."""
-    left: list[tuple[Any, tuple[int | str, ...]]] = [(body, ())]
-    while left:
-        value, loc = left.pop()
-        if isinstance(value, str) and _HALF.search(value):
-            return loc
-        if isinstance(value, dict):
-            left += [(key, loc) for key in value]
-            left += [(each, (*loc, key)) for key, each in value.items()]
-        elif isinstance(value, list):
-            left += [(each, (*loc, at)) for at, each in enumerate(value) if not isinstance(each, int | float)]
-    return None
 
 
 @cache

@@ -81,4 +81,14 @@ class FreshMetrics:
             metrics: SchedulingMetrics | None = getattr(scope["app"].state, "scheduling_metrics", None)
             if metrics is not None:
                 await metrics.refresh()
+            scope = {**scope, "headers": [header for header in scope["headers"] if _is_readable(header)]}
         await self.app(scope, receive, send)
+
+
+def _is_readable(header: tuple[bytes, bytes]) -> bool:
+    """Whether prometheus-client can read a header, of which it looks at ``Accept`` and fails where that is no UTF-8."""
+    try:
+        header[1].decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -41,6 +41,8 @@ VLLM_VERSION: str = vllm.__version__
 
 # Proxies give up on a stream that is silent for a minute, as it is while a long prompt prefills.
 KEEP_ALIVE_SECONDS = 15
+# vLLM ends what runs at once.
+SHUTDOWN_SECONDS = 25
 # Flags whose value is one JSON object; vLLM's parser lets other values through.
 _OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
 # What an engine that finishes its last requests answers to every utility; upstream raises it as a bare Exception.
@@ -85,7 +87,12 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
     cli_env_setup()
     parser = make_arg_parser(_Parser(prog="ropeswitch serve", usage="ropeswitch serve [MODEL] [options]"))
     add_flags(parser)
-    parser.set_defaults(model=None, subparser="serve", sse_keep_alive_interval=KEEP_ALIVE_SECONDS)
+    parser.set_defaults(
+        model=None,
+        subparser="serve",
+        sse_keep_alive_interval=KEEP_ALIVE_SECONDS,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+    )
     try:
         args = parser.parse_args(list(argv))
         configure_logging_from_args(args)

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from ropeswitch.server.front.refusal import Refusal
+from ropeswitch.server.ingest.faults import Fault
 
 
 @dataclass
@@ -39,12 +40,12 @@ class FrontRequest:
     Attributes:
         refusal: Why it is refused, once it is; its answer then says so, whatever a handler makes of it.
         tickets: Its prompts.
-        odd_text: Whether its body holds half of a surrogate pair, which is no character (``body_errors.py``).
+        fault: What of its body could be sent to no engine, if anything (``body_errors.py``).
     """
 
     refusal: Refusal | None = None
     tickets: list[Ticket] = field(default_factory=list)
-    odd_text: bool = False
+    fault: Fault | None = None
 
 
 current_request: ContextVar[FrontRequest | None] = ContextVar("ropeswitch_front_request", default=None)

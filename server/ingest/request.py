@@ -13,7 +13,7 @@ from ropeswitch.server.front.held_bodies import HeldBodies
 from ropeswitch.server.front.refusal import bodies_too_many, refused
 from ropeswitch.server.front.request import current_request
 from ropeswitch.server.ingest.parse import PROMPTS, parse
-from ropeswitch.server.ingest.token_ids import sample
+from ropeswitch.server.ingest.token_ids import completed, sample
 from ropeswitch.server.prompt_log import current_log
 
 # Bodies of more bytes than the first are parsed on a thread, and of more than the second on another one, so that the
@@ -75,7 +75,7 @@ class LongRequest(Request):
             parsed = await _run(len(body), parse, body)
             values = parsed.values
             if (request := current_request.get()) is not None:
-                request.odd_text = parsed.odd_text
+                request.fault = parsed.fault
             if (log := current_log.get()) is not None:
                 # A route that does not read the field must not ignore it silently.
                 log.asked = asked_set(values)
@@ -89,7 +89,9 @@ class LongRequest(Request):
     def complete(self, model: Any) -> None:
         """Put the token IDs into what validation made of the body, a pydantic model."""
         for name, value in self._whole.items():
-            setattr(model, name, value)
+            # Models that ignore what they do not know have no place for it.
+            if name in type(model).model_fields or name in (model.model_extra or ()):
+                setattr(model, name, completed(value, getattr(model, name)))
 
     def release(self) -> None:
         """Let other bodies have the memory of this one, when the request's handler is done."""

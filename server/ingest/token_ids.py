@@ -35,10 +35,19 @@ def sample(values: Any) -> list[Any] | None:
     """What stands for a prompt's token IDs, or for those of several prompts, in the validation of a request.
 
     Returns:
-        The first ID of each prompt, in lists of the same depth; None for anything else.
+        The first ID of each prompt that is :class:`TokenIds`, and other lists beside one as they are; None where none is.
     """
     if isinstance(values, TokenIds):
         return values[:1]
-    if isinstance(values, list) and values and all(isinstance(each, TokenIds) for each in values):
-        return [each[:1] for each in values]
+    if not isinstance(values, list) or not all(isinstance(each, list) for each in values):
+        return None
+    if any(isinstance(each, TokenIds) for each in values):
+        return [each[:1] if isinstance(each, TokenIds) else each for each in values]
     return None
+
+
+def completed(values: Any, validated: Any) -> Any:
+    """What validation made of :func:`sample`, with the token IDs that were kept out of it."""
+    if isinstance(values, TokenIds):
+        return values
+    return [each if isinstance(each, TokenIds) else other for each, other in zip(values, validated, strict=True)]

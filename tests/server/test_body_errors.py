@@ -21,6 +21,7 @@ class Body(BaseModel):
     tools: list[Tool] = []
     options: dict[str, int] | None = None
     text: str = ""
+    mixed: list[int] | list[list[int]] | list[str] = []
 
     @model_validator(mode="before")
     @classmethod
@@ -80,3 +81,32 @@ def test_right_bodies_are_taken(tmp_path: Path, text: str) -> None:
 
 def test_a_fault_of_the_server_stays_one(tmp_path: Path) -> None:
     assert answer(tmp_path, {"text": "broken"}).status_code == 500
+
+
+def test_of_many_wrong_items_the_first_is_named(tmp_path: Path) -> None:
+    found = answer(tmp_path, {"tools": [{"name": "a"}] * 2500 + [5] * 100_000})
+    assert found.status_code == 422 and len(found.content) < 1000
+    assert [each["loc"] for each in json.loads(found.json()["error"]["message"])] == [["body", "tools", 2500]]
+
+
+@pytest.mark.parametrize(
+    "items", [[5] * 5000 + ["x"], ["x"] * 5000 + [5], [5] * 5000 + [[5]], [[5]] * 5000 + [5], [None] * 5000]
+)
+def test_items_of_two_types(tmp_path: Path, items: list[Any]) -> None:
+    found = answer(tmp_path, {"mixed": items})
+    assert found.status_code == 422 and len(found.content) < 1000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"options": {"a": 2**70}},
+        {"tools": [{"name": "a", "more": [2**64]}]},
+        b'{"text": ' + b"[" * 200 + b"]" * 200 + b"}",
+        b'{"tools": ' + b'{"a": ' * 900 + b"1" + b"}" * 901,
+    ],
+)
+def test_what_no_engine_can_be_sent(tmp_path: Path, body: Any) -> None:
+    found = answer(tmp_path, body)
+    assert found.status_code == 422
+    assert json.loads(found.json()["error"]["message"])[0]["type"] in ("int_parsing_size", "too_deep")

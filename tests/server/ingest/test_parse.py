@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ropeswitch.model_patches.packed_prompt import numbers
 from ropeswitch.server.ingest import parse as module
-from ropeswitch.server.ingest.token_ids import TokenIds, sample
+from ropeswitch.server.ingest.token_ids import TokenIds, completed, sample
 
 
 def parse(body: bytes) -> Any:
@@ -49,7 +49,7 @@ def outcome(function: Any, body: bytes) -> object:
 def test_odd_text(text: str, escaped: bool) -> None:
     body = json.dumps({"a": [text]}, ensure_ascii=escaped).encode(errors="surrogatepass")
     odd = any("\ud800" <= each <= "\udfff" for each in json.loads(body)["a"][0])
-    assert module.parse(body).odd_text is odd
+    assert (module.parse(body).fault is not None) is odd
 
 
 def test_any_values(piece: int) -> None:
@@ -121,7 +121,9 @@ def test_other_numbers_are_a_plain_list(piece: int, body: Any) -> None:
 def test_samples() -> None:
     one, other = TokenIds([[4, 5]]), TokenIds([[6]])
     assert sample(one) == [4] and sample([one, other]) == [[4], [6]]
-    for value in ([4, 5], [one, [6]], [], "text", None, math.pi):
+    assert sample([one, [6, 7]]) == [[4], [6, 7]] and sample([one, "text"]) is None
+    assert completed([one, [6.0]], [[4], [6]]) == [[4, 5], [6]] and completed(one, [4]) is one
+    for value in ([4, 5], [[6]], [], "text", None, math.pi):
         assert sample(value) is None
 
 

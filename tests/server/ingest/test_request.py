@@ -17,6 +17,10 @@ from ropeswitch.server.ingest.routes import read_long_bodies
 from ropeswitch.server.prompt_log import PromptLog, current_log
 
 
+class Other(BaseModel):
+    max_tokens: int = 16
+
+
 class Body(BaseModel):
     model_config = ConfigDict(extra="allow")
     prompt: list[Annotated[int, Field(ge=0)]] | list[list[Annotated[int, Field(ge=0)]]] | str
@@ -30,6 +34,10 @@ def make_app() -> FastAPI:
     async def with_model(body: Body, raw: Request) -> dict[str, Any]:
         # On the event loop, where the thread that parses is not.
         return {"prompt": body.prompt, "max_tokens": body.max_tokens, "parsed": await raw.json() is not None}
+
+    @app.post("/other")
+    async def with_other(body: Other) -> dict[str, Any]:
+        return body.model_dump()
 
     @app.post("/form")
     async def with_form(form: Annotated[Body, Form()]) -> str:
@@ -61,6 +69,7 @@ def client(limit: int, monkeypatch: pytest.MonkeyPatch) -> TestClient:
 LONG_PROMPTS = [
     list(range(1000)),
     [list(range(500)), list(range(300))],
+    [list(range(500)), [1.0, 2]],
     "a text " * 500,
     [3, *["4"] * 1000],
     [1.0] * 1000,
@@ -68,7 +77,7 @@ LONG_PROMPTS = [
 
 
 @pytest.mark.parametrize("prompt", [[1, 2], "short", *LONG_PROMPTS])
-@pytest.mark.parametrize("path", ["/model", "/raw"])
+@pytest.mark.parametrize("path", ["/model", "/raw", "/other"])
 def test_the_same_answer_as_without(client: TestClient, path: str, prompt: Any) -> None:
     body = {"prompt": prompt, "max_tokens": 3, "other": [1] * 500}
     expected = TestClient(make_app()).post(path, json=body)
@@ -105,7 +114,7 @@ def test_a_long_body_is_parsed_elsewhere(client: TestClient, monkeypatch: pytest
 
     def noting(body: bytes) -> Any:
         names.append(threading.current_thread().name)
-        return parse.Parsed(json.loads(body), odd_text=False)
+        return parse.Parsed(json.loads(body), None)
 
     monkeypatch.setattr(module, "parse", noting)
     for tokens in (10, 300, 1000):
