@@ -1,6 +1,7 @@
 """Has the app's routes read their requests as :class:`~ropeswitch.server.ingest.request.LongRequest`."""
 
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from functools import wraps
@@ -15,6 +16,10 @@ from ropeswitch.server.ingest.request import LongRequest
 
 _current: ContextVar[LongRequest] = ContextVar("ropeswitch_long_request")
 
+# Seconds after which a thread that parses hands the interpreter's lock to the event loop; Python's own are 0.005. The loop
+# lets go of it at every system call, and waits so long for it each time.
+SWITCH_SECONDS = 0.0005
+
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -24,6 +29,7 @@ def read_long_bodies(app: FastAPI) -> None:
     Args:
         app: Its state has the :class:`~ropeswitch.server.front.front.FrontState` when it serves, as ``front``.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     for route in app.routes:
         if isinstance(route, APIRoute) and "POST" in route.methods:
             _change(route, app.state)
