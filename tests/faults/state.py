@@ -24,9 +24,10 @@ def metrics(server: Server) -> dict[str, float]:
     return found
 
 
-def series(server: Server) -> int:
-    """How many samples ``/metrics`` has."""
-    return sum(not line.startswith("#") for line in server.get("/metrics").text.splitlines())
+def series(server: Server) -> set[str]:
+    """The samples of ``/metrics``: their names with their labels."""
+    lines = server.get("/metrics").text.splitlines()
+    return {line.rsplit(" ", 1)[0] for line in lines if not line.startswith("#")}
 
 
 def settle(server: Server, seconds: float = 30) -> int:
@@ -57,13 +58,13 @@ class Held:
 
 
 def held(server: Server) -> dict[str, Held]:
-    """By the role of each of the server's processes: the command's own, which has the API server in it, and the engine's."""
+    """By the role of each process: the command's, with the API server in it, the engine's, its worker's."""
     found = {"api": _held(psutil.Process(server.process.pid))}
     for each in processes(server):
-        title = " ".join(each.cmdline())
-        if "EngineCore" in title or "APIServer" in title:
+        title = " ".join(each.cmdline()).strip()
+        if title.startswith("VLLM::"):
             found[title] = _held(each)
-    assert len(found) > 1
+    assert {"VLLM::EngineCore", "VLLM::Worker"} <= found.keys()
     return found
 
 

@@ -1,0 +1,93 @@
+"""Ten thousand requests of all kinds leave nothing behind: no memory, files, threads, keys and values, or series."""
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.faults.conftest import MODEL
+from tests.faults.state import Held, held, metrics, series, settle
+from tests.server.running import Server
+
+WARM_UP = 2000
+REQUESTS = 10_000
+ROUNDS = 4
+AT_ONCE = 24
+# What 8,000 requests may add to a process: half a KiB each, where one that leaked its prompt or its answer would leave
+# several. Pools, caches and the allocator's arenas have grown in the warm-up.
+MOST_GROWTH = (REQUESTS - WARM_UP) * 512
+FEW = 64
+CHAT = {"messages": [{"role": "user", "content": "The pass key is 12."}], "max_tokens": 1}
+# By how often each is drawn of twenty.
+KINDS: tuple[tuple[int, str, dict[str, Any]], ...] = (
+    (5, "/v1/completions", {"prompt": "The grass is green.", "max_tokens": 1}),
+    (3, "/v1/chat/completions", CHAT),
+    (2, "/v1/chat/completions", CHAT | {"stream": True, "max_tokens": 2}),
+    (2, "/v1/completions", {"prompt": [5] * 255, "max_tokens": 2, "ignore_eos": True}),
+    (1, "/v1/completions", {"prompt": [6] * 300, "max_tokens": 400, "ignore_eos": True, "stream": True}),
+    (1, "/v1/responses", {"input": "a", "max_output_tokens": 1}),
+    (1, "/tokenize", {"prompt": "a"}),
+    (1, "/v1/completions", {"prompt": "a", "temperature": -1}),
+    (1, "/v1/completions", {"prompt": [5] * 2000}),
+    (1, "/v1/completions", {"prompt": "a", "vllm_xargs": {"rope_factor_set": "none"}}),
+    (1, "/v1/chat/completions", {"messages": "no list"}),
+    (1, "/nothing", {}),
+)
+
+
+async def send(server: Server, count: int, rng: random.Random) -> dict[str, int]:
+    """Send so many requests, a few at once; of those that would last, and of some others, the clients leave."""
+    gate = asyncio.Semaphore(AT_ONCE)
+    fates: dict[str, int] = {}
+
+    async def one(client: httpx2.AsyncClient) -> None:
+        _, path, body = rng.choices(KINDS, [kind[0] for kind in KINDS])[0]
+        patience = rng.choice([0.005, 0.02, 0.1]) if body.get("max_tokens", 1) > 2 or rng.random() < 0.05 else 120
+        async with gate:
+            try:
+                answer = await asyncio.wait_for(client.post(path, json=body | {"model": MODEL}), patience)
+                fate = str(answer.status_code)
+            except TimeoutError:
+                fate = "left"
+        fates[fate] = fates.get(fate, 0) + 1
+
+    async with httpx2.AsyncClient(base_url=server.url, timeout=130) as client:
+        await asyncio.gather(*(one(client) for _ in range(count)))
+    return fates
+
+
+@pytest.mark.full
+def test_ten_thousand_requests(server: Server) -> None:
+    rng = random.Random(5)
+    for _, path, body in KINDS:
+        server.post(path, body | {"model": MODEL})
+    asyncio.run(send(server, WARM_UP, rng))
+    before, counted, lines = at_rest(server), metrics(server), series(server)
+    fates: dict[str, int] = {}
+    for _ in range(ROUNDS):
+        for fate, count in asyncio.run(send(server, (REQUESTS - WARM_UP) // ROUNDS, rng)).items():
+            fates[fate] = fates.get(fate, 0) + count
+        after = at_rest(server)
+        grown = {name: difference(after[name], before[name]) for name in before}
+    assert set(fates) == {"200", "400", "404", "left"} and fates["left"] > 300, fates
+    for name, more in grown.items():
+        assert more.memory <= MOST_GROWTH, (name, more)
+        assert more.files <= 2 and more.threads <= 1, (name, more)
+    # What is seen for the first time may add a few; with each request one more would be thousands.
+    assert len(series(server) - lines) <= FEW, sorted(series(server) - lines)
+    errors = "ropeswitch_requests_total{error}"
+    assert metrics(server).get(errors, 0) == counted.get(errors, 0)
+
+
+def at_rest(server: Server) -> dict[str, Held]:
+    """What the processes hold when no request is in hand and the sockets of clients that left are closed."""
+    settle(server)
+    time.sleep(2)
+    return held(server)
+
+
+def difference(after: Held, before: Held) -> Held:
+    return Held(after.memory - before.memory, after.files - before.files, after.threads - before.threads)
