@@ -33,7 +33,9 @@ def samples(text: str) -> dict[str, dict[tuple[str, str], float]]:
     return {
         family.name: {(each.labels["model_name"], each.labels["engine"]): each.value for each in family.samples}
         for family in text_string_to_metric_families(text)
-        if family.name.startswith("ropeswitch_") and family.type == "gauge" and family.name != "ropeswitch_live_requests"
+        if family.name.startswith("ropeswitch_")
+        and family.type == "gauge"
+        and family.name != "ropeswitch_live_requests"
     }
 
 
