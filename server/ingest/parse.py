@@ -74,7 +74,7 @@ def _value(raw: memoryview, depth: int) -> Any:
             return [_value(memoryview(each), depth - 1) for each in _Array.decode(raw)]
         if (slices := _slices(raw)) is not None:
             return [number for each in slices for number in each]
-    return _anything(raw)
+    return _Anything.decode(raw)
 
 
 def _prompts(raw: memoryview, depth: int) -> Any:
@@ -84,11 +84,6 @@ def _prompts(raw: memoryview, depth: int) -> Any:
         if (slices := _slices(raw)) is not None and (ids := TokenIds(slices)).smallest >= 0:
             return ids
     return _value(raw, depth)
-
-
-def _anything(raw: memoryview) -> Any:
-    value = _Anything.decode(raw)
-    return value
 
 
 def _begins(raw: memoryview, *starts: bytes) -> bool:
