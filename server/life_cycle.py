@@ -155,7 +155,7 @@ async def live(request: Request) -> JSONResponse:
 async def ready(request: Request) -> JSONResponse:
     """200 when requests are taken; 503 from the moment the process is told to leave, or when its engine is dead.
 
-    Before every worker is patched and warm nothing listens, and a probe cannot connect.
+    Before every worker is patched and warm another process answers 503 (``starting.py``).
     """
     if LIFE.leaving:
         return _state("leaving", well=False)

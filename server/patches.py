@@ -21,6 +21,7 @@ _MIDDLEWARE = "vllm.entrypoints.serve.middleware.register.init_entrypoints_middl
 _OUTPUTS = "vllm.v1.engine.output_processor.OutputProcessor"
 _RENDERER = "vllm.renderers.base.BaseRenderer"
 _WAIT = "vllm.entrypoints.cli.serve.wait_for_completion_or_failure"
+_SETUP = f"{_LAUNCHER}.setup_server"
 _TOKENS = "vllm.renderers.params.TokenizeParams"
 _FILE = "server/engine_prompts.py"
 
@@ -57,6 +58,17 @@ SERVER_PATCHES = (
             _WAIT: "57cd073e5f39cc98",
             "vllm.entrypoints.cli.serve.run_multi_api_server": "f870279abff4f422",
             f"{_OUTPUTS}.propagate_error": "219c25b2e3f2797b",
+        },
+    ),
+    Patch(
+        target=_SETUP,
+        kind="wrapped",
+        file="server/starting.py",
+        relies_on={
+            _SETUP: "b4375364d5bb2fd1",
+            "vllm.entrypoints.cli.serve.run_multi_api_server": "f870279abff4f422",
+            "vllm.entrypoints.launchers.api_server.entry.run_server": "c8a244750b064bc8",
+            f"{_LAUNCHER}.serve_http": "87a0cd563728371a",
         },
     ),
     Patch(

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from transformers import TokenizersBackend
 from vllm import envs
 from vllm.entrypoints.cli import serve as cli_serve
+from vllm.entrypoints.launchers.api_server import entry
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMError, VLLMValidationError
@@ -36,6 +37,7 @@ from ropeswitch.server import legacy_config
 from ropeswitch.server.deaths import marking
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.model_folder import check_fields, check_model_folder
+from ropeswitch.server.starting import answering
 
 VLLM_VERSION: str = vllm.__version__
 
@@ -200,6 +202,8 @@ def _override(config: Any, key: str, value: dict[str, Any]) -> None:
 def serve(args: Namespace) -> None:
     """Serve until told to stop: one API server or several, data parallel, or headless, as the flags say."""
     cli_serve.wait_for_completion_or_failure = marking(cli_serve.wait_for_completion_or_failure)
+    # Of one API server and of several.
+    entry.setup_server = cli_serve.setup_server = answering(entry.setup_server)
     cli_serve.ServeSubcommand.cmd(args)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ropeswitch.server.front.error_bodies import refusal_body
-from ropeswitch.server.front.refusal import Refusal, head_late, head_too_large, too_many_headers
+from ropeswitch.server.front.refusal import NO_HTTP, Refusal, head_late, head_too_large, refused, too_many_headers
 
 # Seconds that connections have to end when the server leaves: its requests were answered or ended before (life_cycle.py).
 LEAVING_SECONDS = 5
@@ -95,10 +95,7 @@ class Connection(HttpToolsProtocol):
         self._head = self.cycle.response_complete
 
     def send_400_response(self, msg: str) -> None:
-        if self._refusal is None:
-            super().send_400_response(msg)
-        else:
-            self._refuse(self._refusal)
+        self._refuse(self._refusal or NO_HTTP)
 
     def _watch(self) -> None:
         self._timer = self.loop.call_later(self._limits.seconds, self._late)
@@ -122,6 +119,7 @@ class Connection(HttpToolsProtocol):
             # What is wrong comes behind a request that is being answered.
             self.transport.abort()
             return
+        refused(refusal.reason, None)
         content = refusal_body(refusal, anthropic=False)
         headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(content)
         self.transport.write(STATUS_LINE[refusal.status] + headers + content)

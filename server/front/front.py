@@ -10,6 +10,7 @@ from fastapi import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ropeswitch.server import starting
 from ropeswitch.server.front import connection, routes
 from ropeswitch.server.front.answer import Answer, refuse_websocket
 from ropeswitch.server.front.body import Body
@@ -52,13 +53,22 @@ class FrontState:
         needs_key = self.metrics_key is not None if metrics else self.keys.needed
         if not needs_key:
             return EVERYONE, None
-        token = next((bearer(value) for name, value in scope["headers"] if name == b"authorization"), None)
+        token = _token(scope, path)
         if token is None:
             return EVERYONE, NO_KEY
         if metrics and self.metrics_key is not None and match(digest(token), [self.metrics_key]) is not None:
             return EVERYONE, None
         key = self.keys.match(token)
         return (key, None) if key is not None else (EVERYONE, WRONG_KEY)
+
+
+def _token(scope: Scope, path: str) -> bytes | None:
+    """The key that a request shows: as a bearer's, or in the header in which Anthropic's clients send theirs."""
+    headers = scope["headers"]
+    token = next((bearer(value) for name, value in headers if name == b"authorization"), None)
+    if token is None and routes.is_anthropic(path):
+        token = next((value.strip() for name, value in headers if name == b"x-api-key"), None)
+    return token or None
 
 
 class Front:
@@ -76,6 +86,7 @@ class Front:
             # The server's own start, before it takes any connection.
             state = scope["app"].state
             connection.limit(state.server.config, state.front.body_timeout)
+            starting.stop()
             await self.app(scope, receive, send)
 
     async def _http(self, state: FrontState, scope: Scope, receive: Receive, send: Send) -> None:

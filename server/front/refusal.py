@@ -71,6 +71,13 @@ WRONG_KEY = Refusal(
     authenticate=True,
 )
 
+NO_HTTP = Refusal(
+    reason="framing",
+    status=400,
+    code=None,
+    message="What was sent is no request that HTTP/1.1 allows (RFC 9112)",
+)
+
 
 def body_too_large(limit: int) -> Refusal:
     """For a body of more than ``limit`` bytes (``--max-body-bytes``)."""

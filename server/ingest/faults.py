@@ -9,6 +9,8 @@ from ropeswitch.server.ingest.token_ids import TokenIds
 # Objects and arrays in each other. Python's pickle, by which workers are told of a request, gives up at some 490.
 DEPTH = 128
 _HALF = re.compile("[\ud800-\udfff]")
+# Characters that are looked at in one call.
+CHARACTERS = 1 << 16
 ODD_TEXT = "Input should be valid Unicode text; it has half of a surrogate pair"
 LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
 TOO_DEEP = f"Input should have at most {DEPTH} objects and arrays in each other"
@@ -61,8 +63,12 @@ def find_fault(body: Any) -> Fault | None:
 
 def _of_scalar(value: Any, place: tuple[str | int, ...]) -> Fault | None:
     if isinstance(value, str):
-        # Most text is ASCII, and is known to be.
-        return Fault("string_unicode", place, ODD_TEXT) if not value.isascii() and _HALF.search(value) else None
+        return Fault("string_unicode", place, ODD_TEXT) if _is_odd(value) else None
     if type(value) is int and not -(2**63) <= value < 2**63:
         return Fault("int_parsing_size", place, LARGE_NUMBER)
     return None
+
+
+def _is_odd(text: str) -> bool:
+    # Most text is ASCII, and is known to be. A search through all of a long one would keep the interpreter's lock.
+    return not text.isascii() and any(_HALF.search(text, at, at + CHARACTERS) for at in range(0, len(text), CHARACTERS))

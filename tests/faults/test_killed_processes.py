@@ -73,6 +73,7 @@ def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
 def test_one_api_server_of_two(tmp_path: Path) -> None:
     """Its own clients see their connections break; those of the other one are told, and all of them are at an end."""
     with running(tmp_path, *FLAGS, *TWO) as server:
+        assert server.probes == {(200, 503)}
         clients = [Asking(server, STREAM | {"stream": stream}) for stream in (True, False) for _ in range(4)]
         told = take_away(server, "APIServer", clients)
         assert set(told) == {"broken", "error", "event"}, told

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,14 @@ class Server:
         log: The file that holds its output.
         process: The command's own process, which has the engine's among its children.
         tls: What to trust, where it is served over TLS.
+        probes: What ``/health/live`` and ``/health/ready`` answered while it started.
     """
 
     url: str
     log: Path
     process: "subprocess.Popen[bytes]"
     tls: ssl.SSLContext | None = None
+    probes: set[tuple[int, int]] = field(default_factory=set)
 
     def get(self, path: str, **headers: str) -> Answer:
         return self._send(urllib.request.Request(self.url + path, headers=headers))
@@ -147,11 +149,13 @@ def _wait(process: subprocess.Popen[bytes], server: Server) -> None:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise AssertionError(f"the server left with {process.returncode}:\n{server.log.read_text()[-4000:]}")
-        try:
-            if server.get("/health").status == 200:
+        # Before the port is bound, and when one process has handed it to the next.
+        with suppress(OSError):
+            live, ready = server.get("/health/live").status, server.get("/health/ready").status
+            if ready == 200:
                 return
-        except OSError:
-            time.sleep(0.5)
+            server.probes.add((live, ready))
+        time.sleep(0.2)
     raise AssertionError(f"no answer after {START_SECONDS} s:\n{server.log.read_text()[-4000:]}")
 
 

@@ -141,6 +141,7 @@ def refused(server: Server) -> Answer:
 def test_it_drains(tmp_path: Path) -> None:
     """Probes, new requests and a stream, before and after SIGTERM."""
     with running(tmp_path, *FLAGS, "--shutdown-timeout", "60") as server:
+        assert server.probes == {(200, 503)}
         assert [server.get(path).status for path in ("/health/live", "/health/ready", "/health")] == [200, 200, 200]
         chunks = stream(server, 1000)
         next(chunks)

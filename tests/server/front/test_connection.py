@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from ropeswitch.server.front import refusal
 from ropeswitch.server.front.connection import limit
 from tests.faults.raw import drip
 
@@ -83,7 +84,7 @@ def rest(connection: socket.socket) -> bytes:
     return data
 
 
-def refused(connection: socket.socket, status: int, code: str) -> str:
+def refused(connection: socket.socket, status: int, code: str | None) -> str:
     """The message of the refusal after which the connection is closed."""
     start, _, content = rest(connection).partition(b"\r\n\r\n")
     assert start.startswith(b"HTTP/1.1 %d " % status) and b"connection: close" in start, start
@@ -92,9 +93,37 @@ def refused(connection: socket.socket, status: int, code: str) -> str:
     return str(error["message"])
 
 
+@pytest.fixture
+def reasons() -> Iterator[list[str]]:
+    """What refusals are counted under."""
+    told: list[str] = []
+
+    def listener(reason: str, _: int | None) -> None:
+        told.append(reason)
+
+    refusal.listeners.append(listener)
+    yield told
+    refusal.listeners.remove(listener)
+
+
 @pytest.mark.parametrize("sent", [b"G", HEAD, HEAD + b"x-", b"\r\n"])
-def test_a_head_that_stops(served: Served, sent: bytes) -> None:
+def test_a_head_that_stops(served: Served, reasons: list[str], sent: bytes) -> None:
     assert "0.5 seconds" in refused(opened(served, sent), 408, "request_timeout")
+    assert reasons == ["head_timeout"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"no request\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a client that begins TLS
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\nab",
+    ],
+)
+def test_what_is_no_request(served: Served, reasons: list[str], sent: bytes) -> None:
+    assert "HTTP/1.1" in refused(opened(served, sent), 400, None)
+    assert reasons == ["framing"]
 
 
 def test_a_head_that_drips(served: Served) -> None:
@@ -131,11 +160,12 @@ def test_bodies_take_the_time_that_their_app_gives_them(served: Served) -> None:
     connection.close()
 
 
-def test_heads_that_are_too_large(served: Served) -> None:
+def test_heads_that_are_too_large(served: Served, reasons: list[str]) -> None:
     message = refused(opened(served, HEAD + b"x: " + b"a" * (MOST_BYTES + 70000)), 431, "request_too_large")
     assert str(MOST_BYTES) in message
     many = b"".join(b"x-%d: 1\r\n" % i for i in range(MOST_HEADERS + 1))
     assert str(MOST_HEADERS) in refused(opened(served, HEAD + many), 431, "request_too_large")
+    assert reasons == ["head_bytes", "head_count"]
 
 
 def test_what_stands_behind_a_body_is_limited(served: Served) -> None:

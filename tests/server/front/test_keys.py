@@ -34,6 +34,19 @@ def test_every_route_needs_a_key(tmp_path: Path, path: str) -> None:
             assert ask(app, method, path, headers=header(key)).status_code in (200, 404, 405)
 
 
+def test_anthropics_clients_send_their_key_in_a_header_of_its_own(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path, keys=KEYS)[0])
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        assert (
+            ask(app, "POST", path, headers={"x-api-key": "second-key"}).status_code == 404
+        )  # the tiny app has neither
+        for wrong in ("", "other"):
+            assert ask(app, "POST", path, headers={"x-api-key": wrong}).status_code == 401
+        both = {"x-api-key": "second-key"} | header("other")
+        assert ask(app, "POST", path, headers=both).status_code == 401
+    assert ask(app, "POST", "/v1/length", headers={"x-api-key": "second-key"}).status_code == 401
+
+
 @pytest.mark.parametrize(
     "path", ["/health", "/health/live", "/health/ready", "/ui", "/ui/app.js", "/metrics", "/metrics/"]
 )

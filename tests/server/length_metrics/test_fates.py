@@ -165,7 +165,8 @@ def test_a_client_that_leaves_a_stream_before_its_prompt_is_taken(app: FastAPI, 
 
 def test_every_reason_of_the_front_is_known() -> None:
     made = [refusal.NO_KEY, refusal.WRONG_KEY, refusal.body_too_large(1), refusal.body_stalled(1)]
-    made += [refusal.bodies_too_many(1), refusal.body_slow(1)]
+    made += [refusal.bodies_too_many(1), refusal.body_slow(1), refusal.NO_HTTP]
+    made += [refusal.head_late(1), refusal.head_too_large(1), refusal.too_many_headers(1)]
     made += [refusal.prompt_too_long(2, 1), refusal.queue_full("a", "requests", 1, 1)]
     made += [refusal.queue_full("a", "tokens", 1, 1), refusal.too_many_at_once(1), refusal.too_many_a_minute(1, 1)]
     assert {each.reason for each in made} == {*REASONS} - {"invalid", "unavailable"}
@@ -174,7 +175,7 @@ def test_every_reason_of_the_front_is_known() -> None:
 def test_reasons_are_few(app: FastAPI) -> None:
     with pytest.raises(ValueError, match="'because' must be one of prompt_tokens"):
         count_rejection(app.state.length_metrics, "because")
-    assert len(set(REASONS)) == len(REASONS) == 11
+    assert len(set(REASONS)) == len(REASONS) == 15
 
 
 def test_paths_are_paths() -> None:
