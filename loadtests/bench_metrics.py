@@ -1,10 +1,10 @@
-"""What the metrics by length cost: two servers of ours, one of them without, alternating in one run.
+"""What the metrics by length cost: a server with them and without them, alternating in one run.
 
-Both serve the bundled model. One works while the other waits: a round is a number of waves of concurrent streams, and then
-some scrapes of ``/metrics``. What counts is the CPU time of the API server process, user and system, for each generated
-token or each scrape, which other work on the machine disturbs less than it does the throughput. Each pair of rounds gives
-a ratio; the median of the ratios counts. As a server's CPU time varies by some percent, the part of it that the hooks have
-is measured by itself, too (``metrics_hooks.py``).
+One server on the bundled model, whose metrics are switched off and on between rounds (``switched_metrics.py``): the CPU
+time of two processes that run the same code differs by a tenth. A round is a number of waves of concurrent streams. What
+counts is the CPU time of the API server process, user and system, for each generated token, which other work on the machine
+disturbs less than it does the throughput. Each pair of rounds gives a ratio; the median of the ratios counts. The part of it
+that the hooks have is measured by itself, too (``metrics_hooks.py``).
 """
 
 import argparse
@@ -18,14 +18,16 @@ from pathlib import Path
 
 import psutil
 
-from ropeswitch.loadtests import metrics_hooks
+from ropeswitch.loadtests import metrics_hooks, switched_metrics
 from ropeswitch.loadtests.plugin_server import PluginServer
 
 # Tokens of the prompts, in turns: in both factor sets of the model, and 200 grows from one into the other.
 PROMPTS = (40, 120, 200, 400)
 SCRAPES = 5
 METRIC = b"ropeswitch_generated_tokens_total"
-WITHOUT = "ropeswitch.loadtests.without_metrics:install"
+PLUGIN = "ropeswitch.loadtests.switched_metrics:install"
+# Which side has the metrics.
+SIDES = {"without": False, "with": True}
 
 
 @dataclass(frozen=True)
@@ -34,21 +36,18 @@ class Round:
 
     Attributes:
         token: Microseconds of CPU time of the API server for each generated token.
-        scrape: Milliseconds of it for each scrape.
         throughput: Tokens generated in a second.
     """
 
     token: float
-    scrape: float
     throughput: float
 
 
-def start(work: Path, streams: int, plugin: str | None) -> PluginServer:
-    """Start a server with the metrics, or with a plugin that leaves them out; without a log of requests."""
+def start(work: Path, streams: int) -> PluginServer:
+    """Start a server that can be switched, without a log of requests."""
     command = [str(Path(sys.executable).with_name("ropeswitch")), "serve", "--enforce-eager"]
     command += ["--access-log", "off", "--disable-uvicorn-access-log", "--max-num-seqs", str(streams)]
-    work.mkdir()
-    return PluginServer([*command, "--kv-cache-memory-bytes", str(256 << 20)], work, plugin)
+    return PluginServer([*command, "--kv-cache-memory-bytes", str(256 << 20)], work, PLUGIN)
 
 
 def play(server: PluginServer, args: argparse.Namespace) -> Round:
@@ -72,11 +71,29 @@ def play(server: PluginServer, args: argparse.Namespace) -> Round:
             if any(answer.count(b'"finish_reason":"length"') != 1 for answer in answers):
                 sys.exit(f"bench_metrics: a stream was not answered to its end; see {server.log}")
     answered, seconds = cpu_seconds(process), time.perf_counter() - started
+    tokens = args.waves * args.streams * args.tokens
+    return Round((answered - before) / tokens * 1e6, tokens / seconds)
+
+
+def scrape(server: PluginServer) -> float:
+    """Milliseconds of CPU time of the API server for reading ``/metrics`` once, with everything in it."""
+    process = psutil.Process(server.process.pid)
+    before = cpu_seconds(process)
     for _ in range(SCRAPES):
         server.get("/metrics")
-    scraped = cpu_seconds(process)
-    tokens = args.waves * args.streams * args.tokens
-    return Round((answered - before) / tokens * 1e6, (scraped - answered) / SCRAPES * 1e3, tokens / seconds)
+    return (cpu_seconds(process) - before) / SCRAPES * 1e3
+
+
+def generated(server: PluginServer) -> float:
+    """How many tokens the metrics have counted."""
+    lines = server.get("/metrics").splitlines()
+    return sum(float(line.rsplit(b" ", 1)[1]) for line in lines if line.startswith(METRIC + b"{"))
+
+
+def switch(server: PluginServer, *, on: bool) -> None:
+    """Switch the metrics of a server, which has nothing in hand."""
+    server.process.send_signal(switched_metrics.ON if on else switched_metrics.OFF)
+    time.sleep(0.2)
 
 
 def cpu_seconds(process: psutil.Process) -> float:
@@ -93,42 +110,37 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, help="of each stream")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        sides: list[PluginServer] = []
+        server = start(Path(folder), args.streams)
         try:
-            for name, plugin in (("with", None), ("without", WITHOUT)):
-                sides.append(start(Path(folder, name), args.streams, plugin))
-                sides[-1].wait()
-            compare(sides[0], sides[1], args)
+            server.wait()
+            compare(server, args)
         finally:
-            for side in sides:
-                side.stop()
+            server.stop()
 
 
-def compare(measured: PluginServer, bare: PluginServer, args: argparse.Namespace) -> None:
-    """Alternate the two, after one round of each that does not count, and print the table."""
-    results: dict[PluginServer, list[Round]] = {bare: [], measured: []}
+def compare(server: PluginServer, args: argparse.Namespace) -> None:
+    """Alternate, after one round of each side that does not count, and print the table."""
+    results: dict[str, list[Round]] = {name: [] for name in SIDES}
+    now = True
     for turn in range(args.rounds + 1):
-        for side in (bare, measured) if turn % 2 == 0 else (measured, bare):
-            result = play(side, args)
-            name = "with" if side is measured else "without"
-            say(
-                f"round {turn}, {name}: {result.token:.1f} us a token, {result.scrape:.0f} ms a scrape, "
-                f"{result.throughput:.0f} tokens/s"
-            )
+        for name in SIDES if turn % 2 == 0 else reversed(SIDES):
+            if now != SIDES[name]:
+                switch(server, on=SIDES[name])
+            now = SIDES[name]
+            before = generated(server)
+            result = play(server, args)
+            if (generated(server) > before) != now:
+                sys.exit("bench_metrics: the metrics were not switched")
+            say(f"round {turn}, {name}: {result.token:.1f} us a token, {result.throughput:.0f} tokens/s")
             if turn:
-                results[side].append(result)
-        if turn == 0 and (METRIC in bare.get("/metrics") or METRIC not in measured.get("/metrics")):
-            sys.exit("bench_metrics: the plugin does not leave the metrics out")
+                results[name].append(result)
+    scrapes = [scrape(server) for _ in range(args.rounds)]
     hooks = metrics_hooks.measure(args.streams, args.tokens, args.rounds)
     print("| figure | without | with | with / without | rounds |\n| --- | --- | --- | --- | --- |")
     print(row("CPU time of the output processor alone, us a token", *hooks))
-    figures = {
-        "token": "of the API server, us a token",
-        "scrape": "of the API server, ms a scrape",
-        "throughput": "tokens/s",
-    }
-    for field, figure in figures.items():
-        print(row(figure, *([getattr(each, field) for each in results[side]] for side in (bare, measured))))
+    for field, figure in {"token": "of the API server, us a token", "throughput": "tokens/s"}.items():
+        print(row(figure, *([getattr(each, field) for each in results[name]] for name in SIDES)))
+    print(f"\nA scrape takes the API server {statistics.median(scrapes):.0f} ms of CPU time.")
 
 
 def row(figure: str, without: list[float], with_them: list[float]) -> str:
