@@ -25,6 +25,8 @@ ONE_KV_HEAD = MISTRAL_7B | {"num_key_value_heads": 1}
 # A vocabulary and an MLP that few sizes divide.
 ODD_SIZES = LLAMA2_7B | {"vocab_size": 32001, "intermediate_size": 11000, "num_hidden_layers": 7}
 CONFIGS = DENSE | {"one-kv-head": ONE_KV_HEAD, "six-per-head": SIX_PER_HEAD, "odd-sizes": ODD_SIZES}
+# Each of them takes ten seconds.
+MORE = [pytest.param(name, marks=pytest.mark.full) for name in CONFIGS if name != "llama2-7b"]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def _model(folder: Path, name: str, max_model_len: int = 4096) -> ModelConfig:
     return model_config(folder / name, (CONFIGS | MOE)[name], max_model_len)
 
 
-@pytest.mark.parametrize("name", [*CONFIGS, "mixtral-8x7b"])
+@pytest.mark.parametrize("name", ["llama2-7b", "mixtral-8x7b", *MORE])
 def test_what_vllm_configs_refuse_is_refused(folder: Path, name: str) -> None:
     """And what they accept is accepted, but for the sizes that a layer or the KV cache refuses later on."""
     model, shape = _model(folder, name), shape_from_config(name, (CONFIGS | MOE)[name])

@@ -23,7 +23,13 @@ def reports(llm: LLM) -> list[dict[str, Any]]:
     return sorted(llm.collective_rpc("patch_report"), key=lambda report: report["rank"])
 
 
-@pytest.mark.parametrize("ranks", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp2", "pp2"])
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param({"tensor_parallel_size": 2}, id="tp2"),
+        pytest.param({"pipeline_parallel_size": 2}, id="pp2", marks=pytest.mark.full),
+    ],
+)
 def test_two_ranks(start_processes: Start, phi3: Path, phi3_reference: Reference, ranks: dict[str, int]) -> None:
     llm = start_processes(phi3, **ranks, max_num_batched_tokens=96)
     assert [report["rank"] for report in reports(llm)] == [0, 1]
@@ -36,6 +42,7 @@ def test_two_ranks(start_processes: Start, phi3: Path, phi3_reference: Reference
     check_batch(llm, phi3_reference)
 
 
+@pytest.mark.full
 def test_two_replicas(phi3: Path, phi3_reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     asyncio.run(replicas(phi3, phi3_reference))

@@ -62,7 +62,8 @@ def ended(asking: Asking, killed: float) -> None:
     print(f"the client knew after {asking.ended - killed:.1f} s: {asking.status} {asking.lines[-3:]}")
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.full), 1])
+@pytest.mark.full
+@pytest.mark.parametrize("rank", [0, 1])
 def test_while_it_decodes(server: Server, rank: int) -> None:
     """The stream ends with an error event in OpenAI's shape; a request beside it gets a 5xx."""
     stream, beside = Asking(server, DECODE | {"stream": True}), Asking(server, DECODE)
