@@ -9,10 +9,10 @@ as imports would keep a thread from answering.
 
 import argparse
 import asyncio
+import fcntl
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -20,13 +20,16 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
-# Holds the process's ID, for the API servers that the command starts.
-VARIABLE = "ROPESWITCH_STARTING"
+from ropeswitch.server import refusals
+
 # Seconds that a client has for its request, and after which trying again makes sense.
 TIMEOUT = 2.0
 RETRY_AFTER = 5
+# How often it looks whether an API server takes over, in seconds.
+LOOK_SECONDS = 0.05
 # As many connections wait as uvicorn has.
 BACKLOG = 2048
 # The largest head. Of a body as much is taken, so that its client is still there to read the answer.
@@ -53,17 +56,24 @@ def answering(upstream: Callable[..., tuple[str, socket.socket]]) -> Callable[..
 
 
 def stop() -> None:
-    """Have the API server that calls this take the connections; called by each, before it takes any."""
-    if (pid := os.environ.pop(VARIABLE, None)) is not None:
-        # The command that started it never waits for it before this, so that its ID is no other process's.
-        with suppress(ProcessLookupError):
-            os.kill(int(pid), signal.SIGTERM)
-    for process in _started:
-        threading.Thread(target=process.wait, daemon=True).start()
-    _started.clear()
+    """Take the connections from now on; every API server calls it before it takes any.
+
+    Of an API server that is asked right after another one said that it is ready, nobody is told that the server is starting.
+    """
+    if refusals.VARIABLE not in os.environ:
+        return
+    _mark().touch()
+    # Free as soon as the process listens no more, or has died.
+    with _lock().open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
 
 
-_started: list["subprocess.Popen[bytes]"] = []
+def _mark() -> Path:
+    return Path(os.environ[refusals.VARIABLE]).with_name("serving")
+
+
+def _lock() -> Path:
+    return Path(os.environ[refusals.VARIABLE]).with_name("starting")
 
 
 def _start(listener: socket.socket, args: argparse.Namespace) -> None:
@@ -75,7 +85,13 @@ def _start(listener: socket.socket, args: argparse.Namespace) -> None:
         "ca_certs": args.ssl_ca_certs,
         "ciphers": args.ssl_ciphers,
     }
-    settings = {"fd": listener.fileno(), "root": args.root_path or "", "tls": tls if args.ssl_certfile else None}
+    settings = {
+        "fd": listener.fileno(),
+        "root": args.root_path or "",
+        "tls": tls if args.ssl_certfile else None,
+        "mark": str(_mark()),
+        "lock": str(_lock()),
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, json.dumps(settings)],
         # It reads the end of this when this process is gone, however it went.
@@ -84,27 +100,34 @@ def _start(listener: socket.socket, args: argparse.Namespace) -> None:
         # A terminal's Ctrl-C is for the server.
         process_group=0,
     )
-    _started.append(process)
-    os.environ[VARIABLE] = str(process.pid)
+    threading.Thread(target=process.wait, daemon=True).start()
 
 
 async def serve(settings: Mapping[str, Any]) -> None:
-    """Answer on a listening socket until told to stop, by SIGTERM, or until the server that started this has gone.
+    """Answer on a listening socket until an API server takes over, or the server that started this has gone.
 
     Args:
-        settings: The socket's ``fd``; ``root``, the ``--root-path`` with which a path may begin; and ``tls``, what
-            ``uvicorn.config.create_ssl_context`` takes besides the version, or None.
+        settings: The socket's ``fd``; ``root``, the ``--root-path`` with which a path may begin; ``tls``, what
+            ``uvicorn.config.create_ssl_context`` takes besides the version, or None; ``mark``, the file that an API server
+            makes to take over; and ``lock``, the one that is locked until then.
     """
+    with Path(settings["lock"]).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        connections = await _serve(settings)
+    # Those who have half sent a request have their time.
+    if connections:
+        await asyncio.wait(connections)
+
+
+async def _serve(settings: Mapping[str, Any]) -> set[asyncio.Task[None]]:
+    """See above; returns what still answers a request."""
     context = None
     if settings["tls"] is not None:
         from uvicorn.config import SSL_PROTOCOL_VERSION, create_ssl_context
 
         context = create_ssl_context(ssl_version=SSL_PROTOCOL_VERSION, **settings["tls"])
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stopped.set)
     # Nothing is ever written to it: it can be read when the server that holds its other end has gone.
-    loop.add_reader(sys.stdin, os._exit, 0)
+    asyncio.get_running_loop().add_reader(sys.stdin, os._exit, 0)
     connections: set[asyncio.Task[None]] = set()
 
     def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,10 +140,10 @@ async def serve(settings: Mapping[str, Any]) -> None:
     server = await asyncio.start_server(
         take, sock=listener, backlog=BACKLOG, limit=MOST_BYTES, ssl=context, ssl_handshake_timeout=handshake
     )
-    await stopped.wait()
+    while not os.path.exists(settings["mark"]):
+        await asyncio.sleep(LOOK_SECONDS)
     server.close()
-    if connections:
-        await asyncio.wait(connections)
+    return connections
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, root: str) -> None:
