@@ -101,7 +101,7 @@ bench-ingest: $(STAMP) ## Million-token bodies on their way in, against stock vL
 	@$(BIN)/python -m ropeswitch.loadtests.bench_ingest $(ARGS)
 
 bench-metrics: $(STAMP) ## What the metrics by length cost the API server (about 5 minutes)
-	@echo "bench-metrics: CPU time a token and a scrape, and tokens/s, with the metrics and without" >&2
+	@echo "bench-metrics: CPU time a token, and tokens/s, with the metrics and without" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench_metrics $(ARGS)
 
 # Not with .venv, whose torch is for CPUs: PYTHON must have the packages of requirements/cuda.lock (docs/benchmarks.md).

@@ -3,6 +3,7 @@
 vLLM loads it only where ``VLLM_PLUGINS`` names it, which the ``ropeswitch`` command sees to.
 """
 
+import asyncio
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.registry import in_play, require
 from ropeswitch.model_patches.settings import UnsupportedError, settings_of
-from ropeswitch.server import life_cycle, refusals, rope_route, vllm_adapter
+from ropeswitch.server import life_cycle, refusals, rope_route, starting, vllm_adapter
 from ropeswitch.server.access_log.log import start as start_access_log
 from ropeswitch.server.body_errors import name_wrong_fields
 from ropeswitch.server.engine_prompts import watch
@@ -114,6 +115,7 @@ class RopeSwitchEndpoints:
             state.front_tasks += go_on(tls.refresh(args, partial(vllm_adapter.tls_context, state)))
         engine_client.shutdown = life_cycle.draining(engine_client)
         WATCH.start(engine_client, state, keep_alive=vllm_adapter.keeps_alive_without_engine())
+        await asyncio.to_thread(starting.stop)
 
 
 def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patches: Sequence[Patch]) -> None:

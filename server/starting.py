@@ -3,8 +3,8 @@
 vLLM binds its port at once and listens only when its engine is up, which for a large model takes minutes. Until then a probe
 could not tell a server that starts from one that is gone. Here a small process answers on the same socket: 200 to
 ``/health/live``, 503 to everything else. It ends when an API server is about to take connections, or the server has gone;
-connections that it has not taken wait for the API server. It is no thread, as an engine may be forked from this process, and
-as imports would keep a thread from answering.
+connections that it has not taken wait for the API server. It is no thread, as imports would keep one from answering for
+seconds.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import wraps
@@ -24,15 +25,22 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.server import refusals
+from ropeswitch.server.front.routes import route_path
 
-# Seconds that a client has for its request, and after which trying again makes sense.
+# Seconds that a client has for its head, and that it may send nothing of its body.
 TIMEOUT = 2.0
+# A client is still there to read its answer when its body is thrown away: so many bytes, for so many seconds.
+LINGER_BYTES = 64 << 20
+LINGER_SECONDS = 30.0
+# Seconds after which trying again makes sense.
 RETRY_AFTER = 5
+# Seconds that an API server waits until the process has closed its socket.
+STOP_SECONDS = 10.0
 # How often it looks whether an API server takes over, in seconds.
 LOOK_SECONDS = 0.05
 # As many connections wait as uvicorn has.
 BACKLOG = 2048
-# The largest head. Of a body as much is taken, so that its client is still there to read the answer.
+# The largest head.
 MOST_BYTES = 1 << 16
 _ERROR = {
     "message": "the server is starting and its engine is not up yet; try again later",
@@ -40,7 +48,8 @@ _ERROR = {
     "param": None,
     "code": "server_starting",
 }
-_LENGTH = re.compile(r"\r\ncontent-length: *(\d{1,9})\r", re.IGNORECASE)
+_LENGTH = re.compile(r"\r\ncontent-length: *(\d{1,18})\r", re.IGNORECASE)
+_CHUNKED = re.compile(r"\r\ntransfer-encoding:", re.IGNORECASE)
 
 
 def answering(upstream: Callable[..., tuple[str, socket.socket]]) -> Callable[..., tuple[str, socket.socket]]:
@@ -58,14 +67,23 @@ def answering(upstream: Callable[..., tuple[str, socket.socket]]) -> Callable[..
 def stop() -> None:
     """Take the connections from now on; every API server calls it before it takes any.
 
-    Of an API server that is asked right after another one said that it is ready, nobody is told that the server is starting.
+    Nobody who is told that it is ready is told afterwards that it is starting.
+
+    Raises:
+        TimeoutError: when the process keeps the port.
     """
-    if refusals.VARIABLE not in os.environ:
-        return
     _mark().touch()
+    deadline = time.monotonic() + STOP_SECONDS
     # Free as soon as the process listens no more, or has died.
     with _lock().open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError("the process that answers while the engine starts still has the port") from None
+                time.sleep(LOOK_SECONDS / 10)
 
 
 def _mark() -> Path:
@@ -87,15 +105,16 @@ def _start(listener: socket.socket, args: argparse.Namespace) -> None:
     }
     settings = {
         "fd": listener.fileno(),
+        "pid": os.getpid(),
         "root": args.root_path or "",
         "tls": tls if args.ssl_certfile else None,
         "mark": str(_mark()),
         "lock": str(_lock()),
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, json.dumps(settings)],
-        # It reads the end of this when this process is gone, however it went.
-        stdin=subprocess.PIPE,
+        # Nothing of the folder that the server is started in.
+        [sys.executable, "-P", "-m", __name__, json.dumps(settings)],
+        stdin=subprocess.DEVNULL,
         pass_fds=[listener.fileno()],
         # A terminal's Ctrl-C is for the server.
         process_group=0,
@@ -107,33 +126,31 @@ async def serve(settings: Mapping[str, Any]) -> None:
     """Answer on a listening socket until an API server takes over, or the server that started this has gone.
 
     Args:
-        settings: The socket's ``fd``; ``root``, the ``--root-path`` with which a path may begin; ``tls``, what
-            ``uvicorn.config.create_ssl_context`` takes besides the version, or None; ``mark``, the file that an API server
-            makes to take over; and ``lock``, the one that is locked until then.
+        settings: The socket's ``fd``; the server's ``pid``; ``root``, the ``--root-path`` that a path may begin with;
+            ``tls``, what ``uvicorn.config.create_ssl_context`` takes besides the version, or None; ``mark``, the file that
+            an API server makes to take over; and ``lock``, the one that is locked until then.
     """
     with Path(settings["lock"]).open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        connections = await _serve(settings)
-    # Those who have half sent a request have their time.
-    if connections:
-        await asyncio.wait(connections)
+        await _serve(settings)
+    # Those who are connected have their time, also those of whom only the event loop knows yet.
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
 
 
-async def _serve(settings: Mapping[str, Any]) -> set[asyncio.Task[None]]:
-    """See above; returns what still answers a request."""
+async def _serve(settings: Mapping[str, Any]) -> None:
     context = None
     if settings["tls"] is not None:
         from uvicorn.config import SSL_PROTOCOL_VERSION, create_ssl_context
 
         context = create_ssl_context(ssl_version=SSL_PROTOCOL_VERSION, **settings["tls"])
-    # Nothing is ever written to it: it can be read when the server that holds its other end has gone.
-    asyncio.get_running_loop().add_reader(sys.stdin, os._exit, 0)
-    connections: set[asyncio.Task[None]] = set()
+    server_process = os.pidfd_open(settings["pid"])
+    if os.getppid() != settings["pid"]:
+        return
+    asyncio.get_running_loop().add_reader(server_process, os._exit, 0)
 
-    def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(_answer(reader, writer, settings["root"]))
-        connections.add(task)
-        task.add_done_callback(connections.discard)
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _answer(reader, writer, settings["root"])
 
     listener = socket.socket(fileno=settings["fd"])
     handshake = TIMEOUT if context is not None else None
@@ -142,8 +159,10 @@ async def _serve(settings: Mapping[str, Any]) -> set[asyncio.Task[None]]:
     )
     while not os.path.exists(settings["mark"]):
         await asyncio.sleep(LOOK_SECONDS)
+    # Connections that were taken this moment become the server's own a turn later, which must not be closed yet.
+    asyncio.get_running_loop().remove_reader(listener)
+    await asyncio.sleep(LOOK_SECONDS)
     server.close()
-    return connections
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, root: str) -> None:
@@ -153,20 +172,29 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ro
         try:
             async with asyncio.timeout(TIMEOUT):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-                method, target, _ = head.partition("\r\n")[0].split(" ")
-                if (length := _LENGTH.search(head)) is not None:
-                    await reader.readexactly(min(int(length[1]), MOST_BYTES))
-                writer.write(response(method, target.partition("?")[0].removeprefix(root)))
-                await writer.drain()
+            method, target, _ = head.partition("\r\n")[0].split(" ")
+            writer.write(response(method, route_path({"path": target.partition("?")[0], "root_path": root})))
+            await _throw_away(reader, head)
         finally:
             writer.close()
+
+
+async def _throw_away(reader: asyncio.StreamReader, head: str) -> None:
+    """Take the body of a request, so that it is not in the way of the answer."""
+    left = int(length[1]) if (length := _LENGTH.search(head)) else LINGER_BYTES if _CHUNKED.search(head) else 0
+    left = min(left, LINGER_BYTES)
+    async with asyncio.timeout(LINGER_SECONDS):
+        while left > 0:
+            async with asyncio.timeout(TIMEOUT):
+                data = await reader.read(MOST_BYTES)
+            left = left - len(data) if data else 0
 
 
 def response(method: str, path: str) -> bytes:
     """What is answered, whole."""
     status = b"503 Service Unavailable"
     value: dict[str, Any] = {"error": _ERROR}
-    if path == "/health/live":
+    if path == "/health/live" and method in ("GET", "HEAD"):
         status, value = b"200 OK", {"status": "starting"}
     elif path == "/health/ready":
         value = {"status": "starting"}
@@ -182,5 +210,16 @@ def response(method: str, path: str) -> bytes:
     return b"\r\n".join([*headers, b"", b"" if method == "HEAD" else content])
 
 
+def main() -> int:
+    """Serve by the settings that are the only argument; the exit code."""
+    try:
+        asyncio.run(serve(json.loads(sys.argv[1])))
+    except OSError as error:
+        reason = f"{type(error).__name__}: {error}"
+        print(f"ropeswitch: the port is not answered while the engine starts: {reason}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    asyncio.run(serve(json.loads(sys.argv[1])))
+    sys.exit(main())

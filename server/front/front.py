@@ -10,7 +10,6 @@ from fastapi import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ropeswitch.server import starting
 from ropeswitch.server.front import connection, routes
 from ropeswitch.server.front.answer import Answer, refuse_websocket
 from ropeswitch.server.front.body import Body
@@ -86,7 +85,6 @@ class Front:
             # The server's own start, before it takes any connection.
             state = scope["app"].state
             connection.limit(state.server.config, state.front.body_timeout)
-            starting.stop()
             await self.app(scope, receive, send)
 
     async def _http(self, state: FrontState, scope: Scope, receive: Receive, send: Send) -> None:

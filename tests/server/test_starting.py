@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,6 +45,7 @@ def answered(**flags: Any) -> Iterator[tuple[Server, socket.socket]]:
 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        starting._mark().unlink(missing_ok=True)  # of the server before
         before = set(psutil.Process().children())
         starting.answering(bind)(argparse.Namespace(**FLAGS | flags))
         [process] = set(psutil.Process().children()) - before
@@ -75,8 +77,10 @@ def listening(server: Server) -> None:
 def check(server: Server, top: str = "") -> None:
     live, ready = server.get(top + "/health/live"), server.get(top + "/health/ready")
     assert (live.status, ready.status) == (200, 503) and live.json == ready.json == {"status": "starting"}
-    for answer in (server.get(top + "/metrics"), server.post(top + "/v1/completions", b"x" * 200_000)):
-        refused(answer)
+    refused(server.get(top + "/metrics"))
+    refused(server.post(top + "/health/live", b""))
+    # More than sockets hold.
+    refused(server.post(top + "/v1/completions", b"x" * (16 << 20)))
 
 
 def refused(answer: Answer) -> None:
@@ -97,12 +101,33 @@ def test_under_a_root_path() -> None:
     with answered(root_path="/prefix") as (server, _):
         check(server)
         check(server, "/prefix")
+        refused(server.get("/prefixhealth/live"))
 
 
 def test_over_tls(tmp_path: Path) -> None:
     chain, key = certificate(tmp_path)
     with answered(ssl_certfile=chain, ssl_keyfile=key) as (server, _):
         check(server)
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the server closes."""
+    data = b""
+    with suppress(ConnectionResetError):  # as some of what was sent is not read
+        while chunk := connection.recv(65536):
+            data += chunk
+    return data
+
+
+def test_bodies_in_chunks_and_clients_that_wait_before_they_send_one() -> None:
+    with answered() as (_, listener):
+        for more in (
+            b"transfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+            b"expect: 100-continue\r\ncontent-length: 1\r\n\r\n",
+        ):
+            with socket.create_connection(listener.getsockname(), timeout=20) as connection:
+                connection.sendall(b"POST / HTTP/1.1\r\nhost: x\r\n" + more)
+                assert rest(connection).startswith(b"HTTP/1.1 503 ")
 
 
 @pytest.mark.parametrize(
@@ -112,23 +137,77 @@ def test_what_is_no_request_ends_its_connection_alone(sent: bytes) -> None:
     with answered() as (server, listener), socket.create_connection(listener.getsockname(), timeout=20) as odd:
         odd.sendall(sent)
         check(server)
+        assert rest(odd) == b""
 
 
-def test_an_api_server_takes_over() -> None:
-    """Requests that come from then on wait for it."""
-    with answered() as (server, listener):
+@contextmanager
+def api_server(listener: socket.socket) -> Iterator[None]:
+    """What takes the connections instead, and answers all of them 200."""
+    done = threading.Event()
+    listener.settimeout(0.1)
+
+    def take() -> None:
+        while not done.is_set():
+            with suppress(TimeoutError):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.settimeout(20)
+                    connection.recv(65536)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(20)
+
+
+def test_an_api_server_takes_over_and_no_request_is_lost() -> None:
+    for _ in range(4):
+        with answered() as (server, listener):
+            over = threading.Event()
+
+            def ask(server: Server = server, over: threading.Event = over) -> list[int]:
+                statuses = []
+                while not over.is_set() or statuses[-1] != 200:
+                    statuses.append(server.get("/health/ready").status)
+                return statuses
+
+            with ThreadPoolExecutor(8) as threads:
+                asking = [threads.submit(ask) for _ in range(8)]
+                time.sleep(0.3)
+                starting.stop()
+                with api_server(listener):
+                    over.set()
+                    answers = [each.result() for each in asking]
+            # Nobody who was told that it is ready is told afterwards that it is not.
+            assert all(statuses == sorted(statuses, reverse=True) and statuses[0] == 503 for statuses in answers)
+            starting.stop()  # of several API servers each does
+
+
+def test_a_handshake_that_is_late(tmp_path: Path) -> None:
+    chain, key = certificate(tmp_path)
+    with answered(ssl_certfile=chain, ssl_keyfile=key) as (_, listener):
+        connection = socket.create_connection(listener.getsockname(), timeout=20)
+        time.sleep(0.2)
         starting.stop()
-        answers: list[Answer] = []
-        asking = threading.Thread(target=lambda: answers.append(server.get("/health/ready")))
-        asking.start()
-        listener.setblocking(True)
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
-        asking.join(20)
-        assert [each.status for each in answers] == [200]
-        starting.stop()  # of several API servers each does
+        context = ssl.create_default_context(cafile=chain)
+        with context.wrap_socket(connection, server_hostname="127.0.0.1") as secure:
+            secure.sendall(b"GET /health/live HTTP/1.1\r\n\r\n")
+            assert secure.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_process_that_keeps_the_port_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "STOP_SECONDS", 0.2)
+    with answered() as (server, _):
+        server.process.suspend()  # type: ignore[attr-defined]
+        try:
+            with pytest.raises(TimeoutError, match="still has the port"):
+                starting.stop()
+        finally:
+            server.process.resume()  # type: ignore[attr-defined]
 
 
 def test_a_process_that_has_died_is_not_waited_for() -> None:
