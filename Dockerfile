@@ -1,0 +1,80 @@
+# syntax=docker/dockerfile:1
+# The image for GPUs, on vLLM's own:   docker build --tag ropeswitch .
+# The one for CPUs:                     docker build --target cpu --tag ropeswitch:cpu .
+# Both run as any user but root, write to /tmp and /cache alone, and serve the bundled model where none is named.
+
+ARG VLLM_IMAGE=vllm/vllm-openai:v0.32.0
+ARG PYTHON_IMAGE=python:3.12-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS wheel
+WORKDIR /src
+COPY deploy/image/wheel.sh deploy/image/wheel.sh
+COPY pyproject.toml README.md LICENSE ./
+COPY deploy/__init__.py deploy/__init__.py
+COPY deploy/plan/ deploy/plan/
+COPY factors/ factors/
+COPY kernels/ kernels/
+COPY loadtests/ loadtests/
+COPY model_patches/ model_patches/
+COPY models/ models/
+COPY server/ server/
+RUN sh deploy/image/wheel.sh /src /wheels
+
+FROM ${PYTHON_IMAGE} AS cpu-environment
+COPY deploy/image/cpu.sh requirements/image-cpu.lock /src/
+COPY --from=wheel /wheels/ /wheels/
+RUN sh /src/cpu.sh /src/image-cpu.lock /wheels /opt/ropeswitch
+
+FROM ${PYTHON_IMAGE} AS cpu
+LABEL org.opencontainers.image.title="ropeswitch" \
+      org.opencontainers.image.description="OpenAI-compatible server that rotates every request with the LongRoPE factors for its own length (CPU)" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# What vLLM's CPU build allocates with and computes with.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends libgomp1 libnuma1 libtcmalloc-minimal4 \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=cpu-environment /opt/ropeswitch /opt/ropeswitch
+ENV PATH=/opt/ropeswitch/bin:$PATH \
+    HOME=/cache \
+    XDG_CACHE_HOME=/cache \
+    HF_HOME=/cache/huggingface \
+    VLLM_CACHE_ROOT=/cache/vllm \
+    TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
+    TRITON_CACHE_DIR=/cache/triton \
+    VLLM_NO_USAGE_STATS=1 \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+RUN mkdir -m 1777 /cache
+USER 65532:65532
+WORKDIR /tmp
+EXPOSE 8000
+# Of an engine that is not up yet the server says that it is alive and not ready; a large model takes half an hour.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["python3", "-m", "ropeswitch.server.health_check"]
+ENTRYPOINT ["ropeswitch", "serve"]
+
+FROM ${VLLM_IMAGE} AS gpu
+LABEL org.opencontainers.image.title="ropeswitch" \
+      org.opencontainers.image.description="OpenAI-compatible server that rotates every request with the LongRoPE factors for its own length (CUDA)" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY deploy/image/gpu.sh /src/
+COPY --from=wheel /wheels/ /wheels/
+RUN sh /src/gpu.sh /wheels && rm -rf /src /wheels
+ENV HOME=/cache \
+    XDG_CACHE_HOME=/cache \
+    HF_HOME=/cache/huggingface \
+    VLLM_CACHE_ROOT=/cache/vllm \
+    TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
+    TRITON_CACHE_DIR=/cache/triton \
+    FLASHINFER_WORKSPACE_BASE=/cache \
+    VLLM_NO_USAGE_STATS=1 \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+RUN mkdir -m 1777 /cache
+USER 65532:65532
+WORKDIR /tmp
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60m --retries=3 CMD ["python3", "-m", "ropeswitch.server.health_check"]
+ENTRYPOINT ["ropeswitch", "serve"]

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Installs ropeswitch's wheel beside the vLLM of vLLM's own image: gpu.sh WHEELS
+# Its packages are all among vLLM's; the build stops where one is missing or vLLM is not the pinned release.
+set -eu
+python3 -m pip install --quiet --no-cache-dir --no-deps --no-index "$1"/ropeswitch-*.whl
+python3 - <<'CHECK'
+from importlib.metadata import requires
+from pkgutil import resolve_name
+
+from packaging.requirements import Requirement
+from importlib.metadata import version
+
+for line in requires("ropeswitch") or []:
+    needed = Requirement(line)
+    if needed.marker is None and version(needed.name) not in needed.specifier:
+        raise SystemExit(f"{needed} is needed, and {version(needed.name)} is there")
+CHECK
+ropeswitch patches check

@@ -1,0 +1,192 @@
+"""The Dockerfile, as far as it can be tried where nothing builds images: linted, its sources, commands and entry point."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from ropeswitch.server import health_check
+from tests.docs.pages import ROOT
+from tests.server.running import environment, free_port
+
+DOCKERFILE = ROOT / "Dockerfile"
+# A context that is sent to a builder in a moment.
+MOST_BYTES = 4 << 20
+_CONTINUED = re.compile(r"\\\n\s*")
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions in order: name and argument."""
+    lines = [line for line in DOCKERFILE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    joined = _CONTINUED.sub(" ", "\n".join(lines))
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in joined.splitlines() if line)]
+
+
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """The instructions of each stage."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, rest in instructions():
+        if name == "FROM":
+            found[rest.rpartition(" AS ")[2]] = []
+        elif found:
+            found[list(found)[-1]].append((name, rest))
+    return found
+
+
+def context(folder: Path = ROOT) -> list[Path]:
+    """The files that .dockerignore leaves in the build context: rules of this one alone, the last that fits counts."""
+    rules = [
+        line for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] not in ("", "#")
+    ]
+    kept = []
+    tracked = subprocess.run(["git", "ls-files"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    for name in tracked.splitlines():
+        ignored = False
+        for rule in rules:
+            pattern = rule.removeprefix("!").rstrip("/")
+            parts = [name, *(str(each) for each in Path(name).parents)]
+            if any(
+                fnmatch(each, pattern) or (pattern.startswith("**/") and fnmatch(each, f"*{pattern[2:]}"))
+                for each in parts
+            ):
+                ignored = not rule.startswith("!")
+        if not ignored:
+            kept.append(Path(name))
+    return kept
+
+
+def copied() -> set[str]:
+    """What is copied from the context."""
+    found: set[str] = set()
+    for name, rest in instructions():
+        if name == "COPY" and not rest.startswith("--from"):
+            found |= set(rest.split()[:-1])
+    return found
+
+
+def test_it_is_linted() -> None:
+    linter = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run([linter, str(DOCKERFILE)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_source_is_in_the_context_and_little_else() -> None:
+    files = context()
+    for source in copied():
+        inside = [each for each in files if str(each) == source or str(each).startswith(source.rstrip("/") + "/")]
+        assert inside, f"{source} is not sent to the builder"
+    used = [each for each in files if any(str(each) == source or str(each).startswith(source) for source in copied())]
+    assert used == files, set(files) - set(used)
+    assert sum((ROOT / each).stat().st_size for each in files) < MOST_BYTES
+
+
+def test_every_package_is_copied() -> None:
+    """Of each package of the wheel, the folder that it lies in."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    folders = set(re.findall(r'^"ropeswitch\.\w+" = "(\w+)"$', text, re.MULTILINE))
+    assert folders and {f"{each}/" for each in folders - {"deploy"}} <= copied()
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_what_runs_is_no_root_and_healthy(name: str) -> None:
+    told = dict(stages()[name])
+    user, _, group = told["USER"].partition(":")
+    assert int(user) > 0 and int(group) > 0
+    assert json.loads(told["ENTRYPOINT"]) == ["ropeswitch", "serve"]
+    assert 'org.opencontainers.image.licenses="Apache-2.0"' in told["LABEL"]
+    assert "ropeswitch.server.health_check" in told["HEALTHCHECK"]
+    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert version is not None and f'version="{version[1]}"' in told["LABEL"]
+    # Whatever is written is below the two folders that the chart mounts.
+    paths = re.findall(r"(HOME|_ROOT|_DIR|_BASE)=(\S+)", told["ENV"])
+    assert paths and all(path.startswith("/cache") for _, path in paths)
+
+
+def test_the_gpu_image_stands_on_the_pinned_release() -> None:
+    arguments = dict(rest.split("=") for name, rest in instructions() if name == "ARG")
+    pinned = re.search(r"^vllm==(.*)$", (ROOT / "requirements" / "cuda.lock").read_text(encoding="utf-8"), re.MULTILINE)
+    assert pinned is not None and arguments["VLLM_IMAGE"].endswith(f":v{pinned[1]}")
+
+
+def test_the_image_has_what_the_tests_have() -> None:
+    """The same versions, and nothing that is only there for tests."""
+    image, whole = (
+        (ROOT / "requirements" / name).read_text(encoding="utf-8").splitlines()
+        for name in ("image-cpu.lock", "cpu.lock")
+    )
+    assert set(image) < set(whole)
+    assert not {"pytest", "mypy", "ruff", "hypothesis"} & {line.partition("==")[0] for line in image}
+
+
+def test_the_health_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for url in (f"http://127.0.0.1:{free_port()}/", "no address"):
+        monkeypatch.setenv(health_check.VARIABLE, url)
+        assert health_check.main() == 1
+        assert url in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_its_commands_make_an_environment_that_serves(tmp_path: Path) -> None:
+    """The context alone, and the scripts that the CPU image runs; then its entry point until its health check is content."""
+    source = tmp_path / "source"
+    for each in context():
+        (source / each).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / each, source / each)
+    wheels, target = tmp_path / "wheels", tmp_path / "environment"
+    scripts = [rest for name, rest in instructions() if name == "RUN" and rest.startswith("sh ")]
+    assert [each.split()[1].rpartition("/")[2] for each in scripts[:2]] == ["wheel.sh", "cpu.sh"]
+    run(["sh", str(source / "deploy/image/wheel.sh"), str(source), str(wheels)])
+    run(
+        [
+            "sh",
+            str(source / "deploy/image/cpu.sh"),
+            str(source / "requirements/image-cpu.lock"),
+            str(wheels),
+            str(target),
+        ]
+    )
+    port = free_port()
+    command = [
+        str(target / "bin" / "ropeswitch"),
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--enforce-eager",
+    ]
+    folder = tmp_path / "work"
+    folder.mkdir()
+    url = f"http://127.0.0.1:{port}/health/ready"
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=folder, env=environment(), stdout=log, stderr=subprocess.STDOUT)
+    try:
+        check = [str(target / "bin" / "python"), "-m", "ropeswitch.server.health_check"]
+        deadline = time.monotonic() + 300
+        while subprocess.run(
+            check, env=os.environ | {health_check.VARIABLE: url}, capture_output=True, check=False
+        ).returncode:
+            assert server.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
+            time.sleep(1)
+        body = json.dumps({"model": "passkey-tiny", "prompt": "The", "max_tokens": 2}).encode()
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/completions", body, {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] == 2
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0
+
+
+def run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
