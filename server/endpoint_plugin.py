@@ -26,6 +26,7 @@ from ropeswitch.server.factor_set_header import FactorSetHeader
 from ropeswitch.server.fault_log import tell_faults
 from ropeswitch.server.front import models_route, tls
 from ropeswitch.server.front.build import build
+from ropeswitch.server.front.queue_metrics import QueueMetrics
 from ropeswitch.server.front.tasks import go_on
 from ropeswitch.server.ingest.detokenizer import decode_prompt_ends
 from ropeswitch.server.ingest.engine_messages import send_packed
@@ -88,6 +89,7 @@ class RopeSwitchEndpoints:
         if settings.length_aware:
             engines = vllm_adapter.scheduling_reports(engine_client)
             state.scheduling_metrics = SchedulingMetrics(engines, engine_client.model_config.served_model_name)
+        state.queue_metrics = QueueMetrics(state.front.queue, engine_client.model_config.served_model_name)
         tell_faults(state.app)
         name_wrong_fields(state.app)
         leave_out(state.app, state)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ropeswitch.server.front.queue_metrics import QueueMetrics
 from ropeswitch.server.front.routes import route_path
 
 # vLLM answers both alike.
@@ -71,16 +72,23 @@ class SchedulingMetrics:
 
 
 class FreshMetrics:
-    """The ASGI middleware that refreshes the app's ``state.scheduling_metrics``, where it has any, before ``/metrics``."""
+    """The ASGI middleware that refreshes gauges before ``/metrics``.
+
+    They are the app's ``state.scheduling_metrics`` and ``state.queue_metrics``, where it has any.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and route_path(scope) in PATHS:
-            metrics: SchedulingMetrics | None = getattr(scope["app"].state, "scheduling_metrics", None)
-            if metrics is not None:
-                await metrics.refresh()
+            state = scope["app"].state
+            scheduling: SchedulingMetrics | None = getattr(state, "scheduling_metrics", None)
+            if scheduling is not None:
+                await scheduling.refresh()
+            queue: QueueMetrics | None = getattr(state, "queue_metrics", None)
+            if queue is not None:
+                queue.refresh()
             scope = {**scope, "headers": [header for header in scope["headers"] if _is_readable(header)]}
         await self.app(scope, receive, send)
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.front import queue_metrics
 from ropeswitch.server.length_metrics import instruments
 from ropeswitch.server.length_metrics.instruments import INSTRUMENTS, Instrument
 from ropeswitch.server.length_metrics.series import MOST_SERIES, SeriesPlan, bounds, series
 from ropeswitch.server.scheduling_metrics import GAUGES
 
 PAGE = Path("docs/metrics.md")
+_QUEUE = (queue_metrics.REQUESTS, queue_metrics.TOKENS)
 _MADE = re.compile(r"(<!-- (\w+): made by make docs-metrics -->\n).*?(<!-- end -->)", re.DOTALL)
 
 # Where the sets end, in tokens, with what each ladder is an example of.
@@ -46,6 +48,7 @@ def _metrics() -> str:
     rejections = (instruments.REJECTIONS, "counter", _labels(instruments.REJECTIONS_LABELS))
     rows.append((*rejections, _sentence(instruments.REJECTIONS_TEXT)))
     rows += [(name, "gauge", _labels(("model_name", "engine")), _sentence(text)) for name, text in GAUGES.values()]
+    rows += [(name, "gauge", _labels(queue_metrics.LABELS), _sentence(text)) for name, text in _QUEUE]
     return _table(
         ("Name", "Type", "Labels", "Meaning"), ((f"`{name}`", kind, labels, text) for name, kind, labels, text in rows)
     )

@@ -4,7 +4,7 @@ A histogram has one series a bucket, for every pair, so pairs and buckets share 
 from the ladder alone: every process, and every start, shows the same series.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.length_metrics.bands import OTHER, Bands
@@ -17,11 +17,14 @@ from ropeswitch.server.length_metrics.instruments import (
     Instrument,
 )
 
-# Series of all metrics of this package's and the three of the scheduler, for one model and one engine.
+# Series of all metrics of this package's, the three of the scheduler, and two of each set's queue, for one model and one
+# engine.
 MOST_SERIES = 3000
 SCHEDULER_SERIES = 3
+QUEUE_SERIES = 2
 # A fine bucket ends at so many times the end of the one before. Prometheus takes a quantile to be inside its bucket, so its
-# relative error is below the ratio less one, whatever the latencies are. The finest that leaves room for the pairs is taken.
+# relative error is below the ratio less one, whatever the latencies are. The finest that leaves room is taken: for what is
+# likely and all counters, or else for what is likely.
 RATIOS = (1.1, 1.12, 1.14, 1.16, 1.18, 1.2)
 
 # The index of a band and of a factor set.
@@ -70,14 +73,18 @@ class SeriesPlan:
     def __init__(self, ladder: FactorLadder) -> None:
         self.bands = bands = Bands(ladder)
         self._ladder = ladder
-        left = MOST_SERIES - SCHEDULER_SERIES - outside_series(bands)
-        likely = list(self._likely())
-        self.ratio = next((ratio for ratio in RATIOS if self._cost(likely, ratio) <= left), RATIOS[-1])
+        left = MOST_SERIES - SCHEDULER_SERIES - QUEUE_SERIES * len(ladder.sets) - outside_series(bands)
+        likely, unlikely = set(self._likely()), list(self._unlikely())
+        cheap = {(each, pair) for each, pair in unlikely if each.kind != "histogram"}
+        fitting = (
+            ratio for wanted in (likely | cheap, likely) for ratio in RATIOS if self._cost(wanted, ratio) <= left
+        )
+        self.ratio = next(fitting, RATIOS[-1])
         costs = {instrument: series(instrument, self.ratio) for instrument in INSTRUMENTS}
         # Whatever has no series of its own is counted under one pair for all.
         left -= sum(costs.values())
         shown: dict[Instrument, set[Pair]] = {instrument: set() for instrument in INSTRUMENTS}
-        for instrument, pair in (*likely, *self._unlikely()):
+        for instrument, pair in (*self._likely(), *unlikely):
             if pair not in shown[instrument] and costs[instrument] <= left:
                 shown[instrument].add(pair)
                 left -= costs[instrument]
@@ -115,6 +122,6 @@ class SeriesPlan:
         """Bands between this one and the last of its set."""
         return sum(index == start[1] for index in self.bands.sets[start[0] + 1 :])
 
-    def _cost(self, wanted: list[tuple[Instrument, Pair]], ratio: float) -> int:
+    def _cost(self, wanted: Collection[tuple[Instrument, Pair]], ratio: float) -> int:
         costs = {instrument: series(instrument, ratio) for instrument in INSTRUMENTS}
         return sum(costs.values()) + sum(costs[instrument] for instrument, _ in wanted)

@@ -19,6 +19,7 @@ from starlette.datastructures import State
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from ropeswitch.server import scheduling_metrics
+from ropeswitch.server.front import queue_metrics
 from ropeswitch.server.scheduling_metrics import GAUGES, FreshMetrics, SchedulingMetrics
 from ropeswitch.server.vllm_adapter import scheduling_reports
 from tests.docs.pages import ROOT
@@ -33,9 +34,7 @@ def samples(text: str) -> dict[str, dict[tuple[str, str], float]]:
     return {
         family.name: {(each.labels["model_name"], each.labels["engine"]): each.value for each in family.samples}
         for family in text_string_to_metric_families(text)
-        if family.name.startswith("ropeswitch_")
-        and family.type == "gauge"
-        and family.name != "ropeswitch_live_requests"
+        if family.name in {name for name, _ in GAUGES.values()}
     }
 
 
@@ -50,6 +49,16 @@ def test_a_running_server_tells_how_it_schedules(server: Server) -> None:
     # Later steps change the error: the values are those of the moment.
     assert server.post("/v1/completions", body).status == 200
     assert samples(server.get("/metrics").text)[ERROR] != {(MODEL, "0"): error}
+
+
+def test_a_running_server_tells_what_waits(server: Server) -> None:
+    """Of each class; nothing does here."""
+    lines = server.get("/metrics").text.splitlines()
+    for name, _ in (queue_metrics.REQUESTS, queue_metrics.TOKENS):
+        found = [line for line in lines if line.startswith(name + "{")]
+        assert sorted(found) == sorted(
+            f'{name}{{length_class="{each}",model_name="{MODEL}"}} 0.0' for each in ("short", "long")
+        )
 
 
 def report(**changes: float) -> dict[str, float]:
@@ -149,6 +158,10 @@ def test_only_metrics_asks_the_engines() -> None:
         async def refresh(self) -> None:
             asked.append("refresh")
 
+    class NotingToo:
+        def refresh(self) -> None:
+            asked.append("queue")
+
     app = FastAPI()
     app.add_middleware(FreshMetrics)
 
@@ -161,13 +174,13 @@ def test_only_metrics_asks_the_engines() -> None:
     # Behind a proxy under a prefix, which may or may not take the prefix away.
     for root, prefix in (("", ""), ("/prefix", ""), ("/prefix", "/prefix")):
         asked.clear()
-        app.state = State({"scheduling_metrics": Noting()})
+        app.state = State({"scheduling_metrics": Noting(), "queue_metrics": NotingToo()})
         http = TestClient(app, root_path=root)
         assert http.get(f"{prefix}/metrics/more").json() == 0
-        assert http.get(f"{prefix}/metrics").json() == 1
-        assert http.get(f"{prefix}/metrics/").json() == 2
+        assert http.get(f"{prefix}/metrics").json() == 2
+        assert http.get(f"{prefix}/metrics/").json() == 4
     app.state = State()
-    assert http.get("/metrics").status_code == 200 and len(asked) == 2
+    assert http.get("/metrics").status_code == 200 and len(asked) == 4
 
 
 def test_several_api_servers_show_the_latest_values(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+"""What waits in each length class, as gauges that are brought up to date when ``/metrics`` is asked for: to scale by."""
+
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge
+
+from ropeswitch.server.front.queue_limits import QueueLimits
+
+LABELS = ("model_name", "length_class")
+REQUESTS = ("ropeswitch_queued_requests", "Answers that wait for their first token, of prompts of a length class.")
+TOKENS = ("ropeswitch_queued_tokens", "Prompt tokens that wait to be computed, of prompts of a length class.")
+
+
+class QueueMetrics:
+    """The gauges of one API server process, made after vLLM has set Prometheus up.
+
+    Args:
+        queue: What waits, in all processes of the server.
+        model_name: The label that vLLM's own metrics have.
+        registry: Where to register the gauges.
+    """
+
+    def __init__(self, queue: QueueLimits, model_name: str, registry: CollectorRegistry = REGISTRY) -> None:
+        self._queue = queue
+        self._model_name = model_name
+        # Every process reads the same counts, so the one that did so last is right.
+        self._requests, self._tokens = (
+            Gauge(name, text, LABELS, multiprocess_mode="mostrecent", registry=registry)
+            for name, text in (REQUESTS, TOKENS)
+        )
+
+    def refresh(self) -> None:
+        """Set all of them."""
+        for index, each in enumerate(self._queue.classes):
+            requests, tokens = self._queue.waiting(index)
+            self._requests.labels(self._model_name, each.name).set(requests)
+            self._tokens.labels(self._model_name, each.name).set(tokens)
