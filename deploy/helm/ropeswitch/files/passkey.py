@@ -1,0 +1,94 @@
+"""Ask a server for a pass key on both sides of its first switch of factor sets; exit 1 where an answer is wrong.
+
+Runs in the pod of `helm test`, with nothing but the standard library. Environment: SHORT_URL and LONG_URL, the servers that
+take prompts below and above the switch; API_KEY_FILE, empty for none; TIMEOUT, seconds for all of it.
+"""
+
+import json
+import os
+import ssl
+import sys
+import time
+import urllib.request
+
+KEY = "482139"
+FILLER = " The winter is quiet and the evening is warm."
+REPLY_TOKENS = 44
+DEADLINE = time.monotonic() + float(os.environ["TIMEOUT"])
+
+
+def headers():
+    """The headers of every request, with the first key of the file where there is one."""
+    shown = {"Content-Type": "application/json"}
+    if path := os.environ["API_KEY_FILE"]:
+        with open(path, encoding="ascii") as file:
+            lines = [line.strip() for line in file]
+        shown["Authorization"] = "Bearer " + next(line for line in lines if line and not line.startswith("#"))
+    return shown
+
+
+def call(url, body=None):
+    """Return the headers and the JSON of an answer; the server's certificate need not name its service."""
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(url, data, headers())
+    left = max(1.0, DEADLINE - time.monotonic())
+    unverified = ssl._create_unverified_context()
+    with urllib.request.urlopen(request, timeout=left, context=unverified) as answer:
+        return answer.headers, json.load(answer)
+
+
+def wait(url):
+    """Return when the server is ready."""
+    while True:
+        try:
+            call(url + "/health/ready")
+            return
+        except OSError as error:
+            if time.monotonic() > DEADLINE:
+                raise
+            print(f"{url}: not ready: {error}", flush=True)
+            time.sleep(5)
+
+
+def ask(url, model, sentences):
+    """Return the prompt's tokens, its factor set and the reply, for a key in the middle of so many sentences."""
+    before, after = FILLER * (sentences // 2), FILLER * (sentences - sentences // 2)
+    text = f"Read this text.{before} The pass key is {KEY}. Remember it.{after} What is the pass key?"
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": REPLY_TOKENS,
+        "temperature": 0,
+    }
+    got, answer = call(url + "/v1/chat/completions", body)
+    return answer["usage"]["prompt_tokens"], got["x-rope-factor-set"], answer["choices"][0]["message"]["content"] or ""
+
+
+def check(url, model, sentences, expected):
+    """Ask, and tell what is wrong; return whether all is right."""
+    tokens, name, reply = ask(url, model, sentences)
+    right = name == expected and KEY in reply
+    print(f"{'ok' if right else 'WRONG'}: {tokens} tokens, set {name} (expected {expected}): {reply!r}", flush=True)
+    return right
+
+
+def main():
+    """Return whether the answers on both sides are right."""
+    short, long = os.environ["SHORT_URL"], os.environ["LONG_URL"]
+    for url in dict.fromkeys([short, long]):
+        wait(url)
+    model = call(short + "/v1/models")[1]["data"][0]["id"]
+    rope = call(long + "/v1/rope")[1]
+    first = rope["sets"][0]
+    right = check(short, model, 2, first["name"])
+    few, many = ask(short, model, 2)[0], ask(short, model, 4)[0]
+    each = (many - few) / 2
+    above = first["max_length"] + 2 * each
+    if len(rope["sets"]) == 1 or above + each + REPLY_TOKENS > rope["max_model_len"]:
+        print("nothing to ask above the switch: the server takes no sequence that is longer", flush=True)
+        return right
+    return check(long, model, 2 + int((above - few) / each), rope["sets"][1]["name"]) and right
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)

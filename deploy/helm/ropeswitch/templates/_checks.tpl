@@ -1,0 +1,108 @@
+{{/* Refuse values of a pool that the schema cannot judge, with the reason. */}}
+{{- define "ropeswitch.check" -}}
+{{- $v := .Values -}}
+{{- $p := $v.parallelism -}}
+{{- $at := ternary "longPool.values." "" (eq .pool "long") -}}
+{{- $ranks := int (mul $p.tensor $p.pipeline) -}}
+{{- $nodes := int $p.nodes -}}
+{{- $gpus := int $p.gpusPerNode -}}
+{{- if and (gt $gpus 0) (ne $ranks (int (mul $nodes $gpus))) -}}
+{{- fail (printf "%sparallelism: tensor %d x pipeline %d takes %d GPUs, but nodes %d x gpusPerNode %d are %d; they must be equal" $at (int $p.tensor) (int $p.pipeline) $ranks $nodes $gpus (mul $nodes $gpus)) -}}
+{{- end -}}
+{{- if and (gt $nodes 1) (eq $gpus 0) -}}
+{{- fail (printf "%sparallelism.nodes: %d nodes need parallelism.gpusPerNode from 1" $at $nodes) -}}
+{{- end -}}
+{{- $named := index (default dict $v.resources.limits) "nvidia.com/gpu" -}}
+{{- if and $named (ne (int $named) $gpus) -}}
+{{- fail (printf "%sresources.limits: nvidia.com/gpu %v must be parallelism.gpusPerNode, %d" $at $named $gpus) -}}
+{{- end -}}
+{{- include "ropeswitch.checkDecodeContext" (dict "at" $at "parallelism" $p "plan" $v.plan) -}}
+{{- if and $v.plan.kvCapacity (gt (int64 $v.maxModelLen) (int64 $v.plan.kvCapacity)) -}}
+{{- fail (printf "%smaxModelLen: %d tokens exceed plan.kvCapacity: the KV memory of a replica holds %d; plan anew for that length" $at (int64 $v.maxModelLen) (int64 $v.plan.kvCapacity)) -}}
+{{- end -}}
+{{- include "ropeswitch.checkModel" . -}}
+{{- $needed := add $v.preStopSeconds $v.server.shutdownTimeout 30 -}}
+{{- if le (int $v.terminationGracePeriodSeconds) (int $needed) -}}
+{{- fail (printf "terminationGracePeriodSeconds: %d must be over %d: preStopSeconds %d + %sserver.shutdownTimeout %d + 30 for the engine to stop" (int $v.terminationGracePeriodSeconds) $needed (int $v.preStopSeconds) $at (int $v.server.shutdownTimeout)) -}}
+{{- end -}}
+{{- if and $v.apiKeys.enabled (not $v.apiKeys.existingSecret) -}}
+{{- fail "apiKeys.existingSecret: apiKeys.enabled needs the name of the secret that has the keys" -}}
+{{- end -}}
+{{- if and $v.tls.enabled (not $v.tls.existingSecret) -}}
+{{- fail "tls.existingSecret: tls.enabled needs the name of a secret with tls.crt and tls.key" -}}
+{{- end -}}
+{{- if and $v.factors.content $v.factors.existingConfigMap -}}
+{{- fail (printf "factors.existingConfigMap: %q, but factors.content is given too; only one can be" $v.factors.existingConfigMap) -}}
+{{- end -}}
+{{- if and (eq (print $v.updateStrategy.maxSurge | trimSuffix "%") "0") (eq (print $v.updateStrategy.maxUnavailable | trimSuffix "%") "0") -}}
+{{- fail "updateStrategy: maxSurge and maxUnavailable are both 0, so that no pod could ever be replaced" -}}
+{{- end -}}
+{{- include "ropeswitch.checkScaling" (dict "at" $at "scaling" $v.autoscaling) -}}
+{{- if and $v.ingress.enabled (not $v.ingress.hosts) -}}
+{{- fail "ingress.hosts: ingress.enabled needs a host" -}}
+{{- end -}}
+{{- if and $v.gateway.enabled (not $v.gateway.parentRefs) -}}
+{{- fail "gateway.parentRefs: gateway.enabled needs the gateway that the route belongs to" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* vLLM's rules for decode context parallel; those that need the model's heads only where the plan tells them. */}}
+{{- define "ropeswitch.checkDecodeContext" -}}
+{{- $tensor := int .parallelism.tensor -}}
+{{- $decode := int .parallelism.decodeContext -}}
+{{- $heads := int .plan.kvHeads -}}
+{{- $queries := int .plan.queriesPerKvHead -}}
+{{- $at := printf "%sparallelism.decodeContext: %d" .at $decode -}}
+{{- if gt $decode 1 -}}
+{{- if mod $tensor $decode -}}
+{{- fail (printf "%s must divide parallelism.tensor, %d, whose ranks it regroups" $at $tensor) -}}
+{{- end -}}
+{{- if and $heads (le $tensor $heads) -}}
+{{- fail (printf "%s: parallelism.tensor %d leaves no copy of the model's %d KV heads to share; it must be 1" $at $tensor $heads) -}}
+{{- end -}}
+{{- if and $heads (gt $decode (int (div $tensor $heads))) -}}
+{{- fail (printf "%s: parallelism.tensor %d makes %d copies of each of the model's %d KV heads, and no more can share" $at $tensor (div $tensor $heads) $heads) -}}
+{{- end -}}
+{{- if and $queries (mod $queries $decode) -}}
+{{- fail (printf "%s must divide the model's %d query heads of each KV head" $at $queries) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ropeswitch.checkModel" -}}
+{{- $v := .Values -}}
+{{- $type := $v.modelSource.type -}}
+{{- $cache := $v.modelSource.cache -}}
+{{- if and (ne $type "hub") (not $v.model) -}}
+{{- fail (printf "model: modelSource.type %s needs the name that clients use" $type) -}}
+{{- end -}}
+{{- if and (eq $type "pvc") (not $v.modelSource.pvc.claimName) -}}
+{{- fail "modelSource.pvc.claimName: modelSource.type pvc needs the claim that has the model" -}}
+{{- end -}}
+{{- if and (eq $type "objectStore") (not $v.modelSource.objectStore.uri) -}}
+{{- fail "modelSource.objectStore.uri: modelSource.type objectStore needs the address of the model's folder" -}}
+{{- end -}}
+{{- if and $cache.create $cache.existingClaim -}}
+{{- fail (printf "modelSource.cache.existingClaim: %q, but modelSource.cache.create makes a claim; only one can be" $cache.existingClaim) -}}
+{{- end -}}
+{{- $pods := mul $v.parallelism.nodes $v.parallelism.dataParallelReplicas -}}
+{{- if or $v.autoscaling.hpa.enabled $v.autoscaling.keda.enabled -}}
+{{- $pods = mul $v.parallelism.nodes $v.autoscaling.maxReplicas -}}
+{{- end -}}
+{{- if and $cache.create (ne $cache.accessMode "ReadWriteMany") (gt (int $pods) 1) -}}
+{{- fail (printf "modelSource.cache.accessMode: %s is for one node, but there are up to %d pods; use ReadWriteMany" $cache.accessMode $pods) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ropeswitch.checkScaling" -}}
+{{- $s := .scaling -}}
+{{- if and $s.hpa.enabled $s.keda.enabled -}}
+{{- fail (printf "%sautoscaling: hpa.enabled and keda.enabled: two autoscalers would undo each other's work; choose one" .at) -}}
+{{- end -}}
+{{- if and $s.keda.enabled (not $s.keda.serverAddress) -}}
+{{- fail (printf "%sautoscaling.keda.serverAddress: keda.enabled needs the address of Prometheus" .at) -}}
+{{- end -}}
+{{- if gt (int $s.minReplicas) (int $s.maxReplicas) -}}
+{{- fail (printf "%sautoscaling.minReplicas: %d must be at most maxReplicas, %d" .at (int $s.minReplicas) (int $s.maxReplicas)) -}}
+{{- end -}}
+{{- end -}}

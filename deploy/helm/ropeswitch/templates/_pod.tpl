@@ -1,0 +1,176 @@
+{{/* Whether ranks talk through /dev/shm. */}}
+{{- define "ropeswitch.severalRanks" -}}
+{{- $p := .Values.parallelism -}}
+{{- if gt (int (mul $p.tensor $p.pipeline)) 1 -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether the metrics of several API servers meet in a folder. */}}
+{{- define "ropeswitch.multiprocess" -}}
+{{- if and (gt (int .Values.server.apiServers) 1) (not .worker) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "ropeswitch.resources" -}}
+{{- $resources := deepCopy .Values.resources -}}
+{{- $gpus := int .Values.parallelism.gpusPerNode -}}
+{{- if gt $gpus 0 -}}
+{{- $limits := default dict $resources.limits -}}
+{{- $_ := set $limits "nvidia.com/gpu" $gpus -}}
+{{- $_ := set $resources "limits" $limits -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
+{{- define "ropeswitch.probe" -}}
+httpGet:
+  path: {{ .path }}
+  port: http
+  {{- if eq .scheme "https" }}
+  scheme: HTTPS
+  {{- end }}
+{{- end -}}
+
+{{/* Metadata of a pod, without the chart's version: a new one alone must not replace pods. Takes a pool's context with `worker`. */}}
+{{- define "ropeswitch.podMetadata" -}}
+labels:
+  {{- with .Values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- include "ropeswitch.poolSelectorLabels" . | nindent 2 }}
+  app.kubernetes.io/component: {{ ternary "worker" "server" (default false .worker) }}
+annotations:
+  kubectl.kubernetes.io/default-container: ropeswitch
+  {{- if .Values.factors.content }}
+  checksum/factors: {{ sha256sum .Values.factors.content }}
+  {{- end }}
+  {{- with .Values.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{/* Spec of a pod. Takes a pool's context with `worker`. */}}
+{{- define "ropeswitch.podSpec" -}}
+{{- $v := .Values -}}
+{{- $root := . -}}
+{{- $source := include "ropeswitch.source" . -}}
+{{- $worker := default false .worker -}}
+serviceAccountName: {{ include "ropeswitch.serviceAccountName" . }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+terminationGracePeriodSeconds: {{ int $v.terminationGracePeriodSeconds }}
+securityContext:
+  {{- toYaml $v.podSecurityContext | nindent 2 }}
+{{- with $v.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $v.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $v.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with $v.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $v.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $v.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if and $v.topologySpread (not $worker) }}
+topologySpreadConstraints:
+  {{- range $v.topologySpread }}
+  - topologyKey: {{ .topologyKey }}
+    maxSkew: {{ int .maxSkew }}
+    whenUnsatisfiable: {{ .whenUnsatisfiable }}
+    labelSelector:
+      matchLabels:
+        {{- include "ropeswitch.serverLabels" $root | nindent 8 }}
+  {{- end }}
+{{- end }}
+{{- if eq $source "objectStore" }}
+initContainers:
+  {{- include "ropeswitch.download" . | nindent 2 }}
+{{- end }}
+containers:
+  - name: ropeswitch
+    image: {{ include "ropeswitch.image" . }}
+    imagePullPolicy: {{ $v.image.pullPolicy }}
+    {{- if include "ropeswitch.multiprocess" . }}
+    # What an earlier run of the container left there would be counted again.
+    command: [sh, -c, 'rm -rf "$PROMETHEUS_MULTIPROC_DIR"/*; exec ropeswitch "$@"', ropeswitch]
+    {{- else }}
+    command: [ropeswitch]
+    {{- end }}
+    args:
+      {{- include "ropeswitch.args" . | nindent 6 }}
+    env:
+      {{- include "ropeswitch.env" . | nindent 6 }}
+    {{- if not $worker }}
+    ports:
+      - name: http
+        containerPort: {{ int $v.server.port }}
+    {{- $scheme := include "ropeswitch.scheme" . }}
+    startupProbe:
+      {{- include "ropeswitch.probe" (dict "path" "/health/ready" "scheme" $scheme) | nindent 6 }}
+      periodSeconds: {{ int $v.probes.startup.periodSeconds }}
+      timeoutSeconds: 5
+      failureThreshold: {{ div (add $v.probes.startup.seconds $v.probes.startup.periodSeconds -1) $v.probes.startup.periodSeconds }}
+    livenessProbe:
+      {{- include "ropeswitch.probe" (dict "path" "/health/live" "scheme" $scheme) | nindent 6 }}
+      {{- toYaml $v.probes.liveness | nindent 6 }}
+    readinessProbe:
+      {{- include "ropeswitch.probe" (dict "path" "/health/ready" "scheme" $scheme) | nindent 6 }}
+      {{- toYaml $v.probes.readiness | nindent 6 }}
+    {{- end }}
+    lifecycle:
+      preStop:
+        sleep:
+          # A worker stays until the server has answered what it had in hand.
+          seconds: {{ ternary (add $v.preStopSeconds $v.server.shutdownTimeout 5) (int $v.preStopSeconds) $worker }}
+    securityContext:
+      {{- toYaml $v.securityContext | nindent 6 }}
+    resources:
+      {{- include "ropeswitch.resources" . | nindent 6 }}
+    volumeMounts:
+      {{- include "ropeswitch.volumeMounts" . | nindent 6 }}
+volumes:
+  {{- include "ropeswitch.volumes" . | nindent 2 }}
+{{- end -}}
+
+{{/* The root file system is read-only, and the user need not be one that the image knows. */}}
+{{- define "ropeswitch.env" -}}
+{{- $v := .Values -}}
+- {name: HOME, value: /tmp}
+- {name: USER, value: ropeswitch}
+- {name: XDG_CACHE_HOME, value: /cache}
+- {name: XDG_CONFIG_HOME, value: /cache/config}
+- {name: TORCHINDUCTOR_CACHE_DIR, value: /cache/inductor}
+- {name: TRITON_CACHE_DIR, value: /cache/triton}
+- {name: FLASHINFER_WORKSPACE_BASE, value: /cache}
+{{- if eq (include "ropeswitch.source" .) "hub" }}
+- {name: HF_HOME, value: /hub}
+{{- with $v.modelSource.hub.tokenSecret }}
+- name: HF_TOKEN
+  valueFrom:
+    secretKeyRef: {name: {{ . }}, key: {{ $v.modelSource.hub.tokenKey }}}
+{{- end }}
+{{- else }}
+- {name: HF_HUB_OFFLINE, value: "1"}
+{{- end }}
+{{- if include "ropeswitch.multiprocess" . }}
+- {name: PROMETHEUS_MULTIPROC_DIR, value: /run/prometheus}
+{{- end }}
+{{- if and $v.metrics.key.existingSecret (not .worker) }}
+- name: ROPESWITCH_METRICS_KEY
+  valueFrom:
+    secretKeyRef: {name: {{ $v.metrics.key.existingSecret }}, key: {{ $v.metrics.key.key }}}
+{{- end }}
+{{- with $v.server.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

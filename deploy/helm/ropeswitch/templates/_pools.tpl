@@ -1,0 +1,56 @@
+{{/* Lay the values of one map over another, in place; unlike mergeOverwrite also those that are empty, zero or false. */}}
+{{- define "ropeswitch.overlay" -}}
+{{- $onto := .onto -}}
+{{- range $key, $value := .from -}}
+{{- if and (kindIs "map" $value) (kindIs "map" (index $onto $key)) -}}
+{{- include "ropeswitch.overlay" (dict "onto" (index $onto $key) "from" $value) -}}
+{{- else -}}
+{{- $_ := set $onto $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Render a template once for each pool, with the pool's own values.
+Takes: root, the chart's context; template, the name. The template's context also has `pool`, main or long.
+*/}}
+{{- define "ropeswitch.forPools" -}}
+{{- $root := .root -}}
+{{- $pools := dict "main" dict -}}
+{{- if $root.Values.longPool.enabled -}}
+{{- $_ := set $pools "long" $root.Values.longPool.values -}}
+{{- end -}}
+{{- range $pool, $differs := $pools }}
+{{- $values := deepCopy $root.Values }}
+{{- if eq $pool "long" }}
+{{- $_ := set $values "plan" (dict "kvHeads" 0 "queriesPerKvHead" 0 "kvCapacity" 0) }}
+{{- include "ropeswitch.overlay" (dict "onto" $values "from" $differs) }}
+{{- end }}
+{{- $context := dict "Values" $values "pool" $pool "Release" $root.Release "Chart" $root.Chart "Files" $root.Files "Template" $root.Template }}
+{{- with include $.template $context | trim }}
+---
+{{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Name of a pool's workload; the first pool keeps its own when there comes to be a second. */}}
+{{- define "ropeswitch.poolName" -}}
+{{- include "ropeswitch.fullname" . }}{{ if eq .pool "long" }}-long{{ end -}}
+{{- end -}}
+
+{{/* Name of a pool's service. */}}
+{{- define "ropeswitch.poolService" -}}
+{{- include "ropeswitch.fullname" . }}{{ if .Values.longPool.enabled }}-{{ ternary "long" "short" (eq .pool "long") }}{{ end -}}
+{{- end -}}
+
+{{- define "ropeswitch.poolSelectorLabels" -}}
+{{ include "ropeswitch.selectorLabels" . }}
+ropeswitch.io/pool: {{ .pool }}
+{{- end -}}
+
+{{/* Servers answer requests; the workers of a group do not. */}}
+{{- define "ropeswitch.serverLabels" -}}
+{{ include "ropeswitch.poolSelectorLabels" . }}
+app.kubernetes.io/component: server
+{{- end -}}

@@ -1,0 +1,123 @@
+{{- define "ropeswitch.volumeMounts" -}}
+{{- $v := .Values -}}
+{{- $source := include "ropeswitch.source" . -}}
+- {name: tmp, mountPath: /tmp}
+- {name: cache, mountPath: /cache}
+{{- if include "ropeswitch.severalRanks" . }}
+- {name: shm, mountPath: /dev/shm}
+{{- end }}
+{{- if include "ropeswitch.multiprocess" . }}
+- {name: prometheus, mountPath: /run/prometheus}
+{{- end }}
+{{- if eq $source "hub" }}
+- {name: model, mountPath: /hub}
+{{- else if eq $source "pvc" }}
+- name: model
+  mountPath: /model
+  readOnly: true
+  {{- with $v.modelSource.pvc.subPath }}
+  subPath: {{ . | quote }}
+  {{- end }}
+{{- else if eq $source "objectStore" }}
+- name: model
+  mountPath: /model
+  subPath: {{ include "ropeswitch.downloadFolder" . }}
+  readOnly: true
+{{- end }}
+{{- if or $v.factors.content $v.factors.existingConfigMap }}
+- {name: factors, mountPath: /etc/ropeswitch/factors, readOnly: true}
+{{- end }}
+{{- if and $v.apiKeys.enabled (not .worker) }}
+- {name: keys, mountPath: /etc/ropeswitch/keys, readOnly: true}
+{{- end }}
+{{- if and $v.tls.enabled (not .worker) }}
+- {name: tls, mountPath: /etc/ropeswitch/tls, readOnly: true}
+{{- end }}
+{{- with $v.server.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "ropeswitch.volumes" -}}
+{{- $v := .Values -}}
+{{- $source := include "ropeswitch.source" . -}}
+- name: tmp
+  emptyDir: {sizeLimit: {{ $v.scratch.sizeLimit }}}
+- name: cache
+  emptyDir: {sizeLimit: {{ $v.scratch.sizeLimit }}}
+{{- if include "ropeswitch.severalRanks" . }}
+- name: shm
+  emptyDir: {medium: Memory, sizeLimit: {{ $v.shm.sizeLimit }}}
+{{- end }}
+{{- if include "ropeswitch.multiprocess" . }}
+- name: prometheus
+  emptyDir: {medium: Memory, sizeLimit: 256Mi}
+{{- end }}
+{{- if has $source (list "hub" "objectStore") }}
+- name: model
+  {{- if $v.modelSource.cache.existingClaim }}
+  persistentVolumeClaim: {claimName: {{ $v.modelSource.cache.existingClaim }}}
+  {{- else if $v.modelSource.cache.create }}
+  persistentVolumeClaim: {claimName: {{ include "ropeswitch.fullname" . }}-cache}
+  {{- else }}
+  emptyDir: {sizeLimit: {{ $v.modelSource.cache.size }}}
+  {{- end }}
+{{- else if eq $source "pvc" }}
+- name: model
+  persistentVolumeClaim: {claimName: {{ $v.modelSource.pvc.claimName }}, readOnly: true}
+{{- end }}
+{{- if or $v.factors.content $v.factors.existingConfigMap }}
+- name: factors
+  configMap:
+    name: {{ default (print (include "ropeswitch.fullname" .) "-factors") $v.factors.existingConfigMap }}
+    items:
+      - {key: {{ $v.factors.key }}, path: factors.json}
+{{- end }}
+{{- if and $v.apiKeys.enabled (not .worker) }}
+- name: keys
+  secret: {secretName: {{ $v.apiKeys.existingSecret }}, defaultMode: 0440}
+{{- end }}
+{{- if and $v.tls.enabled (not .worker) }}
+- name: tls
+  secret: {secretName: {{ $v.tls.existingSecret }}, defaultMode: 0440}
+{{- end }}
+{{- with $v.server.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* A folder of its own for each address, so that a claim can be shared and another model starts clean. */}}
+{{- define "ropeswitch.downloadFolder" -}}
+{{- .Values.modelSource.objectStore.uri | sha256sum | trunc 16 -}}
+{{- end -}}
+
+{{/* The init container that copies the model; files that are there already are compared by size and time, not copied. */}}
+{{- define "ropeswitch.download" -}}
+{{- $v := .Values -}}
+{{- $store := $v.modelSource.objectStore -}}
+{{- $kind := get (dict "s3" "s3" "gs" "gcs" "az" "azureblob") (splitList "://" $store.uri | first) -}}
+- name: model
+  image: {{ $store.image }}
+  args:
+    - copy
+    - {{ printf ":%s,env_auth=true:%s" $kind (splitList "://" $store.uri | last) | quote }}
+    - /models/{{ include "ropeswitch.downloadFolder" . }}
+    - --transfers=8
+    - --stats=30s
+    - --stats-one-line
+    - --stats-log-level=NOTICE
+  env:
+    - {name: XDG_CONFIG_HOME, value: /tmp}
+    {{- with $store.endpoint }}
+    - {name: RCLONE_S3_ENDPOINT, value: {{ . | quote }}}
+    {{- end }}
+  {{- with $store.credentialsSecret }}
+  envFrom:
+    - secretRef: {name: {{ . }}}
+  {{- end }}
+  securityContext:
+    {{- toYaml $v.securityContext | nindent 4 }}
+  volumeMounts:
+    - {name: tmp, mountPath: /tmp}
+    - {name: model, mountPath: /models}
+{{- end -}}

@@ -1,0 +1,94 @@
+"""The chart as the real Helm engine sees it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+from helm_python import Chart, _native, lint
+
+Values: TypeAlias = Mapping[str, Any]
+Object: TypeAlias = dict[str, Any]
+HERE = Path(__file__).parent
+CHART = HERE.parents[2] / "deploy" / "helm" / "ropeswitch"
+CASES = sorted(path.stem for path in (HERE / "values").glob("*.yaml"))
+OPTIONAL_APIS = (
+    "gateway.networking.k8s.io/v1",
+    "keda.sh/v1alpha1",
+    "leaderworkerset.x-k8s.io/v1",
+    "monitoring.coreos.com/v1",
+)
+
+
+@cache
+def chart() -> Chart:
+    return Chart.load(CHART)
+
+
+def case(name: str) -> Values:
+    """The values of one file of the matrix."""
+    text = (HERE / "values" / f"{name}.yaml").read_text(encoding="utf-8")
+    values: Values = yaml.safe_load(text) or {}
+    return values
+
+
+def files(values: Values, *, apis: Sequence[str] = OPTIONAL_APIS, kubernetes: str = "v1.35.0") -> dict[str, str]:
+    """Render the release `demo` in the namespace `llm`.
+
+    Args:
+        values: What a user gives.
+        apis: API versions that the cluster has beside Kubernetes' own.
+        kubernetes: The cluster's version.
+
+    Returns:
+        The rendered text by template, without those that came out empty.
+
+    Raises:
+        HelmError: when the chart refuses the values.
+    """
+    # `Chart.render` has no argument for the cluster's versions, but the engine below it takes them.
+    options = {"name": "demo", "namespace": "llm", "api_versions": list(apis), "kube_version": kubernetes}
+    rendered = _native.call_string("helm_render", chart()._raw(), json.dumps(values), json.dumps(options))
+    texts: dict[str, str] = json.loads(rendered)
+    return {name.removeprefix("ropeswitch/"): text for name, text in texts.items() if text.strip()}
+
+
+def render(values: Values, *, kubernetes: str = "v1.35.0") -> list[Object]:
+    """Every object that the values make."""
+    texts = [text for name, text in sorted(files(values, kubernetes=kubernetes).items()) if name.endswith(".yaml")]
+    return [each for text in texts for each in yaml.safe_load_all(text) if each]
+
+
+def notes(values: Values, *, apis: Sequence[str] = OPTIONAL_APIS) -> str:
+    """What the user is told after an installation."""
+    return files(values, apis=apis)["templates/NOTES.txt"]
+
+
+def one(objects: Sequence[Object], kind: str, name: str | None = None) -> Object:
+    """The only object of a kind, or that of a name."""
+    [found] = [each for each in objects if each["kind"] == kind and name in (None, each["metadata"]["name"])]
+    return found
+
+
+def pods(objects: Sequence[Object]) -> dict[str, Object]:
+    """Specs of all pods, by what they are: NAME of a Deployment, NAME/leader and NAME/worker of a group, NAME of a pod."""
+    specs: dict[str, Object] = {}
+    for each in objects:
+        name = each["metadata"]["name"]
+        if each["kind"] == "Deployment":
+            specs[name] = each["spec"]["template"]["spec"]
+        elif each["kind"] == "LeaderWorkerSet":
+            template = each["spec"]["leaderWorkerTemplate"]
+            specs[f"{name}/leader"] = template["leaderTemplate"]["spec"]
+            specs[f"{name}/worker"] = template["workerTemplate"]["spec"]
+        elif each["kind"] == "Pod":
+            specs[name] = each["spec"]
+    return specs
+
+
+def findings(values: Values, kubernetes: str) -> list[str]:
+    """What a strict `helm lint` has to say; empty when all is well."""
+    report = lint(CHART, dict(values), strict=True, kube_version=kubernetes)
+    return [str(each["error"]) for each in report["messages"] if each["severity"] > 1] + report["errors"]
