@@ -87,7 +87,7 @@ def _plan(args: argparse.Namespace) -> int:
     if plan.recommended is None:
         return 1
     if args.helm is not None:
-        _write_helm(args, serving, plan.recommended)
+        _write_helm(args, serving, shape, plan.recommended)
     return 0
 
 
@@ -107,14 +107,14 @@ def _serving(
     )
 
 
-def _write_helm(args: argparse.Namespace, serving: Any, chosen: Any) -> None:
+def _write_helm(args: argparse.Namespace, serving: Any, shape: Any, chosen: Any) -> None:
     import yaml
 
     from ropeswitch.deploy.plan.serve_flags import helm_values
     from ropeswitch.factors.whole_file import save_text
 
     header = "# Made by ropeswitch plan; docs/planning.md says what each value is.\n"
-    content = header + yaml.safe_dump(helm_values(serving, chosen), sort_keys=False, allow_unicode=True)
+    content = header + yaml.safe_dump(helm_values(serving, shape, chosen), sort_keys=False, allow_unicode=True)
     if args.helm == "-":
         print(content, end="")
     else:

@@ -45,7 +45,8 @@ class Memory:
         kv_per_sequence: Bytes of KV for one sequence of full length, in whole blocks.
         kv_available: Bytes left for KV, at least 0.
         sequences: Sequences of full length that one replica holds at once.
-        longest: The longest single sequence that fits, tokens, at most ``max_model_len``.
+        capacity: The longest single sequence that fits, tokens, whatever was planned for.
+        longest: The same, at most ``max_model_len``.
     """
 
     weights: int
@@ -53,6 +54,7 @@ class Memory:
     kv_per_sequence: int
     kv_available: int
     sequences: int
+    capacity: int
     longest: int
 
 
@@ -96,14 +98,15 @@ def memory(shape: ModelShape, layout: Layout, gpu: Gpu, load: Workload) -> Memor
         blocks.append(available[-1] // pages[-1])
     # vLLM's null block (`BlockPool`), which `get_kv_cache_configs` takes off before its check.
     usable = max(0, min(blocks) - 1)
-    longest = max(0, usable - (shape.sliding_window is not None)) * BLOCK_SIZE * layout.decode_context
+    capacity = max(0, usable - (shape.sliding_window is not None)) * BLOCK_SIZE * layout.decode_context
     return Memory(
         weights=max(weights),
         kv_per_token=max(pages) / BLOCK_SIZE / layout.decode_context,
         kv_per_sequence=needed * max(pages),
         kv_available=available[blocks.index(min(blocks))],
         sequences=usable // needed,
-        longest=min(longest, load.max_model_len),
+        capacity=capacity,
+        longest=min(capacity, load.max_model_len),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ropeswitch.deploy.plan.model_shape import ModelShape
 from ropeswitch.deploy.plan.planner import Candidate
 
 # Stand for what the plan cannot know, in the printed command.
@@ -48,7 +49,7 @@ def serve_flags(serving: Serving, chosen: Candidate) -> list[str]:
     return flags
 
 
-def helm_values(serving: Serving, chosen: Candidate) -> dict[str, Any]:
+def helm_values(serving: Serving, shape: ModelShape, chosen: Candidate) -> dict[str, Any]:
     """The plan as values of the chart; docs/planning.md says what each is."""
     placement = chosen.placement
     values: dict[str, Any] = {
@@ -63,6 +64,11 @@ def helm_values(serving: Serving, chosen: Candidate) -> dict[str, Any]:
             "nodes": placement.nodes,
             "gpusPerNode": placement.gpus_per_node,
             "dataParallelReplicas": placement.replicas,
+        },
+        "plan": {
+            "kvHeads": shape.kv_heads,
+            "queriesPerKvHead": shape.queries_per_kv_head,
+            "kvCapacity": chosen.memory.capacity,
         },
         "resources": {"limits": {"nvidia.com/gpu": placement.gpus_per_node}},
     }

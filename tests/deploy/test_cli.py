@@ -109,6 +109,7 @@ def test_helm(capsys: pytest.CaptureFixture[str]) -> None:
             "gpusPerNode": 16,
             "dataParallelReplicas": 1,
         },
+        "plan": {"kvHeads": 8, "queriesPerKvHead": 4, "kvCapacity": 17669824},
         "resources": {"limits": {"nvidia.com/gpu": 16}},
     }
     capsys.readouterr()
