@@ -10,6 +10,7 @@ import ssl
 import sys
 import time
 import urllib.request
+from typing import Any
 
 KEY = "482139"
 FILLER = " The winter is quiet and the evening is warm."
@@ -17,7 +18,7 @@ REPLY_TOKENS = 44
 DEADLINE = time.monotonic() + float(os.environ["TIMEOUT"])
 
 
-def headers():
+def headers() -> dict[str, str]:
     """The headers of every request, with the first key of the file where there is one."""
     shown = {"Content-Type": "application/json"}
     if path := os.environ["API_KEY_FILE"]:
@@ -27,7 +28,7 @@ def headers():
     return shown
 
 
-def call(url, body=None):
+def call(url: str, body: Any = None) -> tuple[Any, Any]:
     """Return the headers and the JSON of an answer; the server's certificate need not name its service."""
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(url, data, headers())
@@ -37,7 +38,7 @@ def call(url, body=None):
         return answer.headers, json.load(answer)
 
 
-def wait(url):
+def wait(url: str) -> None:
     """Return when the server is ready."""
     while True:
         try:
@@ -50,7 +51,7 @@ def wait(url):
             time.sleep(5)
 
 
-def ask(url, model, sentences):
+def ask(url: str, model: str, sentences: int) -> tuple[int, str | None, str]:
     """Return the prompt's tokens, its factor set and the reply, for a key in the middle of so many sentences."""
     before, after = FILLER * (sentences // 2), FILLER * (sentences - sentences // 2)
     text = f"Read this text.{before} The pass key is {KEY}. Remember it.{after} What is the pass key?"
@@ -64,7 +65,7 @@ def ask(url, model, sentences):
     return answer["usage"]["prompt_tokens"], got["x-rope-factor-set"], answer["choices"][0]["message"]["content"] or ""
 
 
-def check(url, model, sentences, expected):
+def check(url: str, model: str, sentences: int, expected: str) -> bool:
     """Ask, and tell what is wrong; return whether all is right."""
     tokens, name, reply = ask(url, model, sentences)
     right = name == expected and KEY in reply
@@ -72,7 +73,7 @@ def check(url, model, sentences, expected):
     return right
 
 
-def main():
+def main() -> bool:
     """Return whether the answers on both sides are right."""
     short, long = os.environ["SHORT_URL"], os.environ["LONG_URL"]
     for url in dict.fromkeys([short, long]):

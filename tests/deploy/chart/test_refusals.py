@@ -1,0 +1,103 @@
+"""Values that cannot work are refused when they are rendered, with the value and the reason."""
+
+import pytest
+from helm_python import HelmError
+
+from tests.deploy.chart.helm import Values, case, render
+
+GPUS = {"tensor": 16, "gpusPerNode": 16}
+PLAN = {"kvHeads": 8, "queriesPerKvHead": 4, "kvCapacity": 4096}
+SHARED = {"model": "a/b", "modelSource": {"cache": {"create": True, "accessMode": "ReadWriteOnce"}}}
+
+REFUSED = [
+    ({"autoscaling": {"hpa": {"enabled": True}, "keda": {"enabled": True}}}, "two autoscalers would undo each other's"),
+    ({"autoscaling": {"keda": {"enabled": True}}}, "keda.serverAddress: keda.enabled needs the address of Prometheus"),
+    ({"autoscaling": {"minReplicas": 9}}, "minReplicas: 9 must be at most maxReplicas, 4"),
+    ({"parallelism": {**GPUS, "decodeContext": 3}}, "decodeContext: 3 must divide parallelism.tensor, 16"),
+    (
+        {"parallelism": {"tensor": 8, "gpusPerNode": 8, "decodeContext": 2}, "plan": PLAN},
+        "decodeContext: 2: parallelism.tensor 8 leaves no copy of the model's 8 KV heads",
+    ),
+    (
+        {"parallelism": {**GPUS, "decodeContext": 4}, "plan": PLAN},
+        "decodeContext: 4: parallelism.tensor 16 makes 2 copies of each of the model's 8 KV heads",
+    ),
+    (
+        {"parallelism": {**GPUS, "decodeContext": 2}, "plan": {**PLAN, "queriesPerKvHead": 7}},
+        "decodeContext: 2 must divide the model's 7 query heads",
+    ),
+    ({"maxModelLen": 4097, "plan": PLAN}, "maxModelLen: 4097 tokens exceed plan.kvCapacity: .* holds 4096"),
+    (
+        {"parallelism": {"tensor": 8, "gpusPerNode": 4}},
+        "tensor 8 x pipeline 1 takes 8 GPUs, but nodes 1 x gpusPerNode 4 are 4",
+    ),
+    ({"parallelism": {"nodes": 2}}, "parallelism.nodes: 2 nodes need parallelism.gpusPerNode from 1"),
+    (
+        {"parallelism": GPUS, "resources": {"limits": {"nvidia.com/gpu": 8}}},
+        "nvidia.com/gpu 8 must be parallelism.gpusPerNode, 16",
+    ),
+    ({"apiKeys": {"enabled": True}}, "apiKeys.existingSecret: apiKeys.enabled needs the name of the secret"),
+    ({"tls": {"enabled": True}}, "tls.existingSecret: tls.enabled needs the name of a secret"),
+    ({"terminationGracePeriodSeconds": 70}, "terminationGracePeriodSeconds: 70 must be over 70: preStopSeconds 15"),
+    ({"server": {"shutdownTimeout": 600}}, "must be over 645: .* server.shutdownTimeout 600 \\+ 30"),
+    ({"modelSource": {"type": "pvc"}}, "model: modelSource.type pvc needs the name"),
+    ({"model": "a", "modelSource": {"type": "pvc"}}, "modelSource.pvc.claimName: modelSource.type pvc needs the claim"),
+    ({"model": "a", "modelSource": {"type": "objectStore"}}, "modelSource.objectStore.uri: .* needs the address"),
+    (
+        {"model": "a", "modelSource": {"cache": {"create": True, "existingClaim": "mine"}}},
+        'modelSource.cache.existingClaim: "mine", but modelSource.cache.create makes a claim',
+    ),
+    (
+        {**SHARED, "parallelism": {"dataParallelReplicas": 2}},
+        "ReadWriteOnce is for one node, but there are up to 2 pods",
+    ),
+    (
+        {**SHARED, "autoscaling": {"hpa": {"enabled": True}}},
+        "ReadWriteOnce is for one node, but there are up to 4 pods",
+    ),
+    (
+        {"factors": {"content": "{}", "existingConfigMap": "mine"}},
+        'factors.existingConfigMap: "mine", but factors.content is given too',
+    ),
+    ({"updateStrategy": {"maxSurge": 0}}, "maxSurge and maxUnavailable are both 0"),
+    ({"updateStrategy": {"maxSurge": "0%"}}, "maxSurge and maxUnavailable are both 0"),
+    ({"ingress": {"enabled": True}}, "ingress.hosts: ingress.enabled needs a host"),
+    ({"gateway": {"enabled": True}}, "gateway.parentRefs: gateway.enabled needs the gateway"),
+]
+
+
+@pytest.mark.parametrize(("values", "reason"), REFUSED, ids=[reason[:40] for _, reason in REFUSED])
+def test_refused(values: Values, reason: str) -> None:
+    with pytest.raises(HelmError, match=reason):
+        render(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"parallelism": {"tensor": 8, "gpusPerNode": 4}}, "longPool.values.parallelism: tensor 8"),
+        ({"plan": {"kvCapacity": 5}, "maxModelLen": 6}, "longPool.values.maxModelLen: 6 tokens exceed"),
+        ({"server": {"shutdownTimeout": 100}}, "must be over 145: .* longPool.values.server.shutdownTimeout 100"),
+        ({"autoscaling": {"minReplicas": 9}}, "longPool.values.autoscaling.minReplicas: 9"),
+    ],
+)
+def test_the_long_pool_is_judged_by_its_own_values(values: Values, reason: str) -> None:
+    with pytest.raises(HelmError, match=reason):
+        render({"longPool": {"enabled": True, "values": values}})
+    render({"longPool": {"enabled": False, "values": values}})
+
+
+def test_what_is_just_allowed() -> None:
+    render({"terminationGracePeriodSeconds": 71})
+    render({"maxModelLen": 4096, "plan": PLAN})
+    render({"parallelism": {**GPUS, "decodeContext": 2}, "plan": PLAN})
+    render({"parallelism": {**GPUS, "decodeContext": 2}})
+    render({**SHARED, "parallelism": {"dataParallelReplicas": 1}})
+
+
+def test_the_capacity_of_one_pool_is_not_that_of_the_other() -> None:
+    values = dict(case("everything")) | {"plan": {"kvCapacity": 32768}}
+    render(values)
+    values["longPool"] = {**values["longPool"], "values": {**values["longPool"]["values"]}}
+    del values["longPool"]["values"]["plan"]
+    render(values)
