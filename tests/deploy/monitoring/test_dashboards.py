@@ -31,6 +31,7 @@ def test_it_stands_on_its_own(board: dict[str, Any]) -> None:
     assert used == set(names) and len(set(names)) == len(names)
     assert {each["uid"] for each in _sources(board)} == {"${datasource}"}
     for place, variable in enumerate(board["templating"]["list"]):
+        assert variable["type"] != "query" or variable["definition"] == variable["query"]["query"]
         before = set(re.findall(r"\$\{?(\w+)", json.dumps(variable))) - {"__all"}
         assert before <= set(names[:place])
 
