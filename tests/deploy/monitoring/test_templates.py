@@ -51,14 +51,21 @@ def test_the_rules_are_those_of_the_file() -> None:
     assert unscoped(groups) == file["groups"]
 
 
-@pytest.mark.parametrize("job", ["llm-ropeswitch", "llm-ropeswitch-short", "llm-ropeswitch-long"])
-def test_the_rules_see_the_jobs_of_the_release(job: str) -> None:
+@pytest.mark.parametrize("pools", [False, True])
+def test_the_rules_see_the_jobs_of_the_release(pools: bool) -> None:
+    """A job is called like its service, and of the services those are scraped that have the servers of one pool."""
+    with Chart.load(CHART) as chart:
+        made = chart.render({"longPool": {"enabled": pools}}, name="llm", namespace="prod")
+    services = list(yaml.safe_load_all(made["ropeswitch/templates/service.yaml"]))
+    component = "app.kubernetes.io/component"
+    jobs = [each["metadata"]["name"] for each in services if each and each["metadata"]["labels"][component] == "server"]
+    assert len(jobs) == 1 + pools
     text = yaml.safe_dump(ruled()["spec"]["groups"], width=10**6)
-    scopes = set(re.findall(r'namespace=\\?"(\w+)\\?", job=~\\?"([^"\\]+)', text))
-    [(namespace, pattern)] = scopes
-    assert namespace == "prod" and re.fullmatch(pattern, job)
-    assert not re.fullmatch(pattern, f"other-{job}") and not re.fullmatch(pattern, f"{job}-2")
-    assert SCOPE not in text
+    [(namespace, pattern)] = set(re.findall(r'namespace=\\?"(\w+)\\?", job=~\\?"([^"\\]+)', text))
+    assert namespace == "prod" and SCOPE not in text
+    for job in jobs:
+        assert re.fullmatch(pattern, job)
+        assert not re.fullmatch(pattern, f"other-{job}") and not re.fullmatch(pattern, f"{job}-2")
 
 
 @pytest.mark.full
