@@ -48,7 +48,7 @@ def wait(url: str) -> None:
             if time.monotonic() > DEADLINE:
                 raise
             print(f"{url}: not ready: {error}", flush=True)
-            time.sleep(5)
+            time.sleep(2)
 
 
 def ask(url: str, model: str, sentences: int) -> tuple[int, str | None, str]:
