@@ -19,9 +19,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from ropeswitch.server.front.request import current_request
 
 _STUMBLES = (AttributeError, IndexError, KeyError, TypeError, RecursionError)
-# SageMaker's route takes what these do.
+# SageMaker's route takes what these do, as far as the model has them.
 _CHOOSES = "/invocations"
-_CHOICES = ("/v1/chat/completions", "/v1/completions")
+_CHOICES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/classify", "/score", "/rerank", "/pooling")
 # Items of a list that are validated at once.
 MANY = 1000
 Errors = list[dict[str, Any]]
@@ -41,7 +41,7 @@ def name_wrong_fields(app: FastAPI) -> None:
                 models[route.path] = model
     for route in routes:
         if route.path == _CHOOSES and route.dependant.call is not None:
-            route.dependant.call = _choosing(route.dependant.call, [models[path] for path in _CHOICES])
+            route.dependant.call = _choosing(route.dependant.call, [models[path] for path in _CHOICES if path in models])
 
 
 def _naming(upstream: Validate, model: type[BaseModel]) -> Validate:

@@ -74,6 +74,9 @@ def test_one_api_server_of_two(tmp_path: Path) -> None:
     """Its own clients see their connections break; those of the other one are told, and all of them are at an end."""
     with running(tmp_path, *FLAGS, *TWO) as server:
         assert server.probes == {(200, 503)}
+        # The first to be up would have all of them.
+        both = "Application startup complete"
+        wait_until(lambda: server.log.read_text().count(both) == 2, time.monotonic(), "two API servers", 60)
         clients = [Asking(server, STREAM | {"stream": stream}) for stream in (True, False) for _ in range(4)]
         told = take_away(server, "APIServer", clients)
         assert set(told) == {"broken", "error", "event"}, told

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import Request
 from pydantic import BaseModel, model_validator
 
 from ropeswitch.server.body_errors import name_wrong_fields
@@ -69,6 +70,19 @@ def test_the_field_is_named(tmp_path: Path, body: Any, field: Any) -> None:
     assert found.status_code == 422, found.text
     message = json.loads(found.json()["error"]["message"])[0]
     assert message["loc"] == field if field else message["loc"][:2] == ["body", "options"]
+
+
+def test_the_route_that_takes_what_others_do_may_have_none_of_them(tmp_path: Path) -> None:
+    """As that of a model that does not generate."""
+    app = app_behind(parts(tmp_path)[0])
+
+    @app.post("/invocations")
+    async def invocations(raw_request: Request) -> int:
+        return len(await raw_request.json())
+
+    read_long_bodies(app)
+    name_wrong_fields(app)
+    assert ask(app, "POST", "/invocations", content=b"[1, 2]").json() == 2
 
 
 @pytest.mark.parametrize("text", ["fine", "\U0001f600", "\\ud800", "한국어"])

@@ -160,7 +160,7 @@ def test_it_drains(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_without_time_to_drain_streams_are_ended_at_once(tmp_path: Path) -> None:
     """Which is vLLM's default, and here they are told."""
-    with running(tmp_path, *FLAGS) as server:
+    with running(tmp_path, *FLAGS, "--shutdown-timeout", "0") as server:
         chunks = stream(server, 1000)
         next(chunks)
         server.process.send_signal(signal.SIGTERM)
