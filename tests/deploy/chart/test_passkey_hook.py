@@ -1,6 +1,7 @@
 """The script of `helm test` against a server that counts words, and says what it is told to."""
 
 import json
+import runpy
 import subprocess
 import sys
 import threading
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.deploy.chart.helm import CHART, case, pods, render
 
 SCRIPT = CHART / "files" / "passkey.py"
+MODEL = CHART.parents[2] / "models" / "passkey-tiny"
 SETS = [{"name": "short", "max_length": 256}, {"name": "long", "max_length": 1024}]
 
 
@@ -158,3 +162,32 @@ def test_the_pod_runs_this_script_with_the_services_urls() -> None:
     [alone] = pods(render({}))["demo-ropeswitch-test"]["containers"]
     env = {each["name"]: each["value"] for each in alone["env"]}
     assert env["SHORT_URL"] == env["LONG_URL"] == "http://demo-ropeswitch:8000" and env["API_KEY_FILE"] == ""
+
+
+@pytest.mark.full
+def test_the_bundled_model_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The prompts are ones that passkey-tiny can answer, at Hugging Face, which chooses the factors by length."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+
+    def call(url: str, body: Any = None) -> tuple[Any, Any]:
+        if body is None:
+            return {}, {"data": [{"id": "passkey-tiny"}], "sets": SETS, "max_model_len": 1024}
+        ids = tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True, return_dict=False)
+        made = model.generate(
+            torch.tensor([ids]),
+            max_new_tokens=body["max_tokens"],
+            do_sample=False,
+            attention_mask=torch.ones(1, len(ids)),
+        )
+        message = {"content": tokenizer.decode(made[0, len(ids) :], skip_special_tokens=True)}
+        name = "short" if len(ids) <= 256 else "long"
+        return {"x-rope-factor-set": name}, {"usage": {"prompt_tokens": len(ids)}, "choices": [{"message": message}]}
+
+    for name in ("SHORT_URL", "LONG_URL"):
+        monkeypatch.setenv(name, "http://server")
+    monkeypatch.setenv("TIMEOUT", "60")
+    script = runpy.run_path(str(SCRIPT))
+    script["main"].__globals__["call"] = call
+    assert script["main"](), capsys.readouterr().out
+    assert capsys.readouterr().out.count("ok: ") == 2

@@ -142,18 +142,12 @@ volumes:
   {{- include "ropeswitch.volumes" . | nindent 2 }}
 {{- end -}}
 
-{{/* The root file system is read-only, and the user need not be one that the image knows. */}}
 {{- define "ropeswitch.env" -}}
 {{- $v := .Values -}}
-- {name: HOME, value: /tmp}
+# Libraries ask for the user's name, and the image knows none of this number.
 - {name: USER, value: ropeswitch}
-- {name: XDG_CACHE_HOME, value: /cache}
-- {name: XDG_CONFIG_HOME, value: /cache/config}
-- {name: TORCHINDUCTOR_CACHE_DIR, value: /cache/inductor}
-- {name: TRITON_CACHE_DIR, value: /cache/triton}
-- {name: FLASHINFER_WORKSPACE_BASE, value: /cache}
 {{- if eq (include "ropeswitch.source" .) "hub" }}
-- {name: HF_HOME, value: /hub}
+- {name: HF_HOME, value: /cache/huggingface}
 {{- with $v.modelSource.hub.tokenSecret }}
 - name: HF_TOKEN
   valueFrom:

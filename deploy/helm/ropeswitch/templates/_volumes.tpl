@@ -10,7 +10,7 @@
 - {name: prometheus, mountPath: /run/prometheus}
 {{- end }}
 {{- if eq $source "hub" }}
-- {name: model, mountPath: /hub}
+- {name: model, mountPath: /cache/huggingface}
 {{- else if eq $source "pvc" }}
 - name: model
   mountPath: /model
