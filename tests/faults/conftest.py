@@ -9,9 +9,11 @@ from tests.server.running import Server, running
 MODEL = "passkey-tiny"
 # Compiling the bundled model takes a minute and changes nothing here.
 FLAGS = ["--enforce-eager"]
+# oneDNN keeps a compiled kernel for each of the last 1,024 shapes of a batch, and so grows for longer than a test lasts.
+VARIABLES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16"}
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tmp_path_factory.mktemp("faulty"), *FLAGS) as started:
+    with running(tmp_path_factory.mktemp("faulty"), *FLAGS, variables=VARIABLES) as started:
         yield started

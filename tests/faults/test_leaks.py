@@ -16,9 +16,9 @@ WARM_UP = 2000
 REQUESTS = 10_000
 ROUNDS = 4
 AT_ONCE = 24
-# What 8,000 requests may add to a process: half a KiB each, where one that leaked its prompt or its answer would leave
-# several. Pools, caches and the allocator's arenas have grown in the warm-up.
-MOST_GROWTH = (REQUESTS - WARM_UP) * 512
+# What 8,000 requests may add to a process: a KiB each, where one that leaked its prompt or its answer would leave several.
+# Pools, caches and the allocator's arenas have grown in the warm-up.
+MOST_GROWTH = (REQUESTS - WARM_UP) * 1024
 FEW = 64
 CHAT = {"messages": [{"role": "user", "content": "The pass key is 12."}], "max_tokens": 1}
 # By how often each is drawn of twenty.
