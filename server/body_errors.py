@@ -41,7 +41,9 @@ def name_wrong_fields(app: FastAPI) -> None:
                 models[route.path] = model
     for route in routes:
         if route.path == _CHOOSES and route.dependant.call is not None:
-            route.dependant.call = _choosing(route.dependant.call, [models[path] for path in _CHOICES if path in models])
+            route.dependant.call = _choosing(
+                route.dependant.call, [models[path] for path in _CHOICES if path in models]
+            )
 
 
 def _naming(upstream: Validate, model: type[BaseModel]) -> Validate:
