@@ -56,6 +56,11 @@ def test_notes_tell_what_the_cluster_lacks() -> None:
     assert "LeaderWorkerSet (several nodes) needs leaderworkerset" in notes(case("two-nodes"), apis=[])
 
 
+def test_every_object_has_the_labels_of_the_user() -> None:
+    for each in render({**case("everything"), "extraObjects": []}):
+        assert each["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus", each["metadata"]["name"]
+
+
 def test_the_release_without_options_is_small() -> None:
     kinds = sorted(each["kind"] for each in render({}))
     assert kinds == sorted(

@@ -66,6 +66,17 @@ def test_shared_memory_where_there_are_several_ranks(parallelism: Values, shared
     assert ("/dev/shm" in mounts) == shared
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_where_the_user_wants_pods(name: str) -> None:
+    values = case(name)
+    for where, pod in pods(render(values)).items():
+        assert pod.get("nodeSelector") == values.get("nodeSelector")
+        assert pod.get("tolerations") == values.get("tolerations")
+        if not where.endswith("-test"):
+            for key in ("affinity", "priorityClassName", "schedulerName", "runtimeClassName"):
+                assert pod.get(key) == values.get(key)
+
+
 def test_gpus_come_from_the_parallelism_where_resources_name_none() -> None:
     pod = server({"parallelism": {"gpusPerNode": 1}, "resources": {"limits": {"memory": "1Gi"}}})
     assert pod["containers"][0]["resources"] == {"limits": {"memory": "1Gi", "nvidia.com/gpu": 1}}

@@ -66,6 +66,9 @@ imagePullSecrets:
 {{- with $v.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
+{{- with $v.schedulerName }}
+schedulerName: {{ . }}
+{{- end }}
 {{- with $v.runtimeClassName }}
 runtimeClassName: {{ . }}
 {{- end }}
