@@ -48,9 +48,14 @@ def files(values: Values, *, apis: Sequence[str] = OPTIONAL_APIS, kubernetes: st
     Raises:
         HelmError: when the chart refuses the values.
     """
+    return dict(_files(json.dumps(values), tuple(apis), kubernetes))
+
+
+@cache
+def _files(values: str, apis: tuple[str, ...], kubernetes: str) -> dict[str, str]:
     # `Chart.render` has no argument for the cluster's versions, but the engine below it takes them.
-    options = {"name": "demo", "namespace": "llm", "api_versions": list(apis), "kube_version": kubernetes}
-    rendered = _native.call_string("helm_render", chart()._raw(), json.dumps(values), json.dumps(options))
+    options = {"name": "demo", "namespace": "llm", "api_versions": apis, "kube_version": kubernetes}
+    rendered = _native.call_string("helm_render", chart()._raw(), values, json.dumps(options))
     texts: dict[str, str] = json.loads(rendered)
     return {name.removeprefix("ropeswitch/"): text for name, text in texts.items() if text.strip()}
 
@@ -58,7 +63,7 @@ def files(values: Values, *, apis: Sequence[str] = OPTIONAL_APIS, kubernetes: st
 def render(values: Values, *, kubernetes: str = "v1.35.0") -> list[Object]:
     """Every object that the values make."""
     texts = [text for name, text in sorted(files(values, kubernetes=kubernetes).items()) if name.endswith(".yaml")]
-    return [each for text in texts for each in yaml.safe_load_all(text) if each]
+    return [each for text in texts for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 
 
 def notes(values: Values, *, apis: Sequence[str] = OPTIONAL_APIS) -> str:
