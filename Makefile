@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-picture bench bench-scheduling bench-ingest bench-metrics bench-gpu simulate lock
+.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-sizing docs-picture bench bench-scheduling bench-ingest bench-metrics bench-gpu simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -82,6 +82,9 @@ check: $(STAMP) ## Lint, check formatting and types; changes nothing
 
 docs-metrics: $(STAMP) ## Write the tables of docs/metrics.md from the code
 	@$(BIN)/python -m ropeswitch.server.length_metrics.reference
+
+docs-sizing: $(STAMP) ## Write the sizing table of docs/deploy.md with the planner
+	@$(BIN)/python -m tests.deploy.sizing
 
 docs-picture: $(STAMP) $(CHROMIUM) ## Take the picture of the status page, docs/ui.png, anew
 	@$(BIN)/python -m tests.server.ui.picture docs/ui.png

@@ -1,0 +1,64 @@
+"""docs/deploy.md: its table is the planner's, its values make what it says, and the values that it names are there."""
+
+import re
+from typing import Any
+
+import yaml
+
+from ropeswitch.deploy.plan.costs import Workload
+from ropeswitch.deploy.plan.gpus import load
+from ropeswitch.deploy.plan.model_shape import shape_from_config
+from ropeswitch.deploy.plan.planner import Cluster, make_plan
+from ropeswitch.deploy.plan.serve_flags import Serving, helm_values
+from tests.deploy import sizing
+from tests.deploy.chart.helm import CHART, render
+from tests.deploy.configs import LLAMA2_7B
+from tests.docs.pages import ROOT
+
+PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+
+
+def planned() -> dict[str, Any]:
+    """What the page's ``ropeswitch plan`` writes."""
+    shape = shape_from_config("llama2-7b", LLAMA2_7B)
+    plan = make_plan(shape, Cluster(load()["A100-80GB"], 16, 8, 1), Workload(2097152, 2, 0.9, 3.0))
+    assert plan.recommended is not None
+    serving = Serving("llama2-7b", 2097152, 0.9, "auto", factors="factors.json")
+    values: dict[str, Any] = helm_values(serving, shape, plan.recommended)
+    return values
+
+
+def test_the_table_is_the_planners() -> None:
+    assert sizing.written(PAGE) == PAGE and "| LLaMA2-7B | 2,097,152 | 1024 GiB | 16 |" in PAGE
+
+
+def test_the_values_make_what_the_page_says() -> None:
+    [block] = re.findall(r"```yaml\n# values.yaml\n(.*?)```", PAGE, re.DOTALL)
+    objects = render(planned() | yaml.safe_load(block) | {"factors": {"content": "{}"}})
+    kinds = {each["kind"] for each in objects}
+    assert {
+        "LeaderWorkerSet",
+        "Ingress",
+        "ServiceMonitor",
+        "PrometheusRule",
+        "ConfigMap",
+        "PodDisruptionBudget",
+    } <= kinds
+    [group] = [each for each in objects if each["kind"] == "LeaderWorkerSet"]
+    assert group["spec"]["leaderWorkerTemplate"]["size"] == 2
+
+
+def test_the_values_that_it_names_are_there() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    [table] = re.findall(r"## What each value costs\n\n(.*?)\n\n", PAGE, re.DOTALL)
+    named = re.findall(r"`([a-zA-Z.]+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:]))
+    parent = ""
+    for name in named:
+        # `pipeline` stands beside `parallelism.tensor`.
+        path = name if name.split(".")[0] in values else f"{parent}.{name}"
+        at: Any = values
+        for part in path.split("."):
+            assert part in at, path
+            at = at[part]
+        parent = path.rpartition(".")[0]
+    assert len(named) > 10
