@@ -179,6 +179,14 @@ class TestModel:
         assert mount == {"name": "model", "mountPath": "/model", "readOnly": True, "subPath": "llama2-7b"}
         assert volumes(pod)["model"]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
 
+    @pytest.mark.parametrize(("model", "name"), [("/models/llama", "llama"), ("./llama", "llama"), ("a/b", "a/b")])
+    def test_the_folder_of_a_plan(self, model: str, name: str) -> None:
+        source = {"type": "pvc", "pvc": {"claimName": "models"}}
+        pod = server({"model": model, "modelSource": source})
+        assert flags(pod)[:4] == ["serve", "/model", "--served-model-name", name]
+        pod = server({"model": model, "modelSource": source, "servedModelName": "mine"})
+        assert flags(pod)[3] == "mine"
+
     @pytest.mark.parametrize(
         ("uri", "remote"),
         [

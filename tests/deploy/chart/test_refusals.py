@@ -40,6 +40,8 @@ REFUSED = [
     ({"tls": {"enabled": True}}, "tls.existingSecret: tls.enabled needs the name of a secret"),
     ({"terminationGracePeriodSeconds": 70}, "terminationGracePeriodSeconds: 70 must be over 70: preStopSeconds 15"),
     ({"server": {"shutdownTimeout": 600}}, "must be over 645: .* server.shutdownTimeout 600 \\+ 30"),
+    ({"model": "/models/llama"}, 'model: "/models/llama" is no name on the hub; a folder comes from modelSource.type'),
+    ({"model": "a/b/c"}, 'model: "a/b/c" is no name on the hub'),
     ({"modelSource": {"type": "pvc"}}, "model: modelSource.type pvc needs the name"),
     ({"model": "a", "modelSource": {"type": "pvc"}}, "modelSource.pvc.claimName: modelSource.type pvc needs the claim"),
     ({"model": "a", "modelSource": {"type": "objectStore"}}, "modelSource.objectStore.uri: .* needs the address"),

@@ -11,7 +11,9 @@ Arguments of `ropeswitch`, as a YAML list. Takes a pool's context with `worker`,
 {{- else if ne $source "bundled" }}
 - /model
 {{- end }}
-{{- $name := default (ternary $v.model "" (has $source (list "pvc" "objectStore"))) $v.servedModelName }}
+{{- /* The plan of a folder names the folder, which is elsewhere in the pod. */}}
+{{- $model := ternary (base $v.model) $v.model (regexMatch "^[./]" $v.model) }}
+{{- $name := default (ternary $model "" (has $source (list "pvc" "objectStore"))) $v.servedModelName }}
 {{- if $name }}
 - --served-model-name
 - {{ $name | quote }}

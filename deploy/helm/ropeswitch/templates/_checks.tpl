@@ -76,6 +76,9 @@
 {{- if and (ne $type "hub") (not $v.model) -}}
 {{- fail (printf "model: modelSource.type %s needs the name that clients use" $type) -}}
 {{- end -}}
+{{- if and (eq $type "hub") $v.model (not (regexMatch "^[A-Za-z0-9][-A-Za-z0-9._]*(/[-A-Za-z0-9._]+)?$" $v.model)) -}}
+{{- fail (printf "model: %q is no name on the hub; a folder comes from modelSource.type pvc or objectStore" $v.model) -}}
+{{- end -}}
 {{- if and (eq $type "pvc") (not $v.modelSource.pvc.claimName) -}}
 {{- fail "modelSource.pvc.claimName: modelSource.type pvc needs the claim that has the model" -}}
 {{- end -}}
