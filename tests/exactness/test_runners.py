@@ -19,7 +19,9 @@ CORE = ["runner_cases.py", "test_modes.py"]
 ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py"]
 RUNS = [
     # V2 runner, asynchronous scheduling, our Triton kernels, then what is run.
-    pytest.param("0", "1", "0", CORE, "asked_for or captured or streamed or preemption", id="v1-async"),
+    pytest.param(
+        "0", "1", "0", CORE, "asked_for or captured or streamed or preemption", id="v1-async", marks=pytest.mark.full
+    ),
     pytest.param("1", "1", "0", CORE, "asked_for or captured or drafts or warm_up or streamed", id="v2-async"),
     pytest.param("1", "1", "1", CORE, "asked_for", id="v2-async-triton", marks=pytest.mark.full),
     pytest.param("1", "1", "0", ["test_parallel.py"], "two_ranks", id="v2-async-two-ranks", marks=pytest.mark.full),
