@@ -154,8 +154,8 @@ def test_the_pod_runs_this_script_with_the_services_urls() -> None:
     [container] = pods(objects)["demo-ropeswitch-test"]["containers"]
     assert container["command"] == ["python3", "/test/passkey.py"]
     assert {each["name"]: each["value"] for each in container["env"]} == {
-        "SHORT_URL": "https://demo-ropeswitch-short:8000",
-        "LONG_URL": "https://demo-ropeswitch-long:8000",
+        "SHORT_URL": "http://demo-ropeswitch-short:8000",
+        "LONG_URL": "http://demo-ropeswitch-long:8000",
         "API_KEY_FILE": "/keys/api-keys",
         "TIMEOUT": "900",
     }

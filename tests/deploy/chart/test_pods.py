@@ -115,7 +115,8 @@ def test_the_time_to_leave() -> None:
 
 
 def test_tls_keys_and_a_key_for_the_metrics() -> None:
-    objects = render(case("everything"))
+    tls = {"tls": {"enabled": True, "existingSecret": "server-tls"}, "gateway": {"enabled": False}}
+    objects = render({**case("everything"), **tls})
     pod = pods(objects)["demo-ropeswitch"]
     [container] = pod["containers"]
     assert container["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
@@ -258,7 +259,7 @@ class TestGroup:
     def test_a_worker_outlasts_the_requests_in_hand(self) -> None:
         specs = pods(render(case("two-nodes")))
         leader, worker = (specs[f"demo-ropeswitch/{role}"] for role in ("leader", "worker"))
-        sleep = worker["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+        sleep = int(worker["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
         assert sleep > leader["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"] + 600
         assert sleep < worker["terminationGracePeriodSeconds"]
 

@@ -7,6 +7,8 @@ from tests.deploy.chart.helm import Values, case, render
 
 GPUS = {"tensor": 16, "gpusPerNode": 16}
 PLAN = {"kvHeads": 8, "queriesPerKvHead": 4, "kvCapacity": 4096}
+# Each pod goes before the next one starts.
+IN_TURN = {"updateStrategy": {"maxSurge": 0, "maxUnavailable": 1}}
 SHARED = {"model": "a/b", "modelSource": {"cache": {"create": True, "accessMode": "ReadWriteOnce"}}}
 
 REFUSED = [
@@ -37,6 +39,15 @@ REFUSED = [
         "nvidia.com/gpu 8 must be parallelism.gpusPerNode, 16",
     ),
     ({"apiKeys": {"enabled": True}}, "apiKeys.existingSecret: apiKeys.enabled needs the name of the secret"),
+    (
+        {"tls": {"enabled": True, "existingSecret": "a"}, "gateway": {"enabled": True, "parentRefs": [{"name": "b"}]}},
+        "gateway.enabled: a gateway speaks plain HTTP to the servers",
+    ),
+    ({"plan": {"kvCapacity": 50}}, "maxModelLen: 0 is the end of the factors, which plan.kvCapacity, 50 tokens,"),
+    (
+        {"model": "a", "modelSource": {"cache": {"create": True, "accessMode": "ReadWriteOnce"}}},
+        "modelSource.cache.accessMode: ReadWriteOnce is for one node, but a second pool, or a pod that starts before",
+    ),
     ({"tls": {"enabled": True}}, "tls.existingSecret: tls.enabled needs the name of a secret"),
     ({"terminationGracePeriodSeconds": 70}, "terminationGracePeriodSeconds: 70 must be over 70: preStopSeconds 15"),
     ({"server": {"shutdownTimeout": 600}}, "must be over 645: .* server.shutdownTimeout 600 \\+ 30"),
@@ -50,11 +61,11 @@ REFUSED = [
         'modelSource.cache.existingClaim: "mine", but modelSource.cache.create makes a claim',
     ),
     (
-        {**SHARED, "parallelism": {"dataParallelReplicas": 2}},
+        {**SHARED, **IN_TURN, "parallelism": {"dataParallelReplicas": 2}},
         "ReadWriteOnce is for one node, but there are up to 2 pods",
     ),
     (
-        {**SHARED, "autoscaling": {"hpa": {"enabled": True}}},
+        {**SHARED, **IN_TURN, "autoscaling": {"hpa": {"enabled": True}}},
         "ReadWriteOnce is for one node, but there are up to 4 pods",
     ),
     (
@@ -92,9 +103,9 @@ def test_the_long_pool_is_judged_by_its_own_values(values: Values, reason: str) 
 def test_what_is_just_allowed() -> None:
     render({"terminationGracePeriodSeconds": 71})
     render({"maxModelLen": 4096, "plan": PLAN})
-    render({"parallelism": {**GPUS, "decodeContext": 2}, "plan": PLAN})
+    render({"maxModelLen": 4096, "parallelism": {**GPUS, "decodeContext": 2}, "plan": PLAN})
     render({"parallelism": {**GPUS, "decodeContext": 2}})
-    render({**SHARED, "parallelism": {"dataParallelReplicas": 1}})
+    render({**SHARED, **IN_TURN, "parallelism": {"dataParallelReplicas": 1}})
 
 
 def test_the_capacity_of_one_pool_is_not_that_of_the_other() -> None:

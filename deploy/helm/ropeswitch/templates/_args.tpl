@@ -68,7 +68,7 @@ Arguments of `ropeswitch`, as a YAML list. Takes a pool's context with `worker`,
 {{- end }}
 {{- if $v.apiKeys.enabled }}
 - --api-key-file
-- /etc/ropeswitch/keys/{{ $v.apiKeys.key }}
+- {{ print "/etc/ropeswitch/keys/" $v.apiKeys.key | quote }}
 {{- end }}
 {{- if $v.metrics.key.existingSecret }}
 - --metrics-key

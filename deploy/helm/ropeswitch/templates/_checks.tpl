@@ -20,6 +20,9 @@
 {{- if and $v.plan.kvCapacity (gt (int64 $v.maxModelLen) (int64 $v.plan.kvCapacity)) -}}
 {{- fail (printf "%smaxModelLen: %d tokens exceed plan.kvCapacity: the KV memory of a replica holds %d; plan anew for that length" $at (int64 $v.maxModelLen) (int64 $v.plan.kvCapacity)) -}}
 {{- end -}}
+{{- if and $v.plan.kvCapacity (not $v.maxModelLen) -}}
+{{- fail (printf "%smaxModelLen: 0 is the end of the factors, which plan.kvCapacity, %d tokens, may not reach; name the length" $at (int64 $v.plan.kvCapacity)) -}}
+{{- end -}}
 {{- include "ropeswitch.checkModel" . -}}
 {{- $needed := add $v.preStopSeconds $v.server.shutdownTimeout 30 -}}
 {{- if le (int $v.terminationGracePeriodSeconds) (int $needed) -}}
@@ -40,6 +43,9 @@
 {{- include "ropeswitch.checkScaling" (dict "at" $at "scaling" $v.autoscaling) -}}
 {{- if and $v.ingress.enabled (not $v.ingress.hosts) -}}
 {{- fail "ingress.hosts: ingress.enabled needs a host" -}}
+{{- end -}}
+{{- if and $v.gateway.enabled $v.tls.enabled -}}
+{{- fail "gateway.enabled: a gateway speaks plain HTTP to the servers, but tls.enabled has them take TLS alone; end TLS at the gateway" -}}
 {{- end -}}
 {{- if and $v.gateway.enabled (not $v.gateway.parentRefs) -}}
 {{- fail "gateway.parentRefs: gateway.enabled needs the gateway that the route belongs to" -}}
@@ -91,6 +97,10 @@
 {{- $pods := mul $v.parallelism.nodes $v.parallelism.dataParallelReplicas -}}
 {{- if or $v.autoscaling.hpa.enabled $v.autoscaling.keda.enabled -}}
 {{- $pods = mul $v.parallelism.nodes $v.autoscaling.maxReplicas -}}
+{{- end -}}
+{{- $surge := ne (print $v.updateStrategy.maxSurge | trimSuffix "%") "0" -}}
+{{- if and $cache.create (ne $cache.accessMode "ReadWriteMany") (or $v.longPool.enabled $surge) -}}
+{{- fail (printf "modelSource.cache.accessMode: %s is for one node, but a second pool, or a pod that starts before the old one goes, may be on another; use ReadWriteMany, or updateStrategy.maxSurge 0 without longPool" $cache.accessMode) -}}
 {{- end -}}
 {{- if and $cache.create (ne $cache.accessMode "ReadWriteMany") (gt (int $pods) 1) -}}
 {{- fail (printf "modelSource.cache.accessMode: %s is for one node, but there are up to %d pods; use ReadWriteMany" $cache.accessMode $pods) -}}

@@ -53,7 +53,7 @@ annotations:
 {{- $root := . -}}
 {{- $source := include "ropeswitch.source" . -}}
 {{- $worker := default false .worker -}}
-serviceAccountName: {{ include "ropeswitch.serviceAccountName" . }}
+serviceAccountName: {{ include "ropeswitch.serviceAccountName" . | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ int $v.terminationGracePeriodSeconds }}
@@ -64,13 +64,13 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $v.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $v.schedulerName }}
-schedulerName: {{ . }}
+schedulerName: {{ . | quote }}
 {{- end }}
 {{- with $v.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with $v.nodeSelector }}
 nodeSelector:
@@ -87,7 +87,7 @@ affinity:
 {{- if and $v.topologySpread (not $worker) }}
 topologySpreadConstraints:
   {{- range $v.topologySpread }}
-  - topologyKey: {{ .topologyKey }}
+  - topologyKey: {{ .topologyKey | quote }}
     maxSkew: {{ int .maxSkew }}
     whenUnsatisfiable: {{ .whenUnsatisfiable }}
     labelSelector:
@@ -101,7 +101,7 @@ initContainers:
 {{- end }}
 containers:
   - name: ropeswitch
-    image: {{ include "ropeswitch.image" . }}
+    image: {{ include "ropeswitch.image" . | quote }}
     imagePullPolicy: {{ $v.image.pullPolicy }}
     {{- if include "ropeswitch.multiprocess" . }}
     # What an earlier run of the container left there would be counted again.
@@ -132,9 +132,14 @@ containers:
     {{- end }}
     lifecycle:
       preStop:
+        {{- if $worker }}
+        # It stays until the server has answered what it had in hand; no longer than its own process lives, which Kubernetes' own sleep would.
+        exec:
+          command: [sleep, {{ add $v.preStopSeconds $v.server.shutdownTimeout 5 | quote }}]
+        {{- else }}
         sleep:
-          # A worker stays until the server has answered what it had in hand.
-          seconds: {{ ternary (add $v.preStopSeconds $v.server.shutdownTimeout 5) (int $v.preStopSeconds) $worker }}
+          seconds: {{ int $v.preStopSeconds }}
+        {{- end }}
     securityContext:
       {{- toYaml $v.securityContext | nindent 6 }}
     resources:
@@ -154,7 +159,7 @@ volumes:
 {{- with $v.modelSource.hub.tokenSecret }}
 - name: HF_TOKEN
   valueFrom:
-    secretKeyRef: {name: {{ . }}, key: {{ $v.modelSource.hub.tokenKey }}}
+    secretKeyRef: {name: {{ . | quote }}, key: {{ $v.modelSource.hub.tokenKey | quote }}}
 {{- end }}
 {{- else }}
 - {name: HF_HUB_OFFLINE, value: "1"}
@@ -165,7 +170,7 @@ volumes:
 {{- if and $v.metrics.key.existingSecret (not .worker) }}
 - name: ROPESWITCH_METRICS_KEY
   valueFrom:
-    secretKeyRef: {name: {{ $v.metrics.key.existingSecret }}, key: {{ $v.metrics.key.key }}}
+    secretKeyRef: {name: {{ $v.metrics.key.existingSecret | quote }}, key: {{ $v.metrics.key.key | quote }}}
 {{- end }}
 {{- with $v.server.extraEnv }}
 {{ toYaml . }}

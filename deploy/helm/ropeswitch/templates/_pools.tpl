@@ -54,3 +54,14 @@ ropeswitch.io/pool: {{ .pool }}
 {{ include "ropeswitch.poolSelectorLabels" . }}
 app.kubernetes.io/component: server
 {{- end -}}
+
+{{/* The largest body in MiB that any pool takes. Takes a pool's context. */}}
+{{- define "ropeswitch.maxBodyOfPools" -}}
+{{- $most := int64 (include "ropeswitch.maxBodyMiB" .) -}}
+{{- if .Values.longPool.enabled -}}
+{{- $long := deepCopy .Values -}}
+{{- include "ropeswitch.overlay" (dict "onto" $long "from" .Values.longPool.values) -}}
+{{- $most = max $most (int64 (include "ropeswitch.maxBodyMiB" (dict "Values" $long))) -}}
+{{- end -}}
+{{- $most -}}
+{{- end -}}

@@ -56,7 +56,7 @@
 {{- if has $source (list "hub" "objectStore") }}
 - name: model
   {{- if $v.modelSource.cache.existingClaim }}
-  persistentVolumeClaim: {claimName: {{ $v.modelSource.cache.existingClaim }}}
+  persistentVolumeClaim: {claimName: {{ $v.modelSource.cache.existingClaim | quote }}}
   {{- else if $v.modelSource.cache.create }}
   persistentVolumeClaim: {claimName: {{ include "ropeswitch.fullname" . }}-cache}
   {{- else }}
@@ -64,22 +64,22 @@
   {{- end }}
 {{- else if eq $source "pvc" }}
 - name: model
-  persistentVolumeClaim: {claimName: {{ $v.modelSource.pvc.claimName }}, readOnly: true}
+  persistentVolumeClaim: {claimName: {{ $v.modelSource.pvc.claimName | quote }}, readOnly: true}
 {{- end }}
 {{- if or $v.factors.content $v.factors.existingConfigMap }}
 - name: factors
   configMap:
-    name: {{ default (print (include "ropeswitch.fullname" .) "-factors") $v.factors.existingConfigMap }}
+    name: {{ default (print (include "ropeswitch.fullname" .) "-factors") $v.factors.existingConfigMap | quote }}
     items:
-      - {key: {{ $v.factors.key }}, path: factors.json}
+      - {key: {{ $v.factors.key | quote }}, path: factors.json}
 {{- end }}
 {{- if and $v.apiKeys.enabled (not .worker) }}
 - name: keys
-  secret: {secretName: {{ $v.apiKeys.existingSecret }}, defaultMode: 0440}
+  secret: {secretName: {{ $v.apiKeys.existingSecret | quote }}, defaultMode: 0440}
 {{- end }}
 {{- if and $v.tls.enabled (not .worker) }}
 - name: tls
-  secret: {secretName: {{ $v.tls.existingSecret }}, defaultMode: 0440}
+  secret: {secretName: {{ $v.tls.existingSecret | quote }}, defaultMode: 0440}
 {{- end }}
 {{- with $v.server.extraVolumes }}
 {{ toYaml . }}
@@ -97,7 +97,7 @@
 {{- $store := $v.modelSource.objectStore -}}
 {{- $kind := get (dict "s3" "s3" "gs" "gcs" "az" "azureblob") (splitList "://" $store.uri | first) -}}
 - name: model
-  image: {{ $store.image }}
+  image: {{ $store.image | quote }}
   args:
     - copy
     - {{ printf ":%s,env_auth=true:%s" $kind (splitList "://" $store.uri | last) | quote }}
@@ -113,7 +113,7 @@
     {{- end }}
   {{- with $store.credentialsSecret }}
   envFrom:
-    - secretRef: {name: {{ . }}}
+    - secretRef: {name: {{ . | quote }}}
   {{- end }}
   securityContext:
     {{- toYaml $v.securityContext | nindent 4 }}

@@ -49,7 +49,7 @@ metadata:
     {{- include "ropeswitch.labels" . | nindent 4 }}
   {{- with .Values.leaderWorkerSet.exclusiveTopologyKey }}
   annotations:
-    leaderworkerset.sigs.k8s.io/exclusive-topology: {{ . }}
+    leaderworkerset.sigs.k8s.io/exclusive-topology: {{ . | quote }}
   {{- end }}
 spec:
   {{- if not (include "ropeswitch.autoscaled" .) }}
