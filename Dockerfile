@@ -30,10 +30,10 @@ LABEL org.opencontainers.image.title="ropeswitch" \
       org.opencontainers.image.description="OpenAI-compatible server that rotates every request with the LongRoPE factors for its own length (CPU)" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="Apache-2.0"
-# What vLLM's CPU build allocates with and computes with.
+# What vLLM's CPU build allocates and computes with, and compiles models with where --enforce-eager is not given.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends libgomp1 libnuma1 libtcmalloc-minimal4 \
+    && apt-get install --yes --no-install-recommends g++ libgomp1 libnuma1 libtcmalloc-minimal4 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=cpu-environment /opt/ropeswitch /opt/ropeswitch
 ENV PATH=/opt/ropeswitch/bin:$PATH \

@@ -175,7 +175,7 @@ def take(
     in_file = read_keys(args.api_key_file) if args.api_key_file is not None else ()
     if len(digests) + len(in_file) > MOST_KEYS:
         raise UsageError(f"--api-key-file: {args.api_key_file!r}: more than {MOST_KEYS} keys with those of {source}")
-    metrics = check_key("--metrics-key", args.metrics_key) if args.metrics_key is not None else None
+    metrics = check_key("--metrics-key", args.metrics_key.strip()) if args.metrics_key is not None else None
     args.api_key = args.metrics_key = None
     # Ours instead of vLLM's, which tls.py tells why.
     refresh_tls, args.enable_ssl_refresh = args.enable_ssl_refresh, False

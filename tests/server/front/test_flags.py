@@ -109,6 +109,11 @@ def test_a_key_that_no_client_can_send() -> None:
 
 
 def test_the_config_holds_no_key() -> None:
+    # As a mounted secret may have it.
+    assert (
+        taken("--metrics-key", "metrics-secret\n").metrics_digest
+        == taken("--metrics-key", "metrics-secret").metrics_digest
+    )
     config = taken("--metrics-key", "metrics-secret", api_key=["api-secret"])
     assert b"secret" not in pickle.dumps(config) and "secret" not in repr(config)
 
