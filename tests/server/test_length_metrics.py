@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ropeswitch.server.front import queue_metrics
 from ropeswitch.server.length_metrics.fates import PATHS
 from ropeswitch.server.length_metrics.instruments import INSTRUMENTS, LABELS, REJECTIONS, REJECTIONS_LABELS
 from ropeswitch.server.length_metrics.series import MOST_SERIES
@@ -199,6 +200,7 @@ def test_the_page_and_the_server_tell_of_the_same_metrics(server: Server) -> Non
     shown = dict(re.findall(r"^# TYPE (ropeswitch_\w+) (\w+)$", text, re.MULTILINE))
     assert shown == told
     labels = {each.name: {*each.labels} for each in INSTRUMENTS} | {REJECTIONS: {*REJECTIONS_LABELS}}
+    labels |= {name: {*queue_metrics.LABELS} for name, _ in (queue_metrics.REQUESTS, queue_metrics.TOKENS)}
     for (name, has), _ in values(text).items():
         name = re.sub("_(bucket|sum|count)$", "", name)
         assert {key for key, _ in has} - {"le"} == labels.get(name, {*LABELS[:2]}), name
