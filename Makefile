@@ -117,11 +117,15 @@ simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 mi
 	@$(BIN)/python -m ropeswitch.loadtests.simulate $(ARGS)
 
 lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
-	@echo "lock: resolving pyproject.toml into requirements/cpu.lock and requirements/cuda.lock"
+	@echo "lock: resolving pyproject.toml into the three files requirements/*.lock"
 	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu --extra dev $(LOCK_FLAGS) \
 		--override requirements/cpu-overrides.txt \
 		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
 		-o requirements/cpu.lock
+	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu $(LOCK_FLAGS) \
+		--override requirements/cpu-overrides.txt --constraint requirements/cpu.lock \
+		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
+		-o requirements/image-cpu.lock
 	@$(UV) pip compile pyproject.toml --extra cuda $(LOCK_FLAGS) -o requirements/cuda.lock
 
 LOCK_FLAGS := --quiet --universal --python-version 3.11 --no-header --no-annotate

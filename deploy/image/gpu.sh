@@ -4,11 +4,9 @@
 set -eu
 python3 -m pip install --quiet --no-cache-dir --no-deps --no-index "$1"/ropeswitch-*.whl
 python3 - <<'CHECK'
-from importlib.metadata import requires
-from pkgutil import resolve_name
+from importlib.metadata import requires, version
 
 from packaging.requirements import Requirement
-from importlib.metadata import version
 
 for line in requires("ropeswitch") or []:
     needed = Requirement(line)
