@@ -5,6 +5,7 @@ refuses, and requests whose client leaves, are logged like any other.
 """
 
 import time
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -59,13 +60,14 @@ def _noting_receive(receive: Receive, exchange: Exchange) -> Receive:
 
 
 def _noting_send(send: Send, exchange: Exchange) -> Send:
-    async def noting(message: Message) -> None:
+    # Called for every token of every stream, so there is no coroutine of its own.
+    def noting(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             # vLLM answers a client that is gone, too, with 200 and nothing.
             if not exchange.left:
                 exchange.status = message["status"]
         elif not message.get("more_body", False):
             exchange.whole = True
-        await send(message)
+        return send(message)
 
     return noting

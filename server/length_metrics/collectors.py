@@ -1,7 +1,7 @@
 """Prometheus's metrics, as many processes can fill them, and a histogram that is told a step's values at once."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.samples import Sample
@@ -20,22 +20,12 @@ class StepCounter(Counter):
 
 
 class StepHistogram(Histogram):
-    """A histogram for values that come by the hundred, most of them alike.
+    """A histogram for values that come by the hundred, most of them alike; ``Histogram.observe`` walks all buckets."""
 
-    ``Histogram.observe`` walks the buckets for every value and takes two locks; the streams of one step take the same time
-    between their tokens, so their values are counted by bucket first.
-    """
-
-    def observe_all(self, amounts: Sequence[float]) -> None:
-        """Observe every amount."""
-        counts: dict[int, int] = {}
-        ends = self._upper_bounds
-        for amount in amounts:
-            index = bisect_left(ends, amount)
-            counts[index] = counts.get(index, 0) + 1
-        self._sum.inc(sum(amounts))
-        for index, count in counts.items():
-            self._buckets[index].inc(count)
+    def add(self, amount: float, count: int = 1) -> None:
+        """Observe an amount so many times."""
+        self._sum.inc(amount * count)
+        self._buckets[bisect_left(self._upper_bounds, amount)].inc(count)
 
     def _child_samples(self) -> Iterable[Sample]:
         return _without_created(super()._child_samples())

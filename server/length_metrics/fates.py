@@ -3,6 +3,7 @@
 A request is counted here, as one, when no prompt of it was given to an engine; else its sequences are (``outputs.py``).
 """
 
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -137,14 +138,16 @@ def _noting_receive(receive: Receive, fate: Fate) -> Receive:
 
 
 def _noting_send(send: Send, fate: Fate) -> Send:
-    async def noting(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            fate.status = message["status"]
-        elif not fate.entered and (status := event_status(message.get("body", b""))) is not None:
-            # A stream that began before its prompt was taken.
-            fate.status = status
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            fate.whole = True
-        await send(message)
+    # Called for every token of every stream: once an engine has a prompt nothing is noted, and there is no coroutine.
+    def noting(message: Message) -> Awaitable[None]:
+        if not fate.entered:
+            if message["type"] == "http.response.start":
+                fate.status = message["status"]
+            elif (status := event_status(message.get("body", b""))) is not None:
+                # A stream that began before its prompt was taken.
+                fate.status = status
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                fate.whole = True
+        return send(message)
 
     return noting

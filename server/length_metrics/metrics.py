@@ -30,27 +30,20 @@ class Finished:
     times: Any
 
 
-@dataclass(slots=True)
-class Made:
-    """What one step made for the sequences of a pair: seconds since their last outputs, and how many tokens."""
-
-    gaps: list[float] = field(default_factory=list)
-    tokens: int = 0
-
-
 @dataclass
 class Step:
     """What the outputs of one engine step tell.
 
     Attributes:
-        made: Tokens, by pair.
-        firsts: First outputs: pair, seconds since the request arrived, prompt tokens.
+        later: How many outputs, not being their sequence's first, had the same pair, seconds since the last one, and tokens;
+            most streams of a step have.
+        firsts: First outputs: pair, seconds since the request arrived, prompt tokens, tokens.
         switches: Switches of sets: pair, seconds since the last output, tokens computed again, tokens found in the cache.
         finished: Sequences that ended.
     """
 
-    made: defaultdict[Pair, Made] = field(default_factory=lambda: defaultdict(Made))
-    firsts: list[tuple[Pair, float, int]] = field(default_factory=list)
+    later: defaultdict[tuple[Pair, float, int], int] = field(default_factory=lambda: defaultdict(int))
+    firsts: list[tuple[Pair, float, int, int]] = field(default_factory=list)
     switches: list[tuple[Pair, float, int, int]] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
 
@@ -88,22 +81,23 @@ class LengthMetrics:
             instruments.REJECTIONS_LABELS,
             registry=registry,
         )
+        self._known_live: dict[tuple[Pair, str], Gauge] = {}
         self._known_histograms: dict[tuple[Instrument, int, Pair], StepHistogram] = {}
         self._known_counters: dict[tuple[Instrument, int | None, Pair, str | None], StepCounter] = {}
 
     def add_step(self, step: Step, engine: int) -> None:
         """Add what one step of an engine tells."""
-        for pair, made in step.made.items():
-            if made.tokens:
-                self._counter(instruments.GENERATED_TOKENS, engine, pair).inc(made.tokens)
-            if made.gaps:
-                self._histogram(instruments.GAP, engine, pair).observe_all(made.gaps)
-        for pair, seconds, prompt in step.firsts:
-            self._histogram(instruments.TTFT, engine, pair).observe(seconds)
+        for (pair, gap, tokens), count in step.later.items():
+            self._counter(instruments.GENERATED_TOKENS, engine, pair).inc(tokens * count)
+            self._histogram(instruments.GAP, engine, pair).add(gap, count)
+        for pair, seconds, prompt, tokens in step.firsts:
+            if tokens:
+                self._counter(instruments.GENERATED_TOKENS, engine, pair).inc(tokens)
+            self._histogram(instruments.TTFT, engine, pair).add(seconds)
             self._counter(instruments.PROMPT_TOKENS, engine, pair).inc(prompt)
         for pair, stall, computed, cached in step.switches:
             self._counter(instruments.SWITCHES, engine, pair).inc()
-            self._histogram(instruments.STALL, engine, pair).observe(stall)
+            self._histogram(instruments.STALL, engine, pair).add(stall)
             self._counter(instruments.RECOMPUTED, engine, pair).inc(computed)
             self._counter(instruments.CACHED, engine, pair).inc(cached)
         for finished in step.finished:
@@ -111,8 +105,10 @@ class LengthMetrics:
 
     def add_live(self, pair: Pair, state: str, change: int) -> None:
         """Count sequences that come into a state, one of the values of ``instruments.LIVE``, or that leave it."""
-        labels = self.plan.labels(instruments.LIVE, pair)
-        self._live.labels(self._model_name, *labels, state).inc(change)
+        if (pair, state) not in self._known_live:
+            labels = self.plan.labels(instruments.LIVE, pair)
+            self._known_live[pair, state] = self._live.labels(self._model_name, *labels, state)
+        self._known_live[pair, state].inc(change)
 
     def count_ended(self, engine: int | None, pair: Pair, outcome: str) -> None:
         """Count a sequence that ended without its last output; its engine is None where none was chosen yet."""
@@ -149,13 +145,13 @@ class LengthMetrics:
         self._counter(instruments.REQUESTS, engine, last, finished.outcome).inc()
         if finished.outcome not in instruments.ANSWERED:
             return
-        self._histogram(instruments.END_TO_END, engine, last).observe(times.e2e_latency)
-        self._histogram(instruments.QUEUE, engine, first).observe(times.queued_time)
-        self._histogram(instruments.PREFILL, engine, first).observe(times.prefill_time)
+        self._histogram(instruments.END_TO_END, engine, last).add(times.e2e_latency)
+        self._histogram(instruments.QUEUE, engine, first).add(times.queued_time)
+        self._histogram(instruments.PREFILL, engine, first).add(times.prefill_time)
         if times.num_generation_tokens > 1:
-            self._histogram(instruments.DECODE, engine, last).observe(times.decode_time)
+            self._histogram(instruments.DECODE, engine, last).add(times.decode_time)
             per_token = times.mean_time_per_output_token
-            self._histogram(instruments.PER_OUTPUT_TOKEN, engine, last).observe(per_token)
+            self._histogram(instruments.PER_OUTPUT_TOKEN, engine, last).add(per_token)
 
     def _histogram(self, instrument: Instrument, engine: int, pair: Pair) -> StepHistogram:
         key = (instrument, engine, pair)

@@ -109,18 +109,16 @@ class OutputWatch:
                 pair = self.place(track, state.prompt_len, length)
                 self._live(track, GENERATING)
             step = _step(iteration)
-            made = step.made[pair]
-            made.tokens += tokens
             prefill = output.prefill_stats
             if state.is_prefilling:
                 track.first = pair
                 self._live(track, GENERATING)
                 track.waited = stats.first_token_latency
                 prompt = prefill.num_prompt_tokens if prefill is not None else 0
-                step.firsts.append((pair, stats.first_token_latency, prompt))
+                step.firsts.append((pair, stats.first_token_latency, prompt, tokens))
                 return
             gap = stats.last_token_ts - before
-            made.gaps.append(gap)
+            step.later[pair, gap, tokens] += 1
             if prefill is not None:
                 track.later.append(pair[1])
                 track.recomputed += prefill.num_computed_tokens

@@ -16,7 +16,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.length_metrics import instruments
 from ropeswitch.server.length_metrics.bands import OTHER
 from ropeswitch.server.length_metrics.instruments import GAP, INSTRUMENTS, TTFT
-from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Made, Step
+from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
 from ropeswitch.server.length_metrics.series import (
     MOST_SERIES,
     QUEUE_SERIES,
@@ -41,8 +41,8 @@ TIMES = SimpleNamespace(
 def use(metrics: LengthMetrics, pair: Pair) -> None:
     """Everything that can happen to a sequence in a pair."""
     step = Step()
-    step.made[pair] = Made([0.05], 1)
-    step.firsts.append((pair, 0.5, 100))
+    step.later[pair, 0.05, 1] = 1
+    step.firsts.append((pair, 0.5, 100, 1))
     step.switches.append((pair, 0.3, 50, 50))
     for state in instruments.LIVE.values:
         metrics.add_live(pair, state, 1)
@@ -126,9 +126,10 @@ def test_nothing_is_there_before_it_is_used() -> None:
     metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
     assert read(registry) == {}
     step = Step()
-    step.made[0, 0] = Made([0.05], 0)
+    step.later[(0, 0), 0.05, 1] = 1
     metrics.add_step(step, 0)
-    assert {name for name, _ in read(registry)} == {f"{GAP.name}_{part}" for part in ("bucket", "sum", "count")}
+    gaps = {f"{GAP.name}_{part}" for part in ("bucket", "sum", "count")}
+    assert {name for name, _ in read(registry)} == {*gaps, instruments.GENERATED_TOKENS.name}
 
 
 @pytest.mark.parametrize("ratio", RATIOS)

@@ -20,7 +20,8 @@ def observed(*parts: tuple[str, list[float]], by: Instrument = TTFT) -> Readings
     registry = CollectorRegistry()
     histogram = StepHistogram(by.name, by.text, ["factor_set"], buckets=bounds(by, RATIO), registry=registry)
     for name, seconds in parts:
-        histogram.labels(name).observe_all(seconds)
+        for each in seconds:
+            histogram.labels(name).add(each)
     return Readings(registry)
 
 
