@@ -37,7 +37,8 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
                         how long a step should take while others wait (default: found from the hardware at start)
   --api-key KEY [KEY ...], --api-key-file FILE
                         keys of which every request needs one, but /health*, /metrics and the files of /ui
-  --metrics-key KEY     a key for /metrics, which then needs it or an API key
+  --metrics-key KEY, --metrics-key-file FILE
+                        keys for /metrics, which then needs one or an API key
   --max-body-bytes SIZE, --body-timeout SECONDS
                         the largest body of a request, and how long nothing may come of it
   --max-held-body-bytes SIZE

@@ -46,7 +46,7 @@ def build(
     max_body_bytes = config.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
     state = FrontState(
         keys=KeyRing(config.key_digests, config.key_file),
-        metrics_key=config.metrics_digest,
+        metrics_keys=KeyRing(config.metrics_digests, config.metrics_key_file, "--metrics-key-file"),
         key_limits=KeyLimits(counts, config.max_concurrent_per_key, config.requests_per_minute_per_key),
         queue=queue,
         max_body_bytes=max_body_bytes,

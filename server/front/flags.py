@@ -41,7 +41,8 @@ class FrontConfig:
     Attributes:
         key_digests: Of the keys that were given as such.
         key_file: The file with more of them, or None.
-        metrics_digest: Of the key to the metrics, or None.
+        metrics_digests: Of the key to the metrics that was given as such.
+        metrics_key_file: The file with keys to the metrics, or None.
         max_body_bytes: None for what suits the longest sequence.
         max_held_body_bytes: None for as many of the largest bodies as :data:`HELD_BODIES`.
         body_timeout: Seconds.
@@ -56,7 +57,8 @@ class FrontConfig:
 
     key_digests: tuple[bytes, ...]
     key_file: str | None
-    metrics_digest: bytes | None
+    metrics_digests: tuple[bytes, ...]
+    metrics_key_file: str | None
     max_body_bytes: int | None
     max_held_body_bytes: int | None
     body_timeout: float
@@ -77,6 +79,9 @@ def add(parser: Any) -> None:
     )
     group.add_argument(
         "--metrics-key", metavar="KEY", help="Key that opens /metrics, which then needs it or an API key."
+    )
+    group.add_argument(
+        "--metrics-key-file", metavar="FILE", help="File of such keys, one a line; read again when it changes."
     )
     group.add_argument("--max-body-bytes", type=size, metavar="SIZE", help="Largest body of a request.")
     group.add_argument(
@@ -175,14 +180,17 @@ def take(
     in_file = read_keys(args.api_key_file) if args.api_key_file is not None else ()
     if len(digests) + len(in_file) > MOST_KEYS:
         raise UsageError(f"--api-key-file: {args.api_key_file!r}: more than {MOST_KEYS} keys with those of {source}")
-    metrics = check_key("--metrics-key", args.metrics_key.strip()) if args.metrics_key is not None else None
+    metrics = (check_key("--metrics-key", args.metrics_key.strip()),) if args.metrics_key is not None else ()
+    if args.metrics_key_file is not None:
+        read_keys(args.metrics_key_file, "--metrics-key-file")
     args.api_key = args.metrics_key = None
     # Ours instead of vLLM's, which tls.py tells why.
     refresh_tls, args.enable_ssl_refresh = args.enable_ssl_refresh, False
     return FrontConfig(
         key_digests=digests,
-        key_file=os.path.abspath(args.api_key_file) if args.api_key_file is not None else None,
-        metrics_digest=metrics,
+        key_file=_absolute(args.api_key_file),
+        metrics_digests=metrics,
+        metrics_key_file=_absolute(args.metrics_key_file),
         max_body_bytes=args.max_body_bytes,
         max_held_body_bytes=args.max_held_body_bytes,
         body_timeout=args.body_timeout,
@@ -194,6 +202,10 @@ def take(
         refresh_tls=refresh_tls,
         counts=counts,
     )
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(path)
 
 
 def _by_set(flag: str, values: Sequence[tuple[str | None, int]] | None, names: Sequence[str]) -> dict[str | None, int]:

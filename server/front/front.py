@@ -15,7 +15,7 @@ from ropeswitch.server.front.answer import Answer, refuse_websocket
 from ropeswitch.server.front.body import Body
 from ropeswitch.server.front.held_bodies import HeldBodies
 from ropeswitch.server.front.key_limits import EVERYONE, KeyLimits
-from ropeswitch.server.front.keys import KeyRing, bearer, digest, match
+from ropeswitch.server.front.keys import KeyRing, bearer
 from ropeswitch.server.front.queue_limits import QueueLimits
 from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, refused
 from ropeswitch.server.front.request import FrontRequest, current_request
@@ -27,7 +27,7 @@ class FrontState:
 
     Attributes:
         keys: The API keys.
-        metrics_key: Digest of the key that opens the metrics alone; None where they are open.
+        metrics_keys: The keys that open the metrics alone; they are open where there are none.
         key_limits: What each key may ask for.
         queue: The limits of each length class.
         max_body_bytes: The largest body.
@@ -36,7 +36,7 @@ class FrontState:
     """
 
     keys: KeyRing
-    metrics_key: bytes | None
+    metrics_keys: KeyRing
     key_limits: KeyLimits
     queue: QueueLimits
     max_body_bytes: int
@@ -49,13 +49,13 @@ class FrontState:
         if scope.get("method") == "OPTIONS" or routes.is_open(path):
             return EVERYONE, None
         metrics = routes.is_metrics(path)
-        needs_key = self.metrics_key is not None if metrics else self.keys.needed
+        needs_key = self.metrics_keys.needed if metrics else self.keys.needed
         if not needs_key:
             return EVERYONE, None
         token = _token(scope, path)
         if token is None:
             return EVERYONE, NO_KEY
-        if metrics and self.metrics_key is not None and match(digest(token), [self.metrics_key]) is not None:
+        if metrics and self.metrics_keys.match(token) is not None:
             return EVERYONE, None
         key = self.keys.match(token)
         return (key, None) if key is not None else (EVERYONE, WRONG_KEY)

@@ -1,4 +1,4 @@
-"""The API keys that a server takes: from flags, the environment and a file that is read again when it changes.
+"""The keys to a server's API and metrics: from flags, the environment and files that are read again when they change.
 
 Only digests are kept, so that no key is in the arguments, the memory of another process or a log.
 """
@@ -80,12 +80,20 @@ class KeyRing:
     Args:
         fixed: Digests of the keys that do not change.
         path: The file with more of them, which was read once without fault, or None.
+        source: The flag that named the file, for messages.
         clock: Gives seconds that only grow.
     """
 
-    def __init__(self, fixed: Sequence[bytes], path: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        fixed: Sequence[bytes],
+        path: str | None,
+        source: str = "--api-key-file",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._fixed = tuple(fixed)
         self._path = path
+        self._source = source
         self._clock = clock
         self._looked = float("-inf")
         self._from_file: tuple[bytes, ...] = ()
@@ -112,7 +120,7 @@ class KeyRing:
 
     def _read(self) -> None:
         assert self._path is not None
-        self._from_file = read_keys(self._path)
+        self._from_file = read_keys(self._path, self._source)
 
 
 def match(wanted: bytes, digests: Iterable[bytes]) -> bytes | None:

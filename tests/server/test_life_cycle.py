@@ -143,7 +143,7 @@ def test_it_drains(tmp_path: Path) -> None:
     with running(tmp_path, *FLAGS, "--shutdown-timeout", "60") as server:
         assert server.probes == {(200, 503)}
         assert [server.get(path).status for path in ("/health/live", "/health/ready", "/health")] == [200, 200, 200]
-        chunks = stream(server, 1000)
+        chunks = stream(server, 500)
         next(chunks)
         server.process.send_signal(signal.SIGTERM)
         answer = refused(server)

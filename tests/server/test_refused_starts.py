@@ -274,7 +274,7 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
     assert refusal(str(checkpoint), *flags) == "seen"
     [args] = seen
     assert args.ropeswitch_front.max_queued_requests == {None: 7, "long": 2}
-    assert args.ropeswitch_front.key_digests and args.ropeswitch_front.metrics_digest
+    assert args.ropeswitch_front.key_digests and args.ropeswitch_front.metrics_digests
     ours = ["ropeswitch.server.front.front.Front", "ropeswitch.server.access_log.middleware.LogRequests"]
     assert args.middleware == ["theirs.First", *ours]
     # Upstream's own middleware would come with a key in these.

@@ -18,6 +18,7 @@ from tests.server.length_metrics.ladders import total, values
 from tests.server.running import ENGINE, Server, running
 from tests.server.test_length_metrics import generate
 
+pytestmark = pytest.mark.full
 SECONDS = 30.0
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

@@ -26,7 +26,8 @@ LADDER = FactorLadder.checked(
 CONFIG = FrontConfig(
     key_digests=(),
     key_file=None,
-    metrics_digest=None,
+    metrics_digests=(),
+    metrics_key_file=None,
     max_body_bytes=None,
     max_held_body_bytes=None,
     body_timeout=60.0,
@@ -63,7 +64,7 @@ def parts(folder: Path, engine: Engine | None = None, **changes: Any) -> tuple[F
     if (keys := changes.pop("keys", None)) is not None:
         changes["key_digests"] = tuple(digest(key.encode()) for key in keys)
     if (metrics_key := changes.pop("metrics_key", None)) is not None:
-        changes["metrics_digest"] = digest(metrics_key.encode())
+        changes["metrics_digests"] = (digest(metrics_key.encode()),)
     counts = folder / "counts"
     if not counts.exists():
         SharedCounts.create(counts)

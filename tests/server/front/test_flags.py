@@ -64,6 +64,7 @@ def taken(*argv: str, environment: dict[str, str] | None = None, **upstream: Any
         (["--metrics-key", ""], ["--metrics-key", "printable ASCII"]),
         (["--metrics-key", "two words"], ["--metrics-key", "printable ASCII"]),
         (["--api-key-file", "/none"], ["--api-key-file", "'/none'", "cannot be read"]),
+        (["--metrics-key-file", "/none"], ["--metrics-key-file", "'/none'", "cannot be read"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and value[0][:2] == "--" else "",
 )
@@ -111,8 +112,8 @@ def test_a_key_that_no_client_can_send() -> None:
 def test_the_config_holds_no_key() -> None:
     # As a mounted secret may have it.
     assert (
-        taken("--metrics-key", "metrics-secret\n").metrics_digest
-        == taken("--metrics-key", "metrics-secret").metrics_digest
+        taken("--metrics-key", "metrics-secret\n").metrics_digests
+        == taken("--metrics-key", "metrics-secret").metrics_digests
     )
     config = taken("--metrics-key", "metrics-secret", api_key=["api-secret"])
     assert b"secret" not in pickle.dumps(config) and "secret" not in repr(config)

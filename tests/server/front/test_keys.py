@@ -80,6 +80,24 @@ def test_the_metrics_key_opens_the_metrics_alone(tmp_path: Path) -> None:
     assert ask(alone, "GET", "/v1/models").status_code == 404
 
 
+def test_a_file_of_metrics_keys_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics-keys"
+    path.write_text("scraper\n")
+    state = parts(tmp_path, keys=KEYS, metrics_key_file=str(path))[0]
+    app = app_behind(state)
+    assert ask(app, "GET", "/metrics").status_code == 401
+    assert ask(app, "GET", "/metrics", headers=header("scraper")).status_code == 404
+    assert ask(app, "GET", "/v1/models", headers=header("scraper")).status_code == 401
+    replaced = tmp_path / "new"
+    replaced.write_text("next-scraper\n")
+    replaced.replace(path)
+    deadline = time.monotonic() + 10
+    while ask(app, "GET", "/metrics", headers=header("next-scraper")).status_code != 404:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert ask(app, "GET", "/metrics", headers=header("scraper")).status_code == 401
+
+
 def test_the_answer_without_a_key(tmp_path: Path) -> None:
     app = app_behind(parts(tmp_path, keys=KEYS)[0])
     for headers in ({}, header("sent-but-wrong")):
@@ -183,7 +201,7 @@ def secret(folder: Path, name: str, content: str) -> Path:
 def test_a_mounted_secret_is_read_again(tmp_path: Path) -> None:
     clock = Clock()
     path = secret(tmp_path, "one", "old\n")
-    ring = KeyRing([digest(b"fixed")], str(path), clock)
+    ring = KeyRing([digest(b"fixed")], str(path), clock=clock)
     assert ring.match(b"old") and ring.match(b"fixed") and not ring.match(b"new")
     secret(tmp_path, "two", "new\n")
     assert ring.match(b"old"), "not before a second has passed"
@@ -197,7 +215,7 @@ def test_what_shows_that_a_file_changed_long_ago(tmp_path: Path, change: str) ->
     path = tmp_path / "keys"
     path.write_text("one\n")
     os.utime(path, ns=(0, 10**18))
-    ring = KeyRing([], str(path), clock)
+    ring = KeyRing([], str(path), clock=clock)
     if change == "place":
         other = tmp_path / "other"
         other.write_text("two\n")
@@ -215,7 +233,7 @@ def test_a_file_that_changes_twice_in_one_tick_is_read_twice(tmp_path: Path) -> 
     path.write_text("one\n")
     stamp = time.time_ns()
     os.utime(path, ns=(stamp, stamp))
-    ring = KeyRing([], str(path), clock)
+    ring = KeyRing([], str(path), clock=clock)
     path.write_text("two\n")
     os.utime(path, ns=(stamp, stamp))
     clock.now += LOOK_SECONDS
@@ -226,7 +244,7 @@ def test_a_bad_file_keeps_the_old_keys_and_is_told_once(tmp_path: Path, caplog: 
     clock = Clock()
     path = tmp_path / "keys"
     path.write_text("old-secret\n")
-    ring = KeyRing([], str(path), clock)
+    ring = KeyRing([], str(path), clock=clock)
     for change in ("", None, "two words\n"):
         caplog.clear()
         if change is None:
@@ -247,6 +265,6 @@ def test_a_bad_file_keeps_the_old_keys_and_is_told_once(tmp_path: Path, caplog: 
 def test_a_ring_with_a_file_never_opens_the_server(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("old\n")
-    ring = KeyRing([], str(path), Clock())
+    ring = KeyRing([], str(path), clock=Clock())
     path.write_text("")
     assert ring.needed
