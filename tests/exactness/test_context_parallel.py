@@ -45,7 +45,7 @@ def one_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         yield {"phi3": phi3, "phi3_reference": Reference.load(phi3), "llama": llama}
 
 
-@pytest.fixture(scope="module", params=INTERLEAVES)
+@pytest.fixture(scope="module", params=[1, pytest.param(16, marks=pytest.mark.full)])
 def split(request: pytest.FixtureRequest, one_head: dict[str, Any]) -> Iterator[LLM]:
     """One engine for all core tests of an interleave size; ``max_model_len`` is as long as its cache allows."""
     for start in starting(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1"):

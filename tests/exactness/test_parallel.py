@@ -26,7 +26,7 @@ def reports(llm: LLM) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "ranks",
     [
-        pytest.param({"tensor_parallel_size": 2}, id="tp2"),
+        pytest.param({"tensor_parallel_size": 2}, id="tp2", marks=pytest.mark.full),
         pytest.param({"pipeline_parallel_size": 2}, id="pp2", marks=pytest.mark.full),
     ],
 )

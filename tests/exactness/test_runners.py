@@ -22,7 +22,7 @@ RUNS = [
     pytest.param(
         "0", "1", "0", CORE, "asked_for or captured or streamed or preemption", id="v1-async", marks=pytest.mark.full
     ),
-    pytest.param("1", "1", "0", CORE, "asked_for or captured or drafts or warm_up or streamed", id="v2-async"),
+    pytest.param("1", "1", "0", CORE, "asked_for or captured or warm_up or streamed", id="v2-async"),
     pytest.param("1", "1", "1", CORE, "asked_for", id="v2-async-triton", marks=pytest.mark.full),
     pytest.param("1", "1", "0", ["test_parallel.py"], "two_ranks", id="v2-async-two-ranks", marks=pytest.mark.full),
     pytest.param("0", "0", "1", CORE, "asked_for", id="v1-triton", marks=pytest.mark.full),
