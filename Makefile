@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-sizing docs-picture bench bench-scheduling bench-ingest bench-metrics bench-gpu simulate lock
+.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-sizing docs-picture chart-golden bench bench-scheduling bench-ingest bench-metrics bench-gpu simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -85,6 +85,9 @@ docs-metrics: $(STAMP) ## Write the tables of docs/metrics.md from the code
 
 docs-sizing: $(STAMP) ## Write the sizing table of docs/deploy.md with the planner
 	@$(BIN)/python -m tests.deploy.sizing
+
+chart-golden: $(STAMP) ## Write anew what the chart renders to, after a change that is meant; then read the difference
+	@$(BIN)/python -m tests.deploy.chart.renew
 
 docs-picture: $(STAMP) $(CHROMIUM) ## Take the picture of the status page, docs/ui.png, anew
 	@$(BIN)/python -m tests.server.ui.picture docs/ui.png

@@ -1,4 +1,4 @@
-"""Write the golden files anew: `python -m tests.deploy.chart.renew`, then read what git says has changed."""
+"""Write the golden files anew: `make chart-golden`, then read what git says has changed."""
 
 from tests.deploy.chart.helm import CASES, HERE, case, files
 

@@ -12,15 +12,19 @@ from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.serve_flags import Serving, helm_values, serve_flags
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.serve import _add_flags
-from tests.deploy.chart.helm import CASES, Object, case, pods, render
+from tests.deploy.chart.helm import CASES, CHART, Object, case, pods, render
 from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B
 
-GROUP = {"$(LWS_LEADER_ADDRESS)": "demo-0.demo.llm", "$(ROPESWITCH_METRICS_KEY)": "secret"}
+IN_A_CLUSTER = {
+    "$(LWS_LEADER_ADDRESS)": "demo-0.demo.llm",
+    # The parser looks whether it is there.
+    "/etc/ropeswitch/chat-template/chat-template.jinja": str(CHART / "values.yaml"),
+}
 
 
 def parsed(pod: Object, rank: str) -> Namespace:
-    [container] = pod["containers"]
-    args = [{**GROUP, "$(LWS_WORKER_INDEX)": rank}.get(arg, arg) for arg in container["args"]]
+    container = pod["containers"][0]
+    args = [{**IN_A_CLUSTER, "$(LWS_WORKER_INDEX)": rank}.get(arg, arg) for arg in container["args"]]
     assert args[0] == "serve" and not any("$(" in arg for arg in args)
     return vllm_adapter.parse(args[1:], _add_flags)
 

@@ -24,7 +24,7 @@ def test_lint_and_schemas(name: str, version: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str) -> None:
     expected = (HERE / "golden" / f"{name}.yaml").read_text(encoding="utf-8")
-    assert golden(name) == expected, "after a change that is meant: python -m tests.deploy.chart.renew"
+    assert golden(name) == expected, "after a change that is meant: make chart-golden"
 
 
 def test_everything_has_every_kind_but_the_other_autoscaler() -> None:

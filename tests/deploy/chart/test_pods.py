@@ -118,12 +118,13 @@ def test_tls_keys_and_a_key_for_the_metrics() -> None:
     tls = {"tls": {"enabled": True, "existingSecret": "server-tls"}, "gateway": {"enabled": False}}
     objects = render({**case("everything"), **tls})
     pod = pods(objects)["demo-ropeswitch"]
-    [container] = pod["containers"]
+    container = pod["containers"][0]
     assert container["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
     assert volumes(pod)["keys"]["secret"]["secretName"] == "keys"
     assert volumes(pod)["tls"]["secret"]["secretName"] == "server-tls"
-    [key] = [each for each in container["env"] if each["name"] == "ROPESWITCH_METRICS_KEY"]
-    assert key["valueFrom"]["secretKeyRef"] == {"name": "keys", "key": "metrics-key"}
+    assert volumes(pod)["metrics-key"]["secret"]["secretName"] == "keys"
+    [folder] = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == "metrics-key"]
+    assert container["args"][container["args"].index("--metrics-key-file") + 1] == f"{folder}/metrics-key"
     [endpoint] = one(objects, "ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["scheme"] == "https"
     assert endpoint["authorization"]["credentials"] == {"name": "keys", "key": "metrics-key"}

@@ -7,6 +7,8 @@ from tests.deploy.chart.helm import Values, case, render
 
 GPUS = {"tensor": 16, "gpusPerNode": 16}
 PLAN = {"kvHeads": 8, "queriesPerKvHead": 4, "kvCapacity": 4096}
+CLAIMED = {"claims": [{"name": "gpu"}]}
+GPU = {"name": "gpu", "resourceClaimTemplateName": "eight-gpus"}
 # Each pod goes before the next one starts.
 IN_TURN = {"updateStrategy": {"maxSurge": 0, "maxUnavailable": 1}}
 SHARED = {"model": "a/b", "modelSource": {"cache": {"create": True, "accessMode": "ReadWriteOnce"}}}
@@ -37,6 +39,23 @@ REFUSED = [
     (
         {"parallelism": GPUS, "resources": {"limits": {"nvidia.com/gpu": 8}}},
         "nvidia.com/gpu 8 must be parallelism.gpusPerNode, 16",
+    ),
+    (
+        {"parallelism": GPUS, "resources": {"requests": {"nvidia.com/gpu": 8}}},
+        "resources.requests: nvidia.com/gpu 8 must be parallelism.gpusPerNode, 16",
+    ),
+    (
+        {"parallelism": GPUS, "resources": {"limits": {"nvidia.com/gpu": 16}, **CLAIMED}, "resourceClaims": [GPU]},
+        "resources.limits: nvidia.com/gpu 16, but resources.claims has the GPUs come from claims",
+    ),
+    ({"parallelism": GPUS, "resources": CLAIMED}, 'resources.claims: "gpu" is no name of resourceClaims'),
+    (
+        {"autoscaling": {"keda": {"enabled": True, "serverAddress": "http://a", "authModes": "bearer"}}},
+        'keda.authModes: "bearer" needs autoscaling.keda.authentication',
+    ),
+    (
+        {"chatTemplate": {"content": "a", "existingConfigMap": "mine"}},
+        'chatTemplate.existingConfigMap: "mine", but chatTemplate.content is given too',
     ),
     ({"apiKeys": {"enabled": True}}, "apiKeys.existingSecret: apiKeys.enabled needs the name of the secret"),
     (

@@ -21,9 +21,13 @@ Arguments of `ropeswitch`, as a YAML list. Takes a pool's context with `worker`,
 {{- if eq $source "bundled" }}
 - --enforce-eager
 {{- end }}
-{{- if or $v.factors.content $v.factors.existingConfigMap }}
+{{- if include "ropeswitch.hasFile" $v.factors }}
 - --factors
 - /etc/ropeswitch/factors/factors.json
+{{- end }}
+{{- if and (include "ropeswitch.hasFile" $v.chatTemplate) (not .worker) }}
+- --chat-template
+- /etc/ropeswitch/chat-template/chat-template.jinja
 {{- end }}
 {{- if $v.maxModelLen }}
 - --max-model-len
@@ -71,8 +75,8 @@ Arguments of `ropeswitch`, as a YAML list. Takes a pool's context with `worker`,
 - {{ print "/etc/ropeswitch/keys/" $v.apiKeys.key | quote }}
 {{- end }}
 {{- if $v.metrics.key.existingSecret }}
-- --metrics-key
-- $(ROPESWITCH_METRICS_KEY)
+- --metrics-key-file
+- {{ print "/etc/ropeswitch/metrics/" $v.metrics.key.key | quote }}
 {{- end }}
 {{- if $v.tls.enabled }}
 - --ssl-certfile

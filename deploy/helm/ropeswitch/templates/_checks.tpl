@@ -12,9 +12,22 @@
 {{- if and (gt $nodes 1) (eq $gpus 0) -}}
 {{- fail (printf "%sparallelism.nodes: %d nodes need parallelism.gpusPerNode from 1" $at $nodes) -}}
 {{- end -}}
-{{- $named := index (default dict $v.resources.limits) "nvidia.com/gpu" -}}
-{{- if and $named (ne (int $named) $gpus) -}}
-{{- fail (printf "%sresources.limits: nvidia.com/gpu %v must be parallelism.gpusPerNode, %d" $at $named $gpus) -}}
+{{- range $kind, $these := dict "limits" $v.resources.limits "requests" $v.resources.requests -}}
+{{- $named := index (default dict $these) "nvidia.com/gpu" -}}
+{{- if and $named (ne (print $named) (print $gpus)) -}}
+{{- fail (printf "%sresources.%s: nvidia.com/gpu %v must be parallelism.gpusPerNode, %d" $at $kind $named $gpus) -}}
+{{- end -}}
+{{- if and $named $v.resources.claims -}}
+{{- fail (printf "%sresources.%s: nvidia.com/gpu %v, but resources.claims has the GPUs come from claims; only one can be" $at $kind $named) -}}
+{{- end -}}
+{{- end -}}
+{{- range $v.resources.claims -}}
+{{- $claim := .name -}}
+{{- $known := false -}}
+{{- range $v.resourceClaims }}{{ if eq .name $claim }}{{ $known = true }}{{ end }}{{ end -}}
+{{- if not $known -}}
+{{- fail (printf "%sresources.claims: %q is no name of resourceClaims" $at $claim) -}}
+{{- end -}}
 {{- end -}}
 {{- include "ropeswitch.checkDecodeContext" (dict "at" $at "parallelism" $p "plan" $v.plan) -}}
 {{- if and $v.plan.kvCapacity (gt (int64 $v.maxModelLen) (int64 $v.plan.kvCapacity)) -}}
@@ -34,8 +47,10 @@
 {{- if and $v.tls.enabled (not $v.tls.existingSecret) -}}
 {{- fail "tls.existingSecret: tls.enabled needs the name of a secret with tls.crt and tls.key" -}}
 {{- end -}}
-{{- if and $v.factors.content $v.factors.existingConfigMap -}}
-{{- fail (printf "factors.existingConfigMap: %q, but factors.content is given too; only one can be" $v.factors.existingConfigMap) -}}
+{{- range $name, $file := dict "factors" $v.factors "chatTemplate" $v.chatTemplate -}}
+{{- if and $file.content $file.existingConfigMap -}}
+{{- fail (printf "%s.existingConfigMap: %q, but %s.content is given too; only one can be" $name $file.existingConfigMap $name) -}}
+{{- end -}}
 {{- end -}}
 {{- if and (eq (print $v.updateStrategy.maxSurge | trimSuffix "%") "0") (eq (print $v.updateStrategy.maxUnavailable | trimSuffix "%") "0") -}}
 {{- fail "updateStrategy: maxSurge and maxUnavailable are both 0, so that no pod could ever be replaced" -}}
@@ -114,6 +129,9 @@
 {{- end -}}
 {{- if and $s.keda.enabled (not $s.keda.serverAddress) -}}
 {{- fail (printf "%sautoscaling.keda.serverAddress: keda.enabled needs the address of Prometheus" .at) -}}
+{{- end -}}
+{{- if and $s.keda.authModes (not $s.keda.authentication) -}}
+{{- fail (printf "%sautoscaling.keda.authModes: %q needs autoscaling.keda.authentication, which has what to show" .at $s.keda.authModes) -}}
 {{- end -}}
 {{- if gt (int $s.minReplicas) (int $s.maxReplicas) -}}
 {{- fail (printf "%sautoscaling.minReplicas: %d must be at most maxReplicas, %d" .at (int $s.minReplicas) (int $s.maxReplicas)) -}}

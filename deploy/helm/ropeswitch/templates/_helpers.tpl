@@ -49,6 +49,11 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- if .Values.model -}}{{ .Values.modelSource.type }}{{- else -}}bundled{{- end -}}
 {{- end -}}
 
+{{/* Whether there is a file, given as such or in a ConfigMap. Takes `factors` or `chatTemplate` of the values. */}}
+{{- define "ropeswitch.hasFile" -}}
+{{- if or .content .existingConfigMap -}}true{{- end -}}
+{{- end -}}
+
 {{- define "ropeswitch.scheme" -}}
 {{- ternary "https" "http" .Values.tls.enabled -}}
 {{- end -}}

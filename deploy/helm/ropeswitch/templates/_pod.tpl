@@ -12,7 +12,7 @@
 {{- define "ropeswitch.resources" -}}
 {{- $resources := deepCopy .Values.resources -}}
 {{- $gpus := int .Values.parallelism.gpusPerNode -}}
-{{- if gt $gpus 0 -}}
+{{- if and (gt $gpus 0) (not $resources.claims) -}}
 {{- $limits := default dict $resources.limits -}}
 {{- $_ := set $limits "nvidia.com/gpu" $gpus -}}
 {{- $_ := set $resources "limits" $limits -}}
@@ -41,6 +41,9 @@ annotations:
   kubectl.kubernetes.io/default-container: ropeswitch
   {{- if .Values.factors.content }}
   checksum/factors: {{ sha256sum .Values.factors.content }}
+  {{- end }}
+  {{- if .Values.chatTemplate.content }}
+  checksum/chat-template: {{ sha256sum .Values.chatTemplate.content }}
   {{- end }}
   {{- with .Values.podAnnotations }}
   {{- toYaml . | nindent 2 }}
@@ -95,9 +98,18 @@ topologySpreadConstraints:
         {{- include "ropeswitch.serverLabels" $root | nindent 8 }}
   {{- end }}
 {{- end }}
-{{- if eq $source "objectStore" }}
+{{- with $v.resourceClaims }}
+resourceClaims:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if or (eq $source "objectStore") $v.server.extraInitContainers }}
 initContainers:
+  {{- if eq $source "objectStore" }}
   {{- include "ropeswitch.download" . | nindent 2 }}
+  {{- end }}
+  {{- with $v.server.extraInitContainers }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 containers:
   - name: ropeswitch
@@ -113,6 +125,10 @@ containers:
       {{- include "ropeswitch.args" . | nindent 6 }}
     env:
       {{- include "ropeswitch.env" . | nindent 6 }}
+    {{- with $v.server.extraEnvFrom }}
+    envFrom:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
     {{- if not $worker }}
     ports:
       - name: http
@@ -146,11 +162,26 @@ containers:
       {{- include "ropeswitch.resources" . | nindent 6 }}
     volumeMounts:
       {{- include "ropeswitch.volumeMounts" . | nindent 6 }}
+  {{- with $v.server.extraContainers }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 volumes:
   {{- include "ropeswitch.volumes" . | nindent 2 }}
 {{- end -}}
 
+{{/* What the chart sets, but for what extraEnv sets too, and then that: of two with one name a server-side apply takes neither. */}}
 {{- define "ropeswitch.env" -}}
+{{- $extra := .Values.server.extraEnv -}}
+{{- $names := list -}}
+{{- range $extra }}{{ $names = append $names .name }}{{ end -}}
+{{- $all := list -}}
+{{- range include "ropeswitch.ownEnv" . | fromYamlArray -}}
+{{- if not (has .name $names) }}{{ $all = append $all . }}{{ end -}}
+{{- end -}}
+{{- toYaml (concat $all $extra) -}}
+{{- end -}}
+
+{{- define "ropeswitch.ownEnv" -}}
 {{- $v := .Values -}}
 # Libraries ask for the user's name, and the image knows none of this number.
 - {name: USER, value: ropeswitch}
@@ -166,13 +197,5 @@ volumes:
 {{- end }}
 {{- if include "ropeswitch.multiprocess" . }}
 - {name: PROMETHEUS_MULTIPROC_DIR, value: /run/prometheus}
-{{- end }}
-{{- if and $v.metrics.key.existingSecret (not .worker) }}
-- name: ROPESWITCH_METRICS_KEY
-  valueFrom:
-    secretKeyRef: {name: {{ $v.metrics.key.existingSecret | quote }}, key: {{ $v.metrics.key.key | quote }}}
-{{- end }}
-{{- with $v.server.extraEnv }}
-{{ toYaml . }}
 {{- end }}
 {{- end -}}

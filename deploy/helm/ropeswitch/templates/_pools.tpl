@@ -25,6 +25,12 @@ Takes: root, the chart's context; template, the name. The template's context als
 {{- if eq $pool "long" }}
 {{- $_ := set $values "plan" (dict "kvHeads" 0 "queriesPerKvHead" 0 "kvCapacity" 0) }}
 {{- include "ropeswitch.overlay" (dict "onto" $values "from" $differs) }}
+{{- /* A target of the pool's own is instead of the first pool's, not beside them. */}}
+{{- with $differs.autoscaling }}
+{{- if or .queuedTokensPerReplica .queuedTokensPerReplicaByClass }}
+{{- $_ := set $values.autoscaling "queuedTokensPerReplicaByClass" (default dict .queuedTokensPerReplicaByClass) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- $context := dict "Values" $values "pool" $pool "Release" $root.Release "Chart" $root.Chart "Files" $root.Files "Template" $root.Template }}
 {{- with include $.template $context | trim }}

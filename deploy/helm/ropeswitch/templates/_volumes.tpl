@@ -24,11 +24,17 @@
   subPath: {{ include "ropeswitch.downloadFolder" . }}
   readOnly: true
 {{- end }}
-{{- if or $v.factors.content $v.factors.existingConfigMap }}
+{{- if include "ropeswitch.hasFile" $v.factors }}
 - {name: factors, mountPath: /etc/ropeswitch/factors, readOnly: true}
+{{- end }}
+{{- if and (include "ropeswitch.hasFile" $v.chatTemplate) (not .worker) }}
+- {name: chat-template, mountPath: /etc/ropeswitch/chat-template, readOnly: true}
 {{- end }}
 {{- if and $v.apiKeys.enabled (not .worker) }}
 - {name: keys, mountPath: /etc/ropeswitch/keys, readOnly: true}
+{{- end }}
+{{- if and $v.metrics.key.existingSecret (not .worker) }}
+- {name: metrics-key, mountPath: /etc/ropeswitch/metrics, readOnly: true}
 {{- end }}
 {{- if and $v.tls.enabled (not .worker) }}
 - {name: tls, mountPath: /etc/ropeswitch/tls, readOnly: true}
@@ -66,16 +72,27 @@
 - name: model
   persistentVolumeClaim: {claimName: {{ $v.modelSource.pvc.claimName | quote }}, readOnly: true}
 {{- end }}
-{{- if or $v.factors.content $v.factors.existingConfigMap }}
+{{- if include "ropeswitch.hasFile" $v.factors }}
 - name: factors
   configMap:
     name: {{ default (print (include "ropeswitch.fullname" .) "-factors") $v.factors.existingConfigMap | quote }}
     items:
       - {key: {{ $v.factors.key | quote }}, path: factors.json}
 {{- end }}
+{{- if and (include "ropeswitch.hasFile" $v.chatTemplate) (not .worker) }}
+- name: chat-template
+  configMap:
+    name: {{ default (print (include "ropeswitch.fullname" .) "-chat-template") $v.chatTemplate.existingConfigMap | quote }}
+    items:
+      - {key: {{ $v.chatTemplate.key | quote }}, path: chat-template.jinja}
+{{- end }}
 {{- if and $v.apiKeys.enabled (not .worker) }}
 - name: keys
   secret: {secretName: {{ $v.apiKeys.existingSecret | quote }}, defaultMode: 0440}
+{{- end }}
+{{- if and $v.metrics.key.existingSecret (not .worker) }}
+- name: metrics-key
+  secret: {secretName: {{ $v.metrics.key.existingSecret | quote }}, defaultMode: 0440}
 {{- end }}
 {{- if and $v.tls.enabled (not .worker) }}
 - name: tls
@@ -91,13 +108,18 @@
 {{- .Values.modelSource.objectStore.uri | sha256sum | trunc 16 -}}
 {{- end -}}
 
-{{/* The init container that copies the model; files that are there already are compared by size and time, not copied. */}}
+{{/*
+The init container that copies the model; files that are there already are compared by size and time, not copied. Pods that start
+with an empty claim at once each copy under names of their own, and never write into another's half of a file.
+*/}}
 {{- define "ropeswitch.download" -}}
 {{- $v := .Values -}}
 {{- $store := $v.modelSource.objectStore -}}
 {{- $kind := get (dict "s3" "s3" "gs" "gcs" "az" "azureblob") (splitList "://" $store.uri | first) -}}
 - name: model
   image: {{ $store.image | quote }}
+  imagePullPolicy: {{ $v.image.pullPolicy }}
+  command: [sh, -c, 'exec rclone "$@" --partial-suffix ".$(printf %.8s "$POD_UID").part"', rclone]
   args:
     - copy
     - {{ printf ":%s,env_auth=true:%s" $kind (splitList "://" $store.uri | last) | quote }}
@@ -108,6 +130,8 @@
     - --stats-log-level=NOTICE
   env:
     - {name: XDG_CONFIG_HOME, value: /tmp}
+    - name: POD_UID
+      valueFrom: {fieldRef: {fieldPath: metadata.uid}}
     {{- with $store.endpoint }}
     - {name: RCLONE_S3_ENDPOINT, value: {{ . | quote }}}
     {{- end }}
@@ -117,6 +141,8 @@
   {{- end }}
   securityContext:
     {{- toYaml $v.securityContext | nindent 4 }}
+  resources:
+    {{- toYaml $store.resources | nindent 4 }}
   volumeMounts:
     - {name: tmp, mountPath: /tmp}
     - {name: model, mountPath: /models}
