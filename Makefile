@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-sizing docs-picture chart-golden bench bench-scheduling bench-ingest bench-metrics bench-gpu simulate lock
+.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-gpu simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -106,7 +106,7 @@ bench-ingest: $(STAMP) ## Million-token bodies on their way in, against stock vL
 	@echo "bench-ingest: seconds until queued, and how late the loops of server and engine were" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench_ingest $(ARGS)
 
-bench-metrics: $(STAMP) ## What the metrics by length cost the API server (about 5 minutes)
+bench-metrics: $(STAMP) ## What the metrics by length cost the API server (about 8 minutes)
 	@echo "bench-metrics: CPU time a token, and tokens/s, with the metrics and without" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench_metrics $(ARGS)
 

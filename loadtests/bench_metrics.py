@@ -1,21 +1,25 @@
-"""What the metrics by length cost: a server with them and without them, alternating in one run.
+"""What the metrics by length cost: a server that has them and has them not, in turns of a fraction of a second.
 
-One server on the bundled model, whose metrics are switched off and on between rounds (``switched_metrics.py``): the CPU
-time of two processes that run the same code differs by a tenth. A round is a number of waves of concurrent streams. What
-counts is the CPU time of the API server process, user and system, for each generated token, which other work on the machine
-disturbs less than it does the throughput. Each pair of rounds gives a ratio; the median of the ratios counts. The part of it
-that the hooks have is measured by itself, too (``metrics_hooks.py``).
+One server on the bundled model answers a number of streams, and its metrics go on and off meanwhile
+(``switched_metrics.py``): two processes that run the same code differ by a tenth, and so does one process from one second to
+the next, on machines whose cores are shared. What counts is the CPU time of the API server process for each generated token,
+and the tokens generated in a second. What the hooks take is also measured by itself, with what they do once for a request
+(``metrics_hooks.py``).
 """
 
 import argparse
+import itertools
+import json
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from ropeswitch.loadtests import metrics_hooks, switched_metrics
@@ -24,130 +28,161 @@ from ropeswitch.loadtests.plugin_server import PluginServer
 # Tokens of the prompts, in turns: in both factor sets of the model, and 200 grows from one into the other.
 PROMPTS = (40, 120, 200, 400)
 SCRAPES = 5
-METRIC = b"ropeswitch_generated_tokens_total"
 PLUGIN = "ropeswitch.loadtests.switched_metrics:install"
-# Which side has the metrics.
-SIDES = {"without": False, "with": True}
+HOOK_ROUNDS = 40
+RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
-class Round:
-    """What one round took.
+class Figure:
+    """A line of the table.
 
     Attributes:
-        token: Microseconds of CPU time of the API server for each generated token.
-        throughput: Tokens generated in a second.
+        name: What is measured.
+        without: Without the metrics.
+        with_them: With them.
+        ratio: With / without.
+        interval: The 95 % interval of the ratio.
     """
 
-    token: float
-    throughput: float
+    name: str
+    without: float
+    with_them: float
+    ratio: float
+    interval: tuple[float, float]
+
+    def row(self) -> str:
+        low, high = self.interval
+        return (
+            f"| {self.name} | {self.without:.2f} | {self.with_them:.2f} | {self.ratio:.3f} | {low:.3f} to {high:.3f} |"
+        )
 
 
-def start(work: Path, streams: int) -> PluginServer:
+def compare(name: str, without: np.ndarray, with_them: np.ndarray) -> Figure:
+    """Compare two rates.
+
+    Args:
+        name: Of the figure.
+        without: Shape [pairs, 2]: what was counted in each turn without the metrics, and what it was counted by.
+        with_them: The same, of the turns beside them.
+
+    Returns:
+        Sums by sums; the interval is that of pairs drawn anew (bootstrap, percentiles).
+    """
+
+    def rate(turns: np.ndarray) -> np.ndarray:
+        return np.asarray(turns[..., 0].sum(-1) / turns[..., 1].sum(-1))
+
+    drawn = np.random.default_rng(0).integers(len(without), size=(RESAMPLES, len(without)))
+    low, high = np.percentile(rate(with_them[drawn]) / rate(without[drawn]), [2.5, 97.5])
+    before, after = float(rate(without)), float(rate(with_them))
+    return Figure(name, before, after, after / before, (float(low), float(high)))
+
+
+def compare_rounds(name: str, without: np.ndarray, with_them: np.ndarray) -> Figure:
+    """Compare two figures of each round, shape [rounds], by the median of their ratios."""
+    ratios = with_them / without
+    drawn = np.random.default_rng(0).integers(len(ratios), size=(RESAMPLES, len(ratios)))
+    low, high = np.percentile(np.median(ratios[drawn], axis=-1), [2.5, 97.5])
+    medians = float(np.median(without)), float(np.median(with_them))
+    return Figure(name, *medians, float(np.median(ratios)), (float(low), float(high)))
+
+
+def start(work: Path, streams: int, turn: float) -> PluginServer:
     """Start a server that can be switched, without a log of requests."""
     command = [str(Path(sys.executable).with_name("ropeswitch")), "serve", "--enforce-eager"]
     command += ["--access-log", "off", "--disable-uvicorn-access-log", "--max-num-seqs", str(streams)]
-    return PluginServer([*command, "--kv-cache-memory-bytes", str(256 << 20)], work, PLUGIN)
+    variables = {switched_metrics.FILE: str(work / "turns"), switched_metrics.SLICE: str(turn)}
+    return PluginServer([*command, "--kv-cache-memory-bytes", str(256 << 20)], work, PLUGIN, variables)
 
 
-def play(server: PluginServer, args: argparse.Namespace) -> Round:
-    """One round."""
-    bodies = [
-        {
-            "model": "passkey-tiny",
-            # A token of its own in front, so that no two find each other's keys in the prefix cache.
-            "prompt": [100 + stream, *([50] * (PROMPTS[stream % len(PROMPTS)] - 1))],
-            "max_tokens": args.tokens,
-            "stream": True,
-            "ignore_eos": True,
-        }
-        for stream in range(args.streams)
-    ]
-    process = psutil.Process(server.process.pid)
-    before, started = cpu_seconds(process), time.perf_counter()
-    with ThreadPoolExecutor(args.streams) as threads:
-        for _ in range(args.waves):
-            answers = threads.map(lambda body: server.post("/v1/completions", body), bodies)
-            if any(answer.count(b'"finish_reason":"length"') != 1 for answer in answers):
+def play(server: PluginServer, streams: int, tokens: int, seconds: float) -> None:
+    """Have so many streams answered at once, one after the other, until the time is over."""
+    until = time.monotonic() + seconds
+    numbers = itertools.count()
+
+    def client(stream: int) -> None:
+        while time.monotonic() < until:
+            number = next(numbers)
+            body = {
+                "model": "passkey-tiny",
+                # Tokens of its own in front, so that no two find each other's keys in the prefix cache.
+                "prompt": [
+                    100 + number % 100,
+                    100 + number // 100 % 100,
+                    *([50] * (PROMPTS[number % len(PROMPTS)] - 2)),
+                ],
+                # Of many lengths, so that the streams do not begin and end together.
+                "max_tokens": tokens // 2 + number * 37 % tokens,
+                "stream": True,
+                "ignore_eos": True,
+            }
+            if server.post("/v1/completions", body).count(b'"finish_reason":"length"') != 1:
                 sys.exit(f"bench_metrics: a stream was not answered to its end; see {server.log}")
-    answered, seconds = cpu_seconds(process), time.perf_counter() - started
-    tokens = args.waves * args.streams * args.tokens
-    return Round((answered - before) / tokens * 1e6, tokens / seconds)
+            if stream == 0 and number % 10 < 1:
+                say(f"{max(until - time.monotonic(), 0):.0f} s left")
+
+    with ThreadPoolExecutor(streams) as threads:
+        list(threads.map(client, range(streams)))
+
+
+def turns(server: PluginServer, work: Path, args: argparse.Namespace) -> np.ndarray:
+    """Shape [pairs, 2, 3]: seconds, CPU seconds and tokens of the turns without the metrics and with them, side by side."""
+    play(server, args.streams, args.tokens, 5)
+    server.process.send_signal(switched_metrics.START)
+    play(server, args.streams, args.tokens, args.seconds)
+    server.process.send_signal(switched_metrics.STOP)
+    path, deadline = work / "turns", time.monotonic() + 30
+    while not path.exists():
+        if time.monotonic() > deadline:
+            sys.exit(f"bench_metrics: the server wrote nothing; see {server.log}")
+        time.sleep(0.1)
+    told = json.loads(path.read_text(encoding="utf-8"))
+    pairs = [sorted(pair) for pair in zip(told[::2], told[1::2], strict=False)]
+    return np.array([[turn[1:] for turn in pair] for pair in pairs], dtype=float)
 
 
 def scrape(server: PluginServer) -> float:
     """Milliseconds of CPU time of the API server for reading ``/metrics`` once, with everything in it."""
     process = psutil.Process(server.process.pid)
-    before = cpu_seconds(process)
+    before = process.cpu_times()
     for _ in range(SCRAPES):
         server.get("/metrics")
-    return (cpu_seconds(process) - before) / SCRAPES * 1e3
-
-
-def generated(server: PluginServer) -> float:
-    """How many tokens the metrics have counted."""
-    lines = server.get("/metrics").splitlines()
-    return sum(float(line.rsplit(b" ", 1)[1]) for line in lines if line.startswith(METRIC + b"{"))
-
-
-def switch(server: PluginServer, *, on: bool) -> None:
-    """Switch the metrics of a server, which has nothing in hand."""
-    server.process.send_signal(switched_metrics.ON if on else switched_metrics.OFF)
-    time.sleep(0.2)
-
-
-def cpu_seconds(process: psutil.Process) -> float:
-    """User and system time of a process, without its children's."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    after = process.cpu_times()
+    return float(after.user + after.system - before.user - before.system) / SCRAPES * 1e3
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--waves", type=int, default=4, help="of streams, in each round")
+    parser.add_argument("--seconds", type=float, default=300, help="how long the streams are answered")
+    parser.add_argument("--turn", type=float, default=0.25, help="seconds with the metrics, or without, at a time")
     parser.add_argument("--streams", type=int, default=32, help="at once")
-    parser.add_argument("--tokens", type=int, default=128, help="of each stream")
+    parser.add_argument("--tokens", type=int, default=128, help="of each stream, on average")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        server = start(Path(folder), args.streams)
+        server = start(Path(folder), args.streams, args.turn)
         try:
             server.wait()
-            compare(server, args)
+            measured = turns(server, Path(folder), args)
+            scrapes = [scrape(server) for _ in range(5)]
         finally:
             server.stop()
+    report(measured, metrics_hooks.measure(args.streams, args.tokens, HOOK_ROUNDS), scrapes)
 
 
-def compare(server: PluginServer, args: argparse.Namespace) -> None:
-    """Alternate, after one round of each side that does not count, and print the table."""
-    results: dict[str, list[Round]] = {name: [] for name in SIDES}
-    now = True
-    for turn in range(args.rounds + 1):
-        for name in SIDES if turn % 2 == 0 else reversed(SIDES):
-            if now != SIDES[name]:
-                switch(server, on=SIDES[name])
-            now = SIDES[name]
-            before = generated(server)
-            result = play(server, args)
-            if (generated(server) > before) != now:
-                sys.exit("bench_metrics: the metrics were not switched")
-            say(f"round {turn}, {name}: {result.token:.1f} us a token, {result.throughput:.0f} tokens/s")
-            if turn:
-                results[name].append(result)
-    scrapes = [scrape(server) for _ in range(args.rounds)]
-    hooks = metrics_hooks.measure(args.streams, args.tokens, args.rounds)
-    print("| figure | without | with | with / without | rounds |\n| --- | --- | --- | --- | --- |")
-    print(row("CPU time of the output processor alone, us a token", *hooks))
-    for field, figure in {"token": "of the API server, us a token", "throughput": "tokens/s"}.items():
-        print(row(figure, *([getattr(each, field) for each in results[name]] for name in SIDES)))
-    print(f"\nA scrape takes the API server {statistics.median(scrapes):.0f} ms of CPU time.")
-
-
-def row(figure: str, without: list[float], with_them: list[float]) -> str:
-    """A line of the table: the medians of both sides, the median of the rounds' ratios, and the least and the largest."""
-    ratios = [b / a for a, b in zip(without, with_them, strict=True)]
-    medians = f"{statistics.median(without):.2f} | {statistics.median(with_them):.2f} | {statistics.median(ratios):.3f}"
-    return f"| {figure} | {medians} | {min(ratios):.3f} to {max(ratios):.3f} |"
+def report(measured: np.ndarray, hooks: Sequence[Sequence[float]], scrapes: Sequence[float]) -> None:
+    """Print the table."""
+    sides = measured[:, 0], measured[:, 1]
+    figures = [
+        compare_rounds("CPU time of the output processor alone, us a token", *np.array(hooks)),
+        compare("of the API server, us a token", *(side[:, [1, 2]] * [1e6, 1] for side in sides)),
+        compare("tokens/s", *(side[:, [2, 0]] for side in sides)),
+    ]
+    print("| figure | without | with | with / without | 95 % interval |\n| --- | --- | --- | --- | --- |")
+    print("\n".join(figure.row() for figure in figures))
+    print(
+        f"\n{len(measured)} pairs of turns. A scrape takes the API server {statistics.median(scrapes):.0f} ms of CPU time."
+    )
 
 
 def say(text: str) -> None:

@@ -1,47 +1,87 @@
-"""A plugin of vLLM's for ``bench_metrics.py``: a server's metrics by length go off and on by signal, which no flag does."""
+"""A plugin of vLLM's for ``bench_metrics.py``: an API server whose metrics by length go on and off while it works.
 
+What they do for every output and every step is switched. What is done once for a request, when it comes, is left on: a
+request that began without it could not go on with it.
+"""
+
+import json
+import os
+import random
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
-ON, OFF = signal.SIGUSR1, signal.SIGUSR2
-# What the metrics wrap, on the server's own objects.
-_PROCESSOR = (
-    "add_request",
-    "_update_stats_from_output",
-    "_update_stats_from_finished",
-    "abort_requests",
-    "propagate_error",
-)
+# Where to write what was measured, and the seconds that each side is on at a time.
+FILE, SLICE = "METRICS_BENCH_FILE", "METRICS_BENCH_SLICE"
+START, STOP = signal.SIGUSR1, signal.SIGUSR2
+_PROCESSOR = ("_update_stats_from_output", "_update_stats_from_finished")
 
 
-def install() -> None:
-    """Have the API server that this process will be listen to the signals; called before it loads what starts them.
+class _Switch:
+    """Switches by a timer and sums up, for each time that a side was on: seconds, CPU seconds of the process, tokens."""
 
-    They are to be sent while it has nothing in hand: what began with the metrics must end with them.
-    """
-    from ropeswitch.server.length_metrics import fates, start
+    def __init__(self, processor: Any, manager: Any) -> None:
+        self.on = True
+        self._tokens = 0
+        self._slices: list[tuple[bool, float, float, int]] = []
+        self._order = random.Random(0)
+        self._next: list[bool] = []
+        self._since = (0.0, 0.0, 0)
+        self._wrapped = [(processor, name, getattr(processor, name)) for name in _PROCESSOR]
+        self._wrapped.append((manager, "record", manager.record))
+        upstream = processor.process_outputs
 
-    upstream, paths = start.start, fates.PATHS
+        def process_outputs(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            self._tokens += sum(len(each.new_token_ids) for each in outputs)
+            return upstream(outputs, *args, **kwargs)
 
-    def started(engine_client: Any, ladder: Any) -> Any:
-        metrics = upstream(engine_client, ladder)
-        processor, manager = engine_client.output_processor, engine_client.logger_manager
-        wrapped = [(processor, name, getattr(processor, name)) for name in _PROCESSOR]
-        wrapped.append((manager, "record", manager.record))
+        processor.process_outputs = process_outputs
+        seconds = float(os.environ[SLICE])
+        signal.signal(signal.SIGALRM, self._turn)
+        signal.signal(START, lambda *_: signal.setitimer(signal.ITIMER_REAL, seconds, seconds))
+        signal.signal(STOP, self._stop)
 
-        def turn_on(*_: Any) -> None:
-            fates.PATHS = paths
-            for holder, name, method in wrapped:
+    def _turn(self, *_: Any) -> None:
+        now = (time.perf_counter(), time.process_time(), self._tokens)
+        seconds, cpu, tokens = (after - before for after, before in zip(now, self._since, strict=True))
+        self._slices.append((self.on, seconds, cpu, int(tokens)))
+        self._since = now
+        if not self._next:
+            # In pairs, so that both sides are on at nearly the same time, and in an order that nothing else has.
+            self._next = self._order.choice(([True, False], [False, True]))
+        self._set(self._next.pop(0))
+
+    def _set(self, on: bool) -> None:
+        if on == self.on:
+            return
+        self.on = on
+        for holder, name, method in self._wrapped:
+            if on:
                 setattr(holder, name, method)
-
-        def turn_off(*_: Any) -> None:
-            fates.PATHS = frozenset()
-            for holder, name, _method in wrapped:
+            else:
                 # The class's own is left.
                 delattr(holder, name)
 
-        signal.signal(ON, turn_on)
-        signal.signal(OFF, turn_off)
+    def _stop(self, *_: Any) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._set(True)
+        path = Path(os.environ[FILE])
+        part = path.with_suffix(".part")
+        # The first began before the timer.
+        part.write_text(json.dumps(self._slices[1:]), encoding="utf-8")
+        part.replace(path)
+
+
+def install() -> None:
+    """Have the API server that this process will be listen to the signals; called before it loads what starts them."""
+    from ropeswitch.server.length_metrics import start
+
+    upstream = start.start
+
+    def started(engine_client: Any, ladder: Any) -> Any:
+        metrics = upstream(engine_client, ladder)
+        _Switch(engine_client.output_processor, engine_client.logger_manager)
         return metrics
 
     start.start = started

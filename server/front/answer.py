@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from starlette.types import Message, Receive, Send
 
 from ropeswitch.server.front.body import Body
-from ropeswitch.server.front.error_bodies import ERROR_EVENT, converted, converted_event, refusal_body
+from ropeswitch.server.front.error_bodies import ERROR_EVENT, converted, converted_event, event_status, refusal_body
 from ropeswitch.server.front.refusal import Refusal
 from ropeswitch.server.front.request import FrontRequest
 
@@ -44,6 +44,7 @@ class Answer:
     async def send(self, message: Message) -> None:
         """The ``send`` of the app inside."""
         if message["type"] == "http.response.start":
+            self._request.status = message["status"]
             if message["status"] >= 400:
                 self._error = message
                 return
@@ -58,7 +59,9 @@ class Answer:
                     await self._send_error(self._error)
                 return
             if self._events and message.get("body", b"").startswith(ERROR_EVENT):
+                self._request.status = event_status(message["body"]) or self._request.status
                 message = {**message, "body": converted_event(message["body"])}
+            self._request.whole = not message.get("more_body", False)
         self.started = True
         await self._send(message)
 

@@ -40,11 +40,15 @@ class FrontRequest:
     Attributes:
         refusal: Why it is refused, once it is; its answer then says so, whatever a handler makes of it.
         tickets: Its prompts.
+        status: The HTTP status of the answer, or of the error that its stream ends with; None before it starts.
+        whole: Whether the answer was given to its end.
         fault: What of its body could be sent to no engine, if anything (``body_errors.py``).
     """
 
     refusal: Refusal | None = None
     tickets: list[Ticket] = field(default_factory=list)
+    status: int | None = None
+    whole: bool = False
     fault: Fault | None = None
 
 

@@ -20,12 +20,18 @@ class StepCounter(Counter):
 
 
 class StepHistogram(Histogram):
-    """A histogram for values that come by the hundred, most of them alike; ``Histogram.observe`` walks all buckets."""
+    """A histogram for values that come by the dozen, while ``Histogram.observe`` walks all buckets for each."""
 
-    def add(self, amount: float, count: int = 1) -> None:
-        """Observe an amount so many times."""
-        self._sum.inc(amount * count)
-        self._buckets[bisect_left(self._upper_bounds, amount)].inc(count)
+    def add(self, *amounts: float) -> None:
+        """Observe every amount."""
+        counts: dict[int, int] = {}
+        ends = self._upper_bounds
+        for amount in amounts:
+            index = bisect_left(ends, amount)
+            counts[index] = counts.get(index, 0) + 1
+        self._sum.inc(sum(amounts))
+        for index, count in counts.items():
+            self._buckets[index].inc(count)
 
     def _child_samples(self) -> Iterable[Sample]:
         return _without_created(super()._child_samples())

@@ -3,13 +3,12 @@
 A request is counted here, as one, when no prompt of it was given to an engine; else its sequences are (``outputs.py``).
 """
 
-from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ropeswitch.server.front.error_bodies import event_status
+from ropeswitch.server.front.request import FrontRequest, current_request
 from ropeswitch.server.front.routes import route_path
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 
@@ -49,15 +48,11 @@ class Fate:
         entered: Whether a prompt of it was given to an engine.
         refused: Whether it has been counted as refused.
         left: Whether its client left before it had its whole answer.
-        whole: Whether the answer was given to its end.
-        status: The HTTP status of the answer, or of the error that its stream ends with; None before it starts.
     """
 
     entered: bool = False
     refused: bool = False
     left: bool = False
-    whole: bool = False
-    status: int | None = None
 
 
 current_fate: ContextVar[Fate | None] = ContextVar("ropeswitch_fate", default=None)
@@ -85,7 +80,7 @@ def count_rejection(metrics: LengthMetrics, reason: str, length: int | None = No
 
 
 class CountFates:
-    """The ASGI middleware that counts requests for prompts' answers that never reached an engine.
+    """The ASGI middleware that counts requests for prompts' answers that never reached an engine, inside the front.
 
     It does nothing where the app's ``state.length_metrics`` is None, or not there.
     """
@@ -98,56 +93,41 @@ class CountFates:
             await self.app(scope, receive, send)
             return
         metrics: LengthMetrics | None = getattr(scope["app"].state, "length_metrics", None)
-        if metrics is None:
+        request = current_request.get()
+        if metrics is None or request is None:
             await self.app(scope, receive, send)
             return
         fate = Fate()
         token = current_fate.set(fate)
         try:
-            await self.app(scope, _noting_receive(receive, fate), _noting_send(send, fate))
+            await self.app(scope, _noting_receive(receive, fate, request), send)
         except Exception:
-            fate.status = fate.status or 500
+            request.status = request.status or 500
             raise
         finally:
             current_fate.reset(token)
-            _count(fate, metrics)
+            _count(fate, request.status, metrics)
 
 
-def _count(fate: Fate, metrics: LengthMetrics) -> None:
+def _count(fate: Fate, status: int | None, metrics: LengthMetrics) -> None:
     if fate.entered or fate.refused:
         return
     if fate.left:
         metrics.count_outside("disconnect")
-    elif fate.status is not None and fate.status >= 400:
-        reason = rejection_reason(fate.status)
+    elif status is not None and status >= 400:
+        reason = rejection_reason(status)
         if reason is None:
             metrics.count_outside("error")
         else:
             metrics.count_rejection(reason)
 
 
-def _noting_receive(receive: Receive, fate: Fate) -> Receive:
+def _noting_receive(receive: Receive, fate: Fate, request: FrontRequest) -> Receive:
     async def noting() -> Message:
         message = await receive()
         # The server says so too when it has sent the answer, and with an error the client has all that it gets.
-        if message["type"] == "http.disconnect" and not fate.whole and (fate.status or 200) < 400:
+        if message["type"] == "http.disconnect" and not request.whole and (request.status or 200) < 400:
             fate.left = True
         return message
-
-    return noting
-
-
-def _noting_send(send: Send, fate: Fate) -> Send:
-    # Called for every token of every stream: once an engine has a prompt nothing is noted, and there is no coroutine.
-    def noting(message: Message) -> Awaitable[None]:
-        if not fate.entered:
-            if message["type"] == "http.response.start":
-                fate.status = message["status"]
-            elif (status := event_status(message.get("body", b""))) is not None:
-                # A stream that began before its prompt was taken.
-                fate.status = status
-            if message["type"] == "http.response.body" and not message.get("more_body", False):
-                fate.whole = True
-        return send(message)
 
     return noting

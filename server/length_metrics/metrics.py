@@ -1,6 +1,6 @@
 """The per-length metrics of one API server process: what its steps and its requests add to them."""
 
-from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from ropeswitch.server.length_metrics import instruments
 from ropeswitch.server.length_metrics.collectors import StepCounter, StepHistogram
 from ropeswitch.server.length_metrics.instruments import INSTRUMENTS, Instrument
 from ropeswitch.server.length_metrics.series import Pair, SeriesPlan, bounds
+from ropeswitch.server.length_metrics.track import Track
 
 
 @dataclass
@@ -35,14 +36,15 @@ class Step:
     """What the outputs of one engine step tell.
 
     Attributes:
-        later: How many outputs, not being their sequence's first, had the same pair, seconds since the last one, and tokens;
-            most streams of a step have.
+        later: Outputs that are not a sequence's first: pair, seconds between them, tokens.
+        begun: What is known of the sequences that had their first output.
         firsts: First outputs: pair, seconds since the request arrived, prompt tokens, tokens.
         switches: Switches of sets: pair, seconds since the last output, tokens computed again, tokens found in the cache.
         finished: Sequences that ended.
     """
 
-    later: defaultdict[tuple[Pair, float, int], int] = field(default_factory=lambda: defaultdict(int))
+    later: list[tuple[Pair, list[float], int]] = field(default_factory=list)
+    begun: list[Track] = field(default_factory=list)
     firsts: list[tuple[Pair, float, int, int]] = field(default_factory=list)
     switches: list[tuple[Pair, float, int, int]] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
@@ -87,9 +89,10 @@ class LengthMetrics:
 
     def add_step(self, step: Step, engine: int) -> None:
         """Add what one step of an engine tells."""
-        for (pair, gap, tokens), count in step.later.items():
-            self._counter(instruments.GENERATED_TOKENS, engine, pair).inc(tokens * count)
-            self._histogram(instruments.GAP, engine, pair).add(gap, count)
+        for track in step.begun:
+            track.engine = engine
+        for pair, gaps, tokens in step.later:
+            self.add_later(engine, pair, gaps, tokens)
         for pair, seconds, prompt, tokens in step.firsts:
             if tokens:
                 self._counter(instruments.GENERATED_TOKENS, engine, pair).inc(tokens)
@@ -102,6 +105,12 @@ class LengthMetrics:
             self._counter(instruments.CACHED, engine, pair).inc(cached)
         for finished in step.finished:
             self._finish(finished, engine)
+
+    def add_later(self, engine: int, pair: Pair, gaps: Sequence[float], tokens: int) -> None:
+        """Add outputs of a sequence that are not its first; see :class:`Step`."""
+        if gaps:
+            self._counter(instruments.GENERATED_TOKENS, engine, pair).inc(tokens)
+            self._histogram(instruments.GAP, engine, pair).add(*gaps)
 
     def add_live(self, pair: Pair, state: str, change: int) -> None:
         """Count sequences that come into a state, one of the values of ``instruments.LIVE``, or that leave it."""

@@ -26,6 +26,8 @@ from ropeswitch.server.length_metrics.track import Track
 
 # The attribute under which a sequence's state and a step's statistics keep what is ours.
 KEPT = "ropeswitch"
+# A running sequence tells its tokens together, when the last time is so many seconds ago.
+TELL_SECONDS = 1.0
 
 
 class OutputWatch:
@@ -104,25 +106,30 @@ class OutputWatch:
             tokens = len(output.new_token_ids)
             if not tokens and output.pooling_output is None:
                 return
-            pair = track.pair
             if length > track.until:
-                pair = self.place(track, state.prompt_len, length)
+                _tell(track, iteration)
+                self.place(track, state.prompt_len, length)
                 self._live(track, GENERATING)
-            step = _step(iteration)
-            prefill = output.prefill_stats
+            now, prefill = stats.last_token_ts, output.prefill_stats
             if state.is_prefilling:
-                track.first = pair
+                track.first, track.told = track.pair, now
                 self._live(track, GENERATING)
                 track.waited = stats.first_token_latency
                 prompt = prefill.num_prompt_tokens if prefill is not None else 0
-                step.firsts.append((pair, stats.first_token_latency, prompt, tokens))
+                step = _step(iteration)
+                step.begun.append(track)
+                step.firsts.append((track.pair, stats.first_token_latency, prompt, tokens))
                 return
-            gap = stats.last_token_ts - before
-            step.later[pair, gap, tokens] += 1
+            track.gaps.append(now - before)
+            track.tokens += tokens
             if prefill is not None:
-                track.later.append(pair[1])
-                track.recomputed += prefill.num_computed_tokens
-                step.switches.append((pair, gap, prefill.num_computed_tokens, prefill.num_cached_tokens))
+                track.later.append(track.pair[1])
+                computed, cached = prefill.num_computed_tokens, prefill.num_cached_tokens
+                track.recomputed += computed
+                _step(iteration).switches.append((track.pair, now - before, computed, cached))
+            if now - track.told >= TELL_SECONDS:
+                track.told = now
+                _tell(track, iteration)
 
         return update_stats_from_output
 
@@ -133,6 +140,7 @@ class OutputWatch:
             self._live(track, None)
             if iteration is None:
                 return
+            _tell(track, iteration)
             track.outcome = str(finish_reason)
             _step(iteration).finished.append(
                 Finished(track.first, track.pair, track.outcome, iteration.finished_requests[-1])
@@ -186,7 +194,19 @@ class OutputWatch:
         self._live(track, None)
         if track.outcome is None:
             track.outcome = outcome
-            self._metrics.count_ended(self._engine_of(state.request_id), track.pair, outcome)
+            engine = track.engine
+            if engine is None:
+                engine = self._engine_of(state.request_id)
+            else:
+                self._metrics.add_later(engine, track.pair, track.gaps, track.tokens)
+            self._metrics.count_ended(engine, track.pair, outcome)
+
+
+def _tell(track: Track, iteration: Any) -> None:
+    """Have what a sequence has made, and not told yet, added with a step."""
+    if track.gaps:
+        _step(iteration).later.append((track.pair, track.gaps, track.tokens))
+        track.gaps, track.tokens = [], 0
 
 
 def _step(iteration: Any) -> Step:

@@ -11,11 +11,15 @@ class Track:
     Attributes:
         pair: Its band and its present set.
         first: The pair of its first output.
+        engine: The index of its engine, None before its first output.
         until: The longest sequence for which ``pair`` is right.
         request_id: The ID under which its prompt came; sequences that answer one prompt share it.
         prompt: Tokens of its prompt.
         adapter: The name of the LoRA that it runs with, or None.
         stats: ``vllm.v1.metrics.stats.RequestStateStats``, which counts its tokens.
+        gaps: Seconds between its last outputs, those that are not told yet.
+        tokens: How many tokens came with them.
+        told: When it was last told, by the engine's clock, in seconds.
         live: The pair and the state that it is counted as live in, None when it is not.
         waited: Seconds from its arrival to its first output, None before that.
         later: The sets that it went on in, in order; one a switch.
@@ -25,8 +29,10 @@ class Track:
 
     __slots__ = (
         "adapter",
+        "engine",
         "first",
         "forced",
+        "gaps",
         "later",
         "live",
         "outcome",
@@ -35,6 +41,8 @@ class Track:
         "recomputed",
         "request_id",
         "stats",
+        "tokens",
+        "told",
         "until",
         "waited",
     )
@@ -48,11 +56,15 @@ class Track:
         self.forced = forced
         self.pair: Pair = (0, 0)
         self.first: Pair = (0, 0)
+        self.engine: int | None = None
         self.until = -1
         self.request_id: str = state.external_req_id
         self.prompt: int = state.prompt_len
         self.adapter: str | None = state.lora_name
         self.stats = state.stats
+        self.gaps: list[float] = []
+        self.tokens = 0
+        self.told = 0.0
         self.live: tuple[Pair, str] | None = None
         self.waited: float | None = None
         self.later: list[int] = []

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections import Counter as Counted
 from pathlib import Path
 
 from hypothesis import given
@@ -22,8 +21,7 @@ def test_many_at_once_are_the_same_as_one_by_one(steps: list[list[float]]) -> No
     at_once = StepHistogram("ropeswitch_x", "X.", ["a"], buckets=ENDS, registry=ours).labels("b")
     one_by_one = Histogram("ropeswitch_x", "X.", ["a"], buckets=ENDS, registry=theirs).labels("b")
     for step in steps:
-        for amount, count in Counted(step).items():
-            at_once.add(amount, count)
+        at_once.add(*step)
         for each in step:
             one_by_one.observe(each)
     found, expected = read(ours), read(theirs)
@@ -53,7 +51,7 @@ def test_several_processes_are_summed_and_none_counts_twice(tmp_path: Path) -> N
         metrics = LengthMetrics(ladder(256, 1024), "m")
         for engine in (0, 1):
             step = Step()
-            step.later[(0, 0), 0.05, 1] = 2
+            step.later.append(((0, 0), [0.05, 0.05], 2))
             metrics.add_step(step, engine)
         metrics.count_rejection("invalid")
         for _ in range(2):  # being asked changes nothing

@@ -1,5 +1,7 @@
 """Requests that never reach an engine are counted once, by what became of them."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +11,11 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
 
 from ropeswitch.server.front import refusal
+from ropeswitch.server.front.front import Front
 from ropeswitch.server.length_metrics.fates import PATHS, CountFates, count_rejection, current_fate
 from ropeswitch.server.length_metrics.instruments import REASONS
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
+from tests.server.front.parts import parts
 from tests.server.length_metrics.ladders import DEFAULT, ladder, read, total
 
 PATH = "/v1/completions"
@@ -23,10 +27,12 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def app(registry: CollectorRegistry) -> FastAPI:
+def app(registry: CollectorRegistry, tmp_path: Path) -> FastAPI:
     app = FastAPI()
     app.state.length_metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
+    app.state.front = parts(tmp_path)[0]
     app.add_middleware(CountFates)
+    app.add_middleware(Front)
 
     @app.post(PATH)
     @app.post("/tokenize")
@@ -135,15 +141,13 @@ def test_a_client_that_leaves_before_its_prompt_is_there(app: FastAPI, registry:
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
-    coroutine = CountFates(read_body)(scope, receive, send)
-    with pytest.raises(ClientDisconnect):
-        coroutine.send(None)
+    asyncio.run(Front(CountFates(read_body))(scope, receive, send))
     assert outcomes(registry) == {"disconnect": 1}
 
 
 def test_a_client_that_leaves_a_stream_before_its_prompt_is_taken(app: FastAPI, registry: CollectorRegistry) -> None:
     """And one whose answer was given to its end, after which the server says, too, that it left."""
-    scope = {"type": "http", "method": "POST", "path": PATH, "app": app}
+    scope = {"type": "http", "method": "POST", "path": PATH, "headers": [], "app": app}
 
     async def receive() -> Any:
         return {"type": "http.disconnect"}
@@ -158,8 +162,7 @@ def test_a_client_that_leaves_a_stream_before_its_prompt_is_taken(app: FastAPI, 
             await send({"type": "http.response.body", "body": b"", "more_body": not whole})
             await receive()
 
-        with pytest.raises(StopIteration):
-            CountFates(stream)(scope, receive, send).send(None)
+        asyncio.run(Front(CountFates(stream))(scope, receive, send))
     assert outcomes(registry) == {"disconnect": 1}
 
 

@@ -158,11 +158,40 @@ def test_several_tokens_at_once_across_two_sets(server: Server) -> None:
     assert sets == [1, 2, 1]
 
 
+def test_tokens_are_told_once_a_second_and_at_the_end(server: Server) -> None:
+    server.add("a", 1)
+    server.step(first("a", 1), engine=1)
+    told = []
+    for _ in range(5):
+        server.step(output("a", tokens=2), seconds=0.4, engine=1)
+        told.append(server.value("generated_tokens_total", engine="1"))
+    assert told == [1, 1, 7, 7, 7]
+    assert server.count("inter_token_latency", engine="1") == 3
+    server.step(output("a", reason=FinishReason.LENGTH), seconds=0.1, engine=1)
+    assert server.value("generated_tokens_total", engine="1") == 12
+    assert server.count("inter_token_latency", engine="1") == 6
+    assert server.value("inter_token_latency_seconds_sum", engine="1") == pytest.approx(2.1)
+
+
+def test_tokens_of_a_stream_that_ends_early_are_all_told(server: Server) -> None:
+    for name in ("a", "b"):
+        server.add(name, 2)
+        server.step(first(name, 2), engine=1)
+        server.step(output(name), seconds=0.1, engine=1)
+    assert server.value("generated_tokens_total") == 2
+    server.processor.abort_requests(["a"], internal=True)
+    assert server.value("generated_tokens_total", engine="1") == 3
+    server.processor.propagate_error(RuntimeError())
+    assert server.value("generated_tokens_total", engine="1") == 4
+    assert server.count("inter_token_latency", engine="1") == 2
+    assert server.value("requests_total", engine="1") == 2
+
+
 def test_a_set_that_is_asked_for_stays(server: Server) -> None:
     server.add("a", 9, forced="set2")
     server.step(first("a", 9))
     for _ in range(5):
-        server.step(output("a"))
+        server.step(output("a"), seconds=1)
     assert server.value("generated_tokens_total", factor_set="set2", input_sequence_length=SHORT) == 6
     assert server.value("generated_tokens_total") == 6
 

@@ -41,7 +41,7 @@ TIMES = SimpleNamespace(
 def use(metrics: LengthMetrics, pair: Pair) -> None:
     """Everything that can happen to a sequence in a pair."""
     step = Step()
-    step.later[pair, 0.05, 1] = 1
+    step.later.append((pair, [0.05], 1))
     step.firsts.append((pair, 0.5, 100, 1))
     step.switches.append((pair, 0.3, 50, 50))
     for state in instruments.LIVE.values:
@@ -126,7 +126,7 @@ def test_nothing_is_there_before_it_is_used() -> None:
     metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
     assert read(registry) == {}
     step = Step()
-    step.later[(0, 0), 0.05, 1] = 1
+    step.later.append(((0, 0), [0.05], 1))
     metrics.add_step(step, 0)
     gaps = {f"{GAP.name}_{part}" for part in ("bucket", "sum", "count")}
     assert {name for name, _ in read(registry)} == {*gaps, instruments.GENERATED_TOKENS.name}

@@ -92,7 +92,7 @@ def test_live_requests_by_band_and_set(shown: Shown) -> None:
 def test_latencies_of_a_band_are_those_of_all_its_sets_and_engines(shown: Shown) -> None:
     for engine, index in ((0, 0), (1, 0), (0, 1)):
         step = Step(firsts=[((0, index), 0.5, 100, 1)], finished=[Finished((0, index), (0, index), "stop", TIMES)])
-        step.later[(0, index), 0.05, 1] = 2
+        step.later.append(((0, index), [0.05, 0.05], 2))
         shown.metrics.add_step(step, engine)
     short, long = shown.figures()["latency"]
     assert (short["time_to_first_token"]["count"], short["inter_token_latency"]["count"]) == (3, 6)
@@ -121,7 +121,7 @@ def test_what_has_no_series_of_its_own_has_a_row() -> None:
     """Two switches on, where the fine histograms have no room left."""
     shown = server(*SEVEN)
     step = Step()
-    step.later[(0, 6), 0.05, 1] = 1
+    step.later.append(((0, 6), [0.05], 1))
     shown.metrics.add_step(step, 0)
     rows = {each["length_band"]: each["inter_token_latency"]["count"] for each in shown.figures()["latency"]}
     assert rows.pop("other") == 1 and not any(rows.values())
