@@ -80,19 +80,21 @@ def compare(name: str, without: np.ndarray, with_them: np.ndarray) -> Figure:
 
 
 def compare_rounds(name: str, without: np.ndarray, with_them: np.ndarray) -> Figure:
-    """Compare two figures of each round, shape [rounds], by the median of their ratios."""
-    ratios = with_them / without
-    drawn = np.random.default_rng(0).integers(len(ratios), size=(RESAMPLES, len(ratios)))
-    low, high = np.percentile(np.median(ratios[drawn], axis=-1), [2.5, 97.5])
-    medians = float(np.median(without)), float(np.median(with_them))
-    return Figure(name, *medians, float(np.median(ratios)), (float(low), float(high)))
+    """Compare two figures of each round, shape [rounds], by their medians."""
+    drawn = np.random.default_rng(0).integers(len(without), size=(RESAMPLES, len(without)))
+    ratios = np.median(with_them[drawn], axis=-1) / np.median(without[drawn], axis=-1)
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    before, after = float(np.median(without)), float(np.median(with_them))
+    return Figure(name, before, after, after / before, (float(low), float(high)))
 
 
-def start(work: Path, streams: int, turn: float) -> PluginServer:
+def start(work: Path, args: argparse.Namespace) -> PluginServer:
     """Start a server that can be switched, without a log of requests."""
     command = [str(Path(sys.executable).with_name("ropeswitch")), "serve", "--enforce-eager"]
-    command += ["--access-log", "off", "--disable-uvicorn-access-log", "--max-num-seqs", str(streams)]
-    variables = {switched_metrics.FILE: str(work / "turns"), switched_metrics.SLICE: str(turn)}
+    command += ["--access-log", "off", "--disable-uvicorn-access-log", "--max-num-seqs", str(args.streams)]
+    variables = {switched_metrics.FILE: str(work / "turns"), switched_metrics.SLICE: str(args.turn)}
+    if args.control:
+        variables[switched_metrics.CONTROL] = "1"
     return PluginServer([*command, "--kv-cache-memory-bytes", str(256 << 20)], work, PLUGIN, variables)
 
 
@@ -158,9 +160,12 @@ def main() -> None:
     parser.add_argument("--turn", type=float, default=0.25, help="seconds with the metrics, or without, at a time")
     parser.add_argument("--streams", type=int, default=32, help="at once")
     parser.add_argument("--tokens", type=int, default=128, help="of each stream, on average")
+    parser.add_argument(
+        "--control", action="store_true", help="have both sides without: what is measured then is chance"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        server = start(Path(folder), args.streams, args.turn)
+        server = start(Path(folder), args)
         try:
             server.wait()
             measured = turns(server, Path(folder), args)

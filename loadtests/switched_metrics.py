@@ -14,6 +14,8 @@ from typing import Any
 
 # Where to write what was measured, and the seconds that each side is on at a time.
 FILE, SLICE = "METRICS_BENCH_FILE", "METRICS_BENCH_SLICE"
+# Where it is set, both sides are without: what is measured then is nothing.
+CONTROL = "METRICS_BENCH_CONTROL"
 START, STOP = signal.SIGUSR1, signal.SIGUSR2
 _PROCESSOR = ("_update_stats_from_output", "_update_stats_from_finished")
 
@@ -28,8 +30,9 @@ class _Switch:
         self._order = random.Random(0)
         self._next: list[bool] = []
         self._since = (0.0, 0.0, 0)
-        self._wrapped = [(processor, name, getattr(processor, name)) for name in _PROCESSOR]
-        self._wrapped.append((manager, "record", manager.record))
+        for name in _PROCESSOR:
+            self._switch(processor, name)
+        self._switch(manager, "record")
         upstream = processor.process_outputs
 
         def process_outputs(outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -50,22 +53,23 @@ class _Switch:
         if not self._next:
             # In pairs, so that both sides are on at nearly the same time, and in an order that nothing else has.
             self._next = self._order.choice(([True, False], [False, True]))
-        self._set(self._next.pop(0))
+        self.on = self._next.pop(0)
 
-    def _set(self, on: bool) -> None:
-        if on == self.on:
-            return
-        self.on = on
-        for holder, name, method in self._wrapped:
-            if on:
-                setattr(holder, name, method)
-            else:
-                # The class's own is left.
-                delattr(holder, name)
+    def _switch(self, holder: Any, name: str) -> None:
+        with_metrics, without = getattr(holder, name), getattr(type(holder), name)
+        if CONTROL in os.environ:
+
+            def with_metrics(*args: Any, **kwargs: Any) -> Any:
+                return without(holder, *args, **kwargs)
+
+        def either(*args: Any, **kwargs: Any) -> Any:
+            return with_metrics(*args, **kwargs) if self.on else without(holder, *args, **kwargs)
+
+        setattr(holder, name, either)
 
     def _stop(self, *_: Any) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        self._set(True)
+        self.on = True
         path = Path(os.environ[FILE])
         part = path.with_suffix(".part")
         # The first began before the timer.

@@ -85,6 +85,7 @@ class Answer:
 
     async def _respond(self, status: int, headers: Headers, content: bytes) -> None:
         self.started = True
+        self._request.status = status
         length = str(len(content)).encode()
         headers = [*headers, (b"content-type", b"application/json"), (b"content-length", length)]
         rest = not self._body.whole

@@ -108,6 +108,8 @@ class Front:
         try:
             await self._app(scope, body, answer, request)
         finally:
+            for each in request.over:
+                each()
             current_request.reset(token)
             state.queue.settle(request.tickets)
             if counted is not None:

@@ -3,6 +3,7 @@
 It is in a context variable: handlers, and the tasks they start, see their own request and no other.
 """
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -42,6 +43,7 @@ class FrontRequest:
         tickets: Its prompts.
         status: The HTTP status of the answer, or of the error that its stream ends with; None before it starts.
         whole: Whether the answer was given to its end.
+        over: What is to be called when all of its answer that there will be was sent.
         fault: What of its body could be sent to no engine, if anything (``body_errors.py``).
     """
 
@@ -49,6 +51,7 @@ class FrontRequest:
     tickets: list[Ticket] = field(default_factory=list)
     status: int | None = None
     whole: bool = False
+    over: list[Callable[[], None]] = field(default_factory=list)
     fault: Fault | None = None
 
 

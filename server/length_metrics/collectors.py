@@ -1,4 +1,4 @@
-"""Prometheus's metrics, as many processes can fill them, and a histogram that is told a step's values at once."""
+"""Prometheus's metrics, as many processes can fill them, and a histogram that is told many values at once."""
 
 from bisect import bisect_left
 from collections.abc import Iterable

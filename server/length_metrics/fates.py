@@ -5,6 +5,7 @@ A request is counted here, as one, when no prompt of it was given to an engine; 
 
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -94,10 +95,13 @@ class CountFates:
             return
         metrics: LengthMetrics | None = getattr(scope["app"].state, "length_metrics", None)
         request = current_request.get()
-        if metrics is None or request is None:
+        assert request is not None
+        if metrics is None:
             await self.app(scope, receive, send)
             return
         fate = Fate()
+        # What is between this and the front may hold the answer back.
+        request.over.append(partial(_count, fate, request, metrics))
         token = current_fate.set(fate)
         try:
             await self.app(scope, _noting_receive(receive, fate, request), send)
@@ -106,10 +110,10 @@ class CountFates:
             raise
         finally:
             current_fate.reset(token)
-            _count(fate, request.status, metrics)
 
 
-def _count(fate: Fate, status: int | None, metrics: LengthMetrics) -> None:
+def _count(fate: Fate, request: FrontRequest, metrics: LengthMetrics) -> None:
+    status = request.status
     if fate.entered or fate.refused:
         return
     if fate.left:

@@ -81,6 +81,7 @@ class OutputWatch:
             if state is None:
                 # The last chunk of a session that had answered all others ends it.
                 self._live(before.ropeswitch, None)
+                self._add_untold(before)
             elif before is None:
                 name = forced_set(request.sampling_params)
                 track = Track(None if name is None else self._ladder.index_of(name), state)
@@ -95,10 +96,11 @@ class OutputWatch:
     def _noting(self, upstream: Callable[..., None]) -> Callable[..., None]:
         # Called for every token of every stream: what few steps it has are as short as they can be.
         def update_stats_from_output(state: Any, output: Any, timestamp: float | None, iteration: Any) -> None:
-            if iteration is None:
+            stats, track = state.stats, state.ropeswitch
+            if iteration is None or track.outcome is not None:
+                # Nothing is measured, or it was counted as ended with an error.
                 upstream(state, output, timestamp, iteration)
                 return
-            stats, track = state.stats, state.ropeswitch
             before = stats.last_token_ts
             # What the output was computed from: its set is the one that this length has.
             length = state.prompt_len + stats.num_generation_tokens
@@ -112,6 +114,8 @@ class OutputWatch:
                 self._live(track, GENERATING)
             now, prefill = stats.last_token_ts, output.prefill_stats
             if state.is_prefilling:
+                # Again for each chunk of a session.
+                _tell(track, iteration)
                 track.first, track.told = track.pair, now
                 self._live(track, GENERATING)
                 track.waited = stats.first_token_latency
@@ -194,19 +198,22 @@ class OutputWatch:
         self._live(track, None)
         if track.outcome is None:
             track.outcome = outcome
-            engine = track.engine
-            if engine is None:
-                engine = self._engine_of(state.request_id)
-            else:
-                self._metrics.add_later(engine, track.pair, track.gaps, track.tokens)
-            self._metrics.count_ended(engine, track.pair, outcome)
+            self._metrics.count_ended(self._add_untold(state), track.pair, outcome)
+
+    def _add_untold(self, state: Any) -> int | None:
+        """Add what a sequence that ends has not told, and return its engine."""
+        track = state.ropeswitch
+        engine = self._engine_of(state.request_id) if track.engine is None else track.engine
+        untold = track.take_untold()
+        if engine is not None:
+            self._metrics.add_later(engine, *untold)
+        return engine
 
 
 def _tell(track: Track, iteration: Any) -> None:
     """Have what a sequence has made, and not told yet, added with a step."""
     if track.gaps:
-        _step(iteration).later.append((track.pair, track.gaps, track.tokens))
-        track.gaps, track.tokens = [], 0
+        _step(iteration).later.append(track.take_untold())
 
 
 def _step(iteration: Any) -> Step:

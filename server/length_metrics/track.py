@@ -70,3 +70,9 @@ class Track:
         self.later: list[int] = []
         self.recomputed = 0
         self.outcome: str | None = None
+
+    def take_untold(self) -> tuple[Pair, list[float], int]:
+        """What it has made and not told yet, as told by this: its pair, the seconds between its outputs, their tokens."""
+        untold = self.pair, self.gaps, self.tokens
+        self.gaps, self.tokens = [], 0
+        return untold

@@ -18,13 +18,13 @@ NOT_INTERPRETED = "not compiled"
 CORE = ["runner_cases.py", "test_modes.py"]
 ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py"]
 RUNS = [
-    # V2 runner, asynchronous scheduling, our Triton kernels, then what is run.
+    # V2 runner, asynchronous scheduling, our Triton kernels, then what is run: files, and the tests in them.
     pytest.param(
         "0", "1", "0", CORE, "asked_for or captured or streamed or preemption", id="v1-async", marks=pytest.mark.full
     ),
     pytest.param("1", "1", "0", CORE, "asked_for or captured or warm_up or streamed", id="v2-async"),
     pytest.param("1", "1", "1", CORE, "asked_for", id="v2-async-triton", marks=pytest.mark.full),
-    pytest.param("1", "1", "0", ["test_parallel.py"], "two_ranks", id="v2-async-two-ranks", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", ["test_parallel.py"], "tp2", id="v2-async-two-ranks", marks=pytest.mark.full),
     pytest.param("0", "0", "1", CORE, "asked_for", id="v1-triton", marks=pytest.mark.full),
     pytest.param("0", "1", "0", ALL, "", id="v1-async-everything", marks=pytest.mark.full),
     pytest.param("1", "0", "0", ALL, "", id="v2-everything", marks=pytest.mark.full),
@@ -49,7 +49,8 @@ def test_cases(v2: str, asynchronous: str, triton: str, files: list[str], chosen
         "-p",
         "tests.exactness.interpreted",
         "-m",
-        "not full",
+        # Two ranks are among the long tests whatever they run on.
+        "full" if chosen == "tp2" else "not full",
         "-k",
         selected,
     ]

@@ -259,10 +259,13 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
 
     monkeypatch.setattr("ropeswitch.server.serve._run", run)
     monkeypatch.setenv("VLLM_API_KEY", "key-of-the-environment")
+    keys = tmp_path / "metrics-keys"
+    keys.write_text("key-of-another-scraper")
     values = {
         "max-queued-requests": ["7", "long=2"],
         "middleware": ["theirs.First"],
         "metrics-key": "key-of-the-scraper",
+        "metrics-key-file": str(keys),
     }
     flags: list[str] = []
     for name, value in values.items():
@@ -275,6 +278,7 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
     [args] = seen
     assert args.ropeswitch_front.max_queued_requests == {None: 7, "long": 2}
     assert args.ropeswitch_front.key_digests and args.ropeswitch_front.metrics_digests
+    assert args.ropeswitch_front.metrics_key_file == str(keys)
     ours = ["ropeswitch.server.front.front.Front", "ropeswitch.server.access_log.middleware.LogRequests"]
     assert args.middleware == ["theirs.First", *ours]
     # Upstream's own middleware would come with a key in these.

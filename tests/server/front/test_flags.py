@@ -99,6 +99,13 @@ def test_keys_come_from_the_flag_or_else_the_variable_and_from_the_file(tmp_path
     assert taken(environment={flags.KEY_VARIABLE: ""}).key_digests == ()
 
 
+def test_the_file_of_metrics_keys_is_found_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("keys").write_text("scraper\n")
+    assert taken("--metrics-key-file", "keys").metrics_key_file == str(tmp_path / "keys")
+    assert taken().metrics_key_file is None
+
+
 def test_a_key_that_no_client_can_send() -> None:
     for source, given in (("--api-key", {"api_key": ["good", "secret "]}), (flags.KEY_VARIABLE, {})):
         environment = {flags.KEY_VARIABLE: "secret \n"}

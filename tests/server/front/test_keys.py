@@ -96,6 +96,8 @@ def test_a_file_of_metrics_keys_is_read_again(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert ask(app, "GET", "/metrics", headers=header("scraper")).status_code == 401
+    with pytest.raises(UsageError, match=r"^--metrics-key-file: "):
+        parts(tmp_path, metrics_key_file=str(tmp_path / "none"))
 
 
 def test_the_answer_without_a_key(tmp_path: Path) -> None:

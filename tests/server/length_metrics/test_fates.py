@@ -9,6 +9,7 @@ from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import StreamingResponse
 
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.front import Front
@@ -164,6 +165,46 @@ def test_a_client_that_leaves_a_stream_before_its_prompt_is_taken(app: FastAPI, 
 
         asyncio.run(Front(CountFates(stream))(scope, receive, send))
     assert outcomes(registry) == {"disconnect": 1}
+
+
+@pytest.mark.parametrize(("status", "expected"), [(500, {"error": 1}), (400, {"rejected": 1})])
+def test_a_stream_that_ends_with_an_error_before_its_prompt_is_taken(
+    app: FastAPI, client: TestClient, registry: CollectorRegistry, status: int, expected: dict[str, float]
+) -> None:
+    @app.post("/v1/responses")
+    async def stream() -> StreamingResponse:
+        events = [b'data: {"error": {"message": "m", "code": %d}}\n\n' % status, b"data: [DONE]\n\n"]
+        return StreamingResponse(iter(events), media_type="text/event-stream")
+
+    assert client.post("/v1/responses").status_code == 200
+    assert outcomes(registry) == expected
+
+
+def test_a_middleware_that_holds_the_answer_back(tmp_path: Path, registry: CollectorRegistry) -> None:
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def hold(scope: Any, receive: Any, send: Any) -> None:
+        held: list[Any] = []
+
+        async def keep(message: Any) -> None:
+            held.append(message)
+
+        await CountFates(refuse)(scope, receive, keep)
+        for message in held:
+            await send(message)
+
+    app = FastAPI()
+    app.state.front = parts(tmp_path)[0]
+    app.state.length_metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
+    scope = {"type": "http", "method": "POST", "path": PATH, "headers": [], "app": app}
+
+    async def nothing(message: Any = None) -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    asyncio.run(Front(hold)(scope, nothing, nothing))
+    assert outcomes(registry) == {"rejected": 1}
 
 
 def test_every_reason_of_the_front_is_known() -> None:

@@ -361,6 +361,32 @@ def test_a_session_is_live_until_its_last_chunk(server: Server) -> None:
     assert live(server) == {(SHORT, "set0", "generating"): 1}
     chunk("late", more=False)
     assert live(server) == {}
+    assert server.value("generated_tokens_total") == 4 and server.count("inter_token_latency") == 2
+
+
+def test_every_token_of_a_session_is_told(server: Server) -> None:
+    def chunk(more: bool) -> None:
+        sent = request("a", 2)
+        sent.resumable = more
+        server.processor.add_request(sent, None, None, 0, RequestOutputCollector(RequestOutputKind.DELTA, "a"))
+
+    for _ in range(4):
+        chunk(more=True)
+        server.step(first("a", 2), seconds=0.1)
+        server.step(output("a"), seconds=0.1)
+        server.step(output("a", reason=FinishReason.LENGTH), seconds=0.1)
+    chunk(more=False)
+    assert live(server) == {}
+    assert server.value("generated_tokens_total") == 12 and server.count("inter_token_latency") == 8
+
+
+def test_what_comes_after_an_error_is_not_counted(server: Server) -> None:
+    server.add("a", 2)
+    server.step(first("a", 2), output("a"))
+    server.processor.propagate_error(RuntimeError())
+    server.step(output("a"), seconds=2)
+    server.step(output("a", reason=FinishReason.STOP))
+    assert server.value("generated_tokens_total") == 2 and server.count("inter_token_latency") == 1
 
 
 def test_the_engine_of_a_request() -> None:
