@@ -34,13 +34,16 @@ def case(name: str) -> Values:
     return values
 
 
-def files(values: Values, *, apis: Sequence[str] = OPTIONAL_APIS, kubernetes: str = "v1.35.0") -> dict[str, str]:
-    """Render the release `demo` in the namespace `llm`.
+def files(
+    values: Values, *, apis: Sequence[str] = OPTIONAL_APIS, kubernetes: str = "v1.35.0", release: str = "demo"
+) -> dict[str, str]:
+    """Render a release in the namespace `llm`.
 
     Args:
         values: What a user gives.
         apis: API versions that the cluster has beside Kubernetes' own.
         kubernetes: The cluster's version.
+        release: Its name.
 
     Returns:
         The rendered text by template, without those that came out empty.
@@ -48,13 +51,13 @@ def files(values: Values, *, apis: Sequence[str] = OPTIONAL_APIS, kubernetes: st
     Raises:
         HelmError: when the chart refuses the values.
     """
-    return dict(_files(json.dumps(values), tuple(apis), kubernetes))
+    return dict(_files(json.dumps(values), tuple(apis), kubernetes, release))
 
 
 @cache
-def _files(values: str, apis: tuple[str, ...], kubernetes: str) -> dict[str, str]:
+def _files(values: str, apis: tuple[str, ...], kubernetes: str, release: str) -> dict[str, str]:
     # `Chart.render` has no argument for the cluster's versions, but the engine below it takes them.
-    options = {"name": "demo", "namespace": "llm", "api_versions": apis, "kube_version": kubernetes}
+    options = {"name": release, "namespace": "llm", "api_versions": apis, "kube_version": kubernetes}
     rendered = _native.call_string("helm_render", chart()._raw(), values, json.dumps(options))
     texts: dict[str, str] = json.loads(rendered)
     return {name.removeprefix("ropeswitch/"): text for name, text in texts.items() if text.strip()}

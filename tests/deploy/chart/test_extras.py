@@ -3,13 +3,15 @@
 from typing import Any
 
 import pytest
+from helm_python import HelmError
 
-from tests.deploy.chart.helm import CASES, Object, Values, case, notes, one, pods, render
+from tests.deploy.chart.helm import CASES, OPTIONAL_APIS, Object, Values, case, files, notes, one, pods, render
 
 CLAIMS = {
     "parallelism": {"tensor": 8, "gpusPerNode": 8},
     "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "eight-gpus"}],
     "resources": {"claims": [{"name": "gpu"}], "limits": {"memory": "1Gi"}},
+    "gpusFromClaims": True,
 }
 
 
@@ -46,6 +48,14 @@ def test_gpus_from_claims() -> None:
     pod = pod_of(CLAIMS)
     assert pod["resourceClaims"] == CLAIMS["resourceClaims"]
     assert pod["containers"][0]["resources"] == CLAIMS["resources"]
+    pod = pod_of({**CLAIMS, "gpusFromClaims": False})
+    assert pod["containers"][0]["resources"]["limits"] == {"memory": "1Gi", "nvidia.com/gpu": 8}
+
+
+def test_parts_of_gpus_are_named_by_the_user() -> None:
+    part = {"nvidia.com/mig-3g.40gb": 1}
+    pod = pod_of({"parallelism": {"gpusPerNode": 1}, "resources": {"limits": part}})
+    assert pod["containers"][0]["resources"] == {"limits": part}
 
 
 def test_a_chat_template_goes_to_what_answers() -> None:
@@ -118,3 +128,33 @@ def test_pods_that_copy_a_model_at_once_do_not_write_into_one_file() -> None:
     assert download["command"][-1] == "rclone" and download["resources"] == {"limits": {"memory": "2Gi"}}
     # rclone takes at most 16 characters.
     assert '--partial-suffix ".$(printf %.8s "$POD_UID").part"' in download["command"][2]
+
+
+def test_a_group_finds_its_leader_before_that_is_ready() -> None:
+    """Else LeaderWorkerSet wants a headless service of the set's name, and the chart's own service has it."""
+    for name in ("two-nodes", "everything"):
+        objects = render(case(name))
+        groups = [each for each in objects if each["kind"] == "LeaderWorkerSet"]
+        assert groups
+        for group in groups:
+            assert group["spec"]["networkConfig"] == {"subdomainPolicy": "UniquePerReplica"}
+
+
+def test_the_clusters_own_class_of_ingress() -> None:
+    ingress = {"enabled": True, "className": "", "hosts": ["llm.example.com"]}
+    assert "ingressClassName" not in one(render({"ingress": ingress}), "Ingress")["spec"]
+
+
+def test_the_notes_know_both_pools() -> None:
+    everything = case("everything")
+    without = [each for each in OPTIONAL_APIS if not each.startswith("leaderworkerset")]
+    assert "Warning: LeaderWorkerSet (several nodes)" in notes(everything, apis=without)
+    gateway = {"enabled": True, "parentRefs": [{"name": "a"}]}
+    pools = {"enabled": True, "values": {"server": {"maxBodyMiB": 512}}}
+    assert "it must take 512 MiB" in notes({"gateway": gateway, "longPool": pools})
+
+
+@pytest.mark.parametrize("release", ["1abc", "demo.v2"])
+def test_a_release_whose_name_no_service_can_have(release: str) -> None:
+    with pytest.raises(HelmError, match=r"fullnameOverride: .* it must begin with a letter"):
+        files({}, release=release)

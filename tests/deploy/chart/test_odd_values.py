@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.chart.helm import Values, one, pods, render
+from tests.deploy.chart.helm import CASES, Values, case, files, one, pods, render
 from tests.deploy.chart.kinds import check
 
 # What YAML without quotes takes for numbers, truth, comments or maps.
@@ -73,6 +73,35 @@ def test_annotations_and_labels_of_the_users_own() -> None:
     assert metadata["labels"]["app.kubernetes.io/name"] == "ropeswitch" and metadata["labels"]["team"] == "llm"
 
 
+class _OnceLoader(yaml.SafeLoader):
+    """Refuses a key that is there twice, as kustomize does."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key) for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"twice: {sorted(key for key in keys if keys.count(key) > 1)}"
+        return super().construct_mapping(node, deep)
+
+
+@pytest.mark.parametrize("name", [*CASES, "own"])
+def test_no_key_is_there_twice(name: str) -> None:
+    own = {"release": "mine", "app.kubernetes.io/component": "mine", "app.kubernetes.io/name": "mine"}
+    enabled = {"enabled": True, "labels": own}
+    values: Values = {
+        "commonLabels": own,
+        "podLabels": own,
+        "podAnnotations": {"kubectl.kubernetes.io/default-container": "mine"},
+        "metrics": {
+            "serviceMonitor": enabled,
+            "prometheusRule": enabled,
+            "dashboards": {**enabled, "folder": "a", "annotations": {"grafana_folder": "b"}},
+        },
+        "longPool": {"enabled": True},
+    }
+    for path, text in files(values if name == "own" else case(name)).items():
+        if path.endswith(".yaml"):
+            list(yaml.load_all(text, _OnceLoader))
+
+
 def test_a_label_has_room_for_the_names_of_groups() -> None:
     """A LeaderWorkerSet's worker groups are StatefulSets NAME-0, whose pods have a label with a hash behind that name."""
     group = {"parallelism": {"tensor": 2, "nodes": 2, "gpusPerNode": 1}}
@@ -83,7 +112,12 @@ def test_a_label_has_room_for_the_names_of_groups() -> None:
 
 @pytest.mark.parametrize(
     ("endpoint", "port"),
-    [("http://minio.minio.svc:9000", 9000), ("http://minio", 80), ("https://store.example.com", 443)],
+    [
+        ("http://minio.minio.svc:9000", 9000),
+        ("http://minio:9000/", 9000),
+        ("http://minio/a", 80),
+        ("https://store.example.com", 443),
+    ],
 )
 def test_the_object_store_can_be_reached(endpoint: str, port: int) -> None:
     store: dict[str, Any] = {"uri": "s3://models/m", "endpoint": endpoint, "credentialsSecret": "s"}

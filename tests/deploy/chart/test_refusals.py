@@ -45,8 +45,52 @@ REFUSED = [
         "resources.requests: nvidia.com/gpu 8 must be parallelism.gpusPerNode, 16",
     ),
     (
-        {"parallelism": GPUS, "resources": {"limits": {"nvidia.com/gpu": 16}, **CLAIMED}, "resourceClaims": [GPU]},
-        "resources.limits: nvidia.com/gpu 16, but resources.claims has the GPUs come from claims",
+        {
+            "parallelism": GPUS,
+            "resources": {"limits": {"nvidia.com/gpu": 16}, **CLAIMED},
+            "resourceClaims": [GPU],
+            "gpusFromClaims": True,
+        },
+        "resources.limits: nvidia.com/gpu 16, but gpusFromClaims has them come from claims",
+    ),
+    ({"gpusFromClaims": True}, "gpusFromClaims: parallelism.gpusPerNode 0 is for CPUs"),
+    ({"parallelism": GPUS, "gpusFromClaims": True}, "gpusFromClaims: resources.claims must name the claim"),
+    (
+        {"parallelism": GPUS, "resources": {"requests": {"nvidia.com/gpu": 0}}},
+        "resources.requests: nvidia.com/gpu 0 must be parallelism.gpusPerNode, 16",
+    ),
+    ({"apiKeys": {"existingSecret": "a"}}, 'apiKeys.existingSecret: "a", but apiKeys.enabled is false'),
+    ({"tls": {"existingSecret": "a"}}, 'tls.existingSecret: "a", but tls.enabled is false'),
+    (
+        {"metrics": {"serviceMonitor": {"enabled": True, "interval": "5s"}}},
+        "metrics.serviceMonitor.scrapeTimeout: 10s must be at most the interval, 5s",
+    ),
+    (
+        {"metrics": {"serviceMonitor": {"interval": "1m", "scrapeTimeout": "61000ms"}}},
+        "metrics.serviceMonitor.scrapeTimeout: 61000ms must be at most the interval, 1m",
+    ),
+    (
+        {"parallelism": {"dataParallelReplicas": 3}, "autoscaling": {"hpa": {"enabled": True}}},
+        "parallelism.dataParallelReplicas: 3, but autoscaling begins with autoscaling.minReplicas, 1",
+    ),
+    ({"server": {"extraVolumes": [{"name": "tmp"}]}}, 'server.extraVolumes: "tmp" is there twice in the pod'),
+    (
+        {"server": {"extraVolumeMounts": [{"name": "a", "mountPath": "/tmp"}]}},
+        'server.extraVolumeMounts: "/tmp" is there twice in the pod',
+    ),
+    (
+        {"server": {"extraContainers": [{"name": "ropeswitch"}]}},
+        'server.extraContainers and extraInitContainers: "ropeswitch" is there twice',
+    ),
+    ({"server": {"extraEnv": [{"name": "A"}, {"name": "A"}]}}, 'server.extraEnv: "A" is there twice'),
+    ({"server": {"extraArgs": ["--port", "9000"]}}, 'server.extraArgs: "--port" is set by server.port'),
+    ({"server": {"extraArgs": ["--max_model_len=5"]}}, 'server.extraArgs: "--max_model_len=5" is set by maxModelLen'),
+    (
+        {
+            "model": "a",
+            "modelSource": {"type": "objectStore", "objectStore": {"uri": "gs://a/b", "endpoint": "https://a"}},
+        },
+        'objectStore.endpoint: "https://a" is for addresses that begin with s3://, not "gs://a/b"',
     ),
     ({"parallelism": GPUS, "resources": CLAIMED}, 'resources.claims: "gpu" is no name of resourceClaims'),
     (

@@ -9,6 +9,7 @@ import os
 import ssl
 import sys
 import time
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -34,8 +35,12 @@ def call(url: str, body: Any = None) -> tuple[Any, Any]:
     request = urllib.request.Request(url, data, headers())
     left = max(1.0, DEADLINE - time.monotonic())
     unverified = ssl._create_unverified_context()
-    with urllib.request.urlopen(request, timeout=left, context=unverified) as answer:
-        return answer.headers, json.load(answer)
+    try:
+        with urllib.request.urlopen(request, timeout=left, context=unverified) as answer:
+            return answer.headers, json.load(answer)
+    except urllib.error.HTTPError as error:
+        error.msg = f"{error.msg}: {error.read().decode(errors='replace')[:2000]}"
+        raise
 
 
 def wait(url: str) -> None:
@@ -92,4 +97,7 @@ def main() -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if main() else 1)
+    try:
+        sys.exit(0 if main() else 1)
+    except OSError as failure:
+        sys.exit(f"WRONG: {failure}")

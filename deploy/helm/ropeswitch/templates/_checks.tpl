@@ -13,13 +13,21 @@
 {{- fail (printf "%sparallelism.nodes: %d nodes need parallelism.gpusPerNode from 1" $at $nodes) -}}
 {{- end -}}
 {{- range $kind, $these := dict "limits" $v.resources.limits "requests" $v.resources.requests -}}
-{{- $named := index (default dict $these) "nvidia.com/gpu" -}}
-{{- if and $named (ne (print $named) (print $gpus)) -}}
+{{- if hasKey (default dict $these) "nvidia.com/gpu" -}}
+{{- $named := index $these "nvidia.com/gpu" -}}
+{{- if ne (print $named) (print $gpus) -}}
 {{- fail (printf "%sresources.%s: nvidia.com/gpu %v must be parallelism.gpusPerNode, %d" $at $kind $named $gpus) -}}
 {{- end -}}
-{{- if and $named $v.resources.claims -}}
-{{- fail (printf "%sresources.%s: nvidia.com/gpu %v, but resources.claims has the GPUs come from claims; only one can be" $at $kind $named) -}}
+{{- if $v.gpusFromClaims -}}
+{{- fail (printf "%sresources.%s: nvidia.com/gpu %v, but gpusFromClaims has them come from claims; only one can be" $at $kind $named) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.gpusFromClaims (eq $gpus 0) -}}
+{{- fail (printf "%sgpusFromClaims: parallelism.gpusPerNode 0 is for CPUs; it must be how many GPUs the claim has" $at) -}}
+{{- end -}}
+{{- if and $v.gpusFromClaims (not $v.resources.claims) -}}
+{{- fail (printf "%sgpusFromClaims: resources.claims must name the claim of the GPUs" $at) -}}
 {{- end -}}
 {{- range $v.resources.claims -}}
 {{- $claim := .name -}}
@@ -41,6 +49,20 @@
 {{- if le (int $v.terminationGracePeriodSeconds) (int $needed) -}}
 {{- fail (printf "terminationGracePeriodSeconds: %d must be over %d: preStopSeconds %d + %sserver.shutdownTimeout %d + 30 for the engine to stop" (int $v.terminationGracePeriodSeconds) $needed (int $v.preStopSeconds) $at (int $v.server.shutdownTimeout)) -}}
 {{- end -}}
+{{- include "ropeswitch.checkOwn" (dict "at" $at "pod" .) -}}
+{{- range $name, $part := dict "apiKeys" $v.apiKeys "tls" $v.tls -}}
+{{- if and $part.existingSecret (not $part.enabled) -}}
+{{- fail (printf "%s.existingSecret: %q, but %s.enabled is false" $name $part.existingSecret $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if regexMatch "^[^a-z]|[^-a-z0-9]" (include "ropeswitch.fullname" .) -}}
+{{- fail (printf "fullnameOverride: %q, of the release's name, cannot be a service's: it must begin with a letter and have letters, digits and dashes alone" (include "ropeswitch.fullname" .)) -}}
+{{- end -}}
+{{- with $v.metrics.serviceMonitor -}}
+{{- if gt (include "ropeswitch.milliseconds" .scrapeTimeout | float64) (include "ropeswitch.milliseconds" .interval | float64) -}}
+{{- fail (printf "metrics.serviceMonitor.scrapeTimeout: %s must be at most the interval, %s" .scrapeTimeout .interval) -}}
+{{- end -}}
+{{- end -}}
 {{- if and $v.apiKeys.enabled (not $v.apiKeys.existingSecret) -}}
 {{- fail "apiKeys.existingSecret: apiKeys.enabled needs the name of the secret that has the keys" -}}
 {{- end -}}
@@ -56,6 +78,9 @@
 {{- fail "updateStrategy: maxSurge and maxUnavailable are both 0, so that no pod could ever be replaced" -}}
 {{- end -}}
 {{- include "ropeswitch.checkScaling" (dict "at" $at "scaling" $v.autoscaling) -}}
+{{- if and (include "ropeswitch.autoscaled" .) (gt (int $p.dataParallelReplicas) (int $v.autoscaling.minReplicas)) -}}
+{{- fail (printf "%sparallelism.dataParallelReplicas: %d, but autoscaling begins with autoscaling.minReplicas, %d; they must be equal, or dataParallelReplicas less" $at (int $p.dataParallelReplicas) (int $v.autoscaling.minReplicas)) -}}
+{{- end -}}
 {{- if and $v.ingress.enabled (not $v.ingress.hosts) -}}
 {{- fail "ingress.hosts: ingress.enabled needs a host" -}}
 {{- end -}}
@@ -64,6 +89,42 @@
 {{- end -}}
 {{- if and $v.gateway.enabled (not $v.gateway.parentRefs) -}}
 {{- fail "gateway.parentRefs: gateway.enabled needs the gateway that the route belongs to" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "ropeswitch.milliseconds" -}}
+{{- $unit := regexFind "[a-z]+$" . -}}
+{{- mul (trimSuffix $unit . | int64) (get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) $unit) -}}
+{{- end -}}
+
+{{/* What a user adds to the pod must not be there already, and flags must not contradict the values. */}}
+{{- define "ropeswitch.checkOwn" -}}
+{{- $v := .pod.Values -}}
+{{- $containers := list "ropeswitch" -}}
+{{- if eq (include "ropeswitch.source" .pod) "objectStore" }}{{ $containers = append $containers "model" }}{{ end -}}
+{{- range concat $v.server.extraContainers $v.server.extraInitContainers }}{{ $containers = append $containers .name }}{{ end -}}
+{{- $volumes := list -}}
+{{- range include "ropeswitch.volumes" .pod | fromYamlArray }}{{ $volumes = append $volumes .name }}{{ end -}}
+{{- $paths := list -}}
+{{- range include "ropeswitch.volumeMounts" .pod | fromYamlArray }}{{ $paths = append $paths .mountPath }}{{ end -}}
+{{- $variables := list -}}
+{{- range $v.server.extraEnv }}{{ $variables = append $variables .name }}{{ end -}}
+{{- $at := .at -}}
+{{- range $what, $names := dict "extraContainers and extraInitContainers" $containers "extraVolumes" $volumes "extraVolumeMounts" $paths "extraEnv" $variables -}}
+{{- $seen := dict -}}
+{{- range $names -}}
+{{- if hasKey $seen . -}}
+{{- fail (printf "%sserver.%s: %q is there twice in the pod" $at $what .) -}}
+{{- end -}}
+{{- $_ := set $seen . true -}}
+{{- end -}}
+{{- end -}}
+{{- $flags := dict "--port" "server.port" "--api-server-count" "server.apiServers" "--shutdown-timeout" "server.shutdownTimeout" "--max-body-bytes" "server.maxBodyMiB" "--served-model-name" "servedModelName" "--factors" "factors" "--chat-template" "chatTemplate" "--max-model-len" "maxModelLen" "--gpu-memory-utilization" "gpuMemoryUtilization" "--kv-cache-dtype" "kvCacheDtype" "--tensor-parallel-size" "parallelism.tensor" "--decode-context-parallel-size" "parallelism.decodeContext" "--pipeline-parallel-size" "parallelism.pipeline" "--data-parallel-size" "parallelism.dataParallelReplicas" "--nnodes" "parallelism.nodes" "--node-rank" "parallelism.nodes" "--master-addr" "parallelism.nodes" "--headless" "parallelism.nodes" "--api-key-file" "apiKeys" "--metrics-key-file" "metrics.key" "--ssl-certfile" "tls" "--ssl-keyfile" "tls" -}}
+{{- range $v.server.extraArgs -}}
+{{- $flag := splitList "=" . | first | replace "_" "-" -}}
+{{- if hasKey $flags $flag -}}
+{{- fail (printf "%sserver.extraArgs: %q is set by %s" $at . (get $flags $flag)) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -105,6 +166,11 @@
 {{- end -}}
 {{- if and (eq $type "objectStore") (not $v.modelSource.objectStore.uri) -}}
 {{- fail "modelSource.objectStore.uri: modelSource.type objectStore needs the address of the model's folder" -}}
+{{- end -}}
+{{- with $v.modelSource.objectStore -}}
+{{- if and (eq $type "objectStore") .endpoint (not (hasPrefix "s3://" .uri)) -}}
+{{- fail (printf "modelSource.objectStore.endpoint: %q is for addresses that begin with s3://, not %q" .endpoint .uri) -}}
+{{- end -}}
 {{- end -}}
 {{- if and $cache.create $cache.existingClaim -}}
 {{- fail (printf "modelSource.cache.existingClaim: %q, but modelSource.cache.create makes a claim; only one can be" $cache.existingClaim) -}}

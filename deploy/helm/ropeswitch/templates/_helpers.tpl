@@ -27,7 +27,8 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
 {{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion -}}
 {{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service -}}
-{{- toYaml (merge $own (default dict .Values.commonLabels)) -}}
+{{- /* What tells services and their pods apart is not for everyone. */ -}}
+{{- toYaml (merge $own (omit (default dict .Values.commonLabels) "app.kubernetes.io/component" "ropeswitch.io/pool")) -}}
 {{- end -}}
 
 {{- define "ropeswitch.image" -}}

@@ -12,12 +12,17 @@
 {{- define "ropeswitch.resources" -}}
 {{- $resources := deepCopy .Values.resources -}}
 {{- $gpus := int .Values.parallelism.gpusPerNode -}}
-{{- if and (gt $gpus 0) (not $resources.claims) -}}
 {{- $limits := default dict $resources.limits -}}
+{{- if and (gt $gpus 0) (not .Values.gpusFromClaims) (not (include "ropeswitch.namesGpus" $limits)) -}}
 {{- $_ := set $limits "nvidia.com/gpu" $gpus -}}
 {{- $_ := set $resources "limits" $limits -}}
 {{- end -}}
 {{- toYaml $resources -}}
+{{- end -}}
+
+{{/* Whether resources name GPUs, whole ones or parts. */}}
+{{- define "ropeswitch.namesGpus" -}}
+{{- range $name, $_ := . }}{{ if hasPrefix "nvidia.com/" $name }}true{{ end }}{{ end -}}
 {{- end -}}
 
 {{- define "ropeswitch.probe" -}}
@@ -31,23 +36,15 @@ httpGet:
 
 {{/* Metadata of a pod, without the chart's version: a new one alone must not replace pods. Takes a pool's context with `worker`. */}}
 {{- define "ropeswitch.podMetadata" -}}
+{{- $labels := include "ropeswitch.poolSelectorLabels" . | fromYaml -}}
+{{- $_ := set $labels "app.kubernetes.io/component" (ternary "worker" "server" (default false .worker)) -}}
+{{- $annotations := dict "kubectl.kubernetes.io/default-container" "ropeswitch" -}}
+{{- with .Values.factors.content }}{{ $_ := set $annotations "checksum/factors" (sha256sum .) }}{{ end -}}
+{{- with .Values.chatTemplate.content }}{{ $_ := set $annotations "checksum/chat-template" (sha256sum .) }}{{ end -}}
 labels:
-  {{- with .Values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-  {{- include "ropeswitch.poolSelectorLabels" . | nindent 2 }}
-  app.kubernetes.io/component: {{ ternary "worker" "server" (default false .worker) }}
+  {{- merge $labels .Values.podLabels | toYaml | nindent 2 }}
 annotations:
-  kubectl.kubernetes.io/default-container: ropeswitch
-  {{- if .Values.factors.content }}
-  checksum/factors: {{ sha256sum .Values.factors.content }}
-  {{- end }}
-  {{- if .Values.chatTemplate.content }}
-  checksum/chat-template: {{ sha256sum .Values.chatTemplate.content }}
-  {{- end }}
-  {{- with .Values.podAnnotations }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- merge (deepCopy .Values.podAnnotations) $annotations | toYaml | nindent 2 }}
 {{- end -}}
 
 {{/* Spec of a pod. Takes a pool's context with `worker`. */}}
@@ -117,7 +114,7 @@ containers:
     imagePullPolicy: {{ $v.image.pullPolicy }}
     {{- if include "ropeswitch.multiprocess" . }}
     # What an earlier run of the container left there would be counted again.
-    command: [sh, -c, 'rm -rf "$PROMETHEUS_MULTIPROC_DIR"/*; exec ropeswitch "$@"', ropeswitch]
+    command: [sh, -c, 'rm -rf "${PROMETHEUS_MULTIPROC_DIR:?}"/*; exec ropeswitch "$@"', ropeswitch]
     {{- else }}
     command: [ropeswitch]
     {{- end }}

@@ -56,6 +56,8 @@ spec:
   replicas: {{ int .Values.parallelism.dataParallelReplicas }}
   {{- end }}
   startupPolicy: LeaderCreated
+  # Else the set wants a headless service of its own name, which the chart's has, and no worker would find a leader that is not ready.
+  networkConfig: {subdomainPolicy: UniquePerReplica}
   rolloutStrategy:
     type: RollingUpdate
     rollingUpdateConfiguration:
