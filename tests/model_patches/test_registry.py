@@ -100,6 +100,7 @@ def test_what_is_applied_is_looked_up() -> None:
         kv_cache_utils.generate_block_hash_extra_keys = ours
 
 
+@pytest.mark.full
 def test_diff_shows_the_difference(tmp_path: Path) -> None:
     """The command that the refusal names, against a copy of one module of the pinned release with a change."""
     import vllm
