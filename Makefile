@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-gpu check docs-metrics docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-gpu simulate lock
+.PHONY: help setup serve test test-full test-million test-gpu check docs-metrics docs-loadtests docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-search simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -57,11 +57,15 @@ serve: $(STAMP) ## Serve the bundled model (or MODEL, with flags in ARGS) at htt
 
 test: $(STAMP) ## Run the core tests
 	@echo "test: the core tests (make test-full adds the long ones)"
-	@$(BIN)/python -m pytest -m "not full" $(ARGS)
+	@$(BIN)/python -m pytest -m "not full and not million" $(ARGS)
 
 test-full: $(STAMP) $(PROMETHEUS) $(CHROMIUM) ## Run all tests, the long ones too
-	@echo "test-full: all tests"
-	@$(BIN)/python -m pytest $(ARGS)
+	@echo "test-full: all tests but that of a million tokens"
+	@$(BIN)/python -m pytest -m "not million" $(ARGS)
+
+test-million: $(STAMP) ## Serve a prompt of a million tokens and compare it with Hugging Face (docs/million.md says how long it takes)
+	@echo "test-million: a prompt of a million tokens, below and above a limit"
+	@$(BIN)/python -m pytest -s -m million tests/loadtests/test_million.py $(ARGS)
 
 # As bench-gpu below. Each runner in a process of its own; test_compiled captures and replays CUDA graphs.
 test-gpu: ## Run the kernel and exactness tests on a CUDA GPU, on both model runners (PYTHON must have vllm for CUDA)
@@ -82,6 +86,9 @@ check: $(STAMP) ## Lint, check formatting and types; changes nothing
 
 docs-metrics: $(STAMP) ## Write the tables of docs/metrics.md from the code
 	@$(BIN)/python -m ropeswitch.server.length_metrics.reference
+
+docs-loadtests: $(STAMP) ## Write the tables of docs/loadtests.md from the code
+	@$(BIN)/python -m ropeswitch.loadtests.client.reference
 
 docs-sizing: $(STAMP) ## Write the sizing table of docs/deploy.md with the planner
 	@$(BIN)/python -m tests.deploy.sizing
@@ -110,10 +117,18 @@ bench-metrics: $(STAMP) ## What the metrics by length cost the API server (about
 	@echo "bench-metrics: CPU time a token, and tokens/s, with the metrics and without" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench_metrics $(ARGS)
 
+bench-client: $(STAMP) ## The load test's client beside vLLM's own benchmark (about 15 minutes; ARGS="--guidellm PROGRAM" adds guidellm)
+	@echo "bench-client: three loads, the clients in turns" >&2
+	@$(BIN)/python -m ropeswitch.loadtests.bench_client $(ARGS)
+
 # Not with .venv, whose torch is for CPUs: PYTHON must have the packages of requirements/cuda.lock (docs/benchmarks.md).
 bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHON must have vllm for CUDA)
 	@echo "bench-gpu: the rotation of a whole step, every way in turns" >&2
 	@$(PYTHON) -m ropeswitch.loadtests.bench_gpu $(ARGS)
+
+bench-search: $(STAMP) ## Candidates a second of both evaluators of factors search (about 5 minutes; ARGS="--model FOLDER" for your own)
+	@echo "bench-search: the same candidates with transformers and in the engine, in turns" >&2
+	@$(BIN)/python -m ropeswitch.loadtests.bench_search $(ARGS)
 
 simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 minutes; ARGS=--quick for seconds)
 	@echo "simulate: tables on stdout, figures and plots in simulation/" >&2

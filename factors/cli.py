@@ -7,8 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 from ropeswitch.factors import file
+from ropeswitch.factors.check import cli as check_cli
+from ropeswitch.factors.evaluate import cli as evaluate_cli
 from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.import_factors import SCALE_CHOICES, CsvSet, ladder_file_from_config, ladder_from_csv
+from ropeswitch.factors.rules import cli as rules_cli
+from ropeswitch.factors.search import cli as search_cli
 
 EXAMPLE = """examples:
   ropeswitch factors import --set 8k=8192:8k_la2_128k.csv --set 2048k=2097152:2048k_la2_128k.csv \\
@@ -28,6 +32,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     factors = subparsers.add_parser("factors", help="import, show and check factor files")
     commands = factors.add_subparsers(metavar="COMMAND", required=True)
     _add_import(commands)
+    rules_cli.add_parser(commands)
+    check_cli.add_parser(commands)
 
     show = commands.add_parser("show", help="print what a factor file says as a table")
     show.add_argument("file", metavar="FILE")
@@ -36,6 +42,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     validate = commands.add_parser("validate", help="check a factor file")
     validate.add_argument("file", metavar="FILE")
     validate.set_defaults(func=_validate)
+
+    evaluate_cli.add_parser(commands)
+    search_cli.add_parser(commands)
 
 
 def _add_import(commands: "argparse._SubParsersAction[Any]") -> None:

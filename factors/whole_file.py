@@ -1,4 +1,4 @@
-"""Writing a text file so that it is there whole or not at all."""
+"""Writing a file so that it is there whole or not at all."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,12 @@ from ropeswitch.factors.factor_set import FactorError
 
 
 def save_text(path: str | Path, text: str, *, overwrite: bool = False) -> None:
-    """Write ``text`` to ``path``, all of it or nothing: the file appears under its name when it is complete.
+    """Write ``text`` to ``path`` as UTF-8; see :func:`save_bytes`."""
+    save_bytes(path, text.encode("utf-8"), overwrite=overwrite)
+
+
+def save_bytes(path: str | Path, content: bytes, *, overwrite: bool = False) -> None:
+    """Write ``content`` to ``path``, all of it or nothing: the file appears under its name when it is complete.
 
     Raises:
         FactorError: when the file exists and ``overwrite`` is False, or when it cannot be written.
@@ -20,8 +25,8 @@ def save_text(path: str | Path, text: str, *, overwrite: bool = False) -> None:
         if target.exists() and not overwrite:
             raise FactorError(f"{str(path)!r}: exists; remove it first or pass --force")
         try:
-            with open(partial, "x", encoding="utf-8") as stream:
-                stream.write(text)
+            with open(partial, "xb") as stream:
+                stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(partial, target)

@@ -18,8 +18,9 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 from ropeswitch.model_patches import cpu_dcp_attention, slot_mapping_kernel
 from ropeswitch.model_patches.cpu_model_runner import LadderCPUModelRunner
-from ropeswitch.model_patches.patch_report import report
+from ropeswitch.model_patches.patch_report import report, step_rows
 from ropeswitch.model_patches.registry import apply_all
+from ropeswitch.model_patches.settings import RopeSettings
 from ropeswitch.model_patches.step_times import time_step
 from ropeswitch.model_patches.support import check_engine
 
@@ -43,6 +44,10 @@ class LadderCPUWorker(CPUWorker):
     def time_step(self, tokens: int) -> float:
         """Seconds of a warm-up step; see :func:`~ropeswitch.model_patches.step_times.time_step`."""
         return time_step(self, tokens)
+
+    def replace_sets(self, settings: dict[str, Any]) -> None:
+        """Rotate with other factors from now on; see :meth:`~ropeswitch.model_patches.step_rows.StepRows.replace`."""
+        step_rows(self.model_runner).replace(RopeSettings.from_json(settings))
 
     def patch_report(self) -> dict[str, Any]:
         """What this worker runs with; see :func:`~ropeswitch.model_patches.patch_report.report`."""

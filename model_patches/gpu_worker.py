@@ -13,8 +13,9 @@ from typing import Any
 from vllm.v1.worker.gpu_worker import Worker
 
 from ropeswitch.model_patches.gpu_model_runner import LadderGPUModelRunner
-from ropeswitch.model_patches.patch_report import report
+from ropeswitch.model_patches.patch_report import report, step_rows
 from ropeswitch.model_patches.registry import apply_all
+from ropeswitch.model_patches.settings import RopeSettings
 from ropeswitch.model_patches.step_times import time_step
 from ropeswitch.model_patches.support import check_engine
 
@@ -38,6 +39,10 @@ class LadderGPUWorker(Worker):
     def time_step(self, tokens: int) -> float:
         """Seconds of a warm-up step; see :func:`~ropeswitch.model_patches.step_times.time_step`."""
         return time_step(self, tokens)
+
+    def replace_sets(self, settings: dict[str, Any]) -> None:
+        """Rotate with other factors from now on; see :meth:`~ropeswitch.model_patches.step_rows.StepRows.replace`."""
+        step_rows(self.model_runner).replace(RopeSettings.from_json(settings))
 
     def patch_report(self) -> dict[str, Any]:
         """What this worker runs with; see :func:`~ropeswitch.model_patches.patch_report.report`."""

@@ -6,6 +6,7 @@ from ropeswitch.model_patches.gpu_model_runner import LadderGPUModelRunner
 from ropeswitch.model_patches.gpu_model_state import LadderModelState
 from ropeswitch.model_patches.registry import applied
 from ropeswitch.model_patches.settings import SCHEDULER
+from ropeswitch.model_patches.step_rows import StepRows
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 _V1_RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
@@ -26,9 +27,14 @@ def report(worker: Any, subclassed: dict[str, bool]) -> dict[str, Any]:
         _V1_RUNNER: isinstance(runner, LadderGPUModelRunner),
         _STATE: isinstance(state, LadderModelState),
     }
-    rows = state.step_rows if isinstance(state, LadderModelState) else runner.step_rows
     return {
         "rank": worker.rank,
         "patches": applied() + [target for target, ours in subclassed.items() if ours],
-        "sets": list(rows.sets),
+        "sets": list(step_rows(runner).sets),
     }
+
+
+def step_rows(runner: Any) -> StepRows:
+    """The rows that a model runner of either kind fills."""
+    state = getattr(runner, "model_state", None)
+    return state.step_rows if isinstance(state, LadderModelState) else runner.step_rows

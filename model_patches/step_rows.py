@@ -50,10 +50,9 @@ class StepRows:
         self.rows = torch.zeros(max_num_tokens, rotary_dim, dtype=torch.float32, device=device)
         self.numbers = torch.arange(max_num_tokens, dtype=torch.int64, device=device)
         self.sets = settings.ladder.names
-        self._filler = _filler(settings, max_model_len, max_num_tokens, device)
+        self._max_model_len = max_model_len
         self._on_triton = device.type in TRITON_DEVICES
-        if self._on_triton and settings.angles == "exact":
-            self._check_rows(settings, max_model_len)
+        self._prepare(settings)
 
     def bind(self, model: nn.Module) -> None:
         """Give every rotary module of ``model`` these rows.
@@ -75,6 +74,28 @@ class StepRows:
                 bound += 1
         if not bound:
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
+
+    def replace(self, settings: RopeSettings) -> None:
+        """Rotate with other factors under the same names, from the next step on; no request may be running.
+
+        A search judges one population after another this way (``factors/search/engine_evaluator.py``).
+
+        Args:
+            settings: As at the start, but for its sets' factors, scales and start tokens.
+
+        Raises:
+            ValueError: when the names or the number of factors are others.
+        """
+        if settings.ladder.names != self.sets or settings.ladder.rotary_dim != self.rows.shape[1]:
+            raise ValueError(
+                f"sets: {settings.ladder.names} must be {self.sets}, with {self.rows.shape[1] // 2} factors"
+            )
+        self._prepare(settings)
+
+    def _prepare(self, settings: RopeSettings) -> None:
+        self._filler = _filler(settings, self._max_model_len, len(self.rows), self.rows.device)
+        if self._on_triton and settings.angles == "exact":
+            self._check_rows(settings, self._max_model_len)
 
     def fill(self, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
         """Write the rows of a step's tokens.

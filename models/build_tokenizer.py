@@ -21,19 +21,28 @@ CHAT_TEMPLATE = (
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """Returns a tokenizer of VOCAB_SIZE tokens; the same one at every call."""
-    tokenizer = Tokenizer(models.BPE())
     # "?" stands for an unreadable digit, so it is split off as the digits are.
+    return train_tokenizer(words_for_tokenizer(), "[0-9?]", VOCAB_SIZE, 1024)
+
+
+def train_tokenizer(corpus: list[str], alone: str, vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with the special tokens and the chat template of this project's models.
+
+    Args:
+        corpus: Texts whose words become tokens.
+        alone: A regular expression; what it matches is never merged with what is beside it.
+        vocab_size: Tokens at most.
+        max_length: Tokens of the longest text, which the tokenizer tells its users.
+    """
+    tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex("[0-9?]"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
+        [pre_tokenizers.Split(Regex(alone), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(
-        words_for_tokenizer(),
+        corpus,
         trainers.BpeTrainer(
-            vocab_size=VOCAB_SIZE,
+            vocab_size=vocab_size,
             special_tokens=SPECIAL_TOKENS,
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
@@ -48,7 +57,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         eos_token=EOS,
         pad_token=PAD,
         chat_template=CHAT_TEMPLATE,
-        model_max_length=1024,
+        model_max_length=max_length,
         clean_up_tokenization_spaces=False,
     )
 

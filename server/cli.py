@@ -51,6 +51,7 @@ def fail(message: str) -> int:
 def _make_parser() -> argparse.ArgumentParser:
     from ropeswitch.deploy.plan import cli as plan
     from ropeswitch.factors import cli as factors
+    from ropeswitch.loadtests.client import cli as loadtest
     from ropeswitch.model_patches import cli as patches
     from ropeswitch.server.patches import SERVER_PATCHES
 
@@ -63,4 +64,5 @@ def _make_parser() -> argparse.ArgumentParser:
     plan.add_parser(commands)
     factors.add_parser(commands)
     patches.add_parser(commands, SERVER_PATCHES)
+    loadtest.add_parser(commands)
     return parser

@@ -38,6 +38,7 @@ def _model(folder: Path, name: str, max_model_len: int = 4096) -> ModelConfig:
     return model_config(folder / name, (CONFIGS | MOE)[name], max_model_len)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["llama2-7b", "mixtral-8x7b", *MORE])
 def test_what_vllm_configs_refuse_is_refused(folder: Path, name: str) -> None:
     """And what they accept is accepted, but for the sizes that a layer or the KV cache refuses later on."""
@@ -63,6 +64,7 @@ def test_what_vllm_configs_refuse_is_refused(folder: Path, name: str) -> None:
     assert seen == {True, False}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_vllm_layers_refuse_is_refused(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, shape = _model(folder, name), shape_from_config(name, CONFIGS[name])
@@ -84,8 +86,10 @@ def test_what_vllm_layers_refuse_is_refused(folder: Path, name: str, monkeypatch
 
 LAYOUTS = [Layout(1), Layout(4), Layout(4, 1, 2), Layout(2, 1, 3), Layout(8, 1, 5)]
 # Those that a model cannot have are refused, which the tests above compare.
+# Upstream's model classes take ten seconds each to load: one dense and one of experts are among the core tests.
+CORE = ("qwen2.5-7b", "phi-3.5-moe")
 POSSIBLE = [
-    (name, layout)
+    pytest.param(name, layout, marks=() if name in CORE else pytest.mark.full)
     for name, config in (CONFIGS | MOE).items()
     for layout in LAYOUTS
     if broken_rule(shape_from_config(name, config), layout) is None

@@ -108,6 +108,7 @@ def published(name: str) -> list[float]:
     return factors(64, 1.02, 2.5) if name.startswith("8k") else factors(64, 1.0, 480.0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["la2", pytest.param("mis", marks=pytest.mark.full)])
 def test_production_shape(start: Start, tmp_path: Path, family: str) -> None:
     """Head size 128, the sets for 8k and 2048k, and prompts that cross from 8192 to 8193 while decoding."""

@@ -38,6 +38,7 @@ def speculate(folder: Path, **changes: Any) -> tuple[Said, set[int]]:
     return run(llm, prompts(LENGTHS, vocabulary=16), greedy(50)), accepted
 
 
+@pytest.mark.full
 def test_ngram_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     # With so few words a random model soon repeats itself, so that what it said before predicts what it says next.

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("triton", reason="Triton has no build for this machine")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("capability", [80, 90])
 def test_machine_code_without_spills(capability: int) -> None:
     """Every variant assembles, keeps its values in registers, and moves contiguous bf16 16 bytes at a time."""

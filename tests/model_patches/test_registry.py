@@ -71,6 +71,7 @@ def test_a_changed_symbol_stops_the_start_and_nothing_is_applied() -> None:
     assert "untouched True" in done.stdout
 
 
+@pytest.mark.full
 def test_a_missing_symbol_stops_the_start() -> None:
     done = run_with("del changed.get_request_block_hasher", "registry.apply_all()")
     assert done.returncode and "get_request_block_hasher: not found in the installed vLLM" in done.stderr

@@ -138,6 +138,7 @@ def refused(server: Server) -> Answer:
     raise AssertionError("new requests are still taken")
 
 
+@pytest.mark.full
 def test_it_drains(tmp_path: Path) -> None:
     """Probes, new requests and a stream, before and after SIGTERM."""
     with running(tmp_path, *FLAGS, "--shutdown-timeout", "60") as server:

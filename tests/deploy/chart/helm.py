@@ -81,7 +81,8 @@ def one(objects: Sequence[Object], kind: str, name: str | None = None) -> Object
 
 
 def pods(objects: Sequence[Object]) -> dict[str, Object]:
-    """Specs of all pods, by what they are: NAME of a Deployment, NAME/leader and NAME/worker of a group, NAME of a pod."""
+    """Specs of all pods, by what they are: NAME of a Deployment, NAME/leader and NAME/worker of a group, NAME/job of a job,
+    NAME of a pod."""
     specs: dict[str, Object] = {}
     for each in objects:
         name = each["metadata"]["name"]
@@ -91,6 +92,8 @@ def pods(objects: Sequence[Object]) -> dict[str, Object]:
             template = each["spec"]["leaderWorkerTemplate"]
             specs[f"{name}/leader"] = template["leaderTemplate"]["spec"]
             specs[f"{name}/worker"] = template["workerTemplate"]["spec"]
+        elif each["kind"] == "Job":
+            specs[f"{name}/job"] = each["spec"]["template"]["spec"]
         elif each["kind"] == "Pod":
             specs[name] = each["spec"]
     return specs

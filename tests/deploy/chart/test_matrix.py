@@ -31,7 +31,7 @@ def test_everything_has_every_kind_but_the_other_autoscaler() -> None:
     kinds = {each["kind"] for each in render(case("everything"))}
     assert kinds >= {
         *("Deployment", "LeaderWorkerSet", "Service", "ServiceAccount", "ConfigMap", "Pod", "PodDisruptionBudget"),
-        *("NetworkPolicy", "Ingress", "HTTPRoute", "ServiceMonitor", "ScaledObject"),
+        *("NetworkPolicy", "Ingress", "HTTPRoute", "ServiceMonitor", "ScaledObject", "Job", "PersistentVolumeClaim"),
     }
     assert "HorizontalPodAutoscaler" not in kinds
 

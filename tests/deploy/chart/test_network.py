@@ -18,6 +18,8 @@ def labels(objects: list[Object]) -> dict[str, Any]:
         elif each["kind"] == "LeaderWorkerSet":
             found[name, "server"] = spec["leaderWorkerTemplate"]["leaderTemplate"]["metadata"]["labels"]
             found[name, "worker"] = spec["leaderWorkerTemplate"]["workerTemplate"]["metadata"]["labels"]
+        elif each["kind"] == "Job":
+            found[name, "loadtest"] = spec["template"]["metadata"]["labels"]
         elif each["kind"] == "Pod":
             found[name, "test"] = each["metadata"]["labels"]
     return found
@@ -153,10 +155,17 @@ class TestPolicy:
     def test_who_may_come_in(self) -> None:
         ingress = one(render(case("everything")), "NetworkPolicy")["spec"]["ingress"]
         assert ingress[0]["ports"] == [{"port": "http"}]
-        gateway, test = ingress[0]["from"]
+        gateway, own = ingress[0]["from"]
         assert gateway == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateway"}}}
         objects = render(case("everything"))
-        assert selected(objects, test["podSelector"]["matchLabels"]) == {("demo-ropeswitch-test", "test")}
+        [expression] = own["podSelector"]["matchExpressions"]
+        found = {
+            pod
+            for component in expression["values"]
+            for pod in selected(objects, own["podSelector"]["matchLabels"] | {expression["key"]: component})
+        }
+        clients = {pod for pod in labels(objects) if pod[1] in ("test", "loadtest")}
+        assert expression["operator"] == "In" and found == clients and len(clients) == 3
         assert "from" not in one(render({}), "NetworkPolicy")["spec"]["ingress"][0]
 
     def test_ranks_reach_each_other_on_every_port(self) -> None:

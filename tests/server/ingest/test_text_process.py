@@ -51,6 +51,7 @@ def test_a_process_that_ends_is_replaced(texts: TextProcess) -> None:
     assert texts.token_ids("text", {})
 
 
+@pytest.mark.full
 def test_it_ends_with_the_server(tmp_path: Path) -> None:
     code = f"""
 import os, signal

@@ -78,6 +78,7 @@
 {{- fail "updateStrategy: maxSurge and maxUnavailable are both 0, so that no pod could ever be replaced" -}}
 {{- end -}}
 {{- include "ropeswitch.checkScaling" (dict "at" $at "scaling" $v.autoscaling) -}}
+{{- include "ropeswitch.checkLoadTest" . -}}
 {{- if and (include "ropeswitch.autoscaled" .) (gt (int $p.dataParallelReplicas) (int $v.autoscaling.minReplicas)) -}}
 {{- fail (printf "%sparallelism.dataParallelReplicas: %d, but autoscaling begins with autoscaling.minReplicas, %d; they must be equal, or dataParallelReplicas less" $at (int $p.dataParallelReplicas) (int $v.autoscaling.minReplicas)) -}}
 {{- end -}}

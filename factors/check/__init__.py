@@ -1,0 +1,1 @@
+"""Checks of factor files: base bound, precision, shape and angles never seen in training."""

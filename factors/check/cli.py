@@ -1,0 +1,135 @@
+"""``ropeswitch factors check``: what a factor file does to a model's angles."""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropeswitch.factors import file
+from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.import_factors import ladder_file_from_config
+from ropeswitch.factors.rules.cli import number, whole
+from ropeswitch.factors.rules.lengths import parse_length, parse_lengths
+from ropeswitch.factors.rules.rope import Rope, rope_from_model
+from ropeswitch.factors.whole_file import save_text
+
+if TYPE_CHECKING:
+    from ropeswitch.factors.check.report import Report
+
+EXAMPLE = """examples:
+  ropeswitch factors check llama2.json --original-length 4k --plot llama2.png
+  ropeswitch factors check models/passkey-tiny --shift
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add ``check`` to the commands of ``factors``."""
+    parser = commands.add_parser(
+        "check",
+        help="check a factor file's base bound, precision, shape and angles never seen in training",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("file", metavar="FILE", help="a factor file, a config.json with longrope factors, or a model's folder with one")
+    add("--model", metavar="FOLDER", help="a config.json or model folder to read base and original window from")
+    add("--rope-theta", metavar="BASE", help="the rotary base, where the file does not say it")
+    add("--original-length", metavar="TOKENS", help="the window the model was first trained with")
+    add("--set", dest="only", metavar="NAME", help="check this set only (default: all)")
+    add("--length", metavar="TOKENS", help="check every set up to this length (default: its max_length)")
+    add("--pairs", action="store_true", help="print a line for each pair too")
+    add("--base-windows", action="store_true", help="list all windows of bases that hold; minutes for a million tokens")
+    add("--shift", action="store_true", help="measure D and D_logit on the model's weights")
+    add("--shift-lengths", default="64,256", metavar="TOKENS,...", help="tokens of its sequences (default: 64,256)")
+    add("--shift-sequences", default="4", metavar="N", help="how many sequences to measure (default: 4)")
+    add("--text", metavar="FILE", help="a text to cut the sequences from (default: random tokens)")
+    add("--json", metavar="FILE", help="write everything found as JSON")
+    add("--plot", metavar="FILE", help="draw it as FILE.png or FILE.svg")
+    add("--force", action="store_true", help="replace files that exist")
+    parser.set_defaults(func=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    content, model = _open(args.file, args.model)
+    rope = _rope(args, content, model)
+    sets = _chosen(content, args.only)
+    length = None if args.length is None else parse_length("--length", args.length)
+    if args.shift and model is None:
+        raise FactorError("--shift: needs a model; give its folder with --model")
+    lengths = parse_lengths("--shift-lengths", args.shift_lengths)
+    sequences = whole("--shift-sequences", args.shift_sequences)
+    if args.text is not None and not args.shift:
+        raise FactorError("--text: goes with --shift")
+
+    from ropeswitch.factors.check.plot import check_suffix, save_plot
+    from ropeswitch.factors.check.report import check, to_text
+
+    if args.plot is not None:
+        check_suffix(args.plot)
+    for path in filter(None, (args.json, args.plot)):
+        # Said again when it is written, after what may take minutes.
+        if Path(path).exists() and not args.force:
+            raise FactorError(f"{path!r}: exists; remove it first or pass --force")
+    report = check(rope, sets, length)
+    if args.base_windows:
+        report = _with_windows(report)
+    if args.shift and model is not None:
+        from ropeswitch.factors.check.measure import with_shifts
+
+        report = with_shifts(report, sets, model, lengths, sequences, args.text)
+    if args.json is not None:
+        save_text(args.json, json.dumps(report.to_json(), indent=1) + "\n", overwrite=args.force)
+    if args.plot is not None:
+        save_plot(args.plot, report, overwrite=args.force)
+    print(to_text(report, by_pair=args.pairs))
+    return 0
+
+
+def _open(path: str, model: str | None) -> tuple[file.LadderFile, str | None]:
+    """The ladder, and the model to read what it does not say from."""
+    if Path(path).is_dir() or Path(path).name == "config.json":
+        return ladder_file_from_config(path), model or path
+    return file.load(path), model
+
+
+def _rope(args: argparse.Namespace, content: file.LadderFile, model: str | None) -> Rope:
+    known: dict[str, Any] = {}
+    if args.rope_theta is not None:
+        known["theta"] = number("--rope-theta", args.rope_theta)
+    if args.original_length is not None:
+        known["original_length"] = parse_length("--original-length", args.original_length)
+    if model is not None:
+        rope = rope_from_model(model, **known)
+        if rope.rotary_dim != content.ladder.rotary_dim:
+            raise FactorError(
+                f"{args.file!r}: rotary dimension {content.ladder.rotary_dim}, but {model!r} has {rope.rotary_dim}"
+            )
+    elif "original_length" not in known:
+        raise FactorError("--original-length: missing; give it, or the model's config with --model")
+    elif "theta" not in known and content.theta is None:
+        raise FactorError(f"--rope-theta: missing; {args.file!r} does not say it")
+    else:
+        rope = Rope(content.ladder.rotary_dim, **({"theta": content.theta} | known))
+    if content.theta is not None and rope.theta != content.theta:
+        raise FactorError(f"rope_theta: {args.file!r} was made for {content.theta:g}, not {rope.theta:g}")
+    return rope
+
+
+def _chosen(content: file.LadderFile, only: str | None) -> tuple[FactorSet, ...]:
+    sets = content.ladder.sets
+    if only is None:
+        return sets
+    if only not in content.ladder.names:
+        raise FactorError(f"--set: no set is called {only!r}; there are {', '.join(content.ladder.names)}")
+    return (sets[content.ladder.names.index(only)],)
+
+
+def _with_windows(report: "Report") -> "Report":
+    from ropeswitch.factors.check.base_bound import windows
+
+    # Windows begin at most a little below the bound, and end at about ten times of it.
+    found = [
+        windows(report.rope.rotary_dim, length, bound / 10, bound * 20) for length, bound in report.lower_bounds.items()
+    ]
+    return replace(report, windows=tuple(found))

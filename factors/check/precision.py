@@ -1,0 +1,53 @@
+"""The worst error of cos and sin at a length, by the arithmetic that makes them (arXiv:2411.13476)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ropeswitch.factors.factor_set import FactorSet
+from ropeswitch.kernels.angles import Frequencies, build_tables
+from ropeswitch.kernels.fill_rows import ExactRows, ParityRows, fill_rows_reference
+
+# The last positions before a length stand for all: float32 errors grow with the position, the others do not.
+LAST = 1 << 13
+CHUNK = 1 << 12
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Worst absolute errors of cos and sin, against float64, over the last 8,192 positions before ``length``.
+
+    Attributes:
+        length: In tokens.
+        float32: Angles formed in float32, as Hugging Face does.
+        bfloat16: Those rounded to a bfloat16 table, which Hugging Face gives a bfloat16 model.
+        bfloat16_exact: Exact angles rounded to a bfloat16 table.
+        ours: What the server rotates with.
+    """
+
+    length: int
+    float32: float
+    bfloat16: float
+    bfloat16_exact: float
+    ours: float
+
+
+def precision(theta: float, factor_set: FactorSet, length: int) -> Precision:
+    """The errors of one set's cos and sin before ``length``; its scale and start tokens are left out."""
+    rotary_dim = 2 * len(factor_set.factors)
+    sets = (Frequencies(factor_set.factors),)
+    ours = ExactRows(build_tables(theta, rotary_dim, sets, length), CHUNK)
+    hugging_face = ParityRows(theta, rotary_dim, sets)
+    worst = np.zeros(4)
+    for start in range(max(0, length - LAST), length, CHUNK):
+        positions = np.arange(start, min(start + CHUNK, length))
+        indices = np.zeros_like(positions)
+        exact = fill_rows_reference(positions, indices, theta, rotary_dim, sets)
+        made = torch.empty(len(positions), rotary_dim)
+        ours.fill(made.numpy(), positions, indices)
+        float32 = torch.empty_like(made)
+        hugging_face.fill(float32, torch.from_numpy(positions), torch.from_numpy(indices))
+        rounded = (float32, float32.bfloat16(), exact.bfloat16(), made)
+        worst = np.maximum(worst, [float((values.double() - exact).abs().max()) for values in rounded])
+    return Precision(length, *map(float, worst))

@@ -1,0 +1,205 @@
+"""All checks of a factor file: what they found, as text and as JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ropeswitch.factors.check.base_bound import Windows, count_negative, first_negative, lower_bound
+from ropeswitch.factors.check.precision import Precision, precision
+from ropeswitch.factors.check.shape import Shape, shape, warnings
+from ropeswitch.factors.factor_set import FactorSet
+from ropeswitch.factors.rules.formulas import equivalent_base
+from ropeswitch.factors.rules.rope import Rope
+from ropeswitch.factors.rules.show import critical_note, table
+from ropeswitch.kernels.angles import inverse_frequencies
+
+if TYPE_CHECKING:
+    # Its module loads transformers, which only measuring needs.
+    from ropeswitch.factors.check.shift import Shift
+
+# arXiv:2405.14591, table of lower bounds of the base for a head dimension of 128.
+PUBLISHED_DIM = 128
+PUBLISHED_BOUNDS = {
+    "1k": 4.3e3,
+    "2k": 1.6e4,
+    "4k": 2.7e4,
+    "8k": 8.4e4,
+    "16k": 3.1e5,
+    "32k": 6.4e5,
+    "64k": 2.1e6,
+    "128k": 7.8e6,
+    "256k": 3.6e7,
+    "512k": 6.4e7,
+    "1M": 5.1e8,
+}
+
+
+@dataclass(frozen=True)
+class SetReport:
+    """What the checks found of one set.
+
+    Attributes:
+        name: The set's.
+        length: The longest sequence looked at, in tokens.
+        shape: Its factors.
+        warnings: What is unusual; nothing of it is an error.
+        equivalent_base: The base that does the same by itself, or None.
+        first_negative: The first distance up to ``length`` with B(m) < 0, or None.
+        negative: How many distances up to ``length`` have it.
+        precision: Errors of cos and sin at rising lengths, the last being ``length``.
+        shifts: D and D_logit, where a model was measured.
+    """
+
+    name: str
+    length: int
+    shape: Shape
+    warnings: tuple[str, ...]
+    equivalent_base: float | None
+    first_negative: int | None
+    negative: int
+    precision: tuple[Precision, ...]
+    shifts: "tuple[Shift, ...]" = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the checks found.
+
+    Attributes:
+        rope: The rotary embedding before any extension.
+        sets: By set.
+        lower_bounds: The smallest base of two digits that holds, by length; see ``base_bound.lower_bound``.
+        windows: The bases that hold up to a length, where they were asked for.
+    """
+
+    rope: Rope
+    sets: tuple[SetReport, ...]
+    lower_bounds: dict[int, float]
+    windows: tuple[Windows, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        bounds = [
+            {"length": length, "base": base, "published": published_bound(self.rope, length)}
+            for length, base in self.lower_bounds.items()
+        ]
+        critical = {"critical_dimension": self.rope.critical_dimension, "critical_pair": self.rope.critical_pair}
+        return asdict(self) | {"rope": asdict(self.rope) | critical, "lower_bounds": bounds}
+
+
+def check(rope: Rope, sets: Sequence[FactorSet], length: int | None = None) -> Report:
+    """Check factor sets, each up to its ``max_length`` or up to ``length`` tokens."""
+    found = tuple(_check_set(rope, each, length or each.max_length) for each in sets)
+    lengths = sorted({each.length for each in found})
+    return Report(rope, found, {each: lower_bound(rope.rotary_dim, each) for each in lengths})
+
+
+def _check_set(rope: Rope, factor_set: FactorSet, length: int) -> SetReport:
+    frequencies = inverse_frequencies(rope.theta, rope.rotary_dim, factor_set.factors)
+    form = shape(rope, factor_set, length)
+    lengths = [each for each in (4**power for power in range(5, 16)) if each < length]
+    return SetReport(
+        name=factor_set.name,
+        length=length,
+        shape=form,
+        warnings=tuple(warnings(form, factor_set, length)),
+        equivalent_base=equivalent_base(rope.theta, factor_set.factors),
+        first_negative=first_negative(frequencies, length),
+        negative=count_negative(frequencies, length),
+        precision=tuple(precision(rope.theta, factor_set, each) for each in (*lengths, length)),
+    )
+
+
+def published_bound(rope: Rope, length: int) -> float | None:
+    """The published lower bound of the base for ``length``, or None; its k is taken as 1000 as well as 1024."""
+    if rope.rotary_dim != PUBLISHED_DIM:
+        return None
+    return next((base for name, base in PUBLISHED_BOUNDS.items() if length in published_lengths(name)), None)
+
+
+def published_lengths(name: str) -> tuple[int, int]:
+    """The tokens that a name of :data:`PUBLISHED_BOUNDS` means, counted in thousands and in 1024s."""
+    power = {"k": 1, "M": 2}[name[-1]]
+    return int(name[:-1]) * 1000**power, int(name[:-1]) * 1024**power
+
+
+def to_text(report: Report, by_pair: bool = False) -> str:
+    """The report as tables for people; ``by_pair`` adds a line for each pair of each set."""
+    rope = report.rope
+    blocks = [
+        f"rotary dimension {rope.rotary_dim}, base {rope.theta:g}, original window {rope.original_length} tokens\n"
+        + critical_note(rope),
+        _shapes(report),
+        _base_bound(report),
+        "worst error of cos and sin before the last position\n" + _precision(report),
+    ]
+    if said := [f"warning: set {each.name}: {warning}" for each in report.sets for warning in each.warnings]:
+        blocks.append("\n".join(said))
+    if any(each.shifts for each in report.sets):
+        blocks.append("difference between positions from 0 and from 16\n" + _shifts(report))
+    blocks += [_windows(each) for each in report.windows]
+    if by_pair:
+        blocks += [f"set {each.name}\n" + _pairs(each, rope) for each in report.sets]
+    return "\n\n".join(blocks)
+
+
+def _shapes(report: Report) -> str:
+    rows: list[tuple[str, ...]] = [("set", "tokens", "lowest", "highest", "rising", "pairs beyond training")]
+    for each in report.sets:
+        form = each.shape
+        ends = (f"{form.lowest:.6g}", f"{form.highest:.6g}", "no" if form.falls else "yes")
+        rows.append((each.name, str(each.length), *ends, f"{len(form.unseen)} of {len(form.pairs)}"))
+    return table(rows)
+
+
+def _base_bound(report: Report) -> str:
+    rows: list[tuple[str, ...]] = [
+        ("set", "B(m) >= 0 up to m", "negative m", "equivalent base", "smallest base that holds", "published")
+    ]
+    for each in report.sets:
+        holds = f"{each.length}, all" if each.first_negative is None else str(each.first_negative - 1)
+        own = "none" if each.equivalent_base is None else f"{each.equivalent_base:.6g}"
+        published = published_bound(report.rope, each.length)
+        bound = f"{report.lower_bounds[each.length]:.1e}"
+        rows.append((each.name, holds, str(each.negative), own, bound, "" if published is None else f"{published:.1e}"))
+    return table(rows)
+
+
+def _precision(report: Report) -> str:
+    rows: list[tuple[str, ...]] = [("set", "tokens", "float32 angles", "bfloat16 of them", "bfloat16 of exact", "ours")]
+    for each in report.sets:
+        last = each.precision[-1]
+        errors = (last.float32, last.bfloat16, last.bfloat16_exact, last.ours)
+        rows.append((each.name, str(last.length), *(f"{error:.2g}" for error in errors)))
+    return table(rows)
+
+
+def _shifts(report: Report) -> str:
+    rows: list[tuple[str, ...]] = [
+        ("set", "tokens", "arithmetic", "D", "D of the first token", "D of the others", "D_logit")
+    ]
+    for each in report.sets:
+        for shift in each.shifts:
+            values = (shift.d, shift.d_first, shift.d_others, shift.d_logit)
+            rows.append((each.name, str(shift.length), shift.arithmetic, *(f"{value:.3g}" for value in values)))
+    return table(rows)
+
+
+def _windows(windows: Windows, shown: int = 12) -> str:
+    parts = [f"{start:.5g} to {end:.5g}" if end > start else f"{start:.5g}" for start, end in windows.found[:shown]]
+    more = f" and {len(windows.found) - shown} more" if len(windows.found) > shown else ""
+    settled = "none" if windows.settled is None else f"{windows.settled:.5g}"
+    return (
+        f"bases that keep B(m) >= 0 up to {windows.length}, of a grid from {windows.low:.4g} to {windows.high:.4g} with "
+        f"steps of {windows.step - 1:.1%}: {len(windows.found)} windows: {', '.join(parts)}{more}; "
+        f"all of the grid from {settled}"
+    )
+
+
+def _pairs(each: SetReport, rope: Rope) -> str:
+    rows: list[tuple[str, ...]] = [("pair", "factor", "wavelength", "over window", "turns in training", "never seen")]
+    for pair in each.shape.pairs:
+        numbers = (pair.factor, pair.wavelength, pair.wavelength / rope.original_length, pair.turns)
+        unseen = f"{pair.unseen:.1%} of a turn" if pair.unseen else ""
+        rows.append((str(pair.pair), *(f"{number:.6g}" for number in numbers), unseen))
+    return table(rows)

@@ -1,0 +1,213 @@
+"""``ropeswitch factors eval``: perplexity and retrieval with one set against another."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropeswitch.factors import file
+from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.whole_file import save_text
+
+if TYPE_CHECKING:
+    from ropeswitch.factors.evaluate.target import Target
+
+EXAMPLE = """examples:
+  ropeswitch factors eval MODEL --text books --tasks perplexity,passkey --lengths 4k,8k,32k \\
+      --sets switched,short,long -o results.json --plots plots
+  ropeswitch factors eval http://127.0.0.1:8000 --tasks passkey,needle --lengths 8k,128k -o served.json
+"""
+INTERRUPTED = 130
+"""The exit code, as shells have it for SIGINT."""
+UNITS = {"k": 1 << 10, "m": 1 << 20}
+# Flags that say how a model on this machine is opened.
+LOCAL_FLAGS = ("factors", "candidate", "dtype")
+REMOTE_FLAGS = ("model", "tokenizer", "timeout", "concurrency")
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command; ``func`` raises FactorError (or UsageError) for everything a user can get wrong."""
+    parser = subparsers.add_parser(
+        "eval",
+        help="measure perplexity, pass keys, needles and RULER-like tasks with the sets of a model or a server",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("target", metavar="MODEL|URL", help="a model's folder, or the http(s) URL of an OpenAI-compatible server")
+    add("--tasks", metavar="NAMES", help="perplexity, passkey, needle, multi-key, variables, common-words, frequent-words "
+        "(default: passkey, and perplexity where --text is given)")  # fmt: skip
+    add("--lengths", required=True, metavar="TOKENS", help="tokens of windows and prompts, as 512,1k,128k,2m")
+    add("--sets", metavar="NAMES", help="switched (the set for the length) and names of sets (default: all)")
+    add("--seeds", default="1", metavar="N", help="how many times all is drawn anew (default: 1)")
+    add("--text", metavar="DIR", help='a folder of *.txt, and *.jsonl with "text", or one such file')
+    add(
+        "-o",
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="the JSON file to write; FILE.cells.jsonl keeps what is done",
+    )
+    add("--plots", metavar="DIR", help="also draw what was found, as PNG and SVG")
+    add("--force", action="store_true", help="replace FILE if it exists; finished cells are kept")
+
+    group = parser.add_argument_group("perplexity")
+    add = group.add_argument
+    add("--documents", default="10", metavar="N", help="documents at a length, for each seed (default: 10)")
+    add("--windows", default="10", metavar="N", help="most windows in a document (default: 10)")
+    add("--stride", metavar="TOKENS", help="between two windows (default: 256, and 256k for lengths above that)")
+    add("--judge-last", metavar="TOKENS", help="judge only the last tokens of a window")
+
+    group = parser.add_argument_group("pass keys, needles and the others")
+    add = group.add_argument
+    add("--tries", default="10", metavar="N", help="prompts at a length (and depth), for each seed (default: 10)")
+    add("--depths", default="0,25,50,75,100", metavar="PERCENT", help="of the needle grid (default: 0,25,50,75,100)")
+    add("--chat", action="store_true", help="as a chat, through the chat template")
+
+    group = parser.add_argument_group("a model on this machine")
+    add = group.add_argument
+    add("--factors", metavar="FILE", help="a factor file (default: the sets of the model's own config.json)")
+    add(
+        "--candidate",
+        action="append",
+        metavar="NAME=FILE:SET",
+        help="one more set to compare, from another factor file",
+    )
+    add("--dtype", metavar="TYPE", help="float32 (default), bfloat16 or float16")
+
+    group = parser.add_argument_group("a server")
+    add = group.add_argument
+    add("--model", metavar="NAME", help="the model to ask for (default: the first that the server lists)")
+    add("--tokenizer", metavar="DIR", help="the served model's tokenizer, for servers without /tokenize")
+    add("--timeout", metavar="SECONDS", help="for one answer (default: 3600)")
+    add("--concurrency", metavar="N", help="requests at a time (default: 4)")
+    parser.set_defaults(func=_evaluate)
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from ropeswitch.factors.evaluate.cells import Cells
+    from ropeswitch.factors.evaluate.corpus import Corpus
+    from ropeswitch.factors.evaluate.perplexity import PerplexitySettings
+    from ropeswitch.factors.evaluate.results import rows, table, to_json
+    from ropeswitch.factors.evaluate.run import PERPLEXITY, Evaluation, Grid
+
+    output = Path(args.output)
+    if output.exists() and not args.force:
+        raise FactorError(f"{args.output!r}: exists; remove it first or pass --force")
+    default_tasks = "passkey" if args.text is None else f"{PERPLEXITY},passkey"
+    settings = PerplexitySettings(
+        _count("--documents", args.documents),
+        _count("--windows", args.windows),
+        None if args.stride is None else _tokens("--stride", args.stride),
+        None if args.judge_last is None else _tokens("--judge-last", args.judge_last),
+    )
+    tasks = _names("--tasks", args.tasks or default_tasks)
+    lengths = tuple(sorted({_tokens("--lengths", part) for part in args.lengths.split(",")}))
+    seeds = tuple(range(_count("--seeds", args.seeds)))
+    tries, depths = _count("--tries", args.tries), _depths(args.depths)
+    corpus = None if args.text is None else Corpus.read(args.text)
+    target = _target(args)
+    sets = target.sets if args.sets is None else _names("--sets", args.sets)
+    grid = Grid(tasks, lengths, sets, seeds, tries, depths)
+    evaluation = Evaluation(target, grid, corpus, settings, args.chat).checked()
+    meanings = {name: target.describe_set(name) for name in target.sets}
+    cells = Cells(output.with_name(output.name + ".cells.jsonl"), evaluation.settings(), meanings)
+    try:
+        found = evaluation.run(cells)
+    except KeyboardInterrupt:
+        kept = sum(cell in cells.found for cell in grid.cells())
+        print(
+            f"\nfactors eval: interrupted; {kept} of {len(grid.cells())} cells are kept in {cells.path}, and the same "
+            "command goes on",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    made = rows(found)
+    text = json.dumps(to_json(evaluation, found, made), indent=1, allow_nan=False) + "\n"
+    save_text(output, text, overwrite=args.force)
+    print(table(made), end="")
+    if args.plots is not None:
+        from ropeswitch.factors.evaluate.plots import draw
+
+        for path in draw(made, Path(args.plots)):
+            print(f"wrote {path}")
+    print(f"wrote {args.output}")
+    return 0
+
+
+def _target(args: argparse.Namespace) -> "Target":
+    is_url = args.target.startswith(("http://", "https://"))
+    for flag in LOCAL_FLAGS if is_url else REMOTE_FLAGS:
+        if getattr(args, flag) is not None:
+            place = "a model on this machine" if is_url else "a server"
+            raise FactorError(f"--{flag}: goes with {place} only")
+    if is_url:
+        from ropeswitch.factors.evaluate.endpoint_target import EndpointTarget
+
+        return EndpointTarget.connect(
+            args.target,
+            args.model,
+            args.tokenizer,
+            args.chat,
+            timeout=_count("--timeout", args.timeout or "3600"),
+            concurrency=_count("--concurrency", args.concurrency or "4"),
+        )
+    from ropeswitch.factors.evaluate.local_target import LocalTarget
+    from ropeswitch.factors.local_model import LocalModel
+
+    dtype = args.dtype or "float32"
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise FactorError(f"--dtype: {dtype!r} must be float32, bfloat16 or float16")
+    factors = None if args.factors is None else file.load(args.factors)
+    chosen = [_candidate(text) for text in args.candidate or ()]
+    model = LocalModel.load(args.target, dtype)
+    for name, theta in [("--factors", factors.theta if factors else None), *((each[0], each[2]) for each in chosen)]:
+        if theta is not None and theta != model.theta:
+            raise FactorError(f"{name}: was made for rope_theta {theta:g}, but the model has {model.theta:g}")
+    names = [name for name, _, _ in chosen]
+    if len(set(names)) != len(names):
+        raise FactorError(f"--candidate: names must differ, found {', '.join(names)}")
+    ladder = factors.ladder if factors else model.ladder
+    return LocalTarget(args.target, model, ladder, {name: each for name, each, _ in chosen}, args.chat)
+
+
+def _candidate(text: str) -> tuple[str, FactorSet, float | None]:
+    name, is_given, rest = text.partition("=")
+    path, has_set, set_name = rest.rpartition(":")
+    if not (name and is_given and path and has_set and set_name):
+        raise FactorError(f"--candidate: {text!r} must read NAME=FILE:SET, for instance yarn=yarn.json:yarn")
+    content = file.load(path)
+    if set_name not in content.ladder.names:
+        known = ", ".join(map(repr, content.ladder.names))
+        raise FactorError(f"--candidate: {path!r} has no set {set_name!r}; it has {known}")
+    return name, content.ladder.sets[content.ladder.names.index(set_name)], content.theta
+
+
+def _names(flag: str, text: str) -> tuple[str, ...]:
+    names = [part.strip() for part in text.split(",")]
+    if not all(names) or len(set(names)) != len(names):
+        raise FactorError(f"{flag}: {text!r} must be different names with commas between them")
+    return tuple(names)
+
+
+def _tokens(flag: str, text: str) -> int:
+    number, unit = (text[:-1], UNITS[text[-1].lower()]) if text[-1:].lower() in UNITS else (text, 1)
+    if not (number.isascii() and number.isdigit() and 0 < len(number) <= 10 and 1 < int(number) * unit < 1 << 31):
+        raise FactorError(f"{flag}: {text!r} must be a number of tokens of at least 2, as 512, 128k or 2m")
+    return int(number) * unit
+
+
+def _count(flag: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < len(text) <= 9 and int(text) > 0):
+        raise FactorError(f"{flag}: {text!r} must be a whole number of at least 1")
+    return int(text)
+
+
+def _depths(text: str) -> tuple[float, ...]:
+    found = []
+    for part in text.split(","):
+        if not (part.isascii() and part.isdigit() and len(part) <= 3 and int(part) <= 100):
+            raise FactorError(f"--depths: {part!r} must be a whole number of percent, from 0 to 100")
+        found.append(int(part) / 100)
+    return tuple(sorted(set(found)))

@@ -1,0 +1,266 @@
+"""A server with OpenAI's API. One that tells its factor sets (``GET /v1/rope``) can be asked for each by name."""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import aiohttp
+
+from ropeswitch.factors.evaluate.target import SERVED, SWITCHED, Window
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.loadtests.client.endpoint import Endpoint, connect, error_message
+from ropeswitch.model_patches.settings import FORCED_SET
+from ropeswitch.server.factor_set_header import HEADER
+
+COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
+# What vLLM says in place of minus infinity, for which JSON has no number.
+NO_CHANCE = -9999.0
+
+
+class EndpointTarget:
+    """See :class:`~ropeswitch.factors.evaluate.target.Target`.
+
+    Losses are the log-probabilities that ``echo`` with ``logprobs`` tells of a prompt of token ids, as
+    lm-evaluation-harness asks for them; one token is generated with each.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        ladder: list[dict[str, Any]],
+        tokenizer: Any,
+        chat: bool,
+        timeout: int,
+        concurrency: int,
+    ) -> None:
+        """Use :meth:`connect`.
+
+        Args:
+            endpoint: The server.
+            ladder: What ``/v1/rope`` tells of each set; empty where there is none.
+            tokenizer: That of a folder, or None to ask the server.
+            chat: Whether prompts go to the chat API.
+            timeout: Seconds for one answer.
+            concurrency: Requests at a time.
+        """
+        self._endpoint, self._ladder, self._tokenizer = endpoint, ladder, tokenizer
+        self._chat, self._timeout, self._concurrency = chat, timeout, concurrency
+        names = [each["name"] for each in ladder]
+        self.sets: tuple[str, ...] = (SWITCHED, *names) if names else (SERVED,)
+        self.max_length = endpoint.max_model_len
+        with_special, alone = self._text_ids("a", True), self._text_ids("a", False)
+        opening = with_special[: len(with_special) - len(alone)]
+        if [*opening, *alone] != with_special:
+            raise FactorError(f"{endpoint.url}: the tokenizer puts special tokens after a text; that is not supported")
+        self.opening = tuple(opening)
+
+    @classmethod
+    def connect(
+        cls, url: str, model: str | None, tokenizer: str | None, chat: bool, timeout: int = 3600, concurrency: int = 4
+    ) -> "EndpointTarget":
+        """Learn what a server serves.
+
+        Args:
+            url: With or without ``/v1``.
+            model: The model to ask for; the first that the server lists if None.
+            tokenizer: A folder with the served model's tokenizer; the server is asked (``/tokenize``) if None.
+            chat: Whether prompts go to the chat API.
+            timeout: Seconds for one answer.
+            concurrency: Requests at a time.
+
+        Raises:
+            FactorError: when the tokens cannot be counted, or what the server tells of its sets is nonsense.
+            UsageError: when it does not answer, refuses the key or does not serve the model.
+        """
+        endpoint = connect(url, model, None, wait=0)
+        return cls(endpoint, _ladder(endpoint), _tokenizer(tokenizer), chat, timeout, concurrency)
+
+    def encode(self, text: str) -> list[int]:
+        if not self._chat:
+            return self._text_ids(text, True)
+        messages = [{"role": "user", "content": text}]
+        if self._tokenizer is None:
+            return self._served_ids({"messages": messages, "add_generation_prompt": True})
+        if not self._tokenizer.chat_template:
+            raise FactorError("--chat: the tokenizer of --tokenizer has no chat template")
+        return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+    def plain_ids(self, text: str) -> list[int]:
+        return self._text_ids(text, False)
+
+    def losses(self, windows: Sequence[Window], set_name: str) -> Iterator[list[float]]:
+        def body(window: Window) -> dict[str, Any]:
+            return {"prompt": list(window.ids), "max_tokens": 1, "echo": True, "logprobs": 1}
+
+        def read(answer: Any, window: Window) -> list[float]:
+            logprobs = answer["choices"][0].get("logprobs")
+            if not logprobs or len(logprobs["token_logprobs"]) < len(window.ids):
+                raise FactorError(
+                    f"{self._endpoint.url}: tells no log-probabilities of a prompt (echo with logprobs): perplexity cannot "
+                    "be measured there"
+                )
+            told = [float(each) for each in logprobs["token_logprobs"][window.first : len(window.ids)]]
+            return [math.inf if each <= NO_CHANCE else -each for each in told]
+
+        lengths = [len(window.ids) for window in windows]
+        yield from self._ask_all(COMPLETIONS, windows, body, read, lengths, set_name)
+
+    def replies(self, prompts: Sequence[str], set_name: str, new_tokens: int) -> Iterator[str]:
+        def body(prompt: str) -> dict[str, Any]:
+            asked = {"messages": [{"role": "user", "content": prompt}]} if self._chat else {"prompt": prompt}
+            return {**asked, "max_tokens": new_tokens}
+
+        def read(answer: Any, prompt: str) -> str:
+            choice = answer["choices"][0]
+            text = choice["message"]["content"] if self._chat else choice["text"]
+            if text is not None and not isinstance(text, str):
+                raise TypeError("no text")
+            return text or ""
+
+        lengths = [len(self.encode(prompt)) for prompt in prompts]
+        yield from self._ask_all(CHATS if self._chat else COMPLETIONS, prompts, body, read, lengths, set_name)
+
+    def _ask_all(
+        self,
+        path: str,
+        items: Sequence[Any],
+        body: Callable[[Any], dict[str, Any]],
+        read: Callable[[Any, Any], Any],
+        lengths: Sequence[int],
+        set_name: str,
+    ) -> list[Any]:
+        """What ``read`` makes of the answers to all items, in their order."""
+        forced = {} if set_name in (SWITCHED, SERVED) else {"vllm_xargs": {FORCED_SET: set_name}}
+        more = {"model": self._endpoint.model, "temperature": 0, "stream": False, **forced}
+
+        async def ask(session: aiohttp.ClientSession, gate: asyncio.Semaphore, item: Any, length: int) -> Any:
+            async with gate:
+                headers, answer = await self._post(session, path, body(item) | more)
+            self._check(answer, headers, length, set_name if forced else None)
+            try:
+                return read(answer, item)
+            except FactorError:
+                raise
+            except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+                raise self._nonsense(path, json.dumps(answer).encode()) from error
+
+        async def all_of_them() -> list[Any]:
+            gate = asyncio.Semaphore(self._concurrency)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=self._timeout)
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._endpoint.tls or True)
+            async with aiohttp.ClientSession(
+                timeout=timeout, connector=connector, headers=self._endpoint.headers
+            ) as session:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(ask(session, gate, item, length))
+                        for item, length in zip(items, lengths, strict=True)
+                    ]
+                return [task.result() for task in tasks]
+
+        try:
+            return asyncio.run(all_of_them())
+        except* FactorError as errors:
+            # The others were cancelled for the first.
+            raise errors.exceptions[0] from None
+
+    async def _post(self, session: aiohttp.ClientSession, path: str, body: dict[str, Any]) -> tuple[Any, Any]:
+        url = self._endpoint.url + path
+        try:
+            async with session.post(url, json=body, allow_redirects=False) as response:
+                content = await response.read()
+        except TimeoutError as error:
+            raise FactorError(f"{url} did not answer within {self._timeout} s (--timeout)") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise FactorError(f"{url} does not answer: {str(error) or type(error).__name__}") from error
+        if response.status != 200:
+            raise FactorError(f"{url} answered {response.status}: {error_message(content) or 'no message'}")
+        try:
+            return response.headers, json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise self._nonsense(path, content) from error
+
+    def _check(self, answer: Any, headers: Any, length: int, forced: str | None) -> None:
+        usage = answer.get("usage") if isinstance(answer, dict) else None
+        counted = usage.get("prompt_tokens", length) if isinstance(usage, dict) else length
+        if counted != length:
+            raise FactorError(
+                f"{self._endpoint.url}: counted {counted} tokens in a prompt of {length}: is --tokenizer the served "
+                "model's, and has the server a chat template of its own?"
+            )
+        used = headers.get(HEADER)
+        if forced is not None and used is not None and used != forced:
+            raise FactorError(f"{self._endpoint.url}: rotated with set {used!r} though {forced!r} was asked for")
+
+    def _nonsense(self, path: str, content: bytes) -> FactorError:
+        return FactorError(
+            f"{self._endpoint.url}{path} answered {content[:100]!r}, which is no answer of an OpenAI-compatible server"
+        )
+
+    def _text_ids(self, text: str, special: bool) -> list[int]:
+        if self._tokenizer is not None:
+            return list(self._tokenizer.encode(text, add_special_tokens=special))
+        return self._served_ids({"prompt": text, "add_special_tokens": special})
+
+    def _served_ids(self, question: dict[str, Any]) -> list[int]:
+        url = self._endpoint.url + "/tokenize"
+        answer = self._endpoint.post("/tokenize", {"model": self._endpoint.model, **question})
+        if answer.status != 200:
+            raise FactorError(
+                f"{url} answered {answer.status} ({answer.message}): tokens cannot be counted; give --tokenizer with the "
+                "folder of the served model's tokenizer"
+            )
+        content = answer.json
+        found = content.get("tokens") if isinstance(content, dict) else None
+        if not isinstance(found, list) or not all(type(each) is int for each in found):
+            raise FactorError(f"{url} answered {answer.body[:100]!r}, which has no tokens; give --tokenizer")
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        return {"url": self._endpoint.url, "model": self._endpoint.model, "chat": self._chat}
+
+    def describe_set(self, set_name: str) -> Any:
+        if set_name in (SWITCHED, SERVED):
+            return self._ladder
+        return next(each for each in self._ladder if each["name"] == set_name)
+
+
+def _ladder(endpoint: Endpoint) -> list[dict[str, Any]]:
+    answer = endpoint.get("/v1/rope")
+    # 400 to 405: servers have several ways to say that there is no such route. What may pass is no answer.
+    if answer.status in (401, 403, 408, 429) or answer.status >= 500:
+        raise FactorError(f"{endpoint.url}/v1/rope: answered {answer.status}; which factor sets there are is not known")
+    try:
+        content = json.loads(answer.body) if answer.status == 200 else None
+    except (ValueError, RecursionError):
+        content = None
+    # There are servers that answer 200 to every path.
+    if not isinstance(content, dict) or "sets" not in content:
+        return []
+    sets = content["sets"]
+    if not isinstance(sets, list) or not all(
+        isinstance(each, dict) and isinstance(each.get("name"), str) for each in sets
+    ):
+        raise FactorError(f"{endpoint.url}/v1/rope: sets: every one must have a name")
+    names = [each["name"] for each in sets]
+    for name in names:
+        if names.count(name) > 1 or name in (SWITCHED, SERVED):
+            raise FactorError(
+                f"{endpoint.url}/v1/rope: sets: the name {name!r} is taken, so the set cannot be asked for"
+            )
+    return sets
+
+
+def _tokenizer(folder: str | None) -> Any:
+    if folder is None:
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise FactorError(f"--tokenizer {folder!r}: {str(error).splitlines()[0]}") from error
+    tokenizer.model_max_length = 1 << 62
+    return tokenizer

@@ -1,0 +1,137 @@
+"""A model on this machine, rotated by `LocalModel` with exact angles."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ropeswitch.factors.evaluate.target import SWITCHED, Window
+from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
+from ropeswitch.factors.fingerprint import fingerprint
+from ropeswitch.factors.local_model import LocalModel
+
+# Tokens that are computed at a time, where one sequence has no more.
+BATCH_TOKENS = 8192
+PLAIN = "plain"
+
+
+class LocalTarget:
+    """See :class:`~ropeswitch.factors.evaluate.target.Target`."""
+
+    def __init__(
+        self,
+        name: str,
+        model: LocalModel,
+        ladder: FactorLadder | None,
+        candidates: Mapping[str, FactorSet] | None = None,
+        chat: bool = False,
+    ) -> None:
+        """Put a ladder, and single sets under names of their own, on a model.
+
+        Args:
+            name: Of the model, for results.
+            model: The model.
+            ladder: What ``switched`` chooses from; None for a model that has the set ``plain`` alone.
+            candidates: More sets to compare.
+            chat: Whether prompts go through the chat template.
+
+        Raises:
+            FactorError: when two sets have one name, or factors do not fit the model.
+        """
+        self.name, self.model, self.ladder, self.chat = name, model, ladder, chat
+        named = [(each.name, each) for each in ladder.sets] if ladder else [(PLAIN, model.plain_set(model.window))]
+        named += list((candidates or {}).items())
+        names = [each for each, _ in named]
+        if twice := next((each for each in names if names.count(each) > 1 or each == SWITCHED), None):
+            raise FactorError(f"set {twice!r}: the name is taken; give the other one another name")
+        for each, factor_set in named:
+            if 2 * len(factor_set.factors) != model.rotary_dim:
+                raise FactorError(
+                    f"set {each!r}: {len(factor_set.factors)} factors; the model has {model.rotary_dim // 2} rotary pairs"
+                )
+        self._sets = dict(named)
+        self.sets = ((SWITCHED,) if ladder else ()) + tuple(names)
+        self.max_length = ladder.max_length if ladder else None
+        tokenizer = model.tokenizer
+        if chat and not tokenizer.chat_template:
+            raise FactorError(f"--chat: the tokenizer of {name!r} has no chat template")
+        # Texts longer than the model's own maximum are what factors are for; the tokenizer would warn of each.
+        tokenizer.model_max_length = 1 << 62
+        self.opening = tuple(tokenizer.encode(""))
+
+    def encode(self, text: str) -> list[int]:
+        tokenizer = self.model.tokenizer
+        if not self.chat:
+            return list(tokenizer.encode(text))
+        messages = [{"role": "user", "content": text}]
+        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+    def plain_ids(self, text: str) -> list[int]:
+        return list(self.model.tokenizer.encode(text, add_special_tokens=False))
+
+    def losses(self, windows: Sequence[Window], set_name: str) -> Iterator[list[float]]:
+        for batch in _batches(windows, lambda window: (len(window.ids), window.first)):
+            ids = torch.tensor([window.ids for window in batch])
+            found = self.model.losses(ids, [self._set_for(set_name, ids.shape[1])], batch[0].first)
+            yield from found.tolist()
+
+    def replies(self, prompts: Sequence[str], set_name: str, new_tokens: int) -> Iterator[str]:
+        tokenizer = self.model.tokenizer
+        for batch in _batches([self.encode(prompt) for prompt in prompts], len):
+            for reply in self._generate(torch.tensor(batch), set_name, new_tokens).tolist():
+                ends = [reply.index(end) for end in self._ends() if end in reply]
+                yield tokenizer.decode(reply[: min(ends, default=len(reply))], skip_special_tokens=True)
+
+    def _generate(self, ids: torch.Tensor, set_name: str, new_tokens: int) -> torch.Tensor:
+        """Tokens of each row; under the rule, a row that leaves a set is computed again from its start in the next."""
+        made: list[torch.Tensor] = []
+        while new_tokens > 0:
+            length = ids.shape[1]
+            factor_set = self._set_for(set_name, length)
+            # A sequence of max_length tokens still makes its next one in the set.
+            part = new_tokens if set_name != SWITCHED else min(new_tokens, factor_set.max_length - length + 1)
+            made.append(self.model.generate(ids, [factor_set], part))
+            ids = torch.cat((ids, made[-1]), 1)
+            new_tokens -= part
+        return torch.cat(made, 1)
+
+    def _set_for(self, set_name: str, length: int) -> FactorSet:
+        if set_name != SWITCHED:
+            return self._sets[set_name]
+        assert self.ladder is not None
+        return self.ladder.sets[self.ladder.index_for(length)]
+
+    def _ends(self) -> list[int]:
+        ends = self.model.model.generation_config.eos_token_id
+        return [] if ends is None else ends if isinstance(ends, list) else [ends]
+
+    def describe(self) -> dict[str, Any]:
+        model = self.model.model
+        return {
+            "model": self.name,
+            "fingerprint": fingerprint(self.name),
+            "kind": type(model).__name__,
+            "parameters": sum(each.numel() for each in model.parameters()),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "theta": self.model.theta,
+            "chat": self.chat,
+        }
+
+    def describe_set(self, set_name: str) -> Any:
+        if set_name == SWITCHED:
+            assert self.ladder is not None
+            return self.ladder.to_json()
+        return FactorLadder((self._sets[set_name],)).to_json()[0]
+
+
+def _batches(items: Sequence[Any], alike: Any) -> Iterator[list[Any]]:
+    """Items next to each other that are alike and have at most BATCH_TOKENS tokens together, or one of them alone."""
+    batch: list[Any] = []
+    for item in items:
+        length = len(item.ids) if isinstance(item, Window) else len(item)
+        if batch and (alike(item) != alike(batch[0]) or (len(batch) + 1) * length > BATCH_TOKENS):
+            yield batch
+            batch = []
+        batch.append(item)
+    if batch:
+        yield batch

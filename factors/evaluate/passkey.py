@@ -1,0 +1,80 @@
+"""The pass-key prompt of the LongRoPE paper (arXiv:2402.13753, appendix), which is that of Landmark Attention
+(Mohtashami and Jaggi, arXiv:2305.16300): a number told twice somewhere in a text that repeats itself.
+
+Imports nothing heavy: a model's training data can be written with it, too.
+"""
+
+import random
+import re
+from functools import partial
+
+from ropeswitch.factors.evaluate.exact_length import TextEncoder, cut_at_word, exact_length
+
+OPENING = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
+    "I will quiz you about the important information there."
+)
+FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
+QUESTION = "What is the pass key? The pass key is"
+KEY_DIGITS = 5
+REPLY_TOKENS = 10
+"""Tokens that are generated for a reply, as in the LongRoPE repository's evaluation."""
+NUMBER = re.compile(r"\d+")
+
+
+def random_key(rng: random.Random) -> str:
+    """A number of KEY_DIGITS digits, the first of them not 0."""
+    return str(rng.randrange(10 ** (KEY_DIGITS - 1), 10**KEY_DIGITS))
+
+
+def statement(key: str) -> str:
+    """The line that is to be found."""
+    return f"The pass key is {key}. Remember it. {key} is the pass key."
+
+
+def repeated(characters: int, filler: str = FILLER) -> str:
+    """So many characters of the repeated filler."""
+    return (filler * (characters // len(filler) + 1))[:characters]
+
+
+def passkey_text(key: str, depth: float, characters: int, extra: int = 0) -> str:
+    """The whole prompt with so many characters of filler, of which ``depth`` (0 to 1) stand before the key's line.
+
+    The line break between the parts is that of the LongRoPE repository (evaluation/passkey.py). Filler before the key
+    ends with a whole word; that behind it, where ``extra`` characters are added, may end in the middle of one.
+    """
+    before = cut_at_word(repeated(characters), round(depth * characters))
+    after = repeated(characters - len(before) + extra)
+    return "\n".join(part for part in (OPENING, before, statement(key), after, QUESTION) if part)
+
+
+def passkey_prompt(
+    tokenizer: TextEncoder, tokens: int, rng: random.Random, depth: float | None = None
+) -> tuple[list[int], str, float]:
+    """A prompt of exactly ``tokens`` tokens, special tokens included.
+
+    Args:
+        tokenizer: Has ``encode(text) -> ids``.
+        tokens: Length of the prompt.
+        rng: Draws the key, and the place where ``depth`` is None.
+        depth: Share of the filler that stands before the key, 0 to 1.
+
+    Returns:
+        Token ids, the key (a string of digits) and the depth.
+
+    Raises:
+        FactorError: when the prompt needs more tokens than that.
+        ValueError: when ``depth`` is not in [0, 1].
+    """
+    key = random_key(rng)
+    share = rng.random() if depth is None else depth
+    if not 0 <= share <= 1:
+        raise ValueError(f"depth: {depth} must be from 0 to 1")
+    text = exact_length(partial(passkey_text, key, share), tokenizer.encode, tokens, "pass-key prompt")
+    return tokenizer.encode(text), key, share
+
+
+def is_found(reply: str, key: str) -> bool:
+    """Whether the first number of a reply to the prompt is the key."""
+    numbers = NUMBER.search(reply)
+    return numbers is not None and numbers.group() == key

@@ -1,0 +1,130 @@
+"""Sliding-window perplexity (Press et al., arXiv:2012.15409, section 2; as LongRoPE, arXiv:2402.13753, section 4.2).
+
+A window of ``length`` tokens moves over a document by ``stride`` tokens; each judges only the tokens that no window before
+it has judged, so that all but the first window's have a long context. As in the LongRoPE repository
+(evaluation/perplexity.py), every window begins with the tokenizer's special tokens, which count as part of its length, and
+a last window that the document does not fill is left out. Unlike there, every judged token weighs the same.
+"""
+
+import math
+import random
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ropeswitch.factors.evaluate.corpus import Corpus, Document
+from ropeswitch.factors.evaluate.target import Target, Window
+from ropeswitch.factors.factor_set import FactorError
+
+STRIDE = 256
+LONG_STRIDE = 256 * 1024
+"""For lengths above it, as in the paper's tables for up to 2,048k tokens."""
+
+
+@dataclass(frozen=True)
+class PerplexitySettings:
+    """How perplexity is measured.
+
+    Attributes:
+        documents: How many are judged at a length, for each seed.
+        windows: Most windows in a document.
+        stride: Tokens between two windows; None for STRIDE, and LONG_STRIDE for lengths above that.
+        judge_last: Most tokens that a window judges, its last ones; None for all that are new.
+    """
+
+    documents: int = 10
+    windows: int = 10
+    stride: int | None = None
+    judge_last: int | None = None
+
+    def stride_for(self, length: int) -> int:
+        """Tokens between two windows of ``length`` tokens."""
+        return self.stride or (LONG_STRIDE if length > LONG_STRIDE else STRIDE)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One document: where its windows begin, how many tokens were judged and the sum of their losses in nats."""
+
+    document: str
+    start: int
+    windows: int
+    tokens: int
+    nll: float
+
+
+def windows_of(
+    ids: list[int], opening: tuple[int, ...], length: int, stride: int, most: int, judge_last: int | None = None
+) -> list[Window]:
+    """The windows over a document's tokens.
+
+    Args:
+        ids: Of the document, without special tokens.
+        opening: Special tokens that every window begins with.
+        length: Tokens of each window, ``opening`` included.
+        stride: Tokens between the starts of two.
+        most: Windows at most.
+        judge_last: See :class:`PerplexitySettings`.
+    """
+    span = length - len(opening)
+    found: list[Window] = []
+    for start in range(0, len(ids) - span + 1, stride)[:most]:
+        # Without special tokens the first token has nothing that it could be told from.
+        new = span if opening else span - 1
+        if found:
+            new = min(new, stride)
+        if judge_last is not None:
+            new = min(new, judge_last)
+        found.append(Window([*opening, *ids[start : start + span]], length - new))
+    return found
+
+
+def judge(
+    target: Target, corpus: Corpus, set_name: str, length: int, seed: int, settings: PerplexitySettings
+) -> list[dict[str, Any]]:
+    """Judge documents at one length with one set; the seed chooses them and the places in them, whatever the set.
+
+    Returns:
+        :class:`Judged` of each, as JSON values.
+
+    Raises:
+        FactorError: when too few texts are long enough, or a loss is not a finite number.
+    """
+    rng = random.Random(f"perplexity {length} {seed}")
+    chosen = choose(corpus, target, length, rng, settings.documents)
+    stride, span = settings.stride_for(length), length - len(target.opening)
+    judged = []
+    for document, ids in chosen:
+        count = min(settings.windows, (len(ids) - span) // stride + 1)
+        start = rng.randrange(len(ids) - span - (count - 1) * stride + 1)
+        windows = windows_of(ids[start:], target.opening, length, stride, count, settings.judge_last)
+        values = [value for losses in target.losses(windows, set_name) for value in losses]
+        if not all(math.isfinite(value) for value in values):
+            raise FactorError(
+                f"perplexity: set {set_name!r}, length {length}, document {document.name!r}: a loss is not a finite number; "
+                "the model cannot be judged with this set and number format"
+            )
+        judged.append(asdict(Judged(document.name, start, count, len(values), math.fsum(values))))
+    return judged
+
+
+def choose(
+    corpus: Corpus, target: Target, length: int, rng: random.Random, wanted: int
+) -> list[tuple[Document, list[int]]]:
+    """Documents that have room for a window of ``length`` tokens, and their token ids.
+
+    Raises:
+        FactorError: when there are fewer than ``wanted``.
+    """
+    found: list[tuple[Document, list[int]]] = []
+    longest = 0
+    for document in corpus.shuffled(rng):
+        ids = corpus.ids(document, target.plain_ids)
+        longest = max(longest, len(ids))
+        if len(ids) + len(target.opening) >= length:
+            found.append((document, ids))
+        if len(found) == wanted:
+            return found
+    raise FactorError(
+        f"--text {corpus.source!r}: {len(found)} of {len(corpus.documents)} documents are long enough for length {length}, "
+        f"but {wanted} are asked for (--documents); the longest has {longest} tokens"
+    )

@@ -1,0 +1,155 @@
+"""Pictures of what an evaluation found: perplexity, scores by length, needle grids and RULER-like bars."""
+
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from ropeswitch.factors.evaluate.questions import TASKS
+from ropeswitch.factors.evaluate.results import Row
+from ropeswitch.factors.evaluate.run import PERPLEXITY
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.whole_file import save_bytes
+
+RULER = ("multi-key", "variables", "common-words", "frequent-words")
+FORMATS = ("png", "svg")
+
+
+def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Draw every task that was measured.
+
+    Returns:
+        The files that were written, each as PNG and SVG.
+
+    Raises:
+        FactorError: when one cannot be written.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FactorError(f"--plots {str(folder)!r}: cannot be made: {error.strerror}") from error
+    written = []
+    for name, figure in _figures(rows):
+        for kind in FORMATS:
+            content = BytesIO()
+            figure.savefig(content, format=kind, dpi=130)
+            path = folder / f"{name}.{kind}"
+            save_bytes(path, content.getvalue(), overwrite=True)
+            written.append(path)
+        pyplot.close(figure)
+    return written
+
+
+def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
+    by_task = {task: [row for row in rows if row.task == task] for task in (PERPLEXITY, *TASKS)}
+    if by_task[PERPLEXITY]:
+        yield PERPLEXITY, _lines(by_task[PERPLEXITY], "perplexity (95% interval over documents)")
+    if by_task["passkey"]:
+        yield "passkey", _lines(by_task["passkey"], "pass keys found (95% interval)")
+    for set_name in dict.fromkeys(row.set_name for row in by_task["needle"]):
+        yield f"needle-{set_name}", _grid([row for row in by_task["needle"] if row.set_name == set_name], set_name)
+    if ruler := [row for task in RULER for row in by_task[task]]:
+        yield "ruler", _bars(ruler)
+
+
+def _figure(columns: int = 1, width: float = 7.0) -> Any:
+    from matplotlib import pyplot
+
+    return pyplot.subplots(1, columns, figsize=(width, 4.2), layout="constrained", squeeze=False)
+
+
+def _short(tokens: int) -> str:
+    for unit, size in (("M", 1 << 20), ("k", 1 << 10)):
+        if tokens % size == 0:
+            return f"{tokens // size}{unit}"
+    return str(tokens)
+
+
+def _errors(rows: Sequence[Row]) -> list[list[float]]:
+    """Lengths of the error bars below and above."""
+    lows = [0.0 if row.low is None else row.value - row.low for row in rows]
+    highs = [0.0 if row.high is None else row.high - row.value for row in rows]
+    # Wilson's interval of 0 or of 1 ends there, but for the last digit.
+    return [[max(0.0, each) for each in lows], [max(0.0, each) for each in highs]]
+
+
+def _lines(rows: Sequence[Row], label: str) -> Any:
+    figure, axes = _figure()
+    axis = axes[0, 0]
+    lengths = sorted({row.length for row in rows})
+    sets = list(dict.fromkeys(row.set_name for row in rows))
+    for number, set_name in enumerate(sets):
+        own = [row for row in rows if row.set_name == set_name]
+        # A little beside each other: sets that agree would hide one another.
+        shift = 1 + 0.02 * (number - (len(sets) - 1) / 2)
+        places = [row.length * shift for row in own]
+        axis.errorbar(
+            places, [row.value for row in own], yerr=_errors(own), marker="o", markersize=4, capsize=3, label=set_name
+        )
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(lengths, [_short(length) for length in lengths])
+    axis.set_xticks([], minor=True)
+    axis.set_xlabel("tokens")
+    axis.set_ylabel(label)
+    if rows[0].task == PERPLEXITY:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:.4g}")
+        axis.yaxis.set_minor_formatter("{x:.4g}")
+    else:
+        axis.set_ylim(-0.03, 1.03)
+    axis.grid(alpha=0.3)
+    axis.legend(title="set")
+    return figure
+
+
+def _grid(rows: Sequence[Row], set_name: str) -> Any:
+    figure, axes = _figure()
+    axis = axes[0, 0]
+    lengths = sorted({row.length for row in rows})
+    depths = sorted({row.depth for row in rows if row.depth is not None})
+    values = {(row.length, row.depth): row.value for row in rows}
+    grid = [[values[length, depth] for length in lengths] for depth in depths]
+    image = axis.imshow(grid, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    axis.set_xticks(range(len(lengths)), [_short(length) for length in lengths])
+    axis.set_yticks(range(len(depths)), [f"{100 * depth:.0f}%" for depth in depths])
+    for row_number, line in enumerate(grid):
+        for column, value in enumerate(line):
+            axis.text(
+                column,
+                row_number,
+                f"{100 * value:.0f}",
+                color="black" if value > 0.5 else "white",
+                ha="center",
+                va="center",
+            )
+    axis.set_xlabel("tokens")
+    axis.set_ylabel("depth of the needle")
+    axis.set_title(f"needles found, set {set_name} (%)")
+    figure.colorbar(image, ax=axis)
+    return figure
+
+
+def _bars(rows: Sequence[Row]) -> Any:
+    lengths = sorted({row.length for row in rows})
+    tasks = [task for task in RULER if any(row.task == task for row in rows)]
+    sets = list(dict.fromkeys(row.set_name for row in rows))
+    figure, axes = _figure(len(tasks), 1.5 + 3.2 * len(tasks))
+    width = 0.8 / len(sets)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for number, set_name in enumerate(sets):
+            own = {row.length: row for row in rows if row.task == task and row.set_name == set_name}
+            at = [lengths.index(length) + (number - (len(sets) - 1) / 2) * width for length in own]
+            heights = [row.value for row in own.values()]
+            axis.bar(at, heights, width, yerr=_errors(list(own.values())), capsize=2, label=set_name)
+        axis.set_xticks(range(len(lengths)), [_short(length) for length in lengths])
+        axis.set_ylim(0, 1.03)
+        axis.set_title(task)
+        axis.set_xlabel("tokens")
+    axes[0, 0].set_ylabel("mean score (95% interval)")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), title="set", loc="outside right upper")
+    return figure

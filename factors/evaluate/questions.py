@@ -1,0 +1,89 @@
+"""What the tasks ask: a prompt of an exact length, what a right reply holds, and how replies are scored."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ropeswitch.factors.evaluate import passkey, ruler
+from ropeswitch.factors.evaluate.exact_length import exact_length
+from ropeswitch.factors.evaluate.haystack import Haystack
+from ropeswitch.factors.evaluate.ruler import Writer
+
+
+@dataclass(frozen=True)
+class Question:
+    """One try.
+
+    Attributes:
+        text: The prompt.
+        answers: What a reply must hold.
+        depth: Where the needle stands, from 0 to 1; None for tasks without a single place.
+    """
+
+    text: str
+    answers: tuple[str, ...]
+    depth: float | None
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kind of question.
+
+    Attributes:
+        name: On the command line and in results.
+        reply_tokens: Tokens of a reply to a prompt that is to be continued.
+        write: Draws the question: given the length, random numbers, the text around and the depth (or None).
+        score: Of a reply, 0 to 1.
+        has_depth: Whether it is measured on a grid of depths.
+    """
+
+    name: str
+    reply_tokens: int
+    write: Callable[[int, random.Random, Haystack, float | None], Writer]
+    score: Callable[[str, tuple[str, ...]], float]
+    has_depth: bool = False
+
+
+def share_told(reply: str, answers: tuple[str, ...]) -> float:
+    """Share of the answers that the reply holds, upper or lower case (RULER's ``string_match_all``, arXiv:2404.06654)."""
+    return sum(answer.lower() in reply.lower() for answer in answers) / len(answers)
+
+
+def ask(
+    task: Task,
+    encode: Callable[[str], list[int]],
+    tokens: int,
+    rng: random.Random,
+    haystack: Haystack,
+    depth: float | None,
+) -> Question:
+    """A question of exactly ``tokens`` tokens.
+
+    Raises:
+        FactorError: when the task needs more tokens than that, or the haystack is too short.
+    """
+    written = task.write(tokens, rng, haystack, depth)
+    text = exact_length(written.make, encode, tokens, f"{task.name} prompt")
+    return Question(text, written.answers, written.depth)
+
+
+def _passkey(tokens: int, rng: random.Random, haystack: Haystack, depth: float | None) -> Writer:
+    key = passkey.random_key(rng)
+    share = rng.random() if depth is None else depth
+    return Writer(partial(passkey.passkey_text, key, share), (key,), share)
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task(
+            "passkey", passkey.REPLY_TOKENS, _passkey, lambda reply, answers: float(passkey.is_found(reply, answers[0]))
+        ),
+        Task("needle", 32, ruler.needle, share_told, has_depth=True),
+        Task("multi-key", 32, ruler.multi_key, share_told),
+        Task("variables", 48, ruler.variables, share_told),
+        Task("common-words", 120, ruler.common_words, share_told),
+        Task("frequent-words", 50, ruler.frequent_words, share_told),
+    )
+}

@@ -1,0 +1,156 @@
+"""A Hugging Face causal language model on this machine that rotates with the factor sets it is given."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
+from ropeswitch.factors.hf_config import ladder_from_config, rope_parameters
+from ropeswitch.factors.set_rotary import rotated
+
+# Tokens whose logits are held at a time.
+LOGIT_CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """What factor work needs of a model.
+
+    Attributes:
+        model: The causal language model, in evaluation mode.
+        tokenizer: Its tokenizer.
+        theta: Rotary base.
+        rotary_dim: Rotated values per head, two per factor.
+        window: Length the model was trained for before any extension, in tokens.
+        ladder: The factor sets of its own config.json, or None where that has none.
+    """
+
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    theta: float
+    rotary_dim: int
+    window: int
+    ladder: FactorLadder | None
+
+    @classmethod
+    def load(cls, name: str | Path, dtype: str = "float32") -> "LocalModel":
+        """Open a model folder (or a name on the hub, where one can be reached).
+
+        Raises:
+            FactorError: when it cannot be opened, has no rotary embedding, or one whose layout is not known here.
+        """
+        try:
+            config = AutoConfig.from_pretrained(name)
+            model, loaded = AutoModelForCausalLM.from_pretrained(
+                name, dtype=getattr(torch, dtype), output_loading_info=True
+            )
+            tokenizer = AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+            raise FactorError(f"model {str(name)!r}: cannot be opened: {str(error).splitlines()[0]}") from error
+        # transformers would fill these with random numbers.
+        if absent := sorted(map(str, [*loaded["missing_keys"], *loaded["mismatched_keys"]])):
+            raise FactorError(f"model {str(name)!r}: weights are missing or of another shape: {', '.join(absent[:3])}")
+        model.eval()
+        return cls.of(model, tokenizer, config.to_dict(), str(name))
+
+    @classmethod
+    def of(cls, model: Any, tokenizer: Any, config: dict[str, Any], name: str) -> "LocalModel":
+        """What :meth:`load` makes of an opened model."""
+        base = model.base_model
+        if not hasattr(base, "rotary_emb"):
+            raise FactorError(f"model {name!r}: {type(model).__name__} has no rotary embedding; factors need one")
+        rope = rope_parameters(config)
+        inv_freq = getattr(base.rotary_emb, "inv_freq", None)
+        if inv_freq is None or rope.get("rope_theta") is None:
+            raise FactorError(f"model {name!r}: the rotary embedding of {type(model).__name__} is not known here")
+        positions = torch.tensor([[1, 5]])
+        cos, _ = base.rotary_emb(torch.zeros(1), positions)
+        if cos.shape[-1] != 2 * len(inv_freq) or not torch.equal(cos[..., : len(inv_freq)], cos[..., len(inv_freq) :]):
+            raise FactorError(
+                f"model {name!r}: {type(model).__name__} interleaves its rotary pairs; that is not supported"
+            )
+        window = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
+        self = cls(model, tokenizer, float(rope["rope_theta"]), 2 * len(inv_freq), window, ladder_from_config(config))
+        self._check_head(name)
+        return self
+
+    def _check_head(self, name: str) -> None:
+        """Losses are made from hidden states; a model that does more to its logits than its head would get wrong ones."""
+        ids = torch.arange(4)[None]
+        with torch.no_grad():
+            hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            ours = self.model.get_output_embeddings()(hidden)
+            theirs = self.model(ids, use_cache=False).logits
+        if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3, equal_nan=True):
+            raise FactorError(f"model {name!r}: {type(self.model).__name__} scales its logits; that is not supported")
+
+    def plain_set(self, max_length: int, name: str = "plain") -> FactorSet:
+        """The set that changes nothing: factor 1 for every pair."""
+        return FactorSet(name, max_length, (1.0,) * (self.rotary_dim // 2))
+
+    @torch.no_grad()
+    def hidden(self, ids: torch.Tensor, sets: Sequence[FactorSet]) -> torch.Tensor:
+        """Last hidden states ``[rows, n, hidden]`` of int64 ids ``[rows, n]``; one set for all rows, or one for each."""
+        self._check_sets(sets, len(ids))
+        with rotated(self.model.base_model, self.theta, sets):
+            return self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+
+    @torch.no_grad()
+    def losses(self, ids: torch.Tensor, sets: Sequence[FactorSet], first: int = 1) -> torch.Tensor:
+        """Negative log-likelihoods in nats, float32 ``[rows, n - first]``, of tokens ``first`` to ``n - 1`` of each row.
+
+        Args:
+            ids: int64 ``[rows, n]``.
+            sets: One set for all rows, or one for each.
+            first: The first token to judge, at least 1; what stands before it is context only.
+        """
+        hidden = self.hidden(ids, sets)
+        head = self.model.get_output_embeddings()
+        found = torch.empty(len(ids), ids.shape[1] - first)
+        for row in range(len(ids)):
+            for start in range(first, ids.shape[1], LOGIT_CHUNK):
+                end = min(start + LOGIT_CHUNK, ids.shape[1])
+                logits = head(hidden[row, start - 1 : end - 1]).float()
+                found[row, start - first : end - first] = cross_entropy(logits, ids[row, start:end], reduction="none")
+        return found
+
+    @torch.no_grad()
+    def generate(self, ids: torch.Tensor, sets: Sequence[FactorSet], new_tokens: int) -> torch.Tensor:
+        """Greedy tokens, int64 ``[rows, new_tokens]``, of int64 prompts ``[rows, n]``, all with the given sets.
+
+        A KV cache is kept, so a row stays in its set however long it becomes; end-of-sequence tokens do not stop it.
+
+        Raises:
+            FactorError: when a logit is not a finite number.
+        """
+        self._check_sets(sets, len(ids))
+        head, base = self.model.get_output_embeddings(), self.model.base_model
+        out = torch.empty(len(ids), new_tokens, dtype=torch.int64)
+        with rotated(base, self.theta, sets):
+            state, cache = ids, None
+            for step in range(new_tokens):
+                made = base(input_ids=state, past_key_values=cache, use_cache=True)
+                cache = made.past_key_values
+                logits = head(made.last_hidden_state[:, -1]).float()
+                if not logits.isfinite().all():
+                    raise FactorError(
+                        "model: its logits are not finite numbers with these factors and this number format"
+                    )
+                out[:, step] = logits.argmax(-1)
+                state = out[:, step : step + 1]
+        return out
+
+    def _check_sets(self, sets: Sequence[FactorSet], rows: int) -> None:
+        if len(sets) not in (1, rows):
+            raise ValueError(f"{len(sets)} factor sets for {rows} rows; give one, or one for each row")
+        for each in sets:
+            if 2 * len(each.factors) != self.rotary_dim:
+                raise FactorError(
+                    f"set {each.name!r}: {len(each.factors)} factors; the model has {self.rotary_dim // 2} rotary pairs"
+                )

@@ -1,0 +1,1 @@
+"""Factor rules with a closed form: position interpolation, NTK, YaRN, theta scaling, LongRoPE2 and their variants."""

@@ -1,0 +1,141 @@
+"""The rules by name, with what they take and where they come from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.factors.rules import formulas
+from ropeswitch.factors.rules.formulas import Factors, Options, Target
+from ropeswitch.factors.rules.rope import Rope
+
+RAMP = ("alpha", "beta")
+# Llama 3's stages of Gradient AI's models; "65k", "262k" and "1048k" are what they call them.
+STAGES = (65536, 262144, 1048576)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way to make factors.
+
+    Attributes:
+        name: What the command line calls it.
+        formula: What it computes, for people; L is the original length, s the extension ratio, d the rotary dimension.
+        source: Who published it, and which implementation it follows.
+        factors: The formula.
+        attention: The name of its attention scale in ``attention.ATTENTION``.
+        options: The fields of :class:`Options` that it takes.
+        stages: The lengths it makes sets for where the user names none.
+    """
+
+    name: str
+    formula: str
+    source: str
+    factors: Callable[[Rope, Target, Options], Factors]
+    attention: str = "none"
+    options: tuple[str, ...] = ()
+    stages: tuple[int, ...] = ()
+
+
+RULES = (
+    Rule("pi", "lambda_i = s", "position interpolation, arXiv:2306.15595", formulas.position_interpolation),
+    Rule(
+        "ntk",
+        "lambda_i = s^(2i/(d-2)), the base times s^(d/(d-2))",
+        "NTK-aware, arXiv:2309.00071 definition 1",
+        formulas.ntk_aware,
+    ),
+    Rule(
+        "dynamic-ntk",
+        "ntk with the ratio f s - (f-1), a set for each length; f = --dynamic-factor",
+        "transformers 'dynamic'; f = 1 is arXiv:2309.00071",
+        formulas.dynamic_ntk,
+        options=("dynamic_factor",),
+    ),
+    Rule(
+        "ntk-by-parts",
+        "1/lambda_i = (1-g)/s + g, g falling linearly in i from the pair with beta turns to that with alpha",
+        "YaRN's code and transformers 'yarn', which models were trained with",
+        formulas.yarn_by_index,
+        options=(*RAMP, "truncate"),
+    ),
+    Rule(
+        "ntk-by-parts-linear-r",
+        "1/lambda_i = (1-g)/s + g, g = (r_i - alpha)/(beta - alpha) within 0 and 1, r_i = L/wavelength_i",
+        "arXiv:2309.00071 definition 2, as its text has it",
+        formulas.yarn_by_turns,
+        options=RAMP,
+    ),
+    Rule(
+        "yarn",
+        "ntk-by-parts, q and k each times 0.1 ln s + 1",
+        "arXiv:2309.00071 definition 3, ramp as in YaRN's code and transformers 'yarn'",
+        formulas.yarn_by_index,
+        attention="yarn",
+        options=(*RAMP, "truncate"),
+    ),
+    Rule(
+        "yarn-linear-r",
+        "ntk-by-parts-linear-r, q and k each times 0.1 ln s + 1",
+        "arXiv:2309.00071 definition 3, as its text has it",
+        formulas.yarn_by_turns,
+        attention="yarn",
+        options=RAMP,
+    ),
+    Rule(
+        "deepseek-v2",
+        "ntk-by-parts, q and k each times 0.0707 ln s + 1; the model has s = 40 at 128k of 4k",
+        "arXiv:2405.04434 section 3.1.4, yarn_get_mscale with mscale 0.707",
+        formulas.yarn_by_index,
+        attention="deepseek-v2",
+        options=(*RAMP, "truncate"),
+    ),
+    Rule(
+        "llama3",
+        "1/lambda_i = (1-g)/s + g, g = (r_i - low)/(high - low) within 0 and 1",
+        "Llama 3.1, transformers 'llama3'",
+        formulas.llama3,
+        options=("low_freq_factor", "high_freq_factor"),
+    ),
+    Rule(
+        "theta",
+        "theta' = theta^(log_{L/2pi}(L'/2pi))",
+        "Scaling Laws of RoPE-based Extrapolation, arXiv:2310.05209",
+        formulas.theta_scaling,
+    ),
+    Rule(
+        "theta-staged",
+        "theta at each of 65536, 262144 and 1048576 tokens; going stage by stage changes nothing",
+        "the configs of Gradient AI's Llama-3-8B 262k and 1048k",
+        formulas.theta_scaling,
+        stages=STAGES,
+    ),
+    Rule(
+        "ntk-staged",
+        "base times (f n/m - (f-1))^(d/(d-2)) from a stage of m tokens to one of n; f = --dynamic-factor",
+        "with f = 4 the thetas on Gradient AI's model cards",
+        formulas.ntk_staged,
+        options=("dynamic_factor",),
+        stages=STAGES,
+    ),
+    Rule(
+        "longrope2",
+        "lambda_i = lambda_K^(i/K) below the critical pair K, --above (s where not given) from it on",
+        "LongRoPE2, arXiv:2502.20082 algorithms 1 and 2",
+        formulas.longrope2,
+        attention="longrope",
+        options=("critical_index", "above"),
+    ),
+)
+
+
+def rule(name: str) -> Rule:
+    """The rule called ``name``.
+
+    Raises:
+        FactorError: when there is none.
+    """
+    for each in RULES:
+        if each.name == name:
+            return each
+    raise FactorError(f"factors rule: unknown rule {quoted(name)}; there are {', '.join(r.name for r in RULES)}")

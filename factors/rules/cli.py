@@ -1,0 +1,184 @@
+"""``ropeswitch factors rule``: a factor file by a rule with a closed form."""
+
+import argparse
+import re
+from dataclasses import fields
+from typing import Any
+
+from ropeswitch.factors import file
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.rules.catalogue import Rule, rule
+from ropeswitch.factors.rules.formulas import Options, Target
+from ropeswitch.factors.rules.lengths import parse_length, parse_lengths
+from ropeswitch.factors.rules.make import ATTENTION_CHOICES, make, targets_for
+from ropeswitch.factors.rules.rope import Rope, rope_from_model
+from ropeswitch.factors.rules.show import by_pair, flag, notes, rule_list, summary
+
+EXAMPLE = """examples:
+  ropeswitch factors rule --list
+  ropeswitch factors rule yarn --model Llama-2-7b --length 64k -o yarn.json
+  ropeswitch factors rule dynamic-ntk --rotary-dim 128 --rope-theta 10000 --original-length 4k --lengths 8k,16k,32k
+"""
+NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add ``rule`` to the commands of ``factors``."""
+    parser = commands.add_parser(
+        "rule",
+        help="make a factor file by a rule: pi, ntk, yarn, theta, longrope2 and others",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("name", nargs="?", metavar="NAME", help="the rule; --list names them")
+    add("--list", action="store_true", help="print every rule with its formula, options and source")
+    add_rope_flags(parser)
+    add("--length", metavar="TOKENS", help="the longest sequence to extend to, as 131072 or 128k")
+    add(
+        "--lengths",
+        metavar="TOKENS,...",
+        help="several of them: a ladder with a set for each, by the rule at its length",
+    )
+    add("--scale", metavar="S", help="the extension ratio s, where it is not the length over the original one")
+    add("--attention-scale", default="published", metavar="NAME", help=ATTENTION_CHOICES)
+    add("--keep-original", action="store_true", help="begin with a set that leaves the original window unscaled")
+    add("--alpha", metavar="TURNS", help="turns up to which a pair is interpolated by s (default: 1)")
+    add("--beta", metavar="TURNS", help="turns from which a pair is left alone (default: 32)")
+    add("--no-truncate", dest="truncate", action="store_false", default=None, help="do not round the ramp's ends")
+    add("--dynamic-factor", metavar="F", help="the factor of dynamic NTK (default: 1)")
+    add("--low-freq-factor", metavar="TURNS", help="llama3's alpha (default: 1)")
+    add("--high-freq-factor", metavar="TURNS", help="llama3's beta (default: 4)")
+    add("--critical-index", metavar="PAIR", help="longrope2's critical pair (default: the theoretical one)")
+    add("--above", metavar="FACTOR,...", help="longrope2's factors from the critical pair on: one for all, or all")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("-o", "--output", metavar="FILE", help="the factor file to write (default: print a table)")
+    output.add_argument("--json", action="store_true", help="print the factor file instead of a table")
+    add("--force", action="store_true", help="replace FILE if it exists")
+    parser.set_defaults(func=_run)
+
+
+def add_rope_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that say which rotary embedding to rescale; :func:`rope_of` reads them."""
+    add = parser.add_argument
+    add("--model", metavar="FOLDER", help="a config.json, or the folder that holds it, to read the next three from")
+    add("--rotary-dim", metavar="D", help="rotated values per head")
+    add("--rope-theta", metavar="BASE", help="the rotary base")
+    add("--original-length", metavar="TOKENS", help="the window the model was first trained with")
+
+
+def rope_of(args: argparse.Namespace) -> Rope:
+    """The rotary embedding that the flags of :func:`add_rope_flags` say; a flag counts before the model's config."""
+    values: dict[str, Any] = {}
+    if args.rotary_dim is not None:
+        values["rotary_dim"] = whole("--rotary-dim", args.rotary_dim)
+    if args.rope_theta is not None:
+        values["theta"] = number("--rope-theta", args.rope_theta)
+    if args.original_length is not None:
+        values["original_length"] = parse_length("--original-length", args.original_length)
+    if args.model is not None:
+        return rope_from_model(args.model, **values)
+    names = {"rotary_dim": "--rotary-dim", "theta": "--rope-theta", "original_length": "--original-length"}
+    for field, name in names.items():
+        if field not in values:
+            raise FactorError(f"{name}: missing; give it, or the model's config with --model")
+    return Rope(**values)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.list:
+        if args.name is not None:
+            raise FactorError(f"--list: names all rules; leave {args.name!r} out")
+        print(rule_list())
+        return 0
+    if args.name is None:
+        raise FactorError("factors rule: give the NAME of a rule; --list names them")
+    chosen = rule(args.name)
+    options = _options(args, chosen)
+    rope = rope_of(args)
+    content = make(
+        chosen,
+        rope,
+        _targets(args, chosen, rope),
+        options,
+        attention=args.attention_scale,
+        keep_original=args.keep_original,
+    )
+    if args.json:
+        print(file.to_text(content), end="")
+        return 0
+    if args.output is None and args.force:
+        raise FactorError("--force: goes with -o FILE")
+    if args.output is not None:
+        file.save(args.output, content, overwrite=args.force)
+        print(f"wrote {args.output}")
+    print(content.description)
+    print("\n".join(filter(None, [notes(chosen, rope), "", summary(content, rope)])))
+    if args.output is None:
+        print("\n" + by_pair(content, rope))
+    return 0
+
+
+def _targets(args: argparse.Namespace, chosen: Rule, rope: Rope) -> list[Target]:
+    scale = None if args.scale is None else number("--scale", args.scale)
+    if args.lengths is not None:
+        for name in ("length", "scale"):
+            if getattr(args, name) is not None:
+                raise FactorError(f"--{name}: does not go with --lengths, whose sets have scales of their own")
+        return targets_for(rope, parse_lengths("--lengths", args.lengths))
+    if args.length is not None:
+        return targets_for(rope, [parse_length("--length", args.length)], scale)
+    if scale is not None:
+        return targets_for(rope, [parse_length("--scale", str(round(scale * rope.original_length)))], scale)
+    if chosen.stages:
+        return targets_for(rope, chosen.stages)
+    raise FactorError("--length: missing; give it, or --lengths or --scale")
+
+
+def _options(args: argparse.Namespace, chosen: Rule) -> Options:
+    values: dict[str, Any] = {}
+    for each in fields(Options):
+        value = getattr(args, each.name)
+        if value is None:
+            continue
+        if each.name not in chosen.options:
+            takes = ", ".join(map(flag, chosen.options)) or "no options of its own"
+            raise FactorError(f"{flag(each.name)}: rule {chosen.name!r} does not take it; it takes {takes}")
+        values[each.name] = _option(each.name, value)
+    options = Options(**values)
+    for low, high in (("alpha", "beta"), ("low_freq_factor", "high_freq_factor")):
+        if not getattr(options, low) < getattr(options, high):
+            raise FactorError(f"{flag(low)}: {getattr(options, low):g} must be below {flag(high)}")
+    return options
+
+
+def _option(name: str, value: Any) -> Any:
+    if name == "truncate":
+        return value
+    if name == "critical_index":
+        return whole(flag(name), value)
+    if name == "above":
+        return tuple(number(flag(name), part) for part in value.split(","))
+    return number(flag(name), value)
+
+
+def number(name: str, text: str) -> float:
+    """The finite number above 0 that ``text`` says.
+
+    Raises:
+        FactorError: naming the flag ``name``.
+    """
+    if not NUMBER.fullmatch(text.strip()) or not 0 < float(text) < float("inf"):
+        raise FactorError(f"{name}: {text!r} must be a finite number greater than 0")
+    return float(text)
+
+
+def whole(name: str, text: str) -> int:
+    """The whole number of at least 1 that ``text`` says.
+
+    Raises:
+        FactorError: naming the flag ``name``.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text)):
+        raise FactorError(f"{name}: {text!r} must be a whole number of at least 1")
+    return int(text)

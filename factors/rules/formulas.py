@@ -1,0 +1,177 @@
+"""The formulas of the rules: factors by pair, fastest first, in float64.
+
+A factor is the rule's wavelength over the unscaled one at the model's own base, so a change of the base is a list of
+factors too. No formula changes anything at a scale of 1.
+"""
+
+import math
+from dataclasses import dataclass
+
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.rules.rope import Rope
+
+Factors = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a list of factors is for.
+
+    Attributes:
+        length: Its longest sequence, in tokens.
+        scale: The extension ratio s, ``length / original_length`` unless the user says otherwise.
+        earlier: The lengths of the stages before it.
+    """
+
+    length: int
+    scale: float
+    earlier: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user can set; each rule takes some of them (see ``catalogue.py``).
+
+    Attributes:
+        alpha: Turns within the window up to which a pair is interpolated by s (YaRN's alpha, ``beta_slow``).
+        beta: Turns from which it is left alone (YaRN's beta, ``beta_fast``).
+        truncate: Whether the two ends of YaRN's ramp are rounded outwards to whole pairs.
+        dynamic_factor: The ``factor`` of transformers' dynamic NTK.
+        low_freq_factor: Turns up to which Llama 3 interpolates by s.
+        high_freq_factor: Turns from which Llama 3 leaves a pair alone.
+        critical_index: LongRoPE2's critical pair, or None for the theoretical one.
+        above: LongRoPE2's factors from the critical pair on: all of them, or one for all; None for s.
+    """
+
+    alpha: float = 1.0
+    beta: float = 32.0
+    truncate: bool = True
+    dynamic_factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    critical_index: int | None = None
+    above: tuple[float, ...] | None = None
+
+
+def position_interpolation(rope: Rope, target: Target, options: Options) -> Factors:
+    """s for every pair (arXiv:2306.15595; transformers ``linear``)."""
+    return (target.scale,) * rope.pairs
+
+
+def ntk_aware(rope: Rope, target: Target, options: Options) -> Factors:
+    """The base times ``s ** (d / (d - 2))``, which slows the slowest pair down by s (arXiv:2309.00071, definition 1)."""
+    return base_change(rope, rope.theta * _ntk(rope, target.scale))
+
+
+def dynamic_ntk(rope: Rope, target: Target, options: Options) -> Factors:
+    """NTK-aware with the ratio ``f s - (f - 1)`` (transformers ``_compute_dynamic_ntk_parameters``).
+
+    With f = 1 it is the ratio itself, as in YaRN's text (arXiv:2309.00071).
+    """
+    return base_change(rope, rope.theta * _ntk(rope, _dynamic(target.scale, options.dynamic_factor)))
+
+
+def ntk_staged(rope: Rope, target: Target, options: Options) -> Factors:
+    """Dynamic NTK from stage to stage: each starts at the base and length of the one before."""
+    theta, before = rope.theta, rope.original_length
+    for length in (*target.earlier, target.length):
+        theta *= _ntk(rope, _dynamic(length / before, options.dynamic_factor))
+        before = length
+    return base_change(rope, theta)
+
+
+def theta_scaling(rope: Rope, target: Target, options: Options) -> Factors:
+    """``theta' = theta ** log_{L / 2 pi}(L' / 2 pi)``, which keeps the critical pair (arXiv:2310.05209)."""
+    return base_change(rope, scaled_theta(rope, target.length))
+
+
+def scaled_theta(rope: Rope, length: int) -> float:
+    """The base of :func:`theta_scaling` for ``length`` tokens."""
+    exponent = math.log(length / (2 * math.pi)) / math.log(rope.original_length / (2 * math.pi))
+    try:
+        return float(rope.theta**exponent)
+    except OverflowError as error:
+        raise FactorError(f"theta scaling: the base for {length} tokens is too large a number") from error
+
+
+def yarn_by_index(rope: Rope, target: Target, options: Options) -> Factors:
+    """YaRN's NTK-by-parts as its code and transformers have it: the ramp is linear in the pair's index.
+
+    Source: ``_compute_yarn_parameters`` of transformers; the ends of the ramp are rounded outwards to whole pairs.
+    """
+    low, high = rope.pair_with_turns(options.beta), rope.pair_with_turns(options.alpha)
+    if options.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    # Upstream bounds the end by the rotary dimension, not by the number of pairs.
+    low, high = max(low, 0), min(high, rope.rotary_dim - 1)
+    # Upstream's guard against a ramp without width.
+    width = high - low if high != low else 0.001
+    return _mixed(target.scale, [1 - _ramp((pair - low) / width) for pair in range(rope.pairs)])
+
+
+def yarn_by_turns(rope: Rope, target: Target, options: Options) -> Factors:
+    """YaRN's NTK-by-parts as its text has it: the ramp is linear in the turns r (arXiv:2309.00071, definition 2)."""
+    width = options.beta - options.alpha
+    return _mixed(target.scale, [_ramp((rope.turns(pair) - options.alpha) / width) for pair in range(rope.pairs)])
+
+
+def llama3(rope: Rope, target: Target, options: Options) -> Factors:
+    """Llama 3.1's form: by parts with a ramp in r between two turns (transformers ``_compute_llama3_parameters``)."""
+    low = options.low_freq_factor
+    width = options.high_freq_factor - low
+    return _mixed(target.scale, [_ramp((rope.turns(pair) - low) / width) for pair in range(rope.pairs)])
+
+
+def longrope2(rope: Rope, target: Target, options: Options) -> Factors:
+    """Geometric below the critical pair and free from it on (LongRoPE2, arXiv:2502.20082, algorithms 1 and 2).
+
+    Below pair K the base is changed so that the geometric part reaches the factor of pair K there:
+    ``lambda_i = lambda_K ** (i / K)``.
+    """
+    critical = options.critical_index
+    if critical is None:
+        critical = min(rope.critical_dimension // 2, rope.pairs - 1)
+    if not 1 <= critical < rope.pairs:
+        raise FactorError(f"--critical-index: {critical} must be a pair from 1 to {rope.pairs - 1}")
+    above = options.above or (target.scale,)
+    if len(above) == 1:
+        above *= rope.pairs - critical
+    if len(above) != rope.pairs - critical:
+        raise FactorError(
+            f"--above: {len(above)} factors; give one, or one for each of the {rope.pairs - critical} pairs from "
+            f"{critical} to {rope.pairs - 1}"
+        )
+    return tuple(above[0] ** (pair / critical) for pair in range(critical)) + above
+
+
+def base_change(rope: Rope, theta: float) -> Factors:
+    """The factors that turn the base ``rope.theta`` into ``theta``."""
+    return tuple((theta / rope.theta) ** (2 * pair / rope.rotary_dim) for pair in range(rope.pairs))
+
+
+def equivalent_base(theta: float, factors: Factors) -> float | None:
+    """The base that does by itself what ``factors`` do to the base ``theta``, or None where no base does."""
+    pairs = len(factors)
+    if pairs < 2:
+        return None
+    base = theta * factors[-1] ** (pairs / (pairs - 1))
+    geometric = ((base / theta) ** (pair / pairs) for pair in range(pairs))
+    alike = all(abs(there / here - 1) < 1e-9 for here, there in zip(factors, geometric, strict=True))
+    return base if alike else None
+
+
+def _ntk(rope: Rope, ratio: float) -> float:
+    return float(ratio ** (rope.rotary_dim / (rope.rotary_dim - 2)))
+
+
+def _dynamic(ratio: float, factor: float) -> float:
+    return factor * ratio - (factor - 1)
+
+
+def _ramp(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def _mixed(scale: float, kept: list[float]) -> Factors:
+    """Frequencies mixed from interpolated and unscaled ones; ``kept`` is the share of the unscaled, by pair."""
+    return tuple(1 / ((1 - share) / scale + share) for share in kept)

@@ -1,0 +1,101 @@
+"""A factor file by a rule: one set for each length."""
+
+from collections.abc import Sequence
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.file import LadderFile
+from ropeswitch.factors.rules.attention import ATTENTION
+from ropeswitch.factors.rules.catalogue import Rule
+from ropeswitch.factors.rules.formulas import Options, Target
+from ropeswitch.factors.rules.lengths import length_name
+from ropeswitch.factors.rules.rope import Rope
+
+AS_PUBLISHED, DIVIDE = "published", "divide"
+ATTENTION_CHOICES = (
+    f"'{AS_PUBLISHED}' is the rule's own; 'none' is 1; 'yarn' is 0.1 ln s + 1; 'deepseek-v2' is 0.0707 ln s + 1; "
+    f"'longrope' is sqrt(1 + ln s / ln L); '{DIVIDE}' divides by the rule's own, as some texts do; a number is taken as "
+    "it is"
+)
+
+
+def make(
+    rule: Rule,
+    rope: Rope,
+    targets: Sequence[Target],
+    options: Options | None = None,
+    *,
+    attention: str = AS_PUBLISHED,
+    keep_original: bool = False,
+) -> LadderFile:
+    """The factor file that ``rule`` gives: one set for each target, named after its length.
+
+    Args:
+        rule: See :data:`ropeswitch.factors.rules.catalogue.RULES`.
+        rope: The model's rotary embedding.
+        targets: What to make sets for, by rising length; see :func:`targets_for`.
+        options: What the rule takes, or None for its defaults.
+        attention: ``published``, ``none``, ``yarn``, ``deepseek-v2``, ``longrope``, ``divide`` or a number.
+        keep_original: Whether a first set, ``original``, leaves sequences within the original window unscaled.
+
+    Raises:
+        FactorError: when the rule gives something that is no factor ladder.
+    """
+    options = options or Options()
+    sets = [
+        {
+            "name": length_name(target.length),
+            "max_length": target.length,
+            "factors": rule.factors(rope, target, options),
+            "scale": attention_scale(rule, attention, target.scale, rope.original_length),
+        }
+        for target in targets
+    ]
+    if keep_original:
+        sets.insert(0, {"name": "original", "max_length": rope.original_length, "factors": (1.0,) * rope.pairs})
+    made = ", ".join(f"{length_name(target.length)} (s = {target.scale:g})" for target in targets)
+    description = (
+        f"{rule.name} from {rope.original_length} tokens and base {rope.theta:g} to {made}: {rule.formula}; "
+        f"attention scale: {attention if attention != AS_PUBLISHED else rule.attention}; source: {rule.source}"
+    )
+    return LadderFile(FactorLadder.checked(sets), rope.theta, description)
+
+
+def targets_for(rope: Rope, lengths: Sequence[int], scale: float | None = None) -> list[Target]:
+    """Targets at rising lengths, each with the ratio of its length to the original one, or all with ``scale``.
+
+    Raises:
+        FactorError: when a length lies below the original one, or a scale below 1.
+    """
+    for length in lengths:
+        if length < rope.original_length:
+            raise FactorError(
+                f"length: {length} is below the {rope.original_length} tokens of the original window; "
+                "rules extend it, and within it nothing needs rescaling"
+            )
+    if scale is not None and scale < 1:
+        raise FactorError(f"scale: {scale:g} must be at least 1")
+    return [
+        Target(length, length / rope.original_length if scale is None else scale, tuple(lengths[:index]))
+        for index, length in enumerate(lengths)
+    ]
+
+
+def attention_scale(rule: Rule, attention: str, scale: float, original_length: int) -> float:
+    """What cos and sin are multiplied by at the extension ratio ``scale``.
+
+    Raises:
+        FactorError: when ``attention`` is neither a known name nor a number.
+    """
+    if attention in (AS_PUBLISHED, DIVIDE):
+        own = ATTENTION[rule.attention](scale, original_length)
+        if attention == AS_PUBLISHED:
+            return own
+        if rule.attention == "none":
+            raise FactorError(f"--attention-scale: 'divide' needs a rule with an attention scale; {rule.name} has none")
+        return 1 / own
+    if attention in ATTENTION:
+        return ATTENTION[attention](scale, original_length)
+    try:
+        return float(attention)
+    except ValueError as error:
+        raise FactorError(f"--attention-scale: {attention!r} is unknown: {ATTENTION_CHOICES}") from error

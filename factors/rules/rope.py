@@ -1,0 +1,127 @@
+"""The rotary embedding that a rule rescales: its size, base and the window it was trained with."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.factors.strict_json import object_from_json, read_text
+
+
+@dataclass(frozen=True)
+class Rope:
+    """A rotary embedding before any extension.
+
+    Attributes:
+        rotary_dim: Rotated values per head, two per factor.
+        theta: Its base.
+        original_length: The window it was trained with, in tokens.
+
+    Raises:
+        FactorError: for a size, base or window that no rule is defined for.
+    """
+
+    rotary_dim: int
+    theta: float
+    original_length: int
+
+    def __post_init__(self) -> None:
+        if self.rotary_dim < 4 or self.rotary_dim % 2:
+            raise FactorError(f"rotary dimension: {self.rotary_dim} must be an even number of at least 4")
+        if not 1 < self.theta < math.inf:
+            raise FactorError(f"rope_theta: {self.theta!r} must be a finite number above 1")
+        if self.original_length < 7:
+            raise FactorError(f"original length: {self.original_length} must be at least 7 tokens, one turn of a pair")
+
+    @property
+    def pairs(self) -> int:
+        return self.rotary_dim // 2
+
+    def wavelength(self, pair: float) -> float:
+        """Tokens that pair ``pair`` (0 is the fastest) takes for a turn, ``2 pi theta ** (2 pair / rotary_dim)``."""
+        return 2 * math.pi * self.theta ** (2 * pair / self.rotary_dim)
+
+    def turns(self, pair: int) -> float:
+        """Turns that a pair makes within the window: the r of YaRN (arXiv:2309.00071, definition 2)."""
+        return self.original_length / self.wavelength(pair)
+
+    def pair_with_turns(self, turns: float) -> float:
+        """Where along the pairs, as a real number, ``turns`` turns fit the window; the inverse of :meth:`turns`."""
+        ratio = self.original_length / (2 * math.pi * turns)
+        return self.rotary_dim * math.log(ratio) / (2 * math.log(self.theta))
+
+    @property
+    def critical_pair(self) -> float:
+        """Where a pair would turn exactly once within the window; see :meth:`critical_dimension`."""
+        return self.pair_with_turns(1)
+
+    @property
+    def critical_dimension(self) -> int:
+        """``2 ceil(d/2 log_theta(L / 2 pi))``: how many of the rotated values saw a whole turn in training.
+
+        Source: Scaling Laws of RoPE-based Extrapolation (arXiv:2310.05209), LongRoPE2 (arXiv:2502.20082) equation 7.
+        """
+        return min(2 * math.ceil(self.critical_pair), self.rotary_dim)
+
+
+def rope_from_model(path: str | Path, **known: Any) -> Rope:
+    """The rotary embedding that a Hugging Face ``config.json``, or the one in the folder ``path``, describes.
+
+    A scaling that the config already has is left out: its base and the window before it count.
+
+    Args:
+        path: Of the file or folder.
+        known: Fields of :class:`Rope` that count before the config, which then need not say them.
+
+    Raises:
+        FactorError: naming the file and the field that is missing or wrong.
+    """
+    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    try:
+        return rope_from_config(object_from_json(read_text(file)), **known)
+    except FactorError as error:
+        raise FactorError(f"{str(file)!r}: {error}") from error
+
+
+def rope_from_config(config: Mapping[str, Any], **known: Any) -> Rope:
+    """What :func:`rope_from_model` reads from the values of a ``config.json``."""
+    text_config = config.get("text_config")
+    if isinstance(text_config, Mapping):
+        config = text_config
+    rope = rope_parameters(config)
+    if "rotary_dim" not in known:
+        part = _number("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)
+        known["rotary_dim"] = int(_head_dim(config) * part)
+    if "theta" not in known:
+        if rope.get("rope_theta") is None:
+            raise FactorError("rope_theta: missing; give it with --rope-theta")
+        known["theta"] = _number("rope_theta", rope["rope_theta"])
+    if "original_length" not in known:
+        window = rope.get("original_max_position_embeddings") or config.get("max_position_embeddings")
+        known["original_length"] = _whole("max_position_embeddings", window)
+    return Rope(**known)
+
+
+def _head_dim(config: Mapping[str, Any]) -> int:
+    # Models with multi-head latent attention rotate a part of the head that they name.
+    for key in ("qk_rope_head_dim", "head_dim"):
+        if config.get(key) is not None:
+            return _whole(key, config[key])
+    hidden = _whole("hidden_size", config.get("hidden_size"))
+    return hidden // _whole("num_attention_heads", config.get("num_attention_heads"))
+
+
+def _whole(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise FactorError(f"{field}: {quoted(value)} must be a whole number of at least 1")
+    return value
+
+
+def _number(field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise FactorError(f"{field}: {quoted(value)} must be a number")
+    return float(value)

@@ -1,0 +1,94 @@
+"""What ``factors rule`` prints."""
+
+from collections.abc import Sequence
+
+from ropeswitch.factors.file import LadderFile
+from ropeswitch.factors.rules.catalogue import RULES, Rule
+from ropeswitch.factors.rules.formulas import equivalent_base
+from ropeswitch.factors.rules.rope import Rope
+
+# (d, base, window); what has been published for it does not all agree with the formulas.
+LLAMA_3_8B = (128, 500000.0, 8192)
+GRADIENT = (
+    "published by Gradient AI: theta 283461213 in the config for 262144 tokens, 3580165449 for 1048576, 45218125210 for "
+    "4194304, which are 'theta'; on the model cards 15.3M for 65536, 207.1M for 262144, 1.06B for 524288 and 2.80B for "
+    "1048576, which are 'ntk-staged' with --dynamic-factor 4 (the last from 262144 tokens)"
+)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equally many cells as text, columns aligned to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(lines)
+
+
+def rule_list() -> str:
+    """All rules with formula, parameters and source."""
+    blocks = []
+    for rule in RULES:
+        takes = ", ".join(flag(option) for option in rule.options) or "no options of its own"
+        blocks.append(
+            f"{rule.name}\n  formula: {rule.formula}\n  attention scale: {rule.attention}\n  takes: {takes}\n"
+            f"  source: {rule.source}"
+        )
+    return "\n".join(blocks)
+
+
+def flag(option: str) -> str:
+    """The command line's name of a field of Options."""
+    return "--no-truncate" if option == "truncate" else "--" + option.replace("_", "-")
+
+
+def summary(content: LadderFile, rope: Rope) -> str:
+    """The sets, one line each."""
+    rows = [("set", "tokens", "s", "lowest", "highest", "scale", "equivalent base")]
+    for each in content.ladder.sets:
+        base = equivalent_base(rope.theta, each.factors)
+        rows.append(
+            (
+                each.name,
+                str(each.max_length),
+                f"{each.max_length / rope.original_length:g}",
+                f"{min(each.factors):.9g}",
+                f"{max(each.factors):.9g}",
+                f"{each.scale:.9g}",
+                "none" if base is None else f"{base:.10g}",
+            )
+        )
+    return table(rows)
+
+
+def by_pair(content: LadderFile, rope: Rope) -> str:
+    """The factors, one line for each pair."""
+    rows: list[tuple[str, ...]] = [("pair", "wavelength", "turns in window", *content.ladder.names)]
+    for pair in range(rope.pairs):
+        factors = (f"{each.factors[pair]:.9g}" for each in content.ladder.sets)
+        rows.append((str(pair), f"{rope.wavelength(pair):.6g}", f"{rope.turns(pair):.4g}", *factors))
+    return table(rows)
+
+
+def critical_note(rope: Rope) -> str:
+    """How the critical dimension comes about, and where a published text says another."""
+    note = (
+        f"critical dimension {rope.critical_dimension} of {rope.rotary_dim}: "
+        f"2 ceil({rope.rotary_dim // 2} log_{rope.theta:g}({rope.original_length}/2pi)) = 2 ceil({rope.critical_pair:.3f})"
+    )
+    if _shape(rope) == LLAMA_3_8B:
+        note += (
+            "\na published text says 72 for this model: so much comes of counting pair 35 too, whose turn takes "
+            f"{rope.wavelength(35):.0f} tokens, {rope.wavelength(35) - rope.original_length:.0f} more than the window; "
+            "LongRoPE2 (arXiv:2502.20082) prints 35 pairs, which is 70"
+        )
+    return note
+
+
+def notes(rule: Rule, rope: Rope) -> str:
+    """Everything about the model that bears on the rule, or nothing."""
+    staged = rule.name in ("theta-staged", "ntk-staged") and _shape(rope) == LLAMA_3_8B
+    critical = rule.name in ("theta", "theta-staged", "longrope2")
+    return "\n".join([critical_note(rope)] * critical + [GRADIENT] * staged)
+
+
+def _shape(rope: Rope) -> tuple[int, float, int]:
+    return rope.rotary_dim, rope.theta, rope.original_length

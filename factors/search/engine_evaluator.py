@@ -1,0 +1,133 @@
+"""Perplexities with the patched vLLM: a population is a batch. The one file under ``factors/`` that imports the engine."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
+from ropeswitch.factors.search.model_facts import ModelFacts
+from ropeswitch.factors.search.objective import Objective
+
+# Candidates in the engine at once; each has two small tables of angles (kernels/angles.py).
+SLOTS = 16
+# Of one step of the engine.
+STEP_TOKENS = 8192
+BLOCK = 128
+
+
+class EngineEvaluator:
+    """Evaluates with one engine in this process, whose factor sets are replaced before each batch.
+
+    Every document is one request under every candidate, named by the request; nothing is taken from the prefix cache. The
+    engine's steps depend on the requests alone, so that a batch gives the same perplexities whenever it is evaluated.
+
+    Attributes:
+        name: ``engine``.
+        batch: Candidates that are evaluated together.
+
+    Raises:
+        FactorError: when the engine does not start, or cannot rotate the model exactly.
+    """
+
+    name = "engine"
+    batch = SLOTS
+
+    def __init__(self, facts: ModelFacts, objective: Objective, dtype: str = "float32", parallel: int = 1) -> None:
+        # Read when vLLM is imported. In a process of its own the engine would take requests while it steps already, and
+        # what is in a step, and with it the last digits, would be left to chance.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        from vllm import LLM, EngineArgs, SamplingParams
+        from vllm.platforms import current_platform
+        from vllm.transformers_utils.config import get_config
+
+        from ropeswitch.model_patches.settings import RopeSettings, UnsupportedError, configure
+        from ropeswitch.model_patches.support import check_device, check_features, check_model
+
+        self._objective, self._facts = objective, facts
+        self._prompts = [{"prompt_token_ids": list(row)} for row in objective.rows]
+        plain = FactorSet("plain", objective.length, (1.0,) * facts.pairs)
+        config = get_config(facts.name, trust_remote_code=False).to_dict()
+        ladder = self._ladder([plain])
+        try:
+            check_device(current_platform.device_name)
+            settings = RopeSettings(ladder, check_model(config, ladder), length_aware=False)
+        except UnsupportedError as error:
+            raise FactorError(f"engine: model {facts.name!r}: {error}") from error
+        together = max(1, STEP_TOKENS // objective.length) + 1
+        arguments: dict[str, Any] = {
+            "model": facts.name,
+            "dtype": dtype,
+            "skip_tokenizer_init": True,
+            "enforce_eager": True,
+            "enable_prefix_caching": False,
+            "async_scheduling": False,
+            "block_size": BLOCK,
+            "max_num_seqs": together,
+            "max_num_batched_tokens": STEP_TOKENS,
+            "max_model_len": objective.length + 1,
+            "tensor_parallel_size": parallel,
+            "kv_cache_memory_bytes": together * _cache_bytes(config, objective.length, dtype, parallel),
+            "disable_log_stats": True,
+            "seed": 0,
+        }
+        try:
+            args = EngineArgs(**arguments)
+            check_features(args)
+            configure(args, settings, config, device_name=current_platform.device_name)
+            for field in ("hf_overrides", "scheduler_cls", "worker_cls", "additional_config"):
+                arguments[field] = getattr(args, field)
+            self._llm = LLM(**arguments)
+        except (UnsupportedError, ValueError, RuntimeError, OSError) as error:
+            raise FactorError(f"engine: does not start: {' '.join(str(error).split())[:400]}") from error
+        self._settings = settings
+        self._params = [
+            SamplingParams(
+                temperature=0.0,
+                max_tokens=1,
+                prompt_logprobs=0,
+                flat_logprobs=True,
+                detokenize=False,
+                extra_args={"rope_factor_set": name},
+            )
+            for name in settings.ladder.names
+        ]
+
+    def evaluate(self, sets: Sequence[FactorSet]) -> list[float]:
+        """Perplexities of the objective under each set, in order; at most :attr:`batch` sets at a time."""
+        settings = replace(self._settings, ladder=self._ladder(sets))
+        self._llm.collective_rpc("replace_sets", args=(settings.to_json(),))
+        count = len(self._prompts)
+        prompts = self._prompts * len(sets)
+        params = [self._params[number // count] for number in range(len(prompts))]
+        outputs = self._llm.generate(prompts, params, use_tqdm=False)
+        losses = [self._losses(output, self._objective.judged[n % count]) for n, output in enumerate(outputs)]
+        return [self._objective.perplexity(losses[n : n + count]) for n in range(0, len(losses), count)]
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._llm.llm_engine.engine_core.shutdown()
+
+    def _losses(self, output: Any, judged: int) -> list[float]:
+        found = output.prompt_logprobs.logprobs
+        if len(found) != self._objective.length - 1:
+            raise FactorError(f"engine: {len(found)} log-probabilities of a prompt of {self._objective.length} tokens")
+        return [-value for value in found[len(found) - judged :]]
+
+    def _ladder(self, sets: Sequence[FactorSet]) -> FactorLadder:
+        """So many sets as the engine has slots; the last is repeated in those that are left. Requests name theirs."""
+        filled = [*sets, *[sets[-1]] * (SLOTS - len(sets))]
+        slots = [
+            FactorSet(f"candidate-{n}", self._objective.length + 1 + n, each.factors, each.scale, each.start_tokens)
+            for n, each in enumerate(filled)
+        ]
+        return FactorLadder(tuple(slots))
+
+
+def _cache_bytes(config: dict[str, Any], length: int, dtype: str, parallel: int) -> int:
+    """Keys and values that one GPU keeps of one sequence, with a block to spare."""
+    heads = max(1, (config.get("num_key_value_heads") or config["num_attention_heads"]) // parallel)
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    values = 2 * config["num_hidden_layers"] * heads * head
+    return values * (length + 2 * BLOCK) * (4 if dtype == "float32" else 2)

@@ -1,0 +1,169 @@
+"""Progressive extension: search, fine-tune, search again, recover (LongRoPE, arXiv:2402.13753, section 3.3).
+
+Every stage leaves a file or a folder in the work folder under its own name when it is complete. One that is there is not
+made again, so a stopped extension goes on where it was.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ropeswitch.factors import file
+from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
+from ropeswitch.factors.rules.lengths import length_name
+from ropeswitch.factors.search.job import Job, files_beside, run_job
+from ropeswitch.factors.search.model_facts import ModelFacts
+from ropeswitch.factors.whole_file import save_text
+
+# From a length, the model, the base set and whether it is recovered, to the search.
+MakeJob = Callable[[int, str, FactorSet | None, bool], Job]
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What to do.
+
+    Attributes:
+        model: As it was pre-trained.
+        lengths: To search for on the model and to fine-tune for, one after the other.
+        final: To search for on the fine-tuned model.
+        recover: Shorter lengths to search for on the fine-tuned model.
+        hook: The command that fine-tunes; see :func:`fine_tuned`.
+        work: The folder for what stages leave.
+    """
+
+    model: str
+    lengths: tuple[int, ...]
+    final: int
+    recover: tuple[int, ...]
+    hook: str
+    work: Path
+
+    def __post_init__(self) -> None:
+        """Refuse lengths out of order and a hook that cannot be run.
+
+        Raises:
+            FactorError: naming the flag and its value.
+        """
+        if self.final <= self.lengths[-1]:
+            raise FactorError(f"--final: {self.final} must exceed the last of --lengths, {self.lengths[-1]}")
+        if self.recover and self.recover[-1] >= self.lengths[0]:
+            raise FactorError(f"--recover: {self.recover[-1]} must be below the first of --lengths, {self.lengths[0]}")
+        if not _words(self.hook):
+            raise FactorError("--hook: must be a command that fine-tunes")
+
+
+def extend(extension: Extension, make_job: MakeJob) -> file.LadderFile:
+    """Do all stages that are not done, and put their sets together by increasing length.
+
+    Args:
+        extension: What to do.
+        make_job: Makes the search for a length, given the model, the base set and whether it is recovered.
+
+    Raises:
+        FactorError: as :func:`~ropeswitch.factors.search.job.run_job` and :func:`fine_tuned` do.
+    """
+    facts = ModelFacts.load(extension.model)
+    _claim(extension, facts, make_job)
+    sets = [_searched(extension, make_job, length, extension.model, None) for length in extension.lengths]
+    model = extension.model
+    for each in sets:
+        model = str(fine_tuned(extension, model, each))
+    tuned = sets[-1]
+    final = _searched(extension, make_job, extension.final, model, tuned)
+    recovered = [_searched(extension, make_job, length, model, tuned, recover=True) for length in extension.recover]
+    ladder = FactorLadder.checked(FactorLadder((*recovered, *sets, final)).to_json())
+    about = (
+        f"extended to {length_name(tuned.max_length)} by fine-tuning and to {length_name(extension.final)} by search"
+    )
+    return file.LadderFile(ladder, facts.theta, f"{Path(extension.model).name or extension.model}, {about}")
+
+
+def _claim(extension: Extension, facts: ModelFacts, make_job: MakeJob) -> None:
+    """Make the work folder and note in it what it is for; what is done there is taken for no other extension."""
+    job = make_job(extension.final, "", None, False)
+    texts = Path(job.text)
+    task = {
+        "model": facts.fingerprint(),
+        "lengths": [*extension.lengths, extension.final],
+        "recover": list(extension.recover),
+        "text": sorted(f"{each.name} {each.stat().st_size}" for each in texts.iterdir())
+        if texts.is_dir()
+        else job.text,
+        "search": asdict(replace(job, model="", text="")),
+    }
+    path = extension.work / "extension.json"
+    try:
+        extension.work.mkdir(parents=True, exist_ok=True)
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else task
+    except (OSError, ValueError) as error:
+        raise FactorError(f"--work: {str(extension.work)!r} cannot be used: {error}") from error
+    for name, value in json.loads(json.dumps(task)).items():
+        if before.get(name) != value:
+            raise FactorError(
+                f"--work: {str(extension.work)!r} holds an extension with another {name}; give another folder"
+            )
+    if not path.exists():
+        save_text(path, json.dumps(task, indent=1) + "\n")
+
+
+def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
+    """The model that the hook makes of ``model`` for one set, or that it has made before.
+
+    The hook is run with these in its environment, and must leave a model folder, with its tokenizer, in the last:
+    ``ROPESWITCH_MODEL``, ``ROPESWITCH_FACTORS`` (a factor file), ``ROPESWITCH_SET`` (the set's name),
+    ``ROPESWITCH_LENGTH`` (tokens) and ``ROPESWITCH_OUTPUT``. What a stopped hook left there is there again for the next.
+
+    Raises:
+        FactorError: when it cannot be run or fails, or leaves no model that the set fits.
+    """
+    folder = extension.work / f"model-{factor_set.name}"
+    if folder.exists():
+        return folder
+    partial = folder.with_name(f"{folder.name}.partial")
+    partial.mkdir(exist_ok=True)
+    environment = {
+        "ROPESWITCH_MODEL": model,
+        "ROPESWITCH_FACTORS": str(extension.work / f"{factor_set.name}.json"),
+        "ROPESWITCH_SET": factor_set.name,
+        "ROPESWITCH_LENGTH": str(factor_set.max_length),
+        "ROPESWITCH_OUTPUT": str(partial),
+    }
+    try:
+        code = subprocess.run(_words(extension.hook), env=os.environ | environment, check=False).returncode
+    except OSError as error:
+        raise FactorError(f"--hook: {extension.hook!r} cannot be run: {error.strerror or error}") from error
+    if code:
+        raise FactorError(
+            f"--hook: {extension.hook!r} ended with code {code} for set {factor_set.name!r}; run again to go on"
+        )
+    if not (partial / "config.json").is_file():
+        raise FactorError(f"--hook: {extension.hook!r} left no config.json in {str(partial)!r} (ROPESWITCH_OUTPUT)")
+    if (pairs := ModelFacts.load(str(partial)).pairs) != len(factor_set.factors):
+        raise FactorError(f"--hook: the model it left has {pairs} rotary pairs instead of {len(factor_set.factors)}")
+    partial.rename(folder)
+    return folder
+
+
+def _searched(
+    extension: Extension, make_job: MakeJob, length: int, model: str, base: FactorSet | None, *, recover: bool = False
+) -> FactorSet:
+    output = extension.work / f"{length_name(length)}.json"
+    if not output.exists():
+        result = run_job(make_job(length, model, base, recover), files_beside(output))
+        file.save(output, file.LadderFile(FactorLadder((result.factor_set,)), result.theta))
+    found = file.load(output).ladder.sets[0]
+    if found.max_length != length:
+        raise FactorError(f"{str(output)!r}: is for {found.max_length} tokens instead of {length}; remove it first")
+    return found
+
+
+def _words(command: str) -> Sequence[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise FactorError(f"--hook: {command!r} is no command: {error}") from error

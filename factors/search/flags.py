@@ -1,0 +1,117 @@
+"""The flags that every search has, and the search that they ask for. Imports nothing heavy."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.rules.lengths import parse_length
+
+if TYPE_CHECKING:
+    from ropeswitch.factors.search.job import Job
+    from ropeswitch.factors.search.settings import SearchSettings
+
+# Flags that change the paper's numbers; each is a field of SearchSettings.
+NUMBERS = {
+    "documents": "texts to judge (default: 5; 3 above 512k; 10 needles)",
+    "tokens_judged": "the last tokens of a text that count (default: all)",
+    "population": "candidates before the first iteration (default: 64; 32 above 512k)",
+    "mutations": "candidates an iteration makes of one parent each (default: 16; 8 above 512k)",
+    "crossovers": "candidates an iteration makes of two parents each (default: 16; 8 above 512k)",
+    "parents": "the best so far, of which new ones are made (default: 32)",
+    "iterations": "(default: 40)",
+    "seed": "of everything that is drawn (default: 0)",
+}
+
+
+def add_search_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that every search has."""
+    add = parser.add_argument
+    add("--text", required=True, metavar="DIR", help="documents: .txt files, or .jsonl files with a text in every line")
+    add("--scale", help="of cos and sin: longrope (default), none (the paper's) or a number")
+    add("--method", choices=("evolution", "random"), default="evolution", help="(default: evolution)")
+    add("--objective", choices=("perplexity", "needle"), default="perplexity", help="(default: perplexity)")
+    for name, text in NUMBERS.items():
+        add(f"--{name.replace('_', '-')}", type=int, metavar="N", help=text)
+    add("--probability", type=float, metavar="P", help="of a component to be drawn anew in a mutation (default: 0.3)")
+    add("--no-monotone", action="store_true", help="let factors fall from one frequency to the next")
+    add(
+        "--evaluator",
+        choices=("auto", "transformers", "engine"),
+        default="auto",
+        help="what judges (default: the faster)",
+    )
+    add(
+        "--dtype",
+        default="float32",
+        choices=("float32", "bfloat16", "float16"),
+        help="of the weights (default: float32)",
+    )
+    add("--parallel", type=int, default=1, metavar="N", help="GPUs that the engine splits the model over (default: 1)")
+    add("--window", metavar="N", help="tokens that the model was made for at first (default: as its config says)")
+    add("--force", action="store_true", help="replace FILE if it exists")
+
+
+def settings_of(args: argparse.Namespace, length: int) -> "SearchSettings":
+    """The paper's settings with the flags' changes."""
+    from ropeswitch.factors.search.settings import SearchSettings
+
+    changes = {name: getattr(args, name) for name in (*NUMBERS, "probability", "method")}
+    return SearchSettings.paper(length, args.objective, monotone=not args.no_monotone, **changes)
+
+
+def job_of(args: argparse.Namespace, length: int, name: str, base: FactorSet | None, *, recover: bool = False) -> "Job":
+    """The search that the flags ask for."""
+    from ropeswitch.factors.search.job import Job
+
+    return Job(
+        model=args.model,
+        text=args.text,
+        settings=settings_of(args, length),
+        name=name,
+        base=base,
+        recover=recover,
+        scale=args.scale or "longrope",
+        evaluator=args.evaluator,
+        dtype=args.dtype,
+        parallel=args.parallel,
+        window=None if args.window is None else parse_length("--window", args.window),
+    )
+
+
+def resumable(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """A command that Ctrl-C ends with one line and exit code 130, after the search has kept what it evaluated."""
+
+    def run(args: argparse.Namespace) -> int:
+        try:
+            return command(args)
+        except KeyboardInterrupt:
+            print("stopped; the same command goes on where it was", file=sys.stderr)
+            return 130
+
+    return run
+
+
+def check_output(args: argparse.Namespace) -> None:
+    """Refuse, before hours of work, an output that would not be written.
+
+    Raises:
+        FactorError: when it exists and ``--force`` is not given, when two files have one name, when a plot is no PNG, or
+            when a folder is missing.
+    """
+    from ropeswitch.factors.search.job import files_beside
+
+    output = Path(args.output)
+    if output.exists() and not args.force:
+        raise FactorError(f"{args.output!r}: exists; remove it first or pass --force")
+    files = files_beside(output, getattr(args, "checkpoint", None), getattr(args, "plot", None))
+    if files.plot.suffix.lower() != ".png":
+        raise FactorError(f"--plot: {str(files.plot)!r} must end in .png")
+    named = {"--output": output, "--checkpoint": files.checkpoint, "the log": files.log, "--plot": files.plot}
+    for name, path in named.items():
+        if not path.absolute().parent.is_dir():
+            raise FactorError(f"{name}: {str(path.parent)!r} is not a folder")
+        if other := next((each for each in named if each != name and named[each].absolute() == path.absolute()), None):
+            raise FactorError(f"{name}: {str(path)!r} is the file of {other} too; give them different names")

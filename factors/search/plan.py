@@ -1,0 +1,151 @@
+"""From a model and a length to what is searched: the space, the starts, and what a candidate means as a factor set."""
+
+import math
+from dataclasses import dataclass, replace
+
+from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.rules import attention, formulas
+from ropeswitch.factors.rules.formulas import Options, Target
+from ropeswitch.factors.rules.rope import Rope
+from ropeswitch.factors.search.model_facts import ModelFacts
+from ropeswitch.factors.search.settings import SearchSettings
+from ropeswitch.factors.search.space import ONE, START_TOKENS, Candidate, Space
+
+# LongRoPE, arXiv:2402.13753, table 4: factors go up to so many times the ratio of the lengths.
+ABOVE_RATIO = 1.25
+# More than factor files take, even times the factors of a base.
+LARGEST = 1e6
+SCALES = ("longrope", "none")
+# What a plan's starts are, in their order; the last is there in a recovery only.
+STARTS = ("PI", "NTK", "YaRN", "extended set")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one search is about.
+
+    Attributes:
+        space: What candidates may be.
+        starts: PI, NTK and YaRN for the ratio of the lengths, and for a recovery the set that is recovered from.
+        base: Factors that a candidate multiplies, or None where it has its own.
+        scale: What cos and sin are multiplied by, for every candidate.
+    """
+
+    space: Space
+    starts: tuple[Candidate, ...]
+    base: tuple[float, ...] | None
+    scale: float
+
+    def factor_set(self, candidate: Candidate, name: str, length: int) -> FactorSet:
+        """The factor set that a candidate stands for."""
+        return FactorSet(name, length, candidate.factors(self.base), self.scale, candidate.start_tokens)
+
+
+def extension(
+    facts: ModelFacts,
+    settings: SearchSettings,
+    base: FactorSet | None = None,
+    *,
+    scale: str = "longrope",
+    upper: float | None = None,
+) -> Plan:
+    """Search for a longer length than the model has now.
+
+    Args:
+        facts: The model.
+        settings: The length, and whether factors may fall.
+        base: The set that the model was fine-tuned with, or None for one as it was pre-trained. Candidates are then
+            multiples of its factors, for the ratio to its ``max_length``: most published lists of 512k and more are exact
+            hundredths of the ``ft_`` list of their model.
+        scale: ``longrope``, ``none`` or a number; see :func:`scale_of`.
+        upper: The largest factor (or multiple), 1.25 times the ratio of the lengths by default.
+
+    Raises:
+        FactorError: when the length is not longer, or ``upper`` or ``scale`` cannot be.
+    """
+    now = facts.window if base is None else base.max_length
+    ratio = settings.length / now
+    if ratio <= 1:
+        what = "the model's window" if base is None else f"set {base.name!r}"
+        raise FactorError(
+            f"--length: {settings.length} must exceed {now}, where {what} ends; --recover searches for shorter lengths"
+        )
+    if base is not None:
+        _check_pairs(facts, base)
+    space = _space(facts, settings, ABOVE_RATIO * ratio if upper is None else upper)
+    starts = tuple(space.nearest(factors) for factors in _known(facts, ratio))
+    return Plan(space, starts, None if base is None else base.factors, scale_of(scale, facts.window, settings.length))
+
+
+def recovery(facts: ModelFacts, settings: SearchSettings, extended: FactorSet, *, upper: float | None = None) -> Plan:
+    """Search for a shorter length than the model was extended to (arXiv:2402.13753, section 3.3).
+
+    The candidates' factors are their own, as the published 4k and 8k lists are, and keep the extended set's scale.
+
+    Args:
+        facts: The model.
+        settings: The length, and whether factors may fall.
+        extended: The set that the model was extended with. It is one of the starts.
+        upper: The largest factor; by default the extended set's own, which lies below 1.25 times the ratio.
+
+    Raises:
+        FactorError: when the length is not shorter, or ``upper`` cannot be.
+    """
+    if settings.length >= extended.max_length:
+        raise FactorError(
+            f"--recover: {settings.length} must be below {extended.max_length}, where set {extended.name!r} ends"
+        )
+    _check_pairs(facts, extended)
+    space = _space(facts, settings, max(extended.factors) if upper is None else upper)
+    ratio = max(settings.length / facts.window, 1.0)
+    starts = [space.nearest(factors) for factors in _known(facts, ratio)]
+    own = space.nearest(extended.factors)
+    if extended.start_tokens in START_TOKENS:
+        own = replace(own, start_tokens=extended.start_tokens)
+    return Plan(space, (*starts, own), None, extended.scale)
+
+
+def scale_of(text: str, window: int, length: int) -> float:
+    """The factor of cos and sin: ``longrope`` is ``sqrt(1 + ln(length / window) / ln(window))``, ``none`` is 1.
+
+    Source: the LongRoPE repository's code and the published Phi models for the first, the paper's equation 3 for the other.
+
+    Raises:
+        FactorError: when it is neither, and no number above 0.
+    """
+    if text == "none":
+        return 1.0
+    if text == "longrope":
+        return attention.longrope(length / window, window)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise FactorError(f"--scale: {text!r} must be {', '.join(SCALES)} or a number above 0")
+    return number
+
+
+def _known(facts: ModelFacts, ratio: float) -> list[tuple[float, ...]]:
+    """PI, NTK and YaRN, as :data:`STARTS` names them."""
+    rope = Rope(2 * facts.pairs, facts.theta, facts.window)
+    target = Target(round(ratio * facts.window), ratio)
+    rules = (formulas.position_interpolation, formulas.ntk_aware, formulas.yarn_by_index)
+    return [rule(rope, target, Options()) for rule in rules]
+
+
+def _space(facts: ModelFacts, settings: SearchSettings, upper: float) -> Space:
+    if not upper <= LARGEST:
+        raise FactorError(f"--upper: {upper:g} must be a number of at most {LARGEST:g}")
+    # Rounded first: 1.25 times a ratio that is a decimal fraction must not lose its last hundredth.
+    hundredths = math.floor(round(upper * ONE, 6))
+    if hundredths <= ONE:
+        raise FactorError(f"--upper: {upper:g} must exceed 1, by 0.01 or more")
+    return Space(facts.pairs, hundredths, settings.monotone)
+
+
+def _check_pairs(facts: ModelFacts, factor_set: FactorSet) -> None:
+    if len(factor_set.factors) != facts.pairs:
+        raise FactorError(
+            f"set {factor_set.name!r}: {len(factor_set.factors)} factors; model {facts.name!r} has {facts.pairs} pairs"
+        )

@@ -1,0 +1,100 @@
+"""The numbers of a search, with the LongRoPE paper's defaults."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.quoted import quoted
+
+METHODS = ("evolution", "random")
+OBJECTIVES = ("perplexity", "needle")
+# Above it the paper halves what a search costs, and judges fewer documents.
+LONG = 512 * 1024
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How to search at one length. LongRoPE, arXiv:2402.13753, section 4.1 and algorithm 1.
+
+    Attributes:
+        length: Tokens of every document that is judged, and ``max_length`` of the set that is found.
+        population: Candidates before the first iteration.
+        mutations: Candidates that an iteration makes of one parent each.
+        crossovers: Candidates that an iteration makes of two parents each.
+        parents: The best candidates so far, of which new ones are made.
+        iterations: How often new ones are made.
+        probability: Chance of each component to be drawn anew in a mutation.
+        monotone: Whether factors may not fall from one frequency to the next.
+        method: ``evolution``, or ``random`` for as many candidates drawn uniformly.
+        objective: ``perplexity`` of all tokens, or ``needle``: of the answers to hidden pass keys (LongRoPE2).
+        documents: How many texts are judged.
+        tokens_judged: The last tokens of a document that count, or None for all; for ``perplexity`` only.
+        seed: Of everything that is drawn.
+    """
+
+    length: int
+    population: int = 64
+    mutations: int = 16
+    crossovers: int = 16
+    parents: int = 32
+    iterations: int = 40
+    probability: float = 0.3
+    monotone: bool = True
+    method: str = "evolution"
+    objective: str = "perplexity"
+    documents: int = 5
+    tokens_judged: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no search can have.
+
+        Raises:
+            FactorError: naming the field, its value and what is allowed.
+        """
+        least = {"length": 2, "population": 3, "parents": 2, "documents": 1}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type in ("int", int):
+                smallest = least.get(field.name, 0)
+                if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value < 2**31:
+                    raise FactorError(f"{field.name}: {quoted(value)} must be a whole number of at least {smallest}")
+        if not 0 < self.probability <= 1:
+            raise FactorError(f"probability: {quoted(self.probability)} must be above 0 and at most 1")
+        if self.mutations + self.crossovers == 0 and self.iterations:
+            raise FactorError("mutations: 0, as crossovers are; an iteration needs some of either")
+        if self.parents > self.population:
+            raise FactorError(f"parents: {self.parents} exceed population, which is {self.population}")
+        for name, allowed in (("method", METHODS), ("objective", OBJECTIVES)):
+            if getattr(self, name) not in allowed:
+                raise FactorError(f"{name}: {quoted(getattr(self, name))} must be one of {', '.join(allowed)}")
+        if self.tokens_judged is not None and self.objective != "perplexity":
+            raise FactorError(f"tokens_judged: {self.tokens_judged} goes with objective 'perplexity' only")
+        if self.tokens_judged is not None and not 1 <= self.tokens_judged < self.length:
+            raise FactorError(f"tokens_judged: {self.tokens_judged} must be from 1 to length - 1, {self.length - 1}")
+
+    @classmethod
+    def paper(cls, length: int, objective: str = "perplexity", **changes: Any) -> "SearchSettings":
+        """The paper's settings for a length, with ``changes``; those that are None stay the paper's.
+
+        Above 512k tokens population, mutations and crossovers are halved and 3 documents are judged instead of 5
+        (arXiv:2402.13753, section 4.1); LongRoPE2 judges 10 needles (arXiv:2502.20082; the published search script).
+        """
+        defaults: dict[str, Any] = {"documents": 10} if objective == "needle" else {}
+        if length > LONG:
+            defaults = {"population": 32, "mutations": 8, "crossovers": 8, "documents": 3} | defaults
+        given = {name: value for name, value in changes.items() if value is not None}
+        return cls(length=length, objective=objective, **(defaults | given))
+
+    @property
+    def evaluations(self) -> int:
+        """Candidates that the whole search evaluates."""
+        return self.population + self.iterations * (self.mutations + self.crossovers)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "SearchSettings":
+        return cls(**values)

@@ -1,0 +1,297 @@
+"""``ropeswitch loadtest``: the flags, and what is printed and written at the end."""
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropeswitch.server.errors import UsageError
+
+if TYPE_CHECKING:
+    from ropeswitch.loadtests.client.workload import Workload
+
+EXAMPLES = """\
+examples:
+  ropeswitch loadtest chat --url http://127.0.0.1:8000
+  ropeswitch loadtest mixed --url http://127.0.0.1:8000 --rate 1,2,4 --repetitions 3 --baseline http://127.0.0.1:8001
+  ropeswitch loadtest chat --url http://127.0.0.1:8000 --assert "band=0-8k,ttft_p99<0.5" --assert "failed==0"
+exit codes: 0; 1 an assertion does not hold; 2 bad input, or no answers; 130 interrupted (what was measured is kept)
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add ``loadtest`` to the commands of ``ropeswitch``."""
+    parser = commands.add_parser(
+        "loadtest",
+        help="send a workload to an OpenAI-compatible server, check the answers, and report by length",
+        description="Send a workload to an OpenAI-compatible server, check every answer, and report by prompt length.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(func=main)
+    add = parser.add_argument
+    add("workload", nargs="?", help="one that is shipped (--list), or a YAML file")
+    add("--list", action="store_true", help="list the workloads that are shipped")
+    add("--url", help="the server, such as http://127.0.0.1:8000; its key is read from OPENAI_API_KEY")
+    add("--model", help="the model to ask for (default: the first that the server lists)")
+    add("--baseline", metavar="URL", help="a second server that takes turns with the first, such as stock vLLM")
+    add("--baseline-model", metavar="MODEL", help="the model to ask the second one for")
+    add("--ca", metavar="FILE", help="certificates to trust beside the system's (PEM)")
+    add("--wait", type=number(0, 86_400), default=0.0, metavar="S", help="seconds to wait for the servers (default: 0)")
+    load = parser.add_argument_group("the load, instead of what the workload file says")
+    add = load.add_argument
+    add(
+        "--rate",
+        type=listed(number(1e-6, 1e5)),
+        default=(),
+        metavar="R,R",
+        help="requests a second; several make a sweep",
+    )
+    add("--concurrency", type=listed(whole(1, 10_000)), default=(), metavar="N,N", help="of a closed loop, likewise")
+    add("--requests", type=whole(1, 10_000_000), metavar="N", help="how many at most")
+    add("--seconds", type=number(0.1, 86_400 * 30), metavar="S", help="for how long at most")
+    add("--warmup", type=whole(0, 10_000), metavar="N", help="requests before each run that do not count")
+    add("--repetitions", type=whole(1, 1000), default=1, metavar="N", help="runs at each rate (default: 1)")
+    add("--seed", type=whole(0, 2**31), default=0, help="of lengths, texts and arrivals (default: 0)")
+    add(
+        "--scale",
+        type=number(1e-6, 1e3),
+        default=1.0,
+        metavar="X",
+        help="multiply the workload's prompt lengths and bands (default: 1)",
+    )
+    add("--longest", metavar="TOKENS", help="cut prompts, so that they and their answers have at most so many tokens")
+    add("--text", help="what prompts are made of: paper, village, or a file")
+    report = parser.add_argument_group("results")
+    add = report.add_argument
+    add(
+        "--out", type=Path, metavar="DIR", help="the folder (default: loadtest-NAME); an interrupted test there goes on"
+    )
+    add("--bands", metavar="B,B", help="length bands such as 0-8k,8k-1M (default: the factor sets')")
+    add(
+        "--slo",
+        action="append",
+        default=[],
+        metavar="SLO",
+        help='what is good: "band=0-8k,ttft<0.5,tpot<0.1", in seconds',
+    )
+    add("--assert", action="append", default=[], dest="assertions", metavar="LIMIT",
+        help='exit with 1 unless it holds: "band=0-8k,ttft_p99<0.5", "correct>=0.99", "ratio_itl_p50<1.05"')  # fmt: skip
+    add("--no-report", action="store_true", help="write figures and summary alone, without the page of plots")
+    client = parser.add_argument_group("the client")
+    add = client.add_argument
+    add("--tokenizer", metavar="DIR", help="the served tokenizer, for servers without /tokenize")
+    add("--cache", type=Path, metavar="DIR", help="where prompts are kept (default: ~/.cache/ropeswitch/loadtest)")
+    add(
+        "--cache-gib", type=number(0.01, 1e6), default=20.0, metavar="GIB", help="the most that they take (default: 20)"
+    )
+    add(
+        "--timeout",
+        type=number(0.1, 86_400 * 7),
+        default=6 * 3600.0,
+        metavar="S",
+        help="for an answer (default: 6 hours)",
+    )
+    add(
+        "--most-failures",
+        type=whole(1, 1_000_000),
+        default=20,
+        metavar="N",
+        help="in a row, then it stops (default: 20)",
+    )
+    add(
+        "--metrics-interval",
+        type=number(0, 3600),
+        default=10.0,
+        metavar="S",
+        help="between scrapes; 0: none (default: 10)",
+    )
+    add("--metrics-key-file", type=Path, metavar="FILE", help="has the key of /metrics, where it is not the API's")
+    add("--quiet", action="store_true", help="no progress")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run a load test.
+
+    Returns:
+        The exit code: 0; 1 where an assertion does not hold; 130 where the test was interrupted.
+
+    Raises:
+        UsageError: for bad input, and where requests failed so that it could not go on.
+    """
+    if args.list:
+        from ropeswitch.loadtests.client import workload as workloads
+
+        for name in workloads.shipped():
+            print(f"{name:12} {workloads.load(name).about}")
+        return 0
+    if not args.workload or not args.url:
+        raise UsageError(f"{'workload' if not args.workload else '--url'} is missing: see ropeswitch loadtest --help")
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        print("loadtest: stopped by Ctrl-C", file=sys.stderr, flush=True)
+        return 130
+
+
+def _run(args: argparse.Namespace) -> int:
+    from ropeswitch.loadtests.client import texts
+    from ropeswitch.loadtests.client import workload as workloads
+    from ropeswitch.loadtests.client.assertions import Assertion, Slo
+    from ropeswitch.loadtests.client.bands import bands, tokens
+    from ropeswitch.loadtests.client.endpoint import connect
+    from ropeswitch.loadtests.client.execute import Client
+    from ropeswitch.loadtests.client.loadtest import LoadTest, Options, make_composer, make_keys, settings
+    from ropeswitch.loadtests.client.pack import default_folder
+    from ropeswitch.loadtests.client.store import Store
+    from ropeswitch.loadtests.client.tokens import LocalTokenizer, ServedTokenizer
+
+    workload = _changed(workloads.load(args.workload), args)
+    text = texts.load(workload.text)
+    options = Options(
+        rates=args.rate,
+        concurrencies=args.concurrency,
+        repetitions=args.repetitions,
+        seed=args.seed,
+        scale=args.scale,
+        longest=tokens(args.longest) if args.longest else None,
+        bands=bands(args.bands) if args.bands else None,
+        slos=tuple(map(Slo.parse, args.slo)),
+        assertions=tuple(map(Assertion.parse, args.assertions)),
+        cache=args.cache or default_folder(),
+        cache_bytes=int(args.cache_gib * 2**30),
+    )
+    metrics_key = _key(args.metrics_key_file)
+    target = connect(args.url, args.model, args.ca, args.wait)
+    baseline = connect(args.baseline, args.baseline_model, args.ca, args.wait) if args.baseline else None
+    keys = make_keys(text, args.seed)
+    tokenizer = LocalTokenizer(args.tokenizer) if args.tokenizer else ServedTokenizer(target)
+    composer = make_composer(text, tokenizer, workload.endpoint == "chat", keys)
+    client = Client(
+        workload, text, keys, args.timeout, args.most_failures, args.metrics_interval, metrics_key, not args.quiet
+    )
+    out = args.out or Path(f"loadtest-{workload.name}")
+    test = LoadTest(client, target, baseline, tokenizer, composer, options)
+    _check(test)
+    store = Store(out, settings(test))
+    test.prepare()
+    _say(args, "loading vLLM's benchmark")
+    # Read when vLLM is imported. That takes seconds, which should not pass between an interruption and the report.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    import ropeswitch.loadtests.client.results  # noqa: F401
+
+    runs = test.run(store)
+    return finish(test, store, runs, not args.no_report)
+
+
+def _check(test: Any) -> None:
+    """Refuse assertions that no run could keep."""
+    for assertion in test.options.assertions:
+        bands = test.bands()
+        if assertion.band is not None and assertion.band not in bands:
+            told = ", ".join(map(str, bands))
+            raise UsageError(f"assertion {assertion.text!r}: the bands of this test are {told}; --bands names others")
+        if test.baseline is None and any(limit.ratio for limit in assertion.limits):
+            raise UsageError(f"assertion {assertion.text!r} is about a ratio: give --baseline")
+
+
+def finish(test: Any, store: Any, runs: Sequence[Any], drawn: bool) -> int:
+    """Write results and report, print the summary, and say how it went."""
+    from ropeswitch.loadtests.report.summary import markdown
+
+    points = test.points(runs)
+    results = test.results(points)
+    store.write_requests(runs)
+    store.write("results.json", json.dumps(results, indent=1) + "\n")
+    summary = markdown(results)
+    store.write("summary.md", summary)
+    print(summary, flush=True)
+    if drawn:
+        from ropeswitch.loadtests.report.page import html
+
+        report = store.write("report.html", html(results, points, test.bands(), test.limits))
+        print(f"report: {report}", flush=True)
+    stopped = [run.stopped for run in runs if not run.complete]
+    if any(reason.startswith("stopped by") for reason in stopped):
+        print(f"loadtest: {stopped[0]}; what was measured is in {store.folder}", file=sys.stderr, flush=True)
+        return 130
+    if stopped:
+        raise UsageError(f"{stopped[0]} (what was measured is in {store.folder})")
+    if not any(each.status == "completed" for run in runs for each in run.exchanges):
+        errors = [each.error for run in runs for each in run.exchanges if each.error]
+        raise UsageError(f"no request was completed; the last error: {errors[-1] if errors else 'none'}")
+    broken = [check for check in results["assertions"] if not check["ok"]]
+    for check in broken:
+        value = "there is no such figure" if check["value"] is None else f"it is {check['value']:.6g}"
+        print(f"loadtest: assertion failed at {check['point']}: {check['text']}: {value}", file=sys.stderr, flush=True)
+    return 1 if broken else 0
+
+
+def _changed(workload: "Workload", args: argparse.Namespace) -> "Workload":
+    """The workload with the flags in the place of what its file says."""
+    from ropeswitch.loadtests.client.workload import parse
+
+    arrival = workload.arrival
+    if args.rate and not arrival.rated:
+        raise UsageError(f"--rate: workload {workload.name} is not driven by a rate (arrival poisson, gamma or bursts)")
+    if args.concurrency and not arrival.closed:
+        raise UsageError(f"--concurrency: workload {workload.name} is no closed loop (arrival closed)")
+    given = {name: getattr(args, name) for name in ("requests", "seconds", "warmup", "text")}
+    content = workload.model_dump(exclude_none=True, mode="json") | {k: v for k, v in given.items() if v is not None}
+    return parse(content, f"workload {workload.name} with the flags")
+
+
+def _key(path: Path | None) -> str | None:
+    from ropeswitch.loadtests.client.endpoint import header_key
+
+    # Bytes that are no text are no ASCII either.
+    return (
+        header_key(path.read_text(encoding="utf-8", errors="replace"), f"--metrics-key-file {path}") if path else None
+    )
+
+
+def _say(args: argparse.Namespace, message: str) -> None:
+    if not args.quiet:
+        print(f"loadtest: {message}", file=sys.stderr, flush=True)
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """A parser of whole numbers."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) <= 12 and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """A parser of numbers."""
+
+    def parse(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        if not least <= found <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a number from {least:g} to {most:g}")
+        return found
+
+    return parse
+
+
+def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """A parser of lists with commas, without the same value twice."""
+
+    def parse_all(text: str) -> tuple[Any, ...]:
+        found = tuple(parse(part.strip()) for part in text.split(","))
+        if len(set(found)) < len(found):
+            raise argparse.ArgumentTypeError(f"{text!r} has a value twice")
+        return found
+
+    return parse_all

@@ -1,0 +1,117 @@
+"""Runs a plan against one server: when each request is sent, and when the run ends."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ropeswitch.loadtests.client.plan import Planned
+from ropeswitch.loadtests.client.progress import Progress
+from ropeswitch.loadtests.client.records import Exchange
+from ropeswitch.loadtests.client.sender import Sender
+
+Keep = Callable[[Exchange], None]
+
+
+@dataclass
+class Driver:
+    """Sends conversations, each of one request or several.
+
+    Attributes:
+        sender: Sends single requests.
+        progress: Shows how it goes.
+        keep: Is given every exchange as soon as it is over.
+        most_failures: So many failures one after the other end the run.
+        stop: Set from outside to end it early; requests in flight are given up.
+    """
+
+    sender: Sender
+    progress: Progress
+    keep: Keep
+    most_failures: int
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped: str = ""
+    start: float = 0.0
+
+    async def open_loop(self, conversations: Sequence[Sequence[Planned]], due: Sequence[float]) -> float:
+        """Send each conversation when it is due, however many are in flight; seconds until the last answer."""
+
+        async def send_all() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for conversation, at in sorted(zip(conversations, due, strict=True), key=lambda pair: pair[1]):
+                    delay = self.start + at - time.perf_counter()
+                    if delay > 0:
+                        await asyncio.sleep(delay)
+                    if self.stop.is_set():
+                        return
+                    tasks.create_task(self._converse(conversation, at))
+
+        return await self._run(send_all)
+
+    async def closed_loop(
+        self, conversations: Sequence[Sequence[Planned]], clients: int, think: float, seconds: float | None
+    ) -> float:
+        """Let so many clients send one conversation after the other, for so long at most; seconds until the last answer."""
+        rest: Iterator[Sequence[Planned]] = iter(conversations)
+
+        async def client() -> None:
+            # What is interrupted ends as if it had been answered, so whether to stop is asked before every wait.
+            for number, conversation in enumerate(rest):
+                if self.stop.is_set():
+                    return
+                if number and think:
+                    await asyncio.sleep(think)
+                now = time.perf_counter() - self.start
+                if seconds is not None and now >= seconds:
+                    return
+                await self._converse(conversation, now)
+
+        async def send_all() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(clients):
+                    tasks.create_task(client())
+
+        return await self._run(send_all)
+
+    async def _run(self, send_all: Callable[[], Coroutine[None, None, None]]) -> float:
+        self.start = time.perf_counter()
+        sending = asyncio.create_task(send_all())
+        showing = asyncio.create_task(self._show())
+        stopping = asyncio.create_task(self.stop.wait())
+        try:
+            await asyncio.wait({sending, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                sending.cancel()
+            try:
+                await sending
+            except asyncio.CancelledError:
+                pass
+            except ExceptionGroup as group:
+                # What a task met that is not of its request, such as a full disk.
+                raise group.exceptions[0] from None
+        finally:
+            for task in (showing, stopping):
+                task.cancel()
+        return time.perf_counter() - self.start
+
+    async def _converse(self, conversation: Sequence[Planned], due: float) -> None:
+        for planned in conversation:
+            if planned.think:
+                await asyncio.sleep(planned.think)
+            if self.stop.is_set():
+                return
+            if planned.turn:
+                due = time.perf_counter() - self.start
+            exchange = await self.sender.send(planned, due, self.start)
+            self.keep(exchange)
+            if self.progress.failed_in_a_row >= self.most_failures and not self.stop.is_set():
+                count, last = self.progress.failed_in_a_row, self.progress.last_error
+                self.stopped = f"{count} requests in a row failed, the last with: {last}"
+                self.stop.set()
+            if exchange.status not in ("completed", "cancelled"):
+                return
+
+    async def _show(self) -> None:
+        while True:
+            await asyncio.sleep(self.progress.seconds)
+            self.progress.show()

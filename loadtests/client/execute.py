@@ -1,0 +1,220 @@
+"""One run: connections, warm-up, the requests of a plan, and the server's metrics beside them."""
+
+import asyncio
+import gc
+import resource
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import aiohttp
+
+from ropeswitch.loadtests.client.arrivals import due_times
+from ropeswitch.loadtests.client.driver import Driver
+from ropeswitch.loadtests.client.endpoint import Endpoint
+from ropeswitch.loadtests.client.pack import Pack
+from ropeswitch.loadtests.client.plan import Planned
+from ropeswitch.loadtests.client.progress import Progress
+from ropeswitch.loadtests.client.records import Exchange, Run
+from ropeswitch.loadtests.client.scraper import Scraper
+from ropeswitch.loadtests.client.sender import Sender
+from ropeswitch.loadtests.client.store import Store, keep
+from ropeswitch.loadtests.client.texts import Text
+from ropeswitch.loadtests.client.workload import Workload
+
+WARMUP_CLIENTS = 4
+INTERRUPTED = "stopped by Ctrl-C"
+TERMINATED = "stopped by SIGTERM"
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """A plan and its prompts."""
+
+    planned: Sequence[Planned]
+    pack: Pack
+
+    def conversations(self) -> list[list[Planned]]:
+        """The requests, those of one conversation together."""
+        return [list(turns) for _, turns in groupby(self.planned, key=lambda each: each.conversation)]
+
+
+@dataclass(frozen=True)
+class Client:
+    """How to send.
+
+    Attributes:
+        workload: What to send, with the rate or concurrency of the run not yet in it.
+        text: Judges answers.
+        keys: The pass keys.
+        timeout: Seconds for a whole answer.
+        most_failures: So many in a row end a run.
+        metrics_seconds: Between two scrapes of the server's metrics; 0 for none.
+        metrics_key: Of the metrics, where they have one of their own.
+        shown: Whether progress is shown.
+    """
+
+    workload: Workload
+    text: Text
+    keys: tuple[str, ...]
+    timeout: float
+    most_failures: int
+    metrics_seconds: float
+    metrics_key: str | None
+    shown: bool
+
+
+def execute(
+    client: Client, endpoint: Endpoint, run: Run, prompts: Prompts, warmup: Prompts | None, seed: int, store: Store
+) -> Run:
+    """Carry out a run and write what came of it.
+
+    Args:
+        client: How.
+        endpoint: The server.
+        run: Its head: what it is called, and its rate or concurrency.
+        prompts: What to send.
+        warmup: What to send first, and forget.
+        seed: Of the arrivals.
+        store: Where to write.
+
+    Returns:
+        The run, ended; incomplete where it was interrupted or too many requests failed.
+    """
+    return asyncio.run(_execute(client, endpoint, run, prompts, warmup, seed, store))
+
+
+async def _execute(
+    client: Client, endpoint: Endpoint, run: Run, prompts: Prompts, warmup: Prompts | None, seed: int, store: Store
+) -> Run:
+    exchanges: list[Exchange] = []
+    ssl = endpoint.tls if endpoint.tls is not None else True
+    # As many connections as there are requests in flight, and no proxy or timeout of its own.
+    connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, keepalive_timeout=60, ssl=ssl)
+    timeout, scrape = aiohttp.ClientTimeout(total=None), aiohttp.ClientTimeout(total=30)
+    # Every request in flight has a connection, of which shells often allow a thousand.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=ssl), timeout=scrape) as watching,
+    ):
+        progress = Progress(run.name, len(prompts.planned), client.shown)
+        sender = Sender(
+            session,
+            endpoint,
+            client.workload,
+            client.text,
+            client.keys,
+            prompts.pack,
+            uuid.uuid4().hex,
+            client.timeout,
+            progress,
+        )
+        driver = Driver(sender, progress, exchanges.append, client.most_failures)
+        reasons = _stop_on_signals(driver)
+        if warmup is not None:
+            await _warm_up(client, driver, sender, warmup)
+        scraper = Scraper(watching, endpoint, client.metrics_seconds, client.metrics_key)
+        started, duration = time.time(), 0.0
+        if not driver.stop.is_set():
+            # Only now does what an interrupted run left make room.
+            with store.begin(run.name) as file:
+
+                def kept(exchange: Exchange) -> None:
+                    keep(file, exchange)
+                    exchanges.append(exchange)
+
+                driver.keep = kept
+                # What was made so far stays: the collector need not look at it while requests are timed (as upstream does).
+                gc.collect()
+                gc.freeze()
+                duration = await _scraped(scraper, _drive(client, driver, run, prompts, seed))
+                gc.unfreeze()
+        progress.close()
+    samples = scraper.samples(driver.start)
+    if scraper.problem and client.metrics_seconds and client.shown:
+        print(f"loadtest: {run.name}: {scraper.problem}", file=sys.stderr, flush=True)
+    stopped = driver.stopped or "".join(reasons)
+    ended = replace(
+        run,
+        started=started,
+        duration=duration,
+        complete=not stopped,
+        stopped=stopped,
+        exchanges=tuple(exchanges),
+        samples=samples,
+    )
+    if duration:
+        store.end(ended)
+    return ended
+
+
+def _stop_on_signals(driver: Driver) -> list[str]:
+    """Ends the run at the first signal; at the next, Python does what it always does."""
+    reasons: list[str] = []
+    loop = asyncio.get_running_loop()
+
+    def stop(reason: str) -> None:
+        reasons.append(reason)
+        driver.stop.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    loop.add_signal_handler(signal.SIGINT, stop, INTERRUPTED)
+    loop.add_signal_handler(signal.SIGTERM, stop, TERMINATED)
+    return reasons
+
+
+async def _warm_up(client: Client, driver: Driver, sender: Sender, warmup: Prompts) -> None:
+    progress = Progress("warm-up", len(warmup.planned), shown=False)
+
+    def forgotten(exchange: Exchange) -> None:
+        pass
+
+    first = Driver(
+        replace(sender, pack=warmup.pack, progress=progress), progress, forgotten, client.most_failures, driver.stop
+    )
+    await first.closed_loop(warmup.conversations(), WARMUP_CLIENTS, 0.0, None)
+    if first.stopped:
+        driver.stopped = f"in the warm-up, {first.stopped}"
+    elif progress.failed == len(warmup.planned):
+        driver.stopped = f"all {progress.failed} requests of the warm-up failed, the last with: {progress.last_error}"
+        driver.stop.set()
+
+
+async def _drive(client: Client, driver: Driver, run: Run, prompts: Prompts, seed: int) -> float:
+    conversations = prompts.conversations()
+    arrival, seconds = client.workload.arrival, client.workload.seconds
+    if arrival.closed:
+        assert run.concurrency is not None, "a closed loop's run has a concurrency"
+        return await driver.closed_loop(conversations, run.concurrency, arrival.closed.think, seconds)
+    due: Iterable[float]
+    if arrival.trace:
+        due = [each[0].due or 0.0 for each in conversations]
+    else:
+        assert run.rate is not None, "the run of a process with a rate has one"
+        due = due_times(arrival, run.rate, len(conversations), seed).tolist()
+    sent = [
+        (each, at) for each, at in zip(conversations, due, strict=True) if seconds is None or at <= seconds * (1 + 1e-9)
+    ]
+    return await driver.open_loop([each for each, _ in sent], [at for _, at in sent])
+
+
+async def _scraped(scraper: Scraper, driving: Coroutine[None, None, float]) -> float:
+    if not scraper.seconds:
+        scraper.problem = "not asked for"
+        return await driving
+    # A page takes the server as long as many tokens do: the first one is there before the first request is sent.
+    if not await scraper.scrape():
+        return await driving
+    scraping = asyncio.create_task(scraper.run())
+    try:
+        return await driving
+    finally:
+        scraping.cancel()
+        await scraper.scrape()

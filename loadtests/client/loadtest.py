@@ -1,0 +1,299 @@
+"""A whole load test: prompts are made, runs alternate between the servers, and what came of them is reported."""
+
+import math
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ropeswitch.loadtests.client.assertions import Assertion, Slo
+from ropeswitch.loadtests.client.bands import DEFAULT, Band, bands, bands_of_sets
+from ropeswitch.loadtests.client.endpoint import Endpoint
+from ropeswitch.loadtests.client.execute import Client, Prompts, execute
+from ropeswitch.loadtests.client.pack import prepare
+from ropeswitch.loadtests.client.pieces import KEYS, cut
+from ropeswitch.loadtests.client.plan import Bounds, Planned, plan, read_trace
+from ropeswitch.loadtests.client.progress import Counter
+from ropeswitch.loadtests.client.prompts import Composer
+from ropeswitch.loadtests.client.records import Point, Run, Side
+from ropeswitch.loadtests.client.store import Store
+from ropeswitch.loadtests.client.texts import Text
+from ropeswitch.loadtests.client.tokens import Tokenizer
+from ropeswitch.loadtests.client.turns import Joints
+from ropeswitch.loadtests.client.workload import Workload
+from ropeswitch.server.errors import UsageError
+
+# The longest prompt of a warm-up, tokens: it is to wake the server, and not to take as long as the run.
+WARMUP_LONGEST = 2048
+WARMUP_SEED = 1_000_000
+MOST_REQUESTS = 10_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for beside the workload; the flags of ``ropeswitch loadtest``."""
+
+    rates: tuple[float, ...]
+    concurrencies: tuple[int, ...]
+    repetitions: int
+    seed: int
+    scale: float
+    longest: int | None
+    bands: tuple[Band, ...] | None
+    slos: tuple[Slo, ...]
+    assertions: tuple[Assertion, ...]
+    cache: Path
+    cache_bytes: int
+
+
+@dataclass(frozen=True)
+class LoadTest:
+    """A load test that is ready to run.
+
+    Attributes:
+        client: How to send.
+        target: The server under test.
+        baseline: What it is compared with.
+        tokenizer: The served one.
+        composer: Makes prompts.
+        options: See :class:`Options`.
+    """
+
+    client: Client
+    target: Endpoint
+    baseline: Endpoint | None
+    tokenizer: Tokenizer
+    composer: Composer
+    options: Options
+
+    @property
+    def workload(self) -> Workload:
+        return self.client.workload
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """Lengths at which the target's factor sets switch."""
+        return self.target.limits[:-1]
+
+    def bands(self) -> tuple[Band, ...]:
+        """Those asked for, those of the workload, or those of the factor sets."""
+        if self.options.bands:
+            return self.options.bands
+        if named := self.workload.length_bands():
+            return tuple(band.scaled(self.options.scale) for band in named)
+        return bands_of_sets(self.target.limits) if self.target.limits else bands(DEFAULT)
+
+    def heads(self) -> list[Run]:
+        """The runs to make, in order: the servers take turns, and turns at going first."""
+        sides: tuple[Side, ...] = ("target", "baseline") if self.baseline else ("target",)
+        found = []
+        for rate, concurrency in self._loads():
+            for repetition in range(self.options.repetitions):
+                for side in sides if repetition % 2 == 0 else sides[::-1]:
+                    name = f"{_point_name(rate, concurrency)}-{side}-{repetition + 1}"
+                    found.append(Run(name, side, rate, concurrency, repetition, 0.0, 0.0, False))
+        return found
+
+    def _loads(self) -> list[tuple[float | None, int | None]]:
+        arrival = self.workload.arrival
+        if arrival.closed:
+            return [(None, each) for each in self.options.concurrencies or (arrival.closed.concurrency,)]
+        if arrival.rated:
+            return [(each, None) for each in self.options.rates or (arrival.rated.rate,)]
+        return [(None, None)]
+
+    def run(self, store: Store) -> list[Run]:
+        """Carry out what has not been carried out yet, up to the first run that is cut short; all runs there are."""
+        runs: list[Run] = []
+        for head in self.heads():
+            done = store.run(head.name)
+            if done is None or not done.complete:
+                endpoint = self.target if head.side == "target" else self.baseline
+                assert endpoint is not None, "only a test with a baseline has runs of it"
+                seed = self._seed(head)
+                warmup = self._prompts(head, seed + WARMUP_SEED, True) if self.workload.warmup else None
+                done = execute(self.client, endpoint, head, self._prompts(head, seed, False), warmup, seed, store)
+            else:
+                print(f"loadtest: {head.name} was done before", file=sys.stderr, flush=True)
+            runs.append(done)
+            if not done.complete:
+                break
+        return runs
+
+    def prepare(self) -> None:
+        """Make the prompts of all runs, so that what is wrong with them shows before the first one."""
+        for head in self.heads():
+            self._prompts(head, self._seed(head), False)
+
+    def _seed(self, run: Run) -> int:
+        """The same prompts for both servers, and others for every repetition and rate: none is found in a prefix cache."""
+        place = self._loads().index((run.rate, run.concurrency))
+        # Neighbouring seeds share nothing.
+        return int(np.random.SeedSequence([self.options.seed, place, run.repetition]).generate_state(1)[0])
+
+    def _prompts(self, run: Run, seed: int, warmup: bool) -> Prompts:
+        count = self.workload.warmup if warmup else self._conversations(run)
+        planned = self._plan(count, seed, warmup)
+        joints = Joints(self.client.text, self.tokenizer, self.composer)
+        with Counter(f"making prompts ({run.name})", len(planned), self.client.shown and not warmup) as counter:
+            pack = prepare(
+                self.options.cache, self.options.cache_bytes, planned, self.composer, joints, seed, counter.reached
+            )
+        return Prompts(planned, pack)
+
+    def _conversations(self, run: Run) -> int:
+        wanted, seconds = self.workload.requests, self.workload.seconds
+        if self.workload.arrival.trace:
+            recorded = len(read_trace(Path(self.workload.arrival.trace.file)))
+            return recorded if wanted is None else min(wanted, recorded)
+        in_time = None
+        if seconds is not None and run.rate is not None:
+            # What is due exactly at the end is sent. Of bursts the first one is due at once.
+            in_time = math.floor(run.rate * seconds * (1 + 1e-9)) or int(self.workload.arrival.bursts is not None)
+            if not 0 < in_time <= MOST_REQUESTS:
+                raise UsageError(
+                    f"{run.rate:g} requests a second for {seconds:g} seconds are {in_time:,} requests: from 1 to "
+                    f"{MOST_REQUESTS:,} are allowed"
+                )
+        return min(count for count in (wanted, in_time) if count is not None)
+
+    def _plan(self, conversations: int, seed: int, warmup: bool) -> list[Planned]:
+        servers = [each for each in (self.target, self.baseline) if each]
+        lengths = [each.max_model_len for each in servers if each.max_model_len is not None]
+        least = self.composer.pieces.least
+        longest = [each for each in (self.options.longest, max(WARMUP_LONGEST, 2 * least) if warmup else None) if each]
+        bounds = Bounds(
+            least=least,
+            longest=min([*longest, *lengths] if warmup else longest, default=None),
+            max_model_len=min(lengths, default=None),
+            limits=self.limits,
+            scale=self.options.scale,
+            keys=len(self.client.keys),
+        )
+        planned = plan(self.workload, conversations, seed, bounds)
+        return [replace(each, think=0.0) for each in planned] if warmup else planned
+
+    def points(self, runs: Sequence[Run]) -> list[Point]:
+        """The runs by their rate or concurrency."""
+        grouped = groupby(runs, key=lambda run: (run.rate, run.concurrency))
+        return [Point(_label(rate, concurrency), rate, tuple(found)) for (rate, concurrency), found in grouped]
+
+    def results(self, points: Sequence[Point]) -> dict[str, Any]:
+        """What ``results.json`` holds."""
+        from ropeswitch.loadtests.client.results import figures, ratios
+
+        slos = (*(slo.scaled(self.options.scale) for slo in self.workload.objectives()), *self.options.slos)
+        rows: list[dict[str, Any]] = []
+        for point in points:
+            both_sides: tuple[Side, ...] = ("target", "baseline")
+            sides: dict[Side, Any] = {
+                side: figures(found, self.bands(), slos, self.limits) if (found := point.side(side)) else None
+                for side in both_sides
+            }
+            both = sides["target"] and sides["baseline"]
+            row: dict[str, Any] = {"label": point.label, "rate": point.rate} | dict(sides.items())
+            rows.append(row | {"ratios": ratios(sides["target"], sides["baseline"]) if both else None})
+        runs = [run for point in points for run in point.runs]
+        checked = [
+            {**found, "point": row["label"]}
+            for row in rows
+            for assertion in self.options.assertions
+            for found in assertion.check(row["target"] or {"bands": {}}, row["baseline"])
+        ]
+        return {
+            "format": 1,
+            **self._upstream(points),
+            "workload": self.workload.model_dump(mode="json", exclude_none=True),
+            "settings": settings(self)
+            | {
+                "url": self.target.url,
+                "baseline": self.baseline and self.baseline.url,
+                "repetitions": self.options.repetitions,
+            },
+            "client": {
+                "ropeswitch": version("ropeswitch"),
+                "python": platform.python_version(),
+                "cpus": os.cpu_count(),
+            },
+            "complete": len(runs) == len(self.heads()) and all(run.complete for run in runs),
+            "stopped": [f"{run.name}: {run.stopped}" for run in runs if run.stopped],
+            "slo": [slo.text for slo in slos],
+            "assertions": checked,
+            "points": rows,
+            # Those of a single point stand at the top, where tools for upstream's results look for them.
+            **(rows[0]["target"] if len(rows) == 1 and rows[0]["target"] else {}),
+        }
+
+    def _upstream(self, points: Sequence[Point]) -> dict[str, Any]:
+        """The keys of upstream's results that say what was run."""
+        loads, arrival = self._loads(), self.workload.arrival
+        gamma = arrival.gamma
+        return {
+            "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
+            "backend": "openai-chat" if self.composer.chat else "openai",
+            "endpoint_type": "openai-chat" if self.composer.chat else "openai",
+            "label": self.workload.name,
+            "model_id": self.target.model,
+            "tokenizer_id": self.target.model,
+            "num_prompts": sum(len(run.exchanges) for point in points for run in point.side("target")),
+            "request_rate": (loads[0][0] or "inf") if len(loads) == 1 else [rate for rate, _ in loads],
+            "burstiness": gamma.burstiness if gamma else 1.0,
+            "max_concurrency": loads[0][1] if len(loads) == 1 else [count for _, count in loads],
+        }
+
+
+def settings(test: LoadTest) -> dict[str, Any]:
+    """What must be the same for runs to be laid together; rates and repetitions may be added."""
+    return {
+        "workload": test.workload.model_dump(mode="json", exclude_none=True),
+        "text": test.client.text.model_dump(mode="json"),
+        "seed": test.options.seed,
+        "scale": test.options.scale,
+        "longest": test.options.longest,
+        "servers": [_server(each) for each in (test.target, test.baseline) if each],
+    }
+
+
+def _server(endpoint: Endpoint) -> dict[str, Any]:
+    return {
+        "url": endpoint.url,
+        "model": endpoint.model,
+        "max_model_len": endpoint.max_model_len,
+        "limits": list(endpoint.limits),
+    }
+
+
+def make_keys(text: Text, seed: int) -> tuple[str, ...]:
+    """Pass keys, none of which begins with a 0."""
+    low = 10 ** (text.digits - 1)
+    drawn = np.random.default_rng([seed, text.digits]).choice(9 * low, size=KEYS, replace=False)
+    return tuple(str(low + int(each)) for each in drawn)
+
+
+def make_composer(text: Text, tokenizer: Tokenizer, chat: bool, keys: Sequence[str]) -> Composer:
+    """What makes prompts for a server.
+
+    Raises:
+        UsageError: where the tokenizer does not cut the text at the ends of its sentences.
+    """
+    return Composer(cut(text, tokenizer, chat, keys), chat)
+
+
+def _point_name(rate: float | None, concurrency: int | None) -> str:
+    if rate is not None:
+        return f"rate-{rate:.15g}"
+    return f"clients-{concurrency}" if concurrency is not None else "trace"
+
+
+def _label(rate: float | None, concurrency: int | None) -> str:
+    if rate is not None:
+        return f"{rate:g} requests/s"
+    return f"{concurrency} at a time" if concurrency is not None else "trace"

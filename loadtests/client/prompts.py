@@ -1,0 +1,78 @@
+"""One prompt of an exact number of tokens, with a pass key in it, as the JSON that goes into a request's body."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ropeswitch.loadtests.client.pieces import Piece, Pieces
+from ropeswitch.server.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Composer:
+    """Puts prompts together.
+
+    Attributes:
+        pieces: What from.
+        chat: Whether they are messages.
+    """
+
+    pieces: Pieces
+    chat: bool
+
+    def filler(self, tokens: int, random: np.random.Generator) -> list[Piece]:
+        """Sentences, and pads up to exactly ``tokens`` tokens."""
+        widths = np.array([len(piece.ids) for piece in self.pieces.filler])
+        chosen: list[Piece] = []
+        while tokens >= widths.max():
+            drawn = random.integers(0, len(widths), size=int(tokens // widths.mean()) + 8)
+            fits = int(np.searchsorted(np.cumsum(widths[drawn]), tokens, side="right"))
+            chosen += [self.pieces.filler[i] for i in drawn[:fits]]
+            tokens -= int(widths[drawn[:fits]].sum())
+            if fits < len(drawn):
+                break
+        return [*chosen, *[self.pieces.pad] * tokens]
+
+    def single(self, tokens: int, key: str, random: np.random.Generator, shared: Sequence[Piece] = ()) -> list[Piece]:
+        """A prompt of exactly ``tokens`` tokens with the key somewhere in it.
+
+        Args:
+            tokens: Of the whole prompt, with the chat template's.
+            key: One of the pieces' keys.
+            random: Where the place of the key and the filler come from.
+            shared: What the prompt begins with, after the opening.
+
+        Raises:
+            UsageError: where it has no room for the key and the question.
+        """
+        pieces = self.pieces
+        statement = pieces.keys[key]
+        room = tokens - sum(len(piece.ids) for piece in (pieces.opening, *shared, statement, pieces.question))
+        if room < 0:
+            raise UsageError(f"a prompt of {tokens} tokens is too short: it needs {tokens - room} with this text")
+        before = int(room * random.random())
+        filler = self.filler(before, random)
+        return [
+            pieces.opening,
+            *shared,
+            *filler,
+            statement,
+            *self.filler(room - before, random),
+            pieces.question,
+        ]
+
+    def text(self, parts: Sequence[Piece]) -> str:
+        """The prompt's text, without what the chat template adds."""
+        return "".join(part.text for part in parts)
+
+    def body(self, parts: Sequence[Piece], form: Literal["text", "ids"]) -> bytes:
+        """The field of a request's body that holds the prompt."""
+        if form == "ids":
+            return b'"prompt":[' + ",".join(part.json_ids for part in parts).encode() + b"]"
+        text = self.text(parts)
+        if self.chat:
+            return b'"messages":' + json.dumps([{"role": "user", "content": text}]).encode()
+        return b'"prompt":' + json.dumps(text).encode()

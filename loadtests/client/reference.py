@@ -1,0 +1,225 @@
+"""``make docs-loadtests``: writes the tables of ``docs/loadtests.md`` from the code.
+
+They stand between a line ``<!-- NAME: made by make docs-loadtests -->`` and a line ``<!-- end -->``.
+"""
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from ropeswitch.loadtests.client import reference_words as words
+from ropeswitch.loadtests.client import workload as workloads
+from ropeswitch.loadtests.client.assertions import LATENCIES, NUMBERS, STATISTICS
+from ropeswitch.loadtests.client.cli import add_parser
+from ropeswitch.loadtests.client.lengths import LONGEST, Crossing, Drawn
+from ropeswitch.loadtests.client.texts import Text
+from ropeswitch.loadtests.client.workload import Workload
+
+PAGE = Path("docs/loadtests.md")
+_MADE = re.compile(r"(<!-- (\w+): made by make docs-loadtests -->\n).*?(<!-- end -->)", re.DOTALL)
+Schema = Mapping[str, Any]
+
+
+def written(page: str) -> str:
+    """A page with its tables as the code has them now.
+
+    Raises:
+        KeyError: for a table that there is not, or a key of the code that there is no sentence on.
+    """
+    return _MADE.sub(lambda found: f"{found[1]}\n{_TABLES[found[2]]()}\n{found[3]}", page)
+
+
+def _keys() -> str:
+    schema = Workload.model_json_schema()
+    rows = ((f"`{path}`", *rest) for path, *rest in _below(schema, schema["$defs"], ""))
+    return _table(("Key", "Value", "Default", "Meaning"), rows)
+
+
+def _below(schema: Schema, classes: Schema, path: str) -> Iterator[tuple[str, str, str, str]]:
+    """Path, values, default and meaning of every key of a mapping, and of those below it."""
+    attributes = _attributes(Workload) if not path else {}
+    for name, given in schema["properties"].items():
+        where = path + name
+        field = _filled(given)
+        below = classes[field["$ref"].rsplit("/", 1)[1]] if "$ref" in field else None
+        default = _default(given) if name not in schema.get("required", ()) else "needed"
+        told = [attributes[name]] if name in attributes else []
+        told += [_sentences(below["description"])] if below else []
+        meaning = ". ".join(told) or _meaning(where)
+        yield where, _values(field, below), default, meaning
+        if field.get("type") == "array" and "$ref" in field["items"]:
+            below, where = classes[field["items"]["$ref"].rsplit("/", 1)[1]], f"{where}[]"
+        if below:
+            yield from _below(below, classes, f"{where}.")
+
+
+def _filled(field: Schema) -> Schema:
+    """What a field is where it is not null."""
+    options = [each for each in field.get("anyOf", ()) if each.get("type") != "null"]
+    return {**field, **options[0]} if options else field
+
+
+def _values(field: Schema, below: Schema | None) -> str:
+    if below:
+        return "mapping"
+    if "oneOf" in field:
+        return "[length](#lengths)"
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    if field.get("le") == LONGEST:
+        return "tokens"
+    match field["type"]:
+        case "boolean":
+            return "`true` or `false`"
+        case "array":
+            return "list"
+        case "string":
+            return "name" if "pattern" in field else "text"
+    least = f"above {field['exclusiveMinimum']:,}," if "exclusiveMinimum" in field else f"from {field['minimum']:,}"
+    return f"{'number' if field['type'] == 'number' else 'whole number'} {least} to {field['maximum']:,}"
+
+
+def _default(field: Schema) -> str:
+    default = field.get("default")
+    if default is None or default in ("", [], ()):
+        return ""
+    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`".lower()
+
+
+def _attributes(described: type) -> dict[str, str]:
+    """What a class's docstring says of its attributes."""
+    _, _, text = (inspect.getdoc(described) or "").partition("Attributes:\n")
+    found = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", text, re.MULTILINE)
+    return {name: _sentences(" ".join(meaning.split())) for name, meaning in found}
+
+
+def _meaning(path: str) -> str:
+    return words.KEYS[re.sub(r"^arrival\.|^mix\[\]\.(?=\w+\.)", "", path)]
+
+
+def _lengths() -> str:
+    rows = []
+    for each in get_args(Drawn):
+        [(name, field)] = each.model_fields.items()
+        keys = getattr(field.annotation, "model_fields", None)
+        told = words.LENGTHS.get(name) or _sentences(inspect.getdoc(field.annotation) or "")
+        inside = ", ".join(f"{key}: {_example(key)}" for key in sorted(keys, key=_order)) if keys else "8k"
+        rows.append((f"`{name}: {{{inside}}}`" if keys else f"`{name}: {inside}`", told))
+    return _table(("Length", "Meaning"), rows)
+
+
+def _order(key: str) -> int:
+    return ("median", "sigma", "min", "max", "shape", "within", "at").index(key)
+
+
+def _example(key: str) -> str:
+    return {"median": "500", "sigma": "1.0", "min": "100", "max": "8k", "shape": "0.8", "within": "32", "at": "8k"}[key]
+
+
+def _texts() -> str:
+    return _table(("Key", "Meaning"), ((f"`{key}`", meaning) for key, meaning in _attributes(Text).items()))
+
+
+def _shipped() -> str:
+    rows = []
+    for name in workloads.shipped():
+        found = workloads.load(name)
+        [(process, given)] = found.arrival.model_dump(exclude_none=True).items()
+        arrival = ", ".join(f"{key} {value:g}" for key, value in given.items() if value)
+        ends = [f"{found.requests} requests"] if found.requests else []
+        ends += [f"{found.seconds:g} s"] if found.seconds else []
+        rows.append((f"`{name}`", found.about, f"{process}: {arrival}", ", ".join(ends), _longest(found)))
+    return _table(("Name", "What it is", "Arrival", "Ends after", "Longest prompt"), rows)
+
+
+def _longest(workload: Workload) -> str:
+    """Of all prompts that may be drawn; the last switch of factor sets for those that end before one."""
+    most = 0
+    for part in workload.mix:
+        if isinstance(part.prompt, Crossing):
+            return "the last switch"
+        assert part.prompt is not None, "a trace, which has its own lengths, is not shipped"
+        most = max(most, _most(part.prompt) + ((part.turns.count - 1) * _most(part.turns.grow) if part.turns else 0))
+    return f"{most:,}"
+
+
+def _most(length: Drawn) -> int:
+    [(name, value)] = length.model_dump().items()
+    return int(value if name == "fixed" else value["max"])
+
+
+def _flags() -> str:
+    commands = argparse.ArgumentParser().add_subparsers()
+    add_parser(commands)
+    rows = [
+        (
+            f"`{flag.option_strings[-1]}{f' {flag.metavar or flag.dest.upper()}' if flag.nargs != 0 else ''}`",
+            flag.help or "",
+        )
+        for flag in commands.choices["loadtest"]._actions
+        if flag.option_strings and flag.dest != "help"
+    ]
+    return _table(("Flag", "Meaning"), rows)
+
+
+def _figures() -> str:
+    upstream, own = "vLLM's", "added"
+    timed = [(f"`STAT_{name}_ms`", upstream, text) for name, text in words.LATENCIES.items()]
+    late = [(f"`STAT_{name}_ms`", own, text) for name, text in words.LATENESS.items()]
+    given = [(f"`{key}`", upstream, text) for key, text in words.FIGURES.items()]
+    added = [(f"`{key}`", own, text) for key, text in words.OWN_FIGURES.items()]
+    return _table(("Key", "Whose", "Meaning"), [*given, *timed, *late, *added])
+
+
+def _results() -> str:
+    upstream = [(f"`{key}`", "vLLM's", text) for key, text in words.RUN.items()]
+    own = [(f"`{key}`", "added", text) for key, text in words.OWN_RUN.items()]
+    return _table(("Key", "Whose", "Meaning"), [*upstream, *own])
+
+
+def _assertions() -> str:
+    every, statistics = (" or ".join(f"`{each}`" for each in names) for names in (LATENCIES, (*STATISTICS, "p50")))
+    rows = [(f"`{name}`", f"`{key}`") for name, key in NUMBERS.items()]
+    rows.append(
+        ("`LATENCY_STAT`", f"`STAT_LATENCY_ms`, in seconds. LATENCY is {every}; STAT is {statistics}, the median")
+    )
+    return _table(("Figure", "In `results.json`"), rows)
+
+
+def _sentences(text: str) -> str:
+    """The first paragraph of a docstring as it stands in a table."""
+    return " ".join(text.split("\n\n")[0].replace("``", "`").split()).rstrip(".")
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+_TABLES: dict[str, Callable[[], str]] = {
+    "keys": _keys,
+    "lengths": _lengths,
+    "texts": _texts,
+    "shipped": _shipped,
+    "flags": _flags,
+    "figures": _figures,
+    "results": _results,
+    "assertions": _assertions,
+}
+
+
+def main() -> int:
+    """Write the tables of :data:`PAGE` anew, in the project's folder."""
+    text = PAGE.read_text(encoding="utf-8")
+    new = written(text)
+    PAGE.write_text(new, encoding="utf-8")
+    print(f"docs-loadtests: {PAGE} {'is up to date' if new == text else 'was written'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

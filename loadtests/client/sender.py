@@ -1,0 +1,183 @@
+"""Sends one request and tells what came of it."""
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+
+from ropeswitch.loadtests.client.endpoint import Endpoint, error_message
+from ropeswitch.loadtests.client.pack import Pack
+from ropeswitch.loadtests.client.plan import Planned
+from ropeswitch.loadtests.client.progress import Progress
+from ropeswitch.loadtests.client.records import Exchange
+from ropeswitch.loadtests.client.stream import Events, Told, read_events, read_whole, writable
+from ropeswitch.loadtests.client.texts import Text
+from ropeswitch.loadtests.client.workload import Workload
+
+FACTOR_SET = "x-rope-factor-set"
+# A body is handed to the socket in parts, so that one of megabytes does not hold up the sending of others.
+PART_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Sends a plan's requests to one server.
+
+    Attributes:
+        session: The connections.
+        endpoint: The server.
+        workload: For the endpoint's kind and the sampling.
+        text: Judges answers.
+        keys: The pass keys, by number.
+        pack: The prompts.
+        salt: Keeps the prefix cache of this run apart from others' (vLLM's ``cache_salt``).
+        timeout: Seconds for a whole answer.
+        progress: Is told of tokens as they come.
+    """
+
+    session: aiohttp.ClientSession
+    endpoint: Endpoint
+    workload: Workload
+    text: Text
+    keys: tuple[str, ...]
+    pack: Pack
+    salt: str
+    timeout: float
+    progress: Progress
+
+    async def send(self, planned: Planned, due: float, start: float) -> Exchange:
+        """Send a request now.
+
+        Args:
+            planned: Which.
+            due: When it should have been sent, in seconds since ``start``.
+            start: The run's start, by ``time.perf_counter()``.
+
+        Returns:
+            What came of it, whatever went wrong. Where the task is cancelled, the exchange is ``interrupted``.
+        """
+        key = self.keys[planned.key]
+        chunks = self._chunks(planned)
+        size = sum(map(len, chunks))
+        headers = self.endpoint.headers | {"Content-Length": str(size)}
+        data: Any = b"".join(chunks) if size <= PART_BYTES else _parts(chunks)
+        events = Events()
+        sent = time.perf_counter()
+        blank = Exchange(
+            index=planned.index,
+            kind=planned.kind,
+            prompt_tokens=planned.prompt_tokens,
+            max_tokens=planned.max_tokens,
+            due=due,
+            sent=sent - start,
+            latency=0.0,
+            status="failed",
+            streamed=planned.stream,
+            key=key,
+            form=planned.form,
+            session=planned.conversation if planned.turns > 1 else None,
+            turn=planned.turn,
+        )
+        self.progress.began(blank)
+        found = blank
+        try:
+            async with asyncio.timeout(self.timeout):
+                found = await self._exchange(planned, blank, sent, headers, data, events)
+        except TimeoutError:
+            found = replace(blank, error=f"no whole answer within {self.timeout:g} s")
+        except asyncio.CancelledError:
+            found = replace(blank, status="interrupted", error="the run ended first")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            found = replace(blank, error=f"{type(error).__name__}: {error}")
+        ended = time.perf_counter() - sent
+        if found.status in ("completed", "cancelled"):
+            done = found
+        else:
+            done = replace(found, latency=ended, ttft=events.events[0][0] - sent if events.tokens else None)
+        done = replace(done, error=writable(done.error), answer=writable(done.answer))
+        self.progress.ended(done)
+        return done
+
+    async def _exchange(
+        self, planned: Planned, blank: Exchange, sent: float, headers: dict[str, str], data: Any, events: Events
+    ) -> Exchange:
+        path = "/v1/chat/completions" if self.workload.endpoint == "chat" else "/v1/completions"
+        # Who follows a redirect measures another server, and a body that is sent in parts cannot be sent again.
+        asked = self.session.post(self.endpoint.url + path, data=data, headers=headers, allow_redirects=False)
+        async with asked as response:
+            answered = replace(blank, http_status=response.status, factor_set=response.headers.get(FACTOR_SET))
+            if response.status != 200:
+                return replace(answered, error=error_message(await response.read()) or str(response.reason))
+            if planned.cancel_after == 0:
+                return replace(answered, status="cancelled", latency=time.perf_counter() - sent)
+            if not planned.stream:
+                told = read_whole(await response.read())
+                return self._judged(answered, told, time.perf_counter() - sent)
+            async for data_ in response.content.iter_any():
+                if events.add(time.perf_counter(), data_):
+                    self.progress.first(events.events[-1][0] - sent)
+                if planned.cancel_after is not None and events.tokens >= planned.cancel_after:
+                    break
+            else:
+                events.end(time.perf_counter())
+        told = await read_events(events.events)
+        if planned.cancel_after is not None and told.finish_reason is None and told.times:
+            return self._timed(replace(answered, status="cancelled"), told, sent)
+        if told.error or not told.times:
+            return replace(answered, error=told.error or "the stream ended without a token")
+        return self._judged(self._timed(answered, told, sent), told, told.times[-1] - sent)
+
+    def _timed(self, exchange: Exchange, told: Told, sent: float) -> Exchange:
+        times = told.times
+        return replace(
+            exchange,
+            ttft=times[0] - sent,
+            itl=tuple(after - before for before, after in itertools.pairwise(times)),
+            latency=times[-1] - sent,
+            output_tokens=told.output_tokens or len(times),
+            counted_prompt_tokens=told.prompt_tokens,
+            answer=told.text,
+        )
+
+    def _judged(self, exchange: Exchange, told: Told, latency: float) -> Exchange:
+        judged = exchange.key is not None and exchange.max_tokens >= self.text.answer
+        return replace(
+            exchange,
+            status="completed",
+            latency=latency,
+            output_tokens=told.output_tokens or len(told.times) or 1,
+            counted_prompt_tokens=told.prompt_tokens,
+            finish_reason=told.finish_reason,
+            answer=told.text,
+            correct=self.text.tells(told.text, exchange.key, not self.workload.ignore_eos)
+            if judged and exchange.key
+            else None,
+        )
+
+    def _chunks(self, planned: Planned) -> list[memoryview | bytes]:
+        """The request's body: all but the prompt is made now."""
+        chat = self.workload.endpoint == "chat"
+        fields: dict[str, Any] = {
+            "model": self.endpoint.model,
+            "max_completion_tokens" if chat else "max_tokens": planned.max_tokens,
+            "temperature": 0.0,
+            "stream": planned.stream,
+        }
+        if planned.stream:
+            fields["stream_options"] = {"include_usage": True}
+        if self.workload.ignore_eos:
+            fields["ignore_eos"] = True
+        if self.endpoint.is_vllm:
+            fields["cache_salt"] = self.salt
+        return [json.dumps(fields)[:-1].encode() + b",", self.pack.prompt(planned.index), b"}"]
+
+
+async def _parts(chunks: list[memoryview | bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        for start in range(0, len(chunk), PART_BYTES):
+            yield bytes(chunk[start : start + PART_BYTES])

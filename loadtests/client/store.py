@@ -1,0 +1,112 @@
+"""The folder of a load test: what is written while it runs, and read again when it goes on."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from ropeswitch.loadtests.client.records import Exchange, Run, Sample, exchange_line, exchange_of
+from ropeswitch.server.errors import UsageError
+
+SETTINGS = "settings.json"
+RUNS = "runs"
+
+
+class Store:
+    """A results' folder.
+
+    ``settings.json`` is what was asked for, ``runs/NAME/`` has a run's ``requests.jsonl`` (a line as soon as a request is
+    over), ``metrics.jsonl`` and ``run.json`` (written last).
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        """Open or make a folder.
+
+        Raises:
+            UsageError: where it holds the runs of other settings, or something else.
+        """
+        self.folder = folder
+        path = folder / SETTINGS
+        # Before its first run a folder holds nothing that other settings would be laid together with.
+        if path.exists() and (folder / RUNS).exists():
+            found = _read(path)
+            changed = sorted(key for key in found.keys() | settings.keys() if found.get(key) != settings.get(key))
+            if changed:
+                raise UsageError(
+                    f"--out {folder} holds a load test with other settings ({', '.join(changed)}): give another folder, or "
+                    "the same settings to go on with it"
+                )
+        elif not path.exists() and folder.exists() and any(folder.iterdir()):
+            raise UsageError(f"--out {folder} is not empty and holds no load test: give another folder")
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            write(path, json.dumps(settings, indent=1) + "\n")
+
+    def run(self, name: str) -> Run | None:
+        """A run that went to its end, and was written; None where there is none."""
+        folder = self.folder / RUNS / name
+        if not (folder / "run.json").exists():
+            return None
+        head = _read(folder / "run.json")
+        return Run(
+            **head,
+            exchanges=tuple(exchange_of(line) for line in _lines(folder / "requests.jsonl")),
+            samples=tuple(Sample(**line) for line in _lines(folder / "metrics.jsonl")),
+        )
+
+    def begin(self, name: str) -> IO[str]:
+        """The file that a run's exchanges go to, emptied; written line by line."""
+        folder = self.folder / RUNS / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").unlink(missing_ok=True)
+        return (folder / "requests.jsonl").open("w", encoding="utf-8", buffering=1)
+
+    def end(self, run: Run) -> None:
+        """Write what is known only when a run is over."""
+        folder = self.folder / RUNS / run.name
+        write(folder / "metrics.jsonl", "".join(json.dumps(asdict(sample)) + "\n" for sample in run.samples))
+        write(folder / "run.json", json.dumps(run.head(), indent=1) + "\n")
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the folder whole or not at all; where."""
+        path = self.folder / name
+        write(path, text)
+        return path
+
+    def write_requests(self, runs: Sequence[Run]) -> Path:
+        """Every request of every run in one file, each line with its run's name."""
+        lines = (json.dumps({"run": run.name} | exchange_line(each)) for run in runs for each in run.exchanges)
+        return self.write("requests.jsonl", "".join(line + "\n" for line in lines))
+
+
+def keep(file: IO[str], exchange: Exchange) -> None:
+    """Write an exchange's line."""
+    try:
+        file.write(json.dumps(exchange_line(exchange)) + "\n")
+    except OSError as error:
+        raise UsageError(f"{file.name}: {error.strerror}: what was written before is there") from error
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        made.write_text(text, encoding="utf-8")
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UsageError(f"{path} is broken: {error}") from error
+    return found
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]

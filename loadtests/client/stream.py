@@ -1,0 +1,164 @@
+"""The events of a streamed answer: kept with their times while they come, and read when it is over.
+
+What counts is upstream's (``vllm.benchmarks.lib.endpoint_request_func``): every event with a choice is a token's, whatever
+its text, the first one makes the time to first token, and the time between two is an inter-token latency.
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+# Of one event, which holds a token or a few.
+MOST_BYTES = 1 << 20
+# Read at a time, in a few milliseconds.
+PART_EVENTS = 200
+
+
+@dataclass
+class Events:
+    """Server-sent events as they arrive; :meth:`add` does little, so that it does not hold up other requests.
+
+    A ValueError is raised where what should be an event does not end.
+    """
+
+    events: list[tuple[float, bytes]] = field(default_factory=list)
+    tokens: int = 0
+    _rest: bytes = b""
+
+    def add(self, at: float, data: bytes) -> bool:
+        """Take bytes that came at a time; whether they brought the first token."""
+        before = self.tokens
+        self._rest = (self._rest + data).replace(b"\r\n", b"\n")
+        while (end := self._rest.find(b"\n\n")) >= 0:
+            event, self._rest = self._rest[:end], self._rest[end + 2 :]
+            self._take(at, event)
+        if len(self._rest) > MOST_BYTES:
+            raise ValueError(f"an event of more than {MOST_BYTES} bytes: {self._rest[:100]!r}")
+        return not before and bool(self.tokens)
+
+    def end(self, at: float) -> None:
+        """The stream is over: what is left is an event too, as upstream takes it."""
+        self._take(at, self._rest)
+        self._rest = b""
+
+    def _take(self, at: float, event: bytes) -> None:
+        # Servers may name their events, and comment.
+        data = b"".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
+        if data:
+            self.events.append((at, data))
+            # What has no choices is the usage, and what ends it is [DONE].
+            self.tokens += b'"choices":[{' in data or b'"choices": [{' in data
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an answer said.
+
+    Attributes:
+        times: When each of its chunks came.
+        text: Its text.
+        prompt_tokens: By the server's count; None where it did not say.
+        output_tokens: By the server's count; None where it did not say.
+        finish_reason: As the server put it.
+        error: What the server said went wrong, after the answer had begun.
+    """
+
+    times: tuple[float, ...]
+    text: str
+    prompt_tokens: int | None
+    output_tokens: int | None
+    finish_reason: str | None
+    error: str
+
+
+async def read_events(events: list[tuple[float, bytes]]) -> Told:
+    """What a streamed answer said. Long ones are read in parts, between which other requests have their turn.
+
+    Raises:
+        ValueError: where an event is no JSON object.
+    """
+    times: list[float] = []
+    texts: list[str] = []
+    usage: dict[str, Any] = {}
+    reason, error = None, ""
+    for number, (at, content) in enumerate(events, 1):
+        if number % PART_EVENTS == 0:
+            await asyncio.sleep(0)
+        if content == b"[DONE]":
+            continue
+        chunk = _object(_json(content), "an event", content)
+        if problem := chunk.get("error"):
+            error = str(problem.get("message") if isinstance(problem, dict) else problem)
+        if choice := _choice(chunk, content):
+            times.append(at)
+            texts.append(_text(choice, content))
+            reason = choice.get("finish_reason") or reason
+        if told := chunk.get("usage"):
+            usage = _object(told, "usage", content)
+    return Told(
+        tuple(times),
+        "".join(texts),
+        _count(usage, "prompt_tokens"),
+        _count(usage, "completion_tokens"),
+        reason,
+        error,
+    )
+
+
+def read_whole(body: bytes) -> Told:
+    """What an answer that was not streamed said.
+
+    Raises:
+        ValueError: where it is no completion.
+    """
+    content = _object(_json(body), "the answer", body)
+    choice = _choice(content, body)
+    if not choice:
+        raise ValueError(f"the answer has no choices: {body[:100]!r}")
+    usage = _object(content.get("usage") or {}, "usage", body)
+    return Told(
+        (),
+        _text(choice, body),
+        _count(usage, "prompt_tokens"),
+        _count(usage, "completion_tokens"),
+        choice.get("finish_reason"),
+        "",
+    )
+
+
+def writable(text: str) -> str:
+    """A server's words without the halves of characters (lone surrogates), which no file takes."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError(f"JSON is nested too deeply: {content[:100]!r}") from error
+
+
+def _object(value: Any, what: str, content: bytes) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is no object: {content[:100]!r}")
+    return value
+
+
+def _choice(chunk: dict[str, Any], content: bytes) -> dict[str, Any] | None:
+    choices = chunk.get("choices")
+    if not choices:
+        return None
+    return _object(choices[0] if isinstance(choices, list) else None, "a choice", content)
+
+
+def _count(usage: dict[str, Any], name: str) -> int | None:
+    found = usage.get(name)
+    if found is not None and (type(found) is not int or found < 0):
+        raise ValueError(f"usage.{name}: {str(found)[:100]} must be a number of tokens")
+    return found
+
+
+def _text(choice: dict[str, Any], content: bytes) -> str:
+    part = _object(choice.get("delta") or choice.get("message") or choice, "a choice's message", content)
+    return str(part.get("content") or part.get("text") or "")

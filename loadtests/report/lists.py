@@ -1,0 +1,123 @@
+"""The report's lists: what went wrong, wrong answers, assertions, objectives."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ropeswitch.loadtests.client.bands import Band, band
+from ropeswitch.loadtests.client.records import Point
+from ropeswitch.loadtests.report import written
+from ropeswitch.loadtests.report.markup import Markup, join, tag
+from ropeswitch.loadtests.report.reading import band_names, sides
+from ropeswitch.loadtests.report.series import length
+from ropeswitch.loadtests.report.tables import heading, table
+from ropeswitch.loadtests.report.verdict import subject
+
+MOST = 20
+MOST_CHARACTERS = 400
+
+
+def errors(points: Sequence[Point]) -> Markup:
+    """What went wrong, the most frequent first, by server, status and message."""
+    counted = Counter(
+        (run.side, exchange.status, str(exchange.http_status or written.NONE), exchange.error or "no message")
+        for point in points
+        for run in point.runs
+        for exchange in run.exchanges
+        if exchange.status == "failed" or exchange.error
+    )
+    if not counted:
+        return tag("p", "No request failed.")
+    rows = [
+        tag(
+            "tr",
+            tag("th", side, class_=f"dot {side}"),
+            tag("td", status, class_="text"),
+            tag("td", http),
+            tag("td", shortened(message), class_="text wide"),
+            tag("td", f"{number:,}"),
+            class_="first",
+        )
+        for (side, status, http, message), number in counted.most_common(MOST)
+    ]
+    rest = len(counted) - len(rows)
+    more = [tag("p", f"{written.plural(rest, 'rarer message')} not shown.", class_="faint")] if rest else []
+    return join(
+        table([heading("server", "request", "HTTP status", "message", "times", texts=("request", "message"))], rows),
+        *more,
+    )
+
+
+def wrong_answers(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
+    """Answers that do not tell the pass key, those of the shortest prompts first; empty where there are none."""
+    wrong = [
+        (length(exchange), run.side, exchange)
+        for point in points
+        for run in point.runs
+        for exchange in run.exchanges
+        if exchange.correct is False
+    ]
+    wrong.sort(key=lambda found: found[:2])
+    rows = [
+        tag(
+            "tr",
+            tag("th", side, class_=f"dot {side}"),
+            tag("td", written.whole(tokens)),
+            tag("td", next((str(band) for band in bands if tokens in band), written.NONE)),
+            tag("td", exchange.factor_set or written.NONE),
+            tag("td", exchange.key or written.NONE),
+            tag("td", shortened(exchange.answer), class_="text wide"),
+            class_="first",
+        )
+        for tokens, side, exchange in wrong[:MOST]
+    ]
+    if not rows:
+        return Markup()
+    more = [tag("p", f"{len(wrong) - len(rows):,} more not shown.", class_="faint")] if len(wrong) > len(rows) else []
+    return join(
+        tag("h2", "Wrong answers"),
+        table(
+            [heading("server", "prompt tokens", "band", "factor set", "pass key", "answer", texts=("answer",))], rows
+        ),
+        *more,
+    )
+
+
+def shortened(text: str) -> str:
+    """The text, cut where it is long."""
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} … ({len(text):,} characters)"
+
+
+def assertions(results: Mapping[str, Any]) -> Markup:
+    """Every assertion, what was measured, and whether it holds."""
+    rows = [
+        tag(
+            "tr",
+            tag("th", subject(results, assertion)),
+            tag("td", written.NONE if assertion["value"] is None else f"{assertion['value']:.4g}"),
+            tag("td", "✓ holds" if assertion["ok"] else "✗ failed", class_="ok" if assertion["ok"] else "broken"),
+            class_="first",
+        )
+        for assertion in results["assertions"]
+    ]
+    return table([heading("assertion", "measured (times in seconds)", "")], rows)
+
+
+def objectives(results: Mapping[str, Any]) -> Markup:
+    """The objectives, and the share of completed requests that met them all, by point, server and band."""
+    listed = tag("ul", *(tag("li", tag("code", slo)) for slo in results["slo"]))
+    names = sorted({name for point in results["points"] for name in band_names(point)}, key=band)
+    rows = [
+        tag(
+            "tr",
+            tag("th", point["label"], scope="row"),
+            tag("th", side, class_=f"dot {side}"),
+            *(tag("td", written.share(figures["bands"].get(name, {}).get("good_share"))) for name in names),
+            tag("td", written.share(figures["good_share"])),
+            tag("td", written.digits(figures["request_goodput"])),
+            class_="first",
+        )
+        for point in results["points"]
+        for side, figures in sides(point)
+    ]
+    return join(listed, table([heading("", "", *names, "all", "goodput, requests/s")], rows))

@@ -1,0 +1,170 @@
+"""The report of a load test: one HTML page with everything in it, which needs nothing from elsewhere."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ropeswitch.loadtests.client.assertions import Slo
+from ropeswitch.loadtests.client.bands import Band
+from ropeswitch.loadtests.client.records import Point
+from ropeswitch.loadtests.report import lists as report_lists
+from ropeswitch.loadtests.report import plots, verdict, written
+from ropeswitch.loadtests.report import tables as report_tables
+from ropeswitch.loadtests.report.markup import Markup, tag
+from ropeswitch.loadtests.report.page_style import SCRIPT, STYLE
+from ropeswitch.loadtests.report.plot_sweep import sweep, throughput
+from ropeswitch.loadtests.report.plot_times import timeline
+from ropeswitch.loadtests.report.reading import Figures, ratio
+from ropeswitch.loadtests.report.server_part import of_server
+
+# Label, key, how it is written, and whether less of it is better.
+CARDS = (
+    ("output tokens/s", "output_throughput", written.digits, False),
+    ("requests/s", "request_throughput", written.digits, False),
+    ("time to first token, p50", "median_ttft_ms", written.milliseconds, True),
+    ("time to first token, p99", "p99_ttft_ms", written.milliseconds, True),
+    ("time between chunks, p99", "p99_itl_ms", written.milliseconds, True),
+    ("within the objectives", "good_share", written.share, False),
+)
+
+
+def html(results: Mapping[str, Any], points: Sequence[Point], bands: Sequence[Band], limits: Sequence[int] = ()) -> str:
+    """The page.
+
+    Args:
+        results: What ``results.json`` holds.
+        points: The runs behind its points, in the same order.
+        bands: The length bands, from short to long.
+        limits: Tokens that the factor sets of the target reach, where they are known; marked in the plots.
+    """
+    title = f"Load test of {results['model_id']}"
+    sections = [_header(title, results), _verdict(results)]
+    if len(results["points"]) > 1:
+        caption = (
+            "Each mark is one load; the target's lines are solid, the baseline's dashed, and the tails have the colours "
+            "of the length bands. Where tails rise and throughput no longer does, the server is full."
+        )
+        sections += [tag("h2", "The sweep"), _figure(sweep("sweep", results["points"], bands), caption)]
+        sections += [report_tables.by_point(results["points"]), tag("h2", "Each point by itself")]
+    slos = [Slo.parse(text) for text in results["slo"]]
+    sections.append(tag("nav", class_="tabs", role="tablist", aria_label="Points", hidden=""))
+    for place, (result, point) in enumerate(zip(results["points"], points, strict=True)):
+        sections.append(_point(f"point-{place}", result, point, bands, limits, slos))
+    sections += [tag("h2", "What went wrong"), report_lists.errors(points), report_lists.wrong_answers(points, bands)]
+    if results["assertions"]:
+        sections += [tag("h2", "Assertions"), report_lists.assertions(results)]
+    if slos:
+        sections += [tag("h2", "Objectives"), report_lists.objectives(results)]
+    sections.append(_footer(results))
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Markup(STYLE)),
+    )
+    body = tag("body", *sections, tag("script", Markup(SCRIPT)))
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _header(title: str, results: Mapping[str, Any]) -> Markup:
+    settings, workload = results["settings"], results["workload"]
+    lines = [(tag("span", "target", class_="dot target"), settings["url"])]
+    if settings.get("baseline"):
+        lines.append((tag("span", "baseline", class_="dot baseline"), settings["baseline"]))
+    lines += [
+        (Markup("workload"), workload["name"]),
+        (Markup("date"), results["date"]),
+        (Markup("seed"), str(settings["seed"])),
+        (Markup("repetitions"), str(settings["repetitions"])),
+    ]
+    listed = [tag("div", tag("dt", name), tag("dd", value)) for name, value in lines]
+    about = tag("p", workload.get("about") or "", class_="faint about")
+    return tag("header", tag("h1", title), about, tag("dl", *listed, class_="run"))
+
+
+def _verdict(results: Mapping[str, Any]) -> Markup:
+    early = [] if results["complete"] else [tag("strong", verdict.stops(results))]
+    lines = tag("ul", *(tag("li", line, class_=f"dot {line.partition(':')[0]}") for line in verdict.tally(results)))
+    words = tag("strong", verdict.headline(results))
+    return tag("section", *early, words, lines, class_=f"verdict {verdict.tone(results)}")
+
+
+def _point(
+    name: str, result: Figures, point: Point, bands: Sequence[Band], limits: Sequence[int], slos: Sequence[Slo]
+) -> Markup:
+    """Everything about one rate."""
+    runs = [point.side(side)[0] for side in plots.present(point)]
+    several = any(len(point.side(side)) > 1 for side in plots.present(point))
+    first = " The first of the repetitions is shown." if several else ""
+    parts = [tag("h2", str(result["label"])), _cards(result)]
+    parts += [tag("h3", "By length of the prompt"), report_tables.by_band(result, bool(slos))]
+    drawn = [
+        (
+            plots.latency(f"{name}-latency", result),
+            "Latency percentiles by length band: a line reaches from p50 (dot) over p90 (bar) to p99 (triangle); "
+            "lower is better, and short lines mean even answers.",
+        ),
+        (
+            plots.distributions(f"{name}-distributions", point, bands),
+            "The share of requests whose first token, and of chunks that, came within a time: further left is better, and a "
+            "long flat end is a tail.",
+        ),
+        (
+            plots.by_length(f"{name}-lengths", point, limits),
+            "Every completed request: what its first token waited for, over the length of its prompt; points far above the "
+            "others of their length waited for something else.",
+        ),
+        (
+            throughput(f"{name}-throughput", point),
+            "Tokens over the run, those of a prompt spread over the time to its first token." + first,
+        ),
+    ]
+    if slos:
+        caption = (
+            "The share of completed requests within their objectives, and within each objective alone; the lowest bar says "
+            "what breaks first."
+        )
+        drawn.append((plots.goodput(f"{name}-goodput", result, point, slos, bands), caption))
+    caption = (
+        "Every request as a bar, pale until its first token; below, at the same times, what was in flight and what came out "
+        "by band. Where sends are late by much, the client was too slow, and the figures "
+        "say more of it than of the server." + first
+    )
+    if runs:
+        drawn.append((timeline(f"{name}-timeline", runs, bands, limits), caption))
+    parts += [_figure(*figure) for figure in drawn]
+    parts += [tag("h3", "All requests"), report_tables.totals(result)]
+    parts += [of_server(f"{name}-{run.side}", run) for run in runs]
+    return tag("section", *parts, class_="point", id=name, data_label=str(result["label"]))
+
+
+def _cards(result: Figures) -> Markup:
+    if result["target"] is None:
+        return tag("p", "The target has not run.")
+    cards = []
+    for label, key, write, less_is_better in CARDS:
+        value, baseline = result["target"].get(key), result["baseline"]
+        if value is None:
+            continue
+        content = [tag("b", write(value)), tag("span", label)]
+        if baseline is not None:
+            times = ratio(key, result["target"], baseline)
+            words = f"{written.times(times)} the baseline's {write(baseline.get(key))}"
+            content.append(tag("span", words, class_=report_tables.compared(times, less_is_better)))
+        cards.append(tag("div", *content, class_="card"))
+    return tag("div", *cards, class_="cards")
+
+
+def _figure(svg: str, caption: str) -> Markup:
+    return tag("figure", Markup(svg), tag("figcaption", caption))
+
+
+def _footer(results: Mapping[str, Any]) -> Markup:
+    settings = json.dumps(results["settings"], indent=1, ensure_ascii=False)
+    words = (
+        "Latencies are of completed requests and as vLLM's benchmark has them: to the first token (TTFT), between chunks "
+        "(ITL), per output token after the first (TPOT), and to the last token (e2el). Ratios are the target's figure over "
+        "the baseline's. Of lengths, 1k is 1024 tokens."
+    )
+    return tag("footer", tag("p", words), tag("details", tag("summary", "Settings"), tag("pre", settings)))

@@ -1,0 +1,125 @@
+"""The style and the script of the report's page."""
+
+from typing import Final
+
+STYLE: Final = """
+:root {
+  color-scheme: light dark;
+  --font: system-ui, "Segoe UI", "DejaVu Sans";
+  --back: #ffffff; --text: #1b1f24; --faint: #57606a; --line: #d0d7de; --shade: #f6f8fa;
+  --target: #1f6fd6; --baseline: #d9730d; --mark: #c2185b;
+  --good: #1a7f37; --warn: #9a6700; --bad: #c62828;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --back: #0f1318; --text: #e6eaef; --faint: #9ba6b2; --line: #30363d; --shade: #171d24;
+    --target: #5aa2f7; --baseline: #f0964a; --mark: #f06aa0;
+    --good: #4ac26b; --warn: #d4a72c; --bad: #ff8078;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  max-width: 76rem; margin: 0 auto; padding: 1.5rem 1.25rem 4rem;
+  background: var(--back); color: var(--text); font: 100%/1.5 var(--font), sans-serif;
+}
+h1 { margin: 0; font-size: 1.6rem; line-height: 1.25; overflow-wrap: anywhere; }
+h2 { margin: 2.5rem 0 0.5rem; font-size: 1.25rem; }
+h3 { margin: 2rem 0 0.25rem; font-size: 1.05rem; }
+p, dl { margin: 0.25rem 0 0.75rem; }
+.faint, figcaption, footer, dt { color: var(--faint); }
+.about { max-width: 56rem; }
+.run { display: flex; flex-wrap: wrap; gap: 0.4rem 2.5rem; margin: 1rem 0; }
+.run dt { font-size: 0.85rem; }
+.run dd { margin: 0; overflow-wrap: anywhere; }
+.dot::before {
+  content: ""; display: inline-block; width: 0.7em; height: 0.7em; margin-right: 0.45em; border-radius: 50%;
+  background: var(--faint);
+}
+.dot.target::before { background: var(--target); }
+.dot.baseline::before { background: var(--baseline); }
+.verdict {
+  margin: 1.25rem 0; padding: 0.9rem 1.2rem; border: 1px solid var(--line); border-left: 0.4rem solid var(--tone);
+  border-radius: 0.5rem; background: var(--shade);
+}
+.verdict.good { --tone: var(--good); }
+.verdict.warn { --tone: var(--warn); }
+.verdict.bad { --tone: var(--bad); }
+.verdict strong { display: block; font-size: 1.15rem; color: var(--tone); overflow-wrap: anywhere; }
+.verdict ul { margin: 0.25rem 0 0; padding: 0; list-style: none; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr)); gap: 0.75rem; margin: 1rem 0; }
+.card { padding: 0.75rem 1rem; border: 1px solid var(--line); border-radius: 0.5rem; background: var(--shade); }
+.card b { display: block; font-size: 1.5rem; line-height: 1.3; color: var(--target); font-variant-numeric: tabular-nums; }
+.card span { display: block; font-size: 0.85rem; color: var(--faint); }
+.table { overflow-x: auto; margin: 0.5rem 0 1rem; border: 1px solid var(--line); border-radius: 0.5rem; }
+.pair {
+  display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 0 1rem; align-items: start;
+}
+table { width: 100%; border-collapse: collapse; font-size: 0.9rem; }
+th, td { padding: 0.3rem 0.65rem; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+thead th { background: var(--shade); font-weight: 600; vertical-align: bottom; }
+thead tr:only-child th { white-space: normal; }
+thead tr + tr th { font-weight: 400; color: var(--faint); padding-top: 0; }
+th[colspan] { text-align: center; }
+.text, th.text, tbody th { text-align: left; }
+tbody th { font-weight: 400; }
+tbody th[rowspan] { font-weight: 600; vertical-align: top; }
+.wide { white-space: normal; overflow-wrap: anywhere; min-width: 16rem; }
+tbody tr.first { border-top: 1px solid var(--line); }
+.ratio td, .ratio th { color: var(--faint); }
+td.better, .card span.better { color: var(--good); }
+td.worse, .card span.worse { color: var(--bad); }
+.ok { color: var(--good); }
+.broken { color: var(--bad); font-weight: 600; }
+figure { margin: 1.25rem 0 0; overflow-x: auto; }
+figure svg { display: block; width: 100%; min-width: 46rem; height: auto; }
+figcaption { max-width: 60rem; font-size: 0.9rem; }
+.tabs {
+  position: sticky; top: 0; z-index: 1; display: flex; flex-wrap: wrap; gap: 0.4rem; padding: 0.6rem 0;
+  background: var(--back);
+}
+.tabs button {
+  border: 1px solid var(--line); border-radius: 0.4rem; padding: 0.35rem 0.9rem; background: var(--shade); color: inherit;
+  font: inherit; cursor: pointer;
+}
+.tabs button[aria-selected="true"] { border-color: var(--target); background: var(--target); color: var(--back); }
+:focus-visible { outline: 3px solid var(--target); outline-offset: 2px; }
+footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); font-size: 0.9rem; }
+pre { overflow-x: auto; font-size: 0.85rem; }
+[hidden] { display: none; }
+@media print { .tabs { display: none; } .pointpre { overflow-x: auto; font-size: 0.85rem; }
+[hidden] { display: block; } }
+"""
+
+# Without a script all points are shown, one after the other.
+SCRIPT: Final = """
+const points = [...document.querySelectorAll(".point")];
+if (points.length > 1) {
+  const tabs = document.querySelector(".tabs");
+  const show = (chosen) => points.forEach((point, place) => {
+    point.hidden = place !== chosen;
+    const tab = tabs.children[place];
+    tab.setAttribute("aria-selected", String(place === chosen));
+    tab.tabIndex = place === chosen ? 0 : -1;
+  });
+  points.forEach((point, place) => {
+    const tab = document.createElement("button");
+    tab.type = "button";
+    tab.setAttribute("role", "tab");
+    tab.setAttribute("aria-controls", point.id);
+    tab.textContent = point.dataset.label;
+    point.setAttribute("role", "tabpanel");
+    point.setAttribute("aria-label", point.dataset.label);
+    tab.addEventListener("click", () => show(place));
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const next = (place + step + points.length) % points.length;
+      show(next);
+      tabs.children[next].focus();
+    });
+    tabs.append(tab);
+  });
+  tabs.hidden = false;
+  show(0);
+}
+"""

@@ -1,0 +1,189 @@
+"""One look for all figures: SVG text whose colours the page sets, so that it reads on light and on dark."""
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from html import escape
+from io import StringIO
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from ropeswitch.loadtests.client.bands import Band, short
+from ropeswitch.loadtests.client.records import Side
+
+# What matplotlib is told to paint with, and what the page paints there instead: its variable, or else the second colour.
+PAINTS = {
+    "#010201": ("--text", "#1b1f24"),
+    "#010202": ("--faint", "#57606a"),
+    "#010203": ("--line", "#d0d7de"),
+    "#010204": ("--target", "#1f6fd6"),
+    "#010205": ("--baseline", "#d9730d"),
+    "#010206": ("--bad", "#c62828"),
+    "#010207": ("--mark", "#c2185b"),
+}
+TEXT, FAINT, LINE, TARGET, BASELINE, BAD, MARK = PAINTS
+COLOURS: dict[Side, str] = {"target": TARGET, "baseline": BASELINE}
+# Pixels are painted before the page is shown.
+PIXELS: dict[Side, str] = {"target": "#3a83e0", "baseline": "#e08534"}
+STYLES: dict[Side, Literal["-", "--"]] = {"target": "-", "baseline": "--"}
+# From blue over green to yellow, of a lightness that stands out on white and on black.
+RAMP = ("#5a52c4", "#3a76c9", "#1f93b5", "#1fa28c", "#4fac5b", "#93ac2c", "#cfa50f")
+# A scatter of more points than this is drawn as pixels.
+DENSE = 1500
+
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.size": 10,
+    "font.sans-serif": ["DejaVu Sans"],
+    # Labels come from users, in whose words a dollar is a dollar.
+    "text.parse_math": False,
+    "text.color": TEXT,
+    "axes.labelcolor": FAINT,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.edgecolor": LINE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.facecolor": "none",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": FAINT,
+    "ytick.labelcolor": FAINT,
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "savefig.dpi": 160,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+
+
+def figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches; to be made, and drawn into, within :func:`look`."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def look() -> AbstractContextManager[None]:
+    """The settings that a figure is made under."""
+    return matplotlib.rc_context(SETTINGS)
+
+
+def svg(drawn: Figure, name: str, title: str) -> str:
+    """The figure as an ``<svg>`` element that fits the width that it is given.
+
+    Args:
+        drawn: The figure.
+        name: Of letters, digits and dashes; unlike that of every other figure on the page, as it goes before every id.
+        title: What the figure shows, for those who do not see it.
+    """
+    out = StringIO()
+    with matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
+        drawn.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    # Matplotlib names the parts of every figure alike, and a page's ids are for all of it.
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{name}-", text)
+    # A hundredth of a pixel is enough.
+    text = re.sub(r'(?<= )(?:d|x|y|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
+    for paint, (variable, otherwise) in PAINTS.items():
+        text = text.replace(paint, f"var({variable}, {otherwise})")
+    text = text.replace("'DejaVu Sans'", "var(--font, 'DejaVu Sans'), sans-serif")
+    text = re.sub(
+        r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" {_ROOT.format(escape(title))}>', text, count=1
+    )
+    return text.strip()
+
+
+_ROOT = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" aria-label="{}"'
+
+
+def band_colours(bands: Sequence[Band]) -> dict[Band, str]:
+    """A colour for each band, from the shortest to the longest."""
+    places = np.linspace(0, len(RAMP) - 1, len(bands)) if len(bands) > 1 else [0.0]
+    channels = np.array([matplotlib.colors.to_rgb(colour) for colour in RAMP]).T
+
+    def colour(place: float) -> str:
+        red, green, blue = (float(np.interp(place, range(len(RAMP)), channel)) for channel in channels)
+        return matplotlib.colors.to_hex((red, green, blue))
+
+    return {band: colour(place) for band, place in zip(bands, places, strict=True)}
+
+
+def seconds(value: float) -> str:
+    """A time as an axis shows it: ``20 ms``, ``1.5 s``, ``5 min``."""
+    if value == 0:
+        return "0"
+    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(value) >= size * 0.9999 * (2 if size >= 60 else 1):
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.1e} s"
+
+
+def count(value: float) -> str:
+    """A number as an axis shows it: ``950``, ``2.5k``, ``1M``, in thousands."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def time_axis(axes: Axes, log: bool = True) -> None:
+    """Let the vertical axis show seconds."""
+    if log:
+        axes.set_yscale("log")
+        log_ticks(axes.yaxis)
+    else:
+        axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
+
+
+def log_ticks(axis: Axis) -> None:
+    """Numbers at powers of ten, and at 2 and 5 times these where the range is narrow."""
+    low, high = sorted(axis.get_view_interval())
+    if high / low < 10**2.5:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    axis.set_minor_locator(NullLocator())
+
+
+def count_axis(axes: Axes) -> None:
+    """Let the vertical axis show counts, from 0 to a little above what is drawn."""
+    tops = [beside.dataLim.ymax for beside in axes.get_shared_y_axes().get_siblings(axes)]
+    axes.set_ylim(0, 1.05 * max([top for top in tops if np.isfinite(top) and top > 0], default=1.0))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+
+
+def length_axis(axes: Axes, longest: float, shortest: float) -> None:
+    """Let the horizontal axis show tokens, on a log scale, at powers of 4 (1k is 1024)."""
+    powers = [4**power for power in range(16) if shortest / 2 <= 4**power <= longest * 2]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(powers, [short(power) for power in powers])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def side_keys(sides: Iterable[Side], plain: bool = False) -> list[Line2D]:
+    """Legend entries for the servers, with solid lines alone where ``plain``."""
+    return [
+        Line2D([], [], color=COLOURS[side], linestyle="-" if plain else STYLES[side], linewidth=2, label=side)
+        for side in sides
+    ]
+
+
+def no_data(axes: Axes, text: str) -> None:
+    """Say in the axes why they are empty."""
+    axes.grid(False)
+    axes.set(xticks=[], yticks=[])
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT)

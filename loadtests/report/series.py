@@ -1,0 +1,92 @@
+"""What a run's exchanges say of every moment: requests in flight, tokens a second, when a request outgrew its set."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeswitch.loadtests.client.records import Exchange
+
+Floats = NDArray[np.float64]
+
+
+def length(exchange: Exchange) -> int:
+    """Tokens of the prompt as it was made, which its band goes by."""
+    return exchange.prompt_tokens
+
+
+def end(exchange: Exchange) -> float:
+    """When its last token came, or when it failed; seconds since the run's start."""
+    return exchange.sent + exchange.latency
+
+
+def tpot(exchange: Exchange) -> float | None:
+    """Seconds for each token after the first, as vLLM's benchmark has it; None where there was one token only."""
+    if exchange.ttft is None or exchange.output_tokens < 2:
+        return None
+    return (exchange.latency - exchange.ttft) / (exchange.output_tokens - 1)
+
+
+def chunk_times(exchange: Exchange) -> Floats:
+    """When each of its chunks came; an answer that was not streamed came at once, at the end."""
+    if exchange.ttft is not None:
+        return exchange.sent + exchange.ttft + np.concatenate([[0.0], np.cumsum(exchange.itl)])
+    return np.array([end(exchange)] if exchange.output_tokens else [])
+
+
+def crossing(exchange: Exchange, limits: Sequence[int]) -> float | None:
+    """When its sequence first grew over a limit of its factor sets; None where it did not.
+
+    The tokens of an answer are taken to come evenly in its chunks.
+    """
+    prompt, times = exchange.counted_prompt_tokens or exchange.prompt_tokens, chunk_times(exchange)
+    if not len(times):
+        return None
+    for limit in sorted(limits):
+        # The last token is never computed, so it does not make the sequence longer.
+        if prompt <= limit < prompt + exchange.output_tokens - 1:
+            part = (limit + 1 - prompt) / exchange.output_tokens
+            return float(times[min(int(part * len(times)), len(times) - 1)])
+    return None
+
+
+def in_flight(exchanges: Iterable[Exchange]) -> tuple[Floats, Floats]:
+    """Times at which the number of requests in flight changed, and the number from then on."""
+    steps = sorted((at, step) for e in exchanges for at, step in ((e.sent, 1), (end(e), -1)))
+    times = np.array([0.0, *(at for at, _ in steps)])
+    return times, np.cumsum([0.0, *(step for _, step in steps)])
+
+
+def in_flight_at(exchanges: Iterable[Exchange], moments: Floats) -> Floats:
+    """Requests in flight at each of some moments."""
+    times, counts = in_flight(exchanges)
+    # Before the first change there were none.
+    return np.concatenate([[0.0], counts])[np.searchsorted(times, moments, side="right")]
+
+
+def bins(duration: float) -> Floats:
+    """Edges of at most 121 equal spans of a run, each at least half a second long."""
+    number = int(min(max(duration / 0.5, 1), 120))
+    return np.linspace(0, max(duration, 1e-3), number + 1)
+
+
+def output_rate(exchanges: Iterable[Exchange], edges: Floats) -> Floats:
+    """Output tokens a second in each span. The tokens of an answer are taken to come evenly in its chunks."""
+    total = np.zeros(len(edges) - 1)
+    for exchange in exchanges:
+        times = chunk_times(exchange)
+        if len(times):
+            # The last span includes its end.
+            total += np.histogram(times, edges)[0] * (exchange.output_tokens / len(times))
+    return total / np.diff(edges)
+
+
+def prompt_rate(exchanges: Iterable[Exchange], edges: Floats) -> Floats:
+    """Prompt tokens a second in each span, those of a prompt spread evenly from its sending to its first token."""
+    total = np.zeros(len(edges) - 1)
+    for exchange in exchanges:
+        if exchange.status == "completed":
+            first = exchange.latency if exchange.ttft is None else exchange.ttft
+            done = np.clip((edges - exchange.sent) / max(first, 1e-9), 0, 1)
+            total += np.diff(done) * length(exchange)
+    return total / np.diff(edges)

@@ -1,0 +1,69 @@
+"""The verdict of a load test in words, for the report and for the summary."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ropeswitch.loadtests.report.reading import SIDES, sides
+from ropeswitch.loadtests.report.written import plural
+
+Tone = Literal["good", "bad", "warn"]
+
+
+def tone(results: Mapping[str, Any]) -> Tone:
+    """``bad`` where an assertion fails; ``warn`` for a test that stopped early, or whose target failed or answered wrong."""
+    if any(not assertion["ok"] for assertion in results["assertions"]):
+        return "bad"
+    return "good" if results["complete"] and results["points"] and not _problems(results) else "warn"
+
+
+def headline(results: Mapping[str, Any]) -> str:
+    """What became of the assertions, and what else the target did wrong."""
+    broken = sum(not assertion["ok"] for assertion in results["assertions"])
+    every = len(results["assertions"])
+    if broken:
+        said = f"{broken} of {plural(every, 'assertion')} failed"
+    elif every:
+        said = "The assertion holds" if every == 1 else f"All {every} assertions hold"
+    else:
+        said = "No assertions were made"
+    return "; ".join([said, *_problems(results)])
+
+
+def _problems(results: Mapping[str, Any]) -> list[str]:
+    targets = [point["target"] for point in results["points"] if point["target"] is not None]
+    failed = sum(target["failed"] for target in targets)
+    wrong = sum(target["checked"] - target["correct"] for target in targets)
+    found = [f"{plural(failed, 'request')} failed"] if failed else []
+    return found + ([f"{plural(wrong, 'answer')} wrong"] if wrong else [])
+
+
+def stops(results: Mapping[str, Any]) -> str:
+    """Why the test is not complete; empty where it is."""
+    if results["complete"]:
+        return ""
+    return f"Stopped early: {'; '.join(results['stopped']) or 'no reason was recorded'}."
+
+
+def subject(results: Mapping[str, Any], assertion: Mapping[str, Any]) -> str:
+    """The assertion as it was written, with the point that it is about where there are several."""
+    return f"{assertion['point']}: {assertion['text']}" if len(results["points"]) > 1 else str(assertion["text"])
+
+
+def tally(results: Mapping[str, Any]) -> list[str]:
+    """A line for each server: its completed requests, failures and correct answers, over all points."""
+    lines = []
+    for side in SIDES:
+        found = [figures for point in results["points"] for name, figures in sides(point) if name == side]
+        if found:
+            completed, failed, checked, correct, cancelled, interrupted = (
+                sum(figures[key] for figures in found)
+                for key in ("completed", "failed", "checked", "correct", "cancelled", "interrupted")
+            )
+            parts = [f"{plural(completed, 'request')} completed", f"{failed:,} failed"]
+            parts += [f"{cancelled:,} cancelled by the client"] if cancelled else []
+            parts += [f"{interrupted:,} interrupted by the run's end"] if interrupted else []
+            parts.append(
+                f"{correct:,} of {plural(checked, 'checked answer')} correct" if checked else "no answers checked"
+            )
+            lines.append(f"{side}: {', '.join(parts)}")
+    return lines

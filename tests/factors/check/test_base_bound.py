@@ -1,0 +1,94 @@
+"""The base bound against the numbers of arXiv:2405.14591, and against its definition."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ropeswitch.factors.check.base_bound import (
+    count_negative,
+    first_negative,
+    holds,
+    lower_bound,
+    similarity,
+    windows,
+)
+from ropeswitch.factors.check.report import PUBLISHED_BOUNDS, published_bound, published_lengths
+from ropeswitch.factors.rules.rope import Rope
+from ropeswitch.kernels.angles import inverse_frequencies
+
+PAIRS = np.arange(64)
+METHOD_1 = 5e6 ** (-2 * PAIRS / 128)
+METHOD_2 = np.where(PAIRS >= 44, 1e4 ** (-2 * PAIRS / 128) / 8, (1e4 * 8 ** (128 / 88)) ** (-2 * PAIRS / 128))
+# Of the published bounds, those that are the smallest base of two digits, counting a k as 1000 tokens; ours for the rest.
+SAME = ("1k", "2k", "4k", "8k", "64k", "128k")
+OTHERS = {"16k": 3.2e5, "32k": 6.3e5, "256k": 3.3e7, "512k": 6.5e7, "1M": 3.5e8}
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "within_15k", "within_30k"), [(METHOD_1, 0, 0), (METHOD_2, 97, 2554)], ids=["method1", "method2"]
+)
+def test_published_counts(frequencies: np.ndarray, within_15k: int, within_30k: int) -> None:
+    assert count_negative(frequencies, 15 * 1024) == within_15k
+    assert count_negative(frequencies, 30 * 1024) == within_30k
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_published_bounds_on_their_own_grid(name: str) -> None:
+    length, _ = published_lengths(name)
+    assert lower_bound(128, length) == pytest.approx(PUBLISHED_BOUNDS[name], rel=1e-9)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", OTHERS)
+def test_bounds_that_differ_from_the_published(name: str) -> None:
+    length, _ = published_lengths(name)
+    assert lower_bound(128, length) == pytest.approx(OTHERS[name], rel=1e-9)
+    assert set(SAME) | set(OTHERS) == set(PUBLISHED_BOUNDS)
+
+
+def test_published_values_are_named_for_either_thousand() -> None:
+    rope = Rope(128, 10000.0, 4096)
+    assert published_bound(rope, 131072) == published_bound(rope, 128000) == 7.8e6
+    assert published_bound(rope, 1 << 20) == 5.1e8
+    assert published_bound(rope, 5000) is published_bound(Rope(96, 10000.0, 4096), 4096) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    frequencies=st.lists(st.floats(1e-8, 1.0), min_size=1, max_size=70),
+    length=st.integers(0, 5000),
+)
+def test_blocks_are_the_sum_of_cosines(frequencies: list[float], length: int) -> None:
+    angles = np.arange(length + 1)[:, None] * np.array(frequencies)
+    expected = np.cos(angles).sum(1)
+    blocks = list(similarity(np.array(frequencies), length))
+    assert [start for start, _ in blocks] == np.cumsum([0, *(len(values) for _, values in blocks[:-1])]).tolist()
+    found = np.concatenate([values for _, values in blocks])
+    assert found == pytest.approx(expected, abs=1e-10)
+    # A sum that rounding alone keeps from 0 would have no sign to speak of.
+    if np.abs(expected).min() > 1e-9:
+        negative = np.flatnonzero(expected < 0)
+        assert first_negative(np.array(frequencies), length) == (int(negative[0]) if len(negative) else None)
+        assert count_negative(np.array(frequencies), length) == len(negative)
+
+
+def test_a_million_distances_are_still_exact() -> None:
+    frequencies = inverse_frequencies(5e8, 128, (1.0,) * 64)
+    *_, (start, values) = similarity(frequencies, 1 << 20)
+    distances = np.arange(start, start + len(values))
+    assert values == pytest.approx(np.cos(distances[:, None] * frequencies).sum(1), abs=1e-8)
+
+
+def test_windows_hold_and_their_gaps_do_not() -> None:
+    """For 2000 tokens: several windows, the published 1.6e4 in one of them, and all above 22,800."""
+    found = windows(128, 2000, 1e4, 1e5, step=1.002)
+    assert len(found.found) > 3
+    assert any(start <= 1.6e4 <= end for start, end in found.found)
+    assert found.settled == pytest.approx(22780, rel=0.005)
+    for (start, end), (after, _) in pairwise(found.found):
+        assert holds(start, 128, 2000) and holds(end, 128, 2000)
+        assert end * found.step < after
+        assert not holds(end * found.step, 128, 2000)

@@ -1,0 +1,123 @@
+"""``ropeswitch factors check``: what it prints, draws and writes, and refusals in one line."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ropeswitch.server.cli import main
+
+MODEL = Path(__file__).resolve().parents[3] / "models" / "passkey-tiny"
+SIZE = ["--rotary-dim", "128", "--rope-theta", "10000", "--original-length", "4k"]
+WINDOW = ["--original-length", "4k"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert main(["factors", "rule", "ntk", *SIZE, "--lengths", "8k,32k", "-o", "ntk.json"]) == 0
+    capsys.readouterr()
+    return tmp_path
+
+
+def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["factors", "check", "ntk.json", *WINDOW, "--pairs"]) == 0
+    printed = capsys.readouterr().out
+    assert "critical dimension 92 of 128" in printed
+    # NTK-aware at 8 times: the base times 8^(128/126); 32k as published needs 6.3e5 to 6.4e5.
+    [line] = [line for line in printed.splitlines() if line.startswith("32k") and "6.4e+05" in line]
+    assert line.split()[3:] == ["82684.6", "6.3e+05", "6.4e+05"]
+    assert "warning: set 32k: angles never seen in training at pairs 46 to 62, within 32768 tokens" in printed
+    assert printed.count("\n63 ") == 2
+
+
+def test_json_and_plot(folder: Path) -> None:
+    flags = ["--set", "8k", "--length", "16k", "--json", "found.json", "--plot"]
+    assert main(["factors", "check", "ntk.json", *WINDOW, *flags, "drawn.png"]) == 0
+    assert (folder / "drawn.png").read_bytes().startswith(b"\x89PNG")
+    found = json.loads((folder / "found.json").read_text())
+    assert found["rope"] == {
+        "rotary_dim": 128,
+        "theta": 10000.0,
+        "original_length": 4096,
+        "critical_dimension": 92,
+        "critical_pair": pytest.approx(45.027, abs=1e-3),
+    }
+    [only] = found["sets"]
+    assert (only["name"], only["length"], only["shape"]["highest"]) == ("8k", 16384, pytest.approx(2))
+    assert only["negative"] > 0 and only["first_negative"] <= 16384
+    assert [each["length"] for each in only["precision"]] == [1024, 4096, 16384]
+    assert found["lower_bounds"] == [{"length": 16384, "base": pytest.approx(3.5e5), "published": 3.1e5}]
+
+    for written in ("found.json", "drawn.png"):
+        flag = "--plot" if written.endswith("png") else "--json"
+        assert main(["factors", "check", "ntk.json", *WINDOW, flag, written]) == 2
+
+
+@pytest.mark.full
+def test_a_plot_as_svg(folder: Path) -> None:
+    assert main(["factors", "check", "ntk.json", *WINDOW, "--set", "8k", "--plot", "drawn.svg"]) == 0
+    assert "<svg" in (folder / "drawn.svg").read_text()
+
+
+@pytest.mark.full
+def test_windows_of_bases(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["factors", "check", "ntk.json", *WINDOW, "--set", "8k", "--length", "1000", "--base-windows"]) == 0
+    printed = capsys.readouterr().out
+    assert "bases that keep B(m) >= 0 up to 1000, of a grid from 430 to" in printed
+    # The first holds the published 4.3e3.
+    assert re.search(r"\d windows: 420\d(\.\d)? to 43\d\d, ", printed)
+    assert re.search(r"; all of the grid from 60[12]\d", printed)
+
+
+def test_a_models_own_factors_and_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--shift", "--shift-lengths", "32", "--shift-sequences", "1", "--set", "long"]
+    assert main(["factors", "check", str(MODEL), *flags]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("long") and "  32  " in line]
+    assert [line.split("  32      ")[1].split("  ")[0] for line in lines] == [
+        "float32",
+        "bfloat16, Hugging Face",
+        "bfloat16, ours",
+    ]
+    assert main(["factors", "check", str(MODEL / "config.json")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no.json", *WINDOW], "factor file 'no.json': does not exist"),
+        (["ntk.json"], "--original-length: missing; give it, or the model's config with --model"),
+        (["ntk.json", "--model", str(MODEL)], "rotary dimension 128, but"),
+        (["ntk.json", *WINDOW, "--set", "4k"], "--set: no set is called '4k'; there are 8k, 32k"),
+        (["ntk.json", *WINDOW, "--length", "x"], "--length: 'x' must be a whole number of tokens"),
+        (["ntk.json", *WINDOW, "--plot", "out.gif"], "--plot: 'out.gif' must end in .png or .svg"),
+        (["ntk.json", *WINDOW, "--shift"], "--shift: needs a model; give its folder with --model"),
+        (["ntk.json", *WINDOW, "--shift-lengths", "8,4"], "--shift-lengths: '8,4' must rise"),
+        (
+            ["ntk.json", *WINDOW, "--shift-sequences", "0"],
+            "--shift-sequences: '0' must be a whole number of at least 1",
+        ),
+        (["ntk.json", *WINDOW, "--text", "a.txt"], "--text: goes with --shift"),
+        ([str(MODEL), "--rope-theta", "5"], "was made for 10000, not 5"),
+        (["ntk.json", *WINDOW, "--rope-theta", "5"], "rope_theta: 'ntk.json' was made for 10000, not 5"),
+        ([str(MODEL), "--shift", "--set", "short", "--text", "no.txt"], "'no.txt': does not exist"),
+    ],
+)
+def test_wrong_input(arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["factors", "check", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.splitlines()[-1].startswith("ropeswitch: error: ")
+    assert printed.out == "" and [path.name for path in folder.iterdir()] == ["ntk.json"]
+
+
+def test_a_refusal_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from ropeswitch.server.cli import main; main(['factors', 'check', 'no.json']);"
+        "print(sorted({'torch', 'vllm', 'transformers', 'numpy', 'matplotlib'} & set(sys.modules)))"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout.splitlines()[-1] == "[]"

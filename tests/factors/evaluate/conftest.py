@@ -1,0 +1,53 @@
+"""The bundled model, opened once, and texts that tell a right factor set from a wrong one by far."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from ropeswitch.factors.evaluate.local_target import LocalTarget
+from ropeswitch.factors.local_model import LocalModel
+from ropeswitch.models import BUNDLED_MODEL
+from ropeswitch.models.passkey import make_prompt
+from ropeswitch.models.text import Fact, sentence
+
+MODEL = str(BUNDLED_MODEL)
+
+
+@pytest.fixture(scope="session")
+def model() -> LocalModel:
+    return LocalModel.load(MODEL)
+
+
+@pytest.fixture
+def target(model: LocalModel) -> LocalTarget:
+    return LocalTarget(MODEL, model, model.ladder)
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two long texts and, in another form, a third."""
+    folder = tmp_path_factory.mktemp("texts")
+    for number in range(2):
+        rng = random.Random(number)
+        (folder / f"{number}.txt").write_text("".join(sentence(rng) for _ in range(100)).strip())
+    rng = random.Random(2)
+    line = json.dumps({"text": "".join(sentence(rng) for _ in range(100)).strip()})
+    (folder / "more.jsonl").write_text(line + "\n\n")
+    return folder
+
+
+def answered(folder: Path, model: LocalModel, length: int, count: int) -> int:
+    """Write texts of exactly ``length`` tokens, the begin token included, that end with the reply to a pass-key prompt.
+
+    Returns:
+        Tokens of the replies.
+    """
+    reply = Fact("", "123456").reply
+    reply_tokens = len(model.tokenizer.encode(reply, add_special_tokens=False))
+    for number in range(count):
+        prompt, key = make_prompt(model.tokenizer, length - reply_tokens, number, chat=False)
+        assert isinstance(prompt, str)
+        (folder / f"{number}.txt").write_text(prompt + Fact("", key).reply)
+    return reply_tokens

@@ -1,0 +1,141 @@
+"""Prompts: exact lengths for any tokenizer, the published wording, and what is hidden in them where."""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer
+
+from ropeswitch.factors.evaluate.corpus import Corpus, Document
+from ropeswitch.factors.evaluate.haystack import Documents, Repeated, hide
+from ropeswitch.factors.evaluate.passkey import is_found, passkey_prompt, passkey_text
+from ropeswitch.factors.evaluate.questions import TASKS, ask, share_told
+from ropeswitch.factors.factor_set import FactorError
+from tests.factors.evaluate.conftest import MODEL
+
+GARBAGE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+Encode = Callable[[str], list[int]]
+
+
+def _metaspace() -> Encode:
+    """Of the SentencePiece kind: spaces are parts of tokens, digits stand alone."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Metaspace()]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    letters = list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:?= \n()")
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=letters, show_progress=False)
+    tokenizer.train_from_iterator([GARBAGE, passkey_text("17865", 0.5, 300)] * 20, trainer)
+    return lambda text: list(tokenizer.encode(text).ids)
+
+
+BUNDLED = AutoTokenizer.from_pretrained(MODEL)
+BUNDLED.model_max_length = 1 << 62
+TOKENIZERS: dict[str, Encode] = {
+    "bundled": BUNDLED.encode,
+    "bytes": lambda text: list(text.encode()),
+    "metaspace": _metaspace(),
+}
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(sorted(TOKENIZERS)),
+    st.sampled_from(sorted(TASKS)),
+    st.integers(100, 1400),
+    st.integers(0, 1 << 20),
+    st.sampled_from([None, 0.0, 0.3, 1.0]),
+)
+def test_prompts_have_exactly_the_tokens_asked_for(
+    kind: str, name: str, tokens: int, seed: int, depth: float | None
+) -> None:
+    encode, rng = TOKENIZERS[kind], random.Random(seed)
+    try:
+        question = ask(TASKS[name], encode, tokens, rng, Repeated(), depth)
+    except FactorError as error:
+        with pytest.raises(FactorError) as refused:
+            ask(TASKS[name], encode, 1, random.Random(seed), Repeated(), depth)
+        least = re.fullmatch(rf"{name} prompt: 1 tokens are too few; it needs at least (\d+) .*", str(refused.value))
+        # The first character of filler brings a line break with it, so one token more than the least cannot be had.
+        assert least and (int(least[1]) > tokens or int(least[1]) == tokens - 1), error
+        return
+    assert len(encode(question.text)) == tokens
+    assert all(answer in question.text for answer in question.answers)
+    assert TASKS[name].score(" " + ", ".join(question.answers), question.answers) == 1
+    assert TASKS[name].score(" I do not know.", question.answers) == 0
+
+
+def test_the_pass_key_prompt_is_the_papers() -> None:
+    """LongRoPE (arXiv:2402.13753), appendix: the filler x times, the key's line, the filler y times."""
+    text = passkey_text("17865", 1 / 3, 3 * len(GARBAGE) + 1)
+    assert (
+        text.split()
+        == (
+            "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you "
+            f"about the important information there. {GARBAGE} The pass key is 17865. Remember it. 17865 is the pass key. "
+            f"{GARBAGE} {GARBAGE} What is the pass key? The pass key is"
+        ).split()
+    )
+
+
+def test_keys_and_places_are_drawn() -> None:
+    rng = random.Random(3)
+    found = [passkey_prompt(BUNDLED, 200, rng) for _ in range(20)]
+    assert {len(ids) for ids, _, _ in found} == {200} and all(len(key) == 5 for _, key, _ in found)
+    assert len({key for _, key, _ in found}) == 20 and min(each[2] for each in found) < 0.2 < 0.8 < max(
+        each[2] for each in found
+    )
+    ids, key, depth = passkey_prompt(BUNDLED, 200, rng, 1.0)
+    assert depth == 1 and BUNDLED.decode(ids).split("\n")[-2].startswith(f"The pass key is {key}.")
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        passkey_prompt(BUNDLED, 200, rng, 1.5)
+
+
+def test_what_counts_as_found() -> None:
+    assert is_found(" 17865. Remember", "17865") and is_found("It is 17865", "17865")
+    assert not is_found(" 178652", "17865") and not is_found(" 1 17865", "17865") and not is_found("", "17865")
+    assert share_told(" ab, CD and x", ("AB", "cd", "ef", "gh")) == 0.5
+
+
+def test_needles_stand_between_sentences_at_their_depth() -> None:
+    text = hide(Repeated(), [(0.0, "FIRST."), (1.0, "LAST."), (0.5, "HALF.")], 9000, 30)
+    assert text.startswith("FIRST. The grass") and abs(text.index("HALF.") / 9000 - 0.5) < 0.02
+    assert text.index("LAST.") > 8950 and text.replace("FIRST. ", "").replace("HALF. ", "").startswith(GARBAGE)
+    assert re.search(r"\. HALF\. [A-Z]", text)
+
+
+def test_haystacks_of_documents() -> None:
+    corpus = Corpus("here", (Document("a", "One  one.\nOne."), Document("b", "Two two. Two.")))
+    haystack = Documents(corpus, random.Random(1))
+    assert sorted(haystack.take(28).splitlines()) == ["One one. One.", "Two two. Two."]
+    with pytest.raises(FactorError, match=r"texts are too short: a haystack of 100 characters .* all of them have 28"):
+        haystack.take(100)
+
+
+def test_the_words_asked_for_are_the_most_frequent_ones() -> None:
+    encode = TOKENIZERS["bundled"]
+    for name, times, least in (("common-words", 10, 1), ("frequent-words", 1, 1)):
+        question = ask(TASKS[name], encode, 3000, random.Random(5), Repeated(), None)
+        body = question.text.split("\n\n")[1]
+        counts = Counter(re.findall(r"[a-z]+", body))
+        ordered = [word for word, _ in counts.most_common()]
+        assert set(ordered[: len(question.answers)]) == set(question.answers)
+        others = counts[ordered[len(question.answers)]]
+        assert counts[ordered[len(question.answers) - 1]] > others >= least
+        if name == "common-words":
+            assert {counts[word] for word in question.answers} == {times} and others == 1
+
+
+def test_variables_are_one_chain() -> None:
+    question = ask(TASKS["variables"], TOKENIZERS["bundled"], 1200, random.Random(2), Repeated(), None)
+    lines = re.findall(r"VAR ([A-Z]{5}) = (VAR )?(\w+)\.", question.text)
+    assert [name for name, _, _ in lines] == list(question.answers) and len(lines) == 5
+    value = lines[0][2]
+    assert [source for _, _, source in lines[1:]] == [name for name, _, _ in lines[:-1]]
+    assert f"value {value} in the end" in question.text

@@ -1,0 +1,84 @@
+"""The command against a server of the real engine: the figures are those of the same model evaluated on this machine."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ropeswitch.factors.evaluate.endpoint_target import EndpointTarget
+from ropeswitch.factors.evaluate.local_target import LocalTarget
+from ropeswitch.factors.evaluate.target import Window
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.models.passkey import REPLY_TOKENS, make_prompt
+from ropeswitch.server.cli import main
+from tests.factors.evaluate.conftest import MODEL, answered
+from tests.server.running import ENGINE, running
+
+
+@pytest.mark.full
+def test_a_served_model_is_what_it_is_here(
+    target: LocalTarget, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "answered"
+    folder.mkdir()
+    judged = str(answered(folder, target.model, 300, 3))
+    tasks = ["--tasks", "perplexity,passkey,needle,multi-key,variables", "--lengths", "245,300", "--tries", "2"]
+    flags = [*tasks, "--text", str(texts), "--documents", "2", "--windows", "2", "--depths", "50"]
+    last = [
+        "--text",
+        str(folder),
+        "--documents",
+        "3",
+        "--lengths",
+        "300",
+        "--judge-last",
+        judged,
+        "--tasks",
+        "perplexity",
+    ]
+    rows = {}
+    with running(tmp_path, MODEL, *ENGINE) as server:
+        for name, where in (("here", MODEL), ("served", server.url)):
+            output = str(tmp_path / f"{name}.json")
+            assert main(["factors", "eval", where, *flags, "-o", output]) == 0
+            found = json.loads(Path(output).read_text())
+            assert main(["factors", "eval", where, *last, "-o", output + "-last"]) == 0
+            rows[name] = found["rows"] + json.loads(Path(output + "-last").read_text())["rows"]
+            replies = [each.get("reply") for cell in found["cells"] for each in cell["result"]]
+            rows[name].append(replies)
+        served, here = rows["served"], rows["here"]
+        assert served.pop() == here.pop()
+        assert len(served) == len(here) == 2 * 5 * 3 + 3
+        for theirs, ours in zip(served, here, strict=True):
+            for key, value in ours.items():
+                assert theirs[key] == (pytest.approx(value, rel=1e-3) if isinstance(value, float) else value), (
+                    key,
+                    ours,
+                )
+        wrong = {row["set_name"]: row["value"] for row in served[-3:]}
+        assert wrong["switched"] == wrong["long"] < 1.1 < 5 < wrong["short"]
+
+        remote = EndpointTarget.connect(server.url, None, MODEL, False)
+        assert (remote.sets, remote.opening) == (target.sets, target.opening)
+        prompt, _ = make_prompt(target.model.tokenizer, 240, 5, chat=False)
+        assert isinstance(prompt, str)
+        for name in target.sets:
+            assert list(remote.replies([prompt], name, REPLY_TOKENS)) == list(
+                target.replies([prompt], name, REPLY_TOKENS)
+            )
+        chat = EndpointTarget.connect(server.url, None, None, True)
+        local = LocalTarget(MODEL, target.model, target.ladder, chat=True)
+        question, key = make_prompt(target.model.tokenizer, 230, 6)
+        assert isinstance(question, list)
+        text = question[0]["content"]
+        assert chat.encode(text) == local.encode(text) and len(chat.encode(text)) == 230
+        assert list(chat.replies([text], "switched", 44)) == list(local.replies([text], "switched", 44)) != [""]
+        assert key in next(local.replies([text], "switched", 44))
+
+        with pytest.raises(FactorError, match=r"answered 400: .*rope_factor_set.*middle"):
+            list(remote.losses([Window([1, 5, 6], 1)], "middle"))
+        capsys.readouterr()
+        assert main(["factors", "eval", server.url, *flags, "--sets", "middle", "-o", str(tmp_path / "x.json")]) == 2
+        assert "--sets: unknown set 'middle'; there are 'switched', 'short', 'long'" in capsys.readouterr().err
+        assert main(["factors", "eval", server.url, "--lengths", "1k", "-o", str(tmp_path / "x.json")]) == 2
+        assert "--lengths: 1024: with 10 of reply" in capsys.readouterr().err

@@ -1,0 +1,249 @@
+"""The command: what it writes, that it goes on after an interruption, and that wrong input ends with one line."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+from ropeswitch.factors.evaluate import cli as evaluate_cli
+from ropeswitch.factors.evaluate.cells import Cell, Cells
+from ropeswitch.factors.evaluate.local_target import LocalTarget
+from ropeswitch.factors.evaluate.results import Row, rows, table
+from ropeswitch.factors.evaluate.target import Window
+from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
+from ropeswitch.factors.file import LadderFile, save
+from ropeswitch.factors.local_model import LocalModel
+from ropeswitch.models.passkey import REPLY_TOKENS, found, make_prompt
+from ropeswitch.server.cli import main
+from tests.factors.evaluate.conftest import MODEL
+
+SMALL = ["--lengths", "130,270", "--documents", "2", "--windows", "1", "--tries", "1", "--sets", "switched,long"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def opened(model: LocalModel, monkeypatch: pytest.MonkeyPatch) -> LocalModel:
+    """The command finds the model open already."""
+    monkeypatch.setattr(LocalModel, "load", classmethod(lambda cls, name, dtype: model))
+    return model
+
+
+def evaluate(*flags: str) -> int:
+    return main(["factors", "eval", MODEL, "-o", "out.json", *flags])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    """The message of a command that must leave nothing behind."""
+    assert evaluate(*flags) == 2
+    told = capsys.readouterr().err
+    assert "Traceback" not in told and not Path("out.json").exists()
+    (line,) = [line for line in told.splitlines() if line.startswith("ropeswitch: error: ")]
+    return line.removeprefix("ropeswitch: error: ")
+
+
+def test_results_plots_and_going_on(
+    opened: LocalModel, texts: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--text", str(texts), *SMALL, "--plots", "plots"]
+    asked: list[str] = []
+    losses = LocalTarget.losses
+
+    def counted(self: LocalTarget, windows: Sequence[Window], set_name: str) -> Iterator[list[float]]:
+        asked.append(set_name)
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return losses(self, windows, set_name)
+
+    monkeypatch.setattr(LocalTarget, "losses", counted)
+    assert evaluate(*flags) == 130
+    assert "1 of 8 cells" in capsys.readouterr().err and not Path("out.json").exists()
+    with open("out.json.cells.jsonl", "a") as stream:
+        stream.write('{"task": "perpl')
+    assert evaluate(*flags) == 0
+    # Two documents a cell: the second cell was lost at its second one, and is the first to be made again.
+    assert asked == ["switched", "switched", "long", "long", "long", "long", *["switched"] * 2, *["long"] * 2]
+    content = json.loads(Path("out.json").read_text())
+    assert len(content["cells"]) == 8 and len(content["rows"]) == 8
+    assert content["sets"]["long"]["max_length"] == 1024 and content["versions"]["torch"]
+    own = [row for row in content["rows"] if row["task"] == "perplexity"]
+    assert [(row["length"], row["set_name"], row["count"]) for row in own] == [
+        (length, name, 2) for length in (130, 270) for name in ("switched", "long")
+    ]
+    nll = [each["nll"] for each in content["cells"][0]["result"]]
+    assert own[0]["value"] == pytest.approx(math.exp(sum(nll) / own[0]["tokens"]))
+    told = capsys.readouterr().out
+    assert re.search(r"\| perplexity \| switched \| long \|\n\|---\|---\|---\|\n\| 130 \| [\d.]+ ± [\d.]+ \|", told)
+    assert {path.name for path in Path("plots").iterdir()} == {
+        f"{name}.{kind}" for name in ("perplexity", "passkey") for kind in ("png", "svg")
+    }
+    assert Path("plots/passkey.png").read_bytes().startswith(b"\x89PNG")
+
+    before = len(asked)
+    assert evaluate(*flags) == 2 and "exists; remove it first" in capsys.readouterr().err
+    assert evaluate(*flags, "--force", "--seeds", "2", "--tasks", "perplexity") == 0
+    assert len(asked) == before + 8, "the cells of the first seed are kept"
+    assert json.loads(Path("out.json").read_text())["rows"][0]["count"] == 4
+    Path("out.json").unlink()
+    assert refused(capsys, *flags, "--tries", "3").startswith("'out.json.cells.jsonl': holds an evaluation with other")
+    save("other.json", LadderFile(FactorLadder((opened.plain_set(1024, "long"),))))
+    again = refused(capsys, *flags, "--factors", "other.json")
+    assert "was made with another set of the name 'switched'" in again
+
+
+def test_replies_cross_as_hugging_faces_do(target: LocalTarget) -> None:
+    """The prompt is below the limit of 256 tokens and its reply above: transformers would choose each token, too.
+
+    Its forward pass over the first 256 tokens has the short factors, that over all of them the long ones.
+    """
+    prompt, key = make_prompt(target.model.tokenizer, 240, 5, chat=False)
+    assert isinstance(prompt, str)
+    replies = {name: next(target.replies([prompt], name, REPLY_TOKENS)) for name in target.sets}
+    assert found(replies["switched"], key)
+    assert not found(replies["short"], key) and not found(replies["long"], key)
+    reply = [*target.plain_ids(replies["switched"]), target.model.tokenizer.eos_token_id]
+    ids = torch.tensor([[*target.encode(prompt), *reply]])
+    theirs = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    with torch.no_grad():
+        below, above = (theirs(part).logits[0].argmax(-1).tolist() for part in (ids[:, :256], ids))
+    assert reply == [*below[239:], *above[256:-1]]
+
+
+def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save("one.json", LadderFile(FactorLadder((FactorSet("yarn", 1024, (2.0,) * 16),)), 10000.0))
+    save("base.json", LadderFile(FactorLadder((FactorSet("yarn", 1024, (2.0,) * 16),)), 500.0))
+    save("few.json", LadderFile(FactorLadder((FactorSet("yarn", 1024, (2.0,) * 8),))))
+    flags = ["--lengths", "200", "--tries", "1"]
+    assert evaluate(*flags, "--candidate", "y=one.json:yarn", "--sets", "long,y") == 0
+    assert json.loads(Path("out.json").read_text())["sets"]["y"]["factors"] == [2.0] * 16
+    Path("out.json").unlink()
+    for given, message in {
+        "one.json:yarn": "must read NAME=FILE:SET",
+        "y=one.json:nope": "'one.json' has no set 'nope'; it has 'yarn'",
+        "y=none.json:yarn": "'none.json': does not exist",
+        "long=one.json:yarn": "set 'long': the name is taken",
+        "switched=one.json:yarn": "set 'switched': the name is taken",
+        "y=few.json:yarn": "set 'y': 8 factors; the model has 16 rotary pairs",
+        "y=base.json:yarn": "y: was made for rope_theta 500, but the model has 10000",
+    }.items():
+        assert message in refused(capsys, *flags, "--candidate", given)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sets", "middle"], "--sets: unknown set 'middle'; there are 'switched', 'short', 'long'"),
+        (["--tasks", "piqa"], "--tasks: unknown task 'piqa'; there are perplexity, passkey, needle"),
+        (["--tasks", "perplexity"], "perplexity: needs texts: give --text"),
+        (["--lengths", "50"], "passkey prompt: 50 tokens are too few; it needs at least 1"),
+        (["--lengths", "1k"], "--lengths: 1024: with 10 of reply (passkey) that is more than the 1024 tokens"),
+        (["--lengths", "1x"], "--lengths: '1x' must be a number of tokens"),
+        (["--tries", "0"], "--tries: '0' must be a whole number of at least 1"),
+        (["--depths", "101"], "--depths: '101' must be a whole number of percent"),
+        (["--dtype", "int8"], "--dtype: 'int8' must be"),
+        (["--timeout", "5"], "--timeout: goes with a server only"),
+        (["--text", "nowhere"], "--text 'nowhere': does not exist"),
+        (["--text", "empty"], "--text 'empty': holds no text"),
+        (["--text", "bad.jsonl"], "bad.jsonl' line 2: must be an object with a string"),
+        (["--text", "latin.txt"], "latin.txt' is not UTF-8"),
+        (["--text", "short.txt"], "0 of 1 documents are long enough for length 200, but 10 are asked for"),
+        (["--text", "short.txt", "--tasks", "needle"], "the texts are too short: a haystack of"),
+        (["--factors", "bad.jsonl"], "factor file 'bad.jsonl'"),
+    ],
+)
+def test_refusals(
+    opened: LocalModel, here: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    (here / "empty").mkdir()
+    (here / "short.txt").write_text("A word.")
+    (here / "bad.jsonl").write_text('{"text": "a"}\n["b"]\n')
+    (here / "latin.txt").write_bytes(b"caf\xe9")
+    given = flags if "--lengths" in flags else ["--lengths", "200", *flags]
+    assert message in refused(capsys, *given)
+    assert not Path("out.json.cells.jsonl").exists()
+
+
+def test_models_that_have_no_sets(here: Path, capsys: pytest.CaptureFixture[str], model: LocalModel) -> None:
+    config = GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=640)
+    GPT2LMHeadModel(config).save_pretrained(here / "gpt2")
+    model.tokenizer.save_pretrained(here / "gpt2")
+    for name, message in {"gpt2": "GPT2LMHeadModel has no rotary embedding", "nowhere": "cannot be opened"}.items():
+        assert main(["factors", "eval", name, "--lengths", "200", "-o", "out.json"]) == 2
+        assert message in capsys.readouterr().err
+    plain = LocalTarget("plain", model, None)
+    assert plain.sets == ("plain",) and plain.describe_set("plain")["factors"] == [1.0] * 16
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from ropeswitch.factors.evaluate.cells import Cell, Cells
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.whole_file import save_bytes
+path = Path(sys.argv[1])
+cells = Cells(path, {"a": 1}, {"short": 1})
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+for number in range(100):
+    try:
+        cells.keep(Cell("passkey", number, "short", 0), "x" * 50)
+    except FactorError as error:
+        sys.exit(f"{number} {error}")
+"""
+
+
+def test_a_full_disk_leaves_whole_cells(here: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, "cells.jsonl"], capture_output=True, text=True, check=False)
+    kept = re.fullmatch(r"(\d+) 'cells.jsonl': cannot be written: File too large\n", done.stderr)
+    assert kept, done.stderr
+    lines = Path("cells.jsonl").read_text().splitlines()
+    assert len(lines) == 1 + int(kept[1]) > 3 and all(json.loads(line) for line in lines)
+    assert len(Cells(Path("cells.jsonl"), {"a": 1}, {"short": 1}).found) == int(kept[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"format": "x"}\n', "is no file of evaluation cells"),
+        ("[]\n", "line 1: must be an object"),
+        ('{"format": "ropeswitch-evaluation-cells/1", "settings": {}}\n{"task": 1}\n', "line 2: is no cell"),
+        ("nonsense\n", "line 1: is not JSON"),
+    ],
+)
+def test_files_that_are_no_cells(here: Path, text: str, message: str) -> None:
+    Path("cells.jsonl").write_text(text)
+    with pytest.raises(FactorError, match=message):
+        Cells(Path("cells.jsonl"), {}, {})
+    assert Path("cells.jsonl").read_text() == text
+
+
+def test_rows_join_seeds_and_keep_depths() -> None:
+    results: dict[Cell, Any] = {
+        Cell("needle", 512, name, seed, depth): [{"score": float(name == "long" and depth > 0)}] * 5
+        for seed in (0, 1)
+        for depth in (0.0, 1.0)
+        for name in ("short", "long")
+    }
+    made = rows(results)
+    assert [(row.set_name, row.depth, row.value, row.count) for row in made] == [
+        ("short", 0.0, 0, 10), ("long", 0.0, 0, 10), ("short", 1.0, 0, 10), ("long", 1.0, 1, 10),
+    ]  # fmt: skip
+    assert isinstance(made[0], Row) and table(made).splitlines()[2:] == [
+        "| 512 | 0 | 0% (0 to 28) | 0% (0 to 28) |",
+        "| 512 | 1 | 0% (0 to 28) | 100% (72 to 100) |",
+    ]
+
+
+def test_lengths_with_units() -> None:
+    assert [evaluate_cli._tokens("--lengths", text) for text in ("512", "4k", "2M")] == [512, 4096, 2097152]

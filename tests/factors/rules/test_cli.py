@@ -1,0 +1,208 @@
+"""``ropeswitch factors rule``: files that the server takes, tables, and refusals in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import LlamaConfig
+
+from ropeswitch.factors.file import load, parse
+from ropeswitch.factors.rules.catalogue import RULES, Rule
+from ropeswitch.factors.rules.lengths import length_name, parse_length
+from ropeswitch.factors.rules.rope import Rope, rope_from_config, rope_from_model
+from ropeswitch.model_patches.support import check_model
+from ropeswitch.server.cli import main
+from ropeswitch.server.serve import _load_factors
+
+SIZE = ["--rotary-dim", "128", "--rope-theta", "10000", "--original-length", "4k"]
+LLAMA_3 = ["--rotary-dim", "128", "--rope-theta", "500000", "--original-length", "8k"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("each", RULES, ids=lambda each: each.name)
+def test_every_rule_makes_a_file(each: Rule, capsys: pytest.CaptureFixture[str]) -> None:
+    name = each.name
+    assert main(["factors", "rule", name, *SIZE, "--lengths", "16k,64k", "-o", "out.json", "--keep-original"]) == 0
+    printed = capsys.readouterr().out
+    content = load("out.json")
+    assert content.ladder.names == ("original", "16k", "64k")
+    assert [each.max_length for each in content.ladder.sets] == [4096, 16384, 65536]
+    assert content.ladder.sets[0].factors == (1.0,) * 64
+    assert content.theta == 10000.0 and name in (content.description or "")
+    assert printed.startswith("wrote out.json\n") and "16k       16384   4 " in printed
+    assert main(["factors", "rule", name, *SIZE, "--lengths", "16k,64k", "--keep-original", "--json"]) == 0
+    assert parse(capsys.readouterr().out) == content
+
+
+def test_the_server_puts_the_file_on_a_model() -> None:
+    """What ``ropeswitch serve --factors`` does with a file before it starts the engine."""
+    config = LlamaConfig(head_dim=128, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}).to_dict()
+    main(["factors", "rule", "yarn", *SIZE, "--length", "64k", "-o", "out.json"])
+    loaded = _load_factors("out.json")
+    assert check_model(config, loaded.ladder) == loaded.theta == 10000.0
+
+
+def test_a_table_shows_bases_and_critical_dimension(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["factors", "rule", "theta-staged", *LLAMA_3]) == 0
+    printed = capsys.readouterr().out
+    assert "critical dimension 70 of 128: 2 ceil(64 log_500000(8192/2pi)) = 2 ceil(34.984)" in printed
+    assert "a published text says 72 for this model" in printed
+    assert "283461213.5" in printed and "3580165449" in printed
+    assert [line.split()[0] for line in printed.splitlines()[-64:]] == [str(pair) for pair in range(64)]
+
+
+def test_the_list_names_every_rule_with_formula_and_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["factors", "rule", "--list"]) == 0
+    printed = capsys.readouterr().out
+    for each in RULES:
+        assert f"\n{each.name}\n  formula: {each.formula}\n" in "\n" + printed
+        assert each.source in printed
+    assert "takes: --alpha, --beta, --no-truncate" in printed
+
+
+def test_a_models_config_says_dimension_base_and_window(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rope = {"rope_type": "default", "rope_theta": 500000.0}
+    LlamaConfig(head_dim=128, max_position_embeddings=8192, rope_parameters=rope).save_pretrained(folder / "model")
+    assert rope_from_model(folder / "model") == Rope(128, 500000.0, 8192)
+    for path in ("model", "model/config.json"):
+        assert main(["factors", "rule", "pi", "--model", path, "--scale", "16", "-o", "out.json", "--force"]) == 0
+        [made] = load("out.json").ladder.sets
+        assert (made.name, made.max_length, made.factors) == ("128k", 131072, (16.0,) * 64)
+    capsys.readouterr()
+    # A flag counts before the config.
+    main(["factors", "rule", "pi", "--model", "model", "--original-length", "4k", "--length", "8k", "--json"])
+    assert parse(capsys.readouterr().out).ladder.sets[0].factors[0] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("config", "rope"),
+    [
+        # Phi-4-mini, DeepSeek-V2 and a multimodal model, as their configs have it.
+        (
+            {
+                "hidden_size": 3072,
+                "num_attention_heads": 24,
+                "partial_rotary_factor": 0.75,
+                "rope_theta": 10000.0,
+                "original_max_position_embeddings": 4096,
+                "max_position_embeddings": 131072,
+                "rope_scaling": {"type": "longrope"},
+            },
+            Rope(96, 10000.0, 4096),
+        ),
+        (
+            {
+                "hidden_size": 5120,
+                "num_attention_heads": 128,
+                "qk_rope_head_dim": 64,
+                "rope_theta": 10000,
+                "max_position_embeddings": 163840,
+                "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
+            },
+            Rope(64, 10000.0, 4096),
+        ),
+        (
+            {
+                "text_config": {
+                    "head_dim": 128,
+                    "max_position_embeddings": 32768,
+                    "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"},
+                }
+            },
+            Rope(128, 1e6, 32768),
+        ),
+    ],
+)
+def test_configs_of_published_models(config: dict[str, object], rope: Rope) -> None:
+    assert rope_from_config(config) == rope
+
+
+@given(st.integers(1, 2**31 - 1))
+def test_lengths_are_read_as_they_are_named(tokens: int) -> None:
+    assert parse_length("--length", length_name(tokens)) == tokens
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give the NAME of a rule"),
+        (["ntkk", *SIZE, "--length", "8k"], "unknown rule 'ntkk'; there are pi, ntk,"),
+        (["pi", *SIZE], "--length: missing; give it, or --lengths or --scale"),
+        (["pi", *SIZE[2:], "--length", "8k"], "--rotary-dim: missing; give it, or the model's config with --model"),
+        (["pi", *SIZE, "--length", "2k"], "length: 2048 is below the 4096 tokens of the original window"),
+        (["pi", *SIZE, "--length", "8q"], "--length: '8q' must be a whole number of tokens, or thousands of 1024"),
+        (["pi", *SIZE, "--length", "9999999k"], "--length: '9999999k' must be"),
+        (["pi", *SIZE, "--lengths", "8k,8k"], "--lengths: '8k,8k' must rise from length to length"),
+        (["pi", *SIZE, "--lengths", "8k", "--scale", "2"], "--scale: does not go with --lengths"),
+        (["pi", *SIZE, "--scale", "0.5"], "length: 2048 is below"),
+        (["pi", *SIZE, "--length", "8k", "--scale", "0.5"], "scale: 0.5 must be at least 1"),
+        (["pi", *SIZE, "--length", "8k", "--alpha", "2"], "--alpha: rule 'pi' does not take it"),
+        (["yarn", *SIZE, "--length", "8k", "--alpha", "64"], "--alpha: 64 must be below --beta"),
+        (["yarn", *SIZE, "--length", "8k", "--attention-scale", "x"], "--attention-scale: 'x' is unknown"),
+        (["yarn", *SIZE, "--length", "8k", "--attention-scale", "nan"], "sets[0].scale: nan must be finite"),
+        (
+            ["longrope2", *SIZE, "--length", "8k", "--critical-index", "64"],
+            "--critical-index: 64 must be a pair from 1",
+        ),
+        (["longrope2", *SIZE, "--length", "8k", "--above", "2,3"], "--above: 2 factors; give one, or one for each of"),
+        (["longrope2", *SIZE, "--length", "8k", "--above", "2,x"], "--above: 'x' must be a finite number"),
+        (["pi", "--rotary-dim", "127", *SIZE[2:], "--length", "8k"], "rotary dimension: 127 must be an even number"),
+        (["pi", *SIZE[:3], "1", *SIZE[4:], "--length", "8k"], "rope_theta: 1.0 must be a finite number above 1"),
+        (["pi", *SIZE, "--scale", "1e10"], "--scale: "),
+        (
+            ["theta", *SIZE[:3], "1e300", *SIZE[4:], "--length", "8k"],
+            "theta scaling: the base for 8192 tokens is too large",
+        ),
+        (["pi", "--model", "no", "--length", "8k"], "'no': does not exist"),
+        (["--list", "pi"], "--list: names all rules; leave 'pi' out"),
+        (["pi", *SIZE, "--length", "8k", "--force"], "--force: goes with -o FILE"),
+    ],
+)
+def test_wrong_input(arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["factors", "rule", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("ropeswitch: error: ") and printed.err.count("\n") == 1
+    assert message in printed.err
+    assert printed.out == "" and list(folder.iterdir()) == []
+
+
+def test_a_file_is_not_replaced_without_force(folder: Path) -> None:
+    (folder / "out.json").write_text("mine")
+    assert main(["factors", "rule", "pi", *SIZE, "--length", "8k", "-o", "out.json"]) == 2
+    assert (folder / "out.json").read_text() == "mine"
+
+
+def test_a_config_without_what_is_needed_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "config.json").write_text(json.dumps({"head_dim": 128, "rope_theta": "x", "max_position_embeddings": 8}))
+    assert main(["factors", "rule", "pi", "--model", "config.json", "--length", "8k"]) == 2
+    assert "'config.json': rope_theta: 'x' must be a number" in capsys.readouterr().err
+
+
+def test_a_flag_fills_in_what_a_config_leaves_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """LLaMA2's config.json says no base."""
+    values = {"hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 4096}
+    (folder / "config.json").write_text(json.dumps(values))
+    rule = ["factors", "rule", "pi", "--model", "config.json", "--length", "8k", "--json"]
+    assert main(rule) == 2
+    assert "'config.json': rope_theta: missing; give it with --rope-theta" in capsys.readouterr().err
+    assert main([*rule, "--rope-theta", "10000"]) == 0
+    assert parse(capsys.readouterr().out).theta == 10000.0
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from ropeswitch.server.cli import main;"
+        f"main({['factors', 'rule', 'yarn', *SIZE, '--length', '8k', '--json']});"
+        "print(sorted({'torch', 'vllm', 'transformers', 'numpy', 'matplotlib'} & set(sys.modules)))"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout.splitlines()[-1] == "[]"

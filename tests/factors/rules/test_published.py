@@ -1,0 +1,142 @@
+"""Rules against numbers that papers, model cards and configs print."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.rules.catalogue import RULES, rule
+from ropeswitch.factors.rules.formulas import Options, equivalent_base, scaled_theta
+from ropeswitch.factors.rules.make import make, targets_for
+from ropeswitch.factors.rules.rope import Rope
+from tests.factors.published import published_configs
+
+LLAMA_2 = Rope(128, 10000.0, 4096)
+LLAMA_3 = Rope(128, 500000.0, 8192)
+
+
+def factors(name: str, rope: Rope, length: int, **options: object) -> tuple[float, ...]:
+    [made] = make(rule(name), rope, targets_for(rope, [length]), Options(**options)).ladder.sets  # type: ignore[arg-type]
+    return made.factors
+
+
+@pytest.mark.parametrize(
+    ("rope", "published"),
+    [
+        (LLAMA_2, 92),  # arXiv:2310.05209
+        (Rope(96, 10000.0, 2048), 62),  # Phi3-mini in arXiv:2502.20082, section 2.1
+        (LLAMA_3, 70),  # 35 pairs in arXiv:2502.20082, section 3.2
+    ],
+)
+def test_critical_dimensions(rope: Rope, published: int) -> None:
+    assert rope.critical_dimension == published
+
+
+def test_the_highest_period_of_phi3_mini() -> None:
+    """arXiv:2502.20082, section 2.1: 51861 tokens."""
+    assert Rope(96, 10000.0, 2048).wavelength(47) == pytest.approx(51861, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("length", "published"),
+    # rope_theta in the configs of Gradient AI's Llama-3-8B models for 262k, 1048k and 4194k tokens.
+    [(262144, 283461213), (1048576, 3580165449), (4194304, 45218125210)],
+)
+def test_theta_scaling_gives_the_thetas_of_published_configs(length: int, published: int) -> None:
+    assert scaled_theta(LLAMA_3, length) == pytest.approx(published, abs=0.6)
+    assert equivalent_base(LLAMA_3.theta, factors("theta", LLAMA_3, length)) == pytest.approx(published, abs=1)
+
+
+def test_the_staged_schedule() -> None:
+    sets = make(rule("theta-staged"), LLAMA_3, targets_for(LLAMA_3, rule("theta-staged").stages)).ladder.sets
+    assert [each.max_length for each in sets] == [65536, 262144, 1048576]
+    bases = [equivalent_base(LLAMA_3.theta, each.factors) for each in sets]
+    assert bases == pytest.approx([22443169, 283461213, 3580165449], rel=1e-7)
+    # Stage by stage gives the same: the formula only carries log(theta) / log(L / 2 pi) along.
+    assert scaled_theta(Rope(128, scaled_theta(LLAMA_3, 65536), 65536), 262144) == pytest.approx(283461213, rel=1e-8)
+
+
+def test_the_thetas_of_gradients_model_cards() -> None:
+    """15.3M, 207.1M and 2.80B at 65k, 262k and 1048k, 207112184 and 2804339835 in the first configs; 1.06B at 524k."""
+    stages = rule("ntk-staged").stages
+    sets = make(rule("ntk-staged"), LLAMA_3, targets_for(LLAMA_3, stages), Options(dynamic_factor=4.0)).ladder.sets
+    bases = [equivalent_base(LLAMA_3.theta, each.factors) for each in sets]
+    assert bases == pytest.approx([15.3e6, 207112184, 2804339835], rel=3e-4)
+    assert bases[1:] == pytest.approx([207112184, 2804339835], rel=5e-8)
+    targets = targets_for(LLAMA_3, (65536, 262144, 524288))
+    last = make(rule("ntk-staged"), LLAMA_3, targets, Options(dynamic_factor=4.0)).ladder.sets[-1]
+    assert equivalent_base(LLAMA_3.theta, last.factors) == pytest.approx(1.06e9, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("rope", "length", "critical", "above", "published"),
+    [
+        # LLaMA3-8B (microsoft/LongRoPE, examples/longrope2) and Phi-4-mini-instruct: pair to factor.
+        (
+            LLAMA_3,
+            131072,
+            33,
+            21.81,
+            {1: 1.097906416, 2: 1.205398499, 8: 2.111166985, 16: 4.457026037, 32: 19.8650811},
+        ),
+        (Rope(96, 10000.0, 4096), 131072, 31, 32.03, {1: 1.118320672, 15: 5.351743533, 30: 28.64115884}),
+    ],
+)
+def test_longrope2_below_the_critical_pair(
+    rope: Rope, length: int, critical: int, above: float, published: dict[int, float]
+) -> None:
+    made = factors("longrope2", rope, length, critical_index=critical, above=(above,))
+    assert [made[pair] for pair in published] == pytest.approx(list(published.values()), rel=2e-9)
+    assert made[critical:] == (above,) * (rope.pairs - critical)
+
+
+def test_whole_longrope2_lists_where_they_are_at_hand() -> None:
+    for name, critical in [("LLaMA3-8B LongRoPE2 (nnscaler example)", 33), ("microsoft/Phi-4-mini-instruct", 31)]:
+        config = published_configs().get(name)
+        if config is not None:
+            published = config["rope_scaling"]["long_factor"]
+            rope = Rope(2 * len(published), config["rope_theta"], config["original_max_position_embeddings"])
+            above = tuple(published[critical:])
+            made = factors("longrope2", rope, 131072, critical_index=critical, above=above)
+            assert made == pytest.approx(published, rel=2e-9)
+
+
+def test_attention_scales_by_name() -> None:
+    def scale(name: str, attention: str = "published") -> float:
+        [made] = make(rule(name), LLAMA_2, targets_for(LLAMA_2, [131072], 40.0), attention=attention).ladder.sets
+        return made.scale
+
+    assert scale("yarn") == pytest.approx(0.1 * math.log(40) + 1, rel=1e-15)
+    # arXiv:2405.04434: sqrt(t) = 0.0707 ln s + 1 with s = 40.
+    assert scale("deepseek-v2") == pytest.approx(1.2608, abs=5e-5)
+    assert scale("pi") == scale("yarn", "none") == 1.0
+    assert scale("yarn", "divide") == pytest.approx(1 / scale("yarn"), rel=1e-15)
+    assert scale("pi", "1.5") == 1.5
+    with pytest.raises(FactorError, match="'divide' needs a rule with an attention scale; pi has none"):
+        scale("pi", "divide")
+
+
+def test_the_two_ramps_of_yarn_differ_up_to_four_times() -> None:
+    """Linear in the index, as its code and all models trained with it have it, or in the turns, as its text says."""
+    by_index = factors("yarn", LLAMA_2, 32 * 4096)
+    by_turns = factors("yarn-linear-r", LLAMA_2, 32 * 4096)
+    ratios = [there / here for here, there in zip(by_index, by_turns, strict=True)]
+    assert min(ratios) > 0.9
+    assert 3.5 < max(ratios) < 4.5
+
+
+@settings(max_examples=25, deadline=None)
+@given(pairs=st.integers(2, 128), theta=st.floats(50, 1e7), window=st.integers(16, 65536), s=st.floats(1, 64))
+def test_every_rule_rises_from_1_and_does_nothing_within_the_window(
+    pairs: int, theta: float, window: int, s: float
+) -> None:
+    rope = Rope(2 * pairs, theta, window)
+    for each in RULES:
+        [unscaled, scaled] = (each.factors(rope, *targets_for(rope, [n]), Options()) for n in (window, int(window * s)))
+        assert unscaled == pytest.approx((1.0,) * pairs, rel=1e-12), each.name
+        assert len(scaled) == pairs
+        assert scaled[0] >= 1 - 1e-12, each.name
+        assert all(before <= after * (1 + 1e-12) for before, after in pairwise(scaled)), each.name

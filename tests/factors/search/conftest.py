@@ -1,0 +1,48 @@
+"""Texts for the bundled model, and models that no search is possible with."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ropeswitch.models import BUNDLED_MODEL
+from ropeswitch.models.text import sentence
+
+MODEL = str(BUNDLED_MODEL)
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three texts of some 700 tokens, and a short one."""
+    folder = tmp_path_factory.mktemp("search-texts")
+    for number, sentences in enumerate((85, 85, 85, 3)):
+        rng = random.Random(number)
+        (folder / f"{number}.txt").write_text("".join(sentence(rng) for _ in range(sentences)).strip())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def without_rope(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A GPT-2, whose positions are learnt."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder = tmp_path_factory.mktemp("gpt2")
+    GPT2LMHeadModel(GPT2Config(vocab_size=640, n_embd=32, n_layer=1, n_head=2, n_positions=256)).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BUNDLED_MODEL / name, folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The bundled model with a weight that is no number."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path_factory.mktemp("broken") / "nan"
+    shutil.copytree(BUNDLED_MODEL, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"][0] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return str(folder)

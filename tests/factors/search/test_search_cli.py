@@ -1,0 +1,247 @@
+"""``ropeswitch factors search`` and ``extend`` on the bundled model, from the command line to the file."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.factors.file import LadderFile, load, save
+from ropeswitch.factors.search import extend as extend_module
+from ropeswitch.factors.search.job import Job
+from ropeswitch.factors.search.run import Files, Result
+from ropeswitch.server.cli import main
+from tests.factors.search.conftest import MODEL
+
+SMALL = ["--documents", "1", "--population", "3", "--mutations", "1", "--crossovers", "1", "--parents", "3"]
+SMALL += ["--iterations", "1", "--evaluator", "transformers"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def search(texts: Path, *more: str) -> int:
+    return main(["factors", "search", MODEL, "--text", str(texts), *SMALL, *more])
+
+
+def test_from_a_model_to_a_ladder(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A first search, one on top of it for twice the length, and one for half the window below it."""
+    assert search(texts, "--length", "320", "-o", "first.json") == 0
+    assert capsys.readouterr().out.startswith("wrote first.json: 320: perplexity ")
+    first = load("first.json")
+    assert (first.theta, first.ladder.names, first.ladder.max_length) == (10000.0, ("320",), 320)
+    assert {path.name for path in Path().iterdir()} == {
+        "first.json", "first.checkpoint.json", "first.log.jsonl", "first.png"
+    }  # fmt: skip
+    assert len(Path("first.log.jsonl").read_text().splitlines()) == 2
+
+    assert search(texts, "--length", "640", "--from", "first.json", "-o", "second.json", "--name", "long") == 0
+    second = load("second.json").ladder.sets[0]
+    multiples = 100 * np.divide(second.factors, first.ladder.sets[0].factors)
+    np.testing.assert_allclose(multiples, np.rint(multiples), atol=1e-9)
+    assert multiples.max() <= 250 and second.name == "long"
+
+    assert search(texts, "--recover", "64,128", "--from", "second.json", "-o", "ladder.json") == 0
+    ladder = load("ladder.json").ladder
+    assert ladder.names == ("64", "128", "long")
+    assert {each.scale for each in ladder.sets} == {second.scale}
+    assert Path("ladder.64.checkpoint.json").exists() and Path("ladder.128.png").exists()
+
+
+@pytest.mark.full
+def test_a_model_s_own_factors_are_recovered_from(texts: Path) -> None:
+    assert search(texts, "--recover", "64", "-o", "own.json") == 0
+    assert load("own.json").ladder.names == ("64", "short", "long")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "factors search: give --length, or --recover"),
+        (["--length", "1x"], "--length: '1x' must be a whole number of tokens"),
+        (["--length", "128"], "--length: 128 must exceed 256, where the model's window ends"),
+        (["--length", "4k"], "0 of 4 documents have the 4095 tokens that length 4096 needs, and 1 are to be judged"),
+        (["--length", "512", "--text", "nowhere"], "--text 'nowhere': does not exist"),
+        (["--length", "512", "--set", "a"], "--set: 'a' needs a file to be in, --from FILE"),
+        (["--length", "512", "--name", "a b"], "name: 'a b' must be"),
+        (["--length", "512", "--population", "2"], "population: 2 must be a whole number of at least 3"),
+        (["--length", "512", "--parallel", "2"], "--parallel: 2 goes with the engine only"),
+        (["--recover", "64,128", "--name", "a"], "--name: goes with one length to recover, not with 2"),
+        (["--recover", "64", "--scale", "2"], "--scale: '2' goes with --length"),
+        (["--length", "512", "--upper", "nan"], "--upper: nan must be a number of at most"),
+        (["--length", "512", "--upper", "inf"], "--upper: inf must be a number of at most"),
+        (["--length", "512", "--plot", "a.svg"], "--plot: 'a.svg' must end in .png"),
+        (["--length", "512", "--plot", "no/a.png"], "--plot: 'no' is not a folder"),
+        (["--length", "512", "--checkpoint", "out.json"], "'out.json' is the file of --checkpoint too"),
+        (["--recover", "2k"], "--recover: 2048 must be below 1024, where set 'long' ends"),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str], message: str, texts: Path, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    assert search(texts, "-o", "out.json", *arguments) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("ropeswitch: error: ") and message in error
+    assert not list(folder.iterdir())
+
+
+def test_a_file_for_another_base_is_refused(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = FactorLadder((FactorSet("a", 512, (2.0,) * 16),))
+    save("other.json", LadderFile(made, 500000.0))
+    for flags in (["--length", "1k"], ["--recover", "64"]):
+        assert search(texts, *flags, "--from", "other.json", "-o", "out.json") == 2
+        assert "--from: was made for rope_theta 500000, but" in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == ["other.json"]
+
+
+def test_models_that_cannot_be_searched(
+    texts: Path, without_rope: str, broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def error(model: str) -> str:
+        assert main(["factors", "search", model, "--text", str(texts), "--length", "512", "-o", "o.json", *SMALL]) == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    def changed(name: str, **rope: object) -> str:
+        shutil.copytree(MODEL, tmp_path / name)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        config |= {"model_type": "llama", "rope_parameters": {"rope_theta": 10000.0} | rope}
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        return str(tmp_path / name)
+
+    def without_a_weight() -> str:
+        folder = tmp_path / "partial"
+        shutil.copytree(MODEL, folder)
+        weights = load_file(folder / "model.safetensors")
+        del weights["model.norm.weight"]
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        return str(folder)
+
+    assert "gpt2 has no rotary embedding" in error(without_rope)
+    assert "perplexity: nan already of position interpolation" in error(broken)
+    assert "cannot be opened" in error("not-a-model")
+    assert "is extended already, by rope_type 'yarn'" in error(changed("scaled", rope_type="yarn", factor=4.0))
+    assert "weights are missing or of another shape: model.norm.weight" in error(without_a_weight())
+    assert not Path("o.json").exists() and not Path("o.png").exists()
+
+
+def test_nothing_is_overwritten_without_force(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out.json").write_text("mine")
+    assert search(texts, "--length", "320", "-o", "out.json") == 2
+    assert "exists; remove it first or pass --force" in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == ["out.json"]
+
+
+HOOK = """
+import os, shutil, sys
+from pathlib import Path
+with open("calls.txt", "a") as calls:
+    model = Path(os.environ["ROPESWITCH_MODEL"])
+    print(os.environ["ROPESWITCH_SET"], os.environ["ROPESWITCH_LENGTH"], model.name, file=calls)
+if "fail" in sys.argv:
+    sys.exit(3)
+assert Path(os.environ["ROPESWITCH_FACTORS"]).is_file()
+shutil.copytree(model, os.environ["ROPESWITCH_OUTPUT"], dirs_exist_ok=True)
+"""
+
+
+def fixed_result(job: Job, _: Files) -> Result:
+    """What a search may find."""
+    base = job.base.factors if job.base is not None and not job.recover else (1.0,) * 16
+    factors = tuple(1.07 * factor for factor in base)
+    return Result(FactorSet(job.name, job.settings.length, factors), 10000.0, 2.0, ())
+
+
+@pytest.mark.parametrize("searching", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_extending_step_by_step(
+    searching: bool,
+    texts: Path,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The hook fails, the next run goes on there; every stage leaves its file, and one ladder comes out."""
+    if not searching:
+        monkeypatch.setattr(extend_module, "run_job", fixed_result)
+    (folder / "hook.py").write_text(HOOK)
+    hook = f"{sys.executable} hook.py"
+
+    def extend(command: str, *flags: str) -> int:
+        more = ["--lengths", "288,320", "--final", "384", "--recover", "64", "-o", "out.json", "--hook", command]
+        return main(["factors", "extend", MODEL, "--text", str(texts), *more, *SMALL, *flags])
+
+    assert extend(f"{hook} fail") == 2
+    assert f"--hook: '{hook} fail' ended with code 3 for set '288'" in capsys.readouterr().err
+    assert not Path("out.json").exists()
+    assert extend(hook) == 0
+    assert capsys.readouterr().out == (
+        "wrote out.json: 64 to 64 tokens, 288 to 288 tokens, 320 to 320 tokens, 384 to 384 tokens\n"
+    )
+    assert (folder / "calls.txt").read_text().splitlines() == [
+        "288 288 passkey-tiny", "288 288 passkey-tiny", "320 320 model-288"
+    ]  # fmt: skip
+    ladder, work = load("out.json").ladder, folder / "out-work"
+    for each in ladder.sets:
+        assert load(work / f"{each.name}.json").ladder.sets == (each,)
+    multiples = 100 * np.divide(ladder.sets[3].factors, ladder.sets[2].factors)
+    np.testing.assert_allclose(multiples, np.rint(multiples), atol=1e-9)
+    assert max(ladder.sets[0].factors) <= max(ladder.sets[2].factors)
+    # All stages are done: another run only puts the file together.
+    before = {path: path.stat().st_mtime_ns for path in work.iterdir()}
+    Path("out.json").unlink()
+    assert extend(f"{hook} fail") == 0
+    assert extend(hook, "-o", "other.json", "--work", str(work), "--seed", "7") == 2
+    assert f"{str(work)!r} holds an extension with another search" in capsys.readouterr().err
+    assert load("out.json").ladder == ladder and before == {path: path.stat().st_mtime_ns for path in work.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--lengths", "512,1k", "--final", "1k"], "--final: 1024 must exceed the last of --lengths, 1024"),
+        (["--lengths", "512,1k", "--final", "2k", "--recover", "512"], "--recover: 512 must be below the first of"),
+        (["--lengths", "320", "--final", "640", "--hook", " "], "--hook: must be a command that fine-tunes"),
+        (["--lengths", "320", "--final", "640", "--hook", "'"], '--hook: "\'" is no command'),
+    ],
+)
+def test_what_extend_refuses(
+    arguments: list[str], message: str, texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["factors", "extend", MODEL, "--text", str(texts), "-o", "out.json", "--hook", "true", *SMALL, *arguments]
+    assert main(command) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_a_killed_command_goes_on(texts: Path, folder: Path) -> None:
+    """SIGKILL to the command itself, in the middle; run again, it leaves what an undisturbed one leaves."""
+
+    def command(output: str) -> list[str]:
+        more = ["--length", "320", "-o", output, *SMALL, "--iterations", "60", "--seed", "3"]
+        program = "import sys; from ropeswitch.server.cli import main; sys.exit(main())"
+        return [sys.executable, "-c", program, "factors", "search", MODEL, "--text", str(texts), *more]
+
+    def evaluated(output: str) -> int:
+        path = folder / f"{output}.checkpoint.json"
+        return len(json.loads(path.read_text())["evaluated"]) if path.exists() else 0
+
+    subprocess.run(command("whole.json"), check=True)
+    killed = subprocess.Popen(command("killed.json"))
+    while evaluated("killed") < 10:
+        time.sleep(0.05)
+        assert killed.poll() is None
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert evaluated("killed") < evaluated("whole") and not (folder / "killed.json").exists()
+    subprocess.run(command("killed.json"), check=True)
+    for ending in (".json", ".checkpoint.json", ".log.jsonl", ".png"):
+        assert (folder / f"killed{ending}").read_bytes() == (folder / f"whole{ending}").read_bytes()

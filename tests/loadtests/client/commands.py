@@ -1,0 +1,50 @@
+"""Runs of ``ropeswitch loadtest`` in the tests' own process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ropeswitch.server import cli
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "arrival": {"closed": {"concurrency": 2}},
+    "requests": 6,
+    "warmup": 0,
+    "text": "village",
+    "mix": [{"kind": "chat", "prompt": {"uniform": {"min": 60, "max": 200}}, "output": 44}],
+}
+
+
+def workload(folder: Path, **changes: Any) -> str:
+    """A small workload's file, with other values for its keys."""
+    path = folder / "workload.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, **changes}))
+    return str(path)
+
+
+def loadtest(folder: Path, file: str, url: str, *flags: str, report: bool = False) -> int:
+    """Run the command; its results go to ``folder / "out"``."""
+    where = ["--out", str(folder / "out"), "--cache", str(folder / "cache"), "--metrics-interval", "0.2"]
+    return cli.main(["loadtest", file, "--url", url, *where, *flags, *([] if report else ["--no-report"])])
+
+
+def results(folder: Path) -> Any:
+    """``results.json``."""
+    return json.loads((folder / "out" / "results.json").read_text())
+
+
+def requests(folder: Path) -> list[dict[str, Any]]:
+    """The lines of ``requests.jsonl``."""
+    return [json.loads(line) for line in (folder / "out" / "requests.jsonl").read_text().splitlines()]
+
+
+def refusal(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of an error."""
+    told = capsys.readouterr().err
+    assert "Traceback" not in told
+    (line,) = [line for line in told.splitlines() if line.startswith("ropeswitch: error: ")]
+    return line.removeprefix("ropeswitch: error: ")

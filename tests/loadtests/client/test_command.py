@@ -1,0 +1,271 @@
+"""``ropeswitch loadtest`` against a server that answers as it is told to."""
+
+import itertools
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload
+from tests.loadtests.client.scripted import MODEL, Reply, Scripted, serving
+
+
+def test_every_answer_is_checked_and_counted(tmp_path: Path) -> None:
+    with serving(Scripted(limits=(100, 100_000))) as server:
+        assert loadtest(tmp_path, workload(tmp_path, requests=20), server.url) == 0
+    found = results(tmp_path)
+    lines = requests(tmp_path)
+    assert (found["completed"], found["failed"], found["checked"], found["correct"], found["miscounted"]) == (
+        20,
+        0,
+        20,
+        20,
+        0,
+    )
+    assert [line["counted_prompt_tokens"] for line in lines] == [line["prompt_tokens"] for line in lines]
+    assert len({line["prompt_tokens"] for line in lines}) > 5
+    assert {line["factor_set"] for line in lines} == {"short"}
+    assert found["points"][0]["target"]["bands"].keys() == {"0-100", "100-100000"}
+    assert server.most_at_once == 2
+    assert all(body["model"] == MODEL and body["cache_salt"] for body in server.asked)
+
+
+def test_a_wrong_answer_and_a_wrong_count_are_told(tmp_path: Path) -> None:
+    def reply(number: int, body: Any) -> Reply:
+        if number == 2:
+            return Reply(text="It is 123456, or 654321.")
+        return Reply(prompt_tokens_off=1 if number == 4 else 0)
+
+    with serving(Scripted(reply)) as server:
+        flags = ["--assert", "correct==1", "--assert", "miscounted==0", "--assert", "failed==0"]
+        assert loadtest(tmp_path, workload(tmp_path), server.url, *flags) == 1
+    found = results(tmp_path)
+    assert (found["checked"], found["correct"], found["wrong"], found["miscounted"]) == (6, 5, 1, 1)
+    assert [check["ok"] for check in found["assertions"]] == [False, False, True]
+
+
+def test_requests_are_sent_when_they_are_due_whatever_the_server_does(tmp_path: Path) -> None:
+    """The first requests stand still until long after the last one is due: none waits for them."""
+    arrival = {"poisson": {"rate": 50}}
+    with serving(Scripted(lambda number, body: Reply(before=2.0 if number < 5 else 0.0))) as server:
+        assert loadtest(tmp_path, workload(tmp_path, arrival=arrival, requests=40), server.url) == 0
+    lines = requests(tmp_path)
+    slow = min(line["sent"] + line["ttft"] for line in lines if line["ttft"] >= 2.0)
+    assert len(lines) == 40 and all(line["due"] <= line["sent"] < slow for line in lines)
+    assert max(line["due"] for line in lines) == pytest.approx(40 / 50)
+    found = results(tmp_path)
+    assert found["max_concurrent_requests"] >= 5
+    assert found["median_ttft_due_ms"] >= found["median_ttft_ms"]
+
+
+def test_lateness_is_told_where_the_client_is_held_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ropeswitch.loadtests.client import sender
+
+    whole = sender.read_events
+
+    async def slow(events: Any) -> Any:
+        time.sleep(0.2)
+        return await whole(events)
+
+    monkeypatch.setattr(sender, "read_events", slow)
+    # One second of sends, far longer than the first answer takes: most are due while the loop stands still.
+    with serving(Scripted()) as server:
+        assert loadtest(tmp_path, workload(tmp_path, arrival={"poisson": {"rate": 20}}, requests=20), server.url) == 0
+    found = results(tmp_path)
+    assert found["max_lateness_ms"] > 150
+    assert found["max_ttft_due_ms"] > 150
+
+
+def test_a_storm_of_refusals_ends_it_and_keeps_what_there_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reply(number: int, body: Any) -> Reply:
+        return Reply(status=429, message="slow down") if number >= 3 else Reply()
+
+    with serving(Scripted(reply)) as server:
+        one = workload(tmp_path, arrival={"closed": {"concurrency": 1}}, requests=200)
+        assert loadtest(tmp_path, one, server.url, "--most-failures", "7", report=True) == 2
+    told = refusal(capsys)
+    assert "7 requests in a row failed" in told and "429 slow down" in told and "out" in told
+    found = results(tmp_path)
+    assert found["completed"] in (2, 3) and not found["complete"]
+    # Requests one after the other: which of several at a time fails first would be chance.
+    assert found["failed"] == 7
+    assert (tmp_path / "out" / "report.html").exists()
+    assert len(server.asked) < 15
+
+
+def test_a_server_that_goes_away_ends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = Scripted(lambda number, body: Reply(before=0.05))
+    with ExitStack() as stack:
+        stack.enter_context(serving(server))
+
+        def leave() -> None:
+            while len(server.asked) < 5:
+                time.sleep(0.01)
+            stack.close()
+
+        leaving = threading.Thread(target=leave)
+        leaving.start()
+        assert loadtest(tmp_path, workload(tmp_path, requests=500), server.url, "--most-failures", "6") == 2
+        leaving.join()
+    assert "requests in a row failed, the last with: ClientConnectorError" in refusal(capsys)
+    found = results(tmp_path)
+    assert found["completed"] >= 3 and 6 <= found["failed"] <= 12
+
+
+def test_a_server_that_refuses_the_warm_up_is_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Scripted(lambda number, body: Reply(status=403, message="not you"))) as server:
+        assert loadtest(tmp_path, workload(tmp_path, warmup=3), server.url) == 2
+    assert "all 3 requests of the warm-up failed, the last with: 403 not you" in refusal(capsys)
+    assert len(server.asked) == 3
+
+
+def test_a_few_failures_are_counted_by_what_went_wrong(tmp_path: Path) -> None:
+    replies = [
+        Reply(),
+        Reply(status=400, message="bad"),
+        Reply(cut_after=3),
+        Reply(broken_after=2),
+        Reply(tokens=0),
+        Reply(before=30.0),
+    ]
+    with serving(Scripted(lambda number, body: replies[number])) as server:
+        one = workload(tmp_path, arrival={"closed": {"concurrency": 1}})
+        assert loadtest(tmp_path, one, server.url, "--timeout", "1.5") == 0
+    errors = [(line["status"], line["error"]) for line in requests(tmp_path)]
+    assert errors[0] == ("completed", "")
+    assert errors[1] == ("failed", "bad")
+    assert errors[2][0] == "failed" and "payload" in errors[2][1].lower()
+    assert errors[3] == ("failed", "the engine died")
+    assert errors[4] == ("failed", "the stream ended without a token")
+    assert errors[5] == ("failed", "no whole answer within 1.5 s")
+    found = results(tmp_path)
+    assert (found["completed"], found["failed"]) == (1, 5)
+
+
+def test_no_answer_at_all_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Scripted(lambda number, body: Reply(status=500, message="broken"))) as server:
+        assert loadtest(tmp_path, workload(tmp_path, requests=3), server.url) == 2
+    assert refusal(capsys) == "no request was completed; the last error: broken"
+    assert results(tmp_path)["p99_ttft_ms"] is None
+
+
+def test_answers_are_given_up_where_the_workload_says_so(tmp_path: Path) -> None:
+    part = {"kind": "chat", "prompt": 100, "output": 200, "cancel": {"share": 0.5, "after": 3}}
+    with serving(Scripted(lambda number, body: Reply(between=0.02))) as server:
+        assert (
+            loadtest(
+                tmp_path,
+                workload(tmp_path, mix=[part], requests=12, arrival={"closed": {"concurrency": 6}}),
+                server.url,
+            )
+            == 0
+        )
+    lines = requests(tmp_path)
+    given_up = [line for line in lines if line["status"] == "cancelled"]
+    assert 0 < len(given_up) < 12
+    assert all(3 <= line["output_tokens"] < 200 for line in given_up)
+    assert server.left == len(given_up)
+    found = results(tmp_path)
+    assert (found["cancelled"], found["completed"], found["failed"]) == (len(given_up), 12 - len(given_up), 0)
+
+
+def test_whole_answers_have_no_first_token(tmp_path: Path) -> None:
+    part = {"kind": "whole", "prompt": 100, "output": 50, "stream": False}
+    with serving(Scripted()) as server:
+        assert loadtest(tmp_path, workload(tmp_path, mix=[part]), server.url, "--assert", "correct==1") == 0
+    found = results(tmp_path)
+    assert found["completed"] == 6 and found["total_output_tokens"] == 300
+    assert found["p99_ttft_ms"] is None and found["p99_itl_ms"] is None and found["p99_e2el_ms"] > 0
+
+
+def test_conversations_grow_turn_by_turn(tmp_path: Path) -> None:
+    part = {
+        "kind": "talk",
+        "prompt": 100,
+        "output": 44,
+        "turns": {"count": 4, "grow": {"uniform": {"min": 40, "max": 90}}},
+    }
+    with serving(Scripted()) as server:
+        assert loadtest(tmp_path, workload(tmp_path, mix=[part], requests=3), server.url, "--assert", "correct==1") == 0
+    lines = requests(tmp_path)
+    assert len(lines) == 12
+    assert all(line["counted_prompt_tokens"] == line["prompt_tokens"] for line in lines)
+    for session in range(3):
+        turns = [line for line in lines if line["session"] == session]
+        assert [line["turn"] for line in turns] == [0, 1, 2, 3]
+        assert all(40 <= b["prompt_tokens"] - a["prompt_tokens"] <= 90 for a, b in itertools.pairwise(turns))
+        assert all(b["sent"] >= a["sent"] + a["latency"] for a, b in itertools.pairwise(turns))
+    talks = sorted((body["messages"] for body in server.asked), key=len)
+    assert [len(each) for each in talks] == [1] * 3 + [3] * 3 + [5] * 3 + [7] * 3
+
+
+def test_shared_prefixes_are_shared_and_token_ids_are_the_text(tmp_path: Path) -> None:
+    parts = [
+        {"kind": "text", "prompt": 400, "output": 44, "prefix": {"tokens": 300, "groups": 2}},
+        {"kind": "ids", "prompt": 400, "output": 44, "form": "ids", "prefix": {"tokens": 300, "groups": 2}},
+    ]
+    with serving(Scripted()) as server:
+        flags = ["--assert", "correct==1", "--assert", "miscounted==0"]
+        assert (
+            loadtest(tmp_path, workload(tmp_path, mix=parts, requests=16, endpoint="completions"), server.url, *flags)
+            == 0
+        )
+        rendered = [tuple(server.rendered(body)) for body in server.asked]
+    assert {len(each) for each in rendered} == {400}
+    assert len(set(rendered)) == 16
+    assert len({each[:300] for each in rendered}) == 2
+    assert {type(body["prompt"]) for body in server.asked} == {str, list}
+
+
+def test_a_trace_is_replayed_with_its_times_lengths_and_blocks(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(
+        '{"timestamp": 1000, "input_length": 1200, "output_length": 44, "hash_ids": [7, 8]}\n'
+        '{"timestamp": 3000, "input_length": 700, "output_length": 60, "hash_ids": [7]}\n'
+        '{"timestamp": 2000, "input_length": 300, "output_length": 50}\n'
+    )
+    arrival = {"trace": {"file": str(trace), "speed": 10}}
+    with serving(Scripted()) as server:
+        assert (
+            loadtest(
+                tmp_path, workload(tmp_path, arrival=arrival, requests=None, mix=[{"kind": "recorded"}]), server.url
+            )
+            == 0
+        )
+        rendered = {len(ids): ids for ids in map(server.rendered, server.asked)}
+    lines = sorted(requests(tmp_path), key=lambda line: line["due"])
+    assert [line["due"] for line in lines] == [0.0, 0.1, 0.2]
+    assert [(line["counted_prompt_tokens"], line["output_tokens"]) for line in lines] == [
+        (1200, 44),
+        (300, 50),
+        (700, 60),
+    ]
+    assert rendered[1200][:500] == rendered[700][:500]
+    assert rendered[1200][:100] != rendered[300][:100]
+
+
+def test_the_servers_own_metrics_are_read_beside(tmp_path: Path) -> None:
+    with serving(Scripted(lambda number, body: Reply(between=0.02))) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 0
+    lines = (tmp_path / "out" / "runs" / "clients-2-target-1" / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) >= 3 and "vllm:generation_tokens_total" in lines[0]
+
+
+def test_prompts_are_the_same_for_a_seed_and_others_for_another(tmp_path: Path) -> None:
+    def prompts(seed: str, out: str) -> list[Any]:
+        with serving(Scripted()) as server:
+            flags = ["--seed", seed, "--repetitions", "2"]
+            (tmp_path / out).mkdir()
+            one = workload(tmp_path, arrival={"closed": {"concurrency": 1}}, requests=3)
+            assert loadtest(tmp_path / out, one, server.url, *flags) == 0
+            return [body["messages"] for body in server.asked]
+
+    first, again, other = prompts("1", "a"), prompts("1", "b"), prompts("2", "c")
+    assert first == again != other
+    texts = [str(each) for each in first]
+    assert len(set(texts)) == 6, "repetitions must not send what a prefix cache has"

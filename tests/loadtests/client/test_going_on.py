@@ -1,0 +1,237 @@
+"""Sweeps, a second server, interruptions, and going on after them; and input that is wrong."""
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload
+from tests.loadtests.client.scripted import Reply, Scripted, serving
+from tests.server.front.certificates import certificate
+
+
+def test_servers_take_turns_and_get_the_same_prompts(tmp_path: Path) -> None:
+    with serving(Scripted()) as target, serving(Scripted(lambda number, body: Reply(before=0.05))) as baseline:
+        order: list[str] = []
+        target.reply = lambda number, body: order.append("t") or Reply()  # type: ignore[func-returns-value]
+        baseline.reply = lambda number, body: order.append("b") or Reply(before=0.05)  # type: ignore[func-returns-value]
+        flags = [
+            "--baseline",
+            baseline.url,
+            "--repetitions",
+            "3",
+            "--concurrency",
+            "1,2",
+            "--assert",
+            "ratio_ttft_p50<0.9",
+        ]
+        file = workload(tmp_path, arrival={"closed": {"concurrency": 1}}, requests=2)
+        assert loadtest(tmp_path, file, target.url, *flags) == 0
+        assert "".join(order) == "ttbbbbttttbb" * 2
+        sent = [{str(body["messages"]) for body in server.asked} for server in (target, baseline)]
+    assert sent[0] == sent[1] and len(sent[0]) == 12
+    found = results(tmp_path)
+    assert [point["label"] for point in found["points"]] == ["1 at a time", "2 at a time"]
+    assert all(point["ratios"]["median_ttft_ms"] < 0.9 for point in found["points"])
+    assert "completed" not in found
+
+
+def test_a_sweep_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = workload(tmp_path, arrival={"poisson": {"rate": 1}}, requests=4)
+    with serving(Scripted()) as server:
+        assert loadtest(tmp_path, file, server.url, "--rate", "50,100") == 0
+        assert len(server.asked) == 8
+        capsys.readouterr()
+        assert loadtest(tmp_path, file, server.url, "--rate", "50,100,200") == 0
+        assert len(server.asked) == 12
+        assert "rate-50-target-1 was done before" in capsys.readouterr().err
+        assert [point["label"] for point in results(tmp_path)["points"]] == [
+            "50 requests/s",
+            "100 requests/s",
+            "200 requests/s",
+        ]
+        assert loadtest(tmp_path, file, server.url, "--rate", "50", "--seed", "9") == 2
+        assert "other settings (seed)" in refusal(capsys)
+        assert len(server.asked) == 12
+
+
+def start(folder: Path, file: str, url: str, *flags: str) -> "subprocess.Popen[bytes]":
+    command = [
+        str(Path(sys.executable).with_name("ropeswitch")),
+        "loadtest",
+        file,
+        "--url",
+        url,
+        "--out",
+        str(folder / "out"),
+    ]
+    return subprocess.Popen(
+        [*command, "--cache", str(folder / "cache"), "--no-report", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def wait_for(what: Any, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
+def test_an_interrupted_test_keeps_what_it_has_and_goes_on(tmp_path: Path, number: int) -> None:
+    """It answers four requests and lets the others wait: the signal comes while they do."""
+    file = workload(tmp_path, arrival={"poisson": {"rate": 50}}, requests=10)
+    with serving(Scripted(lambda count, body: Reply(before=0 if count < 4 or count >= 10 else 60))) as server:
+        process = start(tmp_path, file, server.url)
+        lines = tmp_path / "out" / "runs" / "rate-50-target-1" / "requests.jsonl"
+        wait_for(lambda: len(server.asked) == 10 and lines.exists() and len(lines.read_text().splitlines()) == 4)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert b"Traceback" not in out + err and b"what was measured is in" in err
+        found = results(tmp_path)
+        assert (found["completed"], found["interrupted"], found["failed"], found["complete"]) == (4, 6, 0, False)
+        assert len(requests(tmp_path)) == 10
+        assert loadtest(tmp_path, file, server.url, "--assert", "correct==1") == 0
+        assert len(server.asked) == 20
+    found = results(tmp_path)
+    assert (found["completed"], found["interrupted"], found["complete"]) == (10, 0, True)
+
+
+def test_a_server_that_fails_in_the_warm_up_costs_nothing_that_was_measured(tmp_path: Path) -> None:
+    file = workload(tmp_path, warmup=2, requests=12)
+    lines = tmp_path / "out" / "runs" / "clients-2-target-1" / "requests.jsonl"
+    with serving(Scripted(lambda count, body: Reply(status=500 if count >= 6 else 200))) as server:
+        assert loadtest(tmp_path, file, server.url, "--most-failures", "3") == 2
+        before = lines.read_text()
+        assert '"completed"' in before
+        assert loadtest(tmp_path, file, server.url, "--most-failures", "3") == 2
+    assert lines.read_text() == before
+
+
+@pytest.mark.full
+def test_a_killed_test_has_written_every_request_that_was_over(tmp_path: Path) -> None:
+    file = workload(tmp_path, arrival={"poisson": {"rate": 50}}, requests=10)
+    with serving(Scripted(lambda count, body: Reply(before=0 if count < 4 else 60))) as server:
+        process = start(tmp_path, file, server.url)
+        lines = tmp_path / "out" / "runs" / "rate-50-target-1" / "requests.jsonl"
+        wait_for(lambda: len(server.asked) == 10 and lines.exists() and len(lines.read_text().splitlines()) == 4)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+    assert [json.loads(line)["status"] for line in lines.read_text().splitlines()] == ["completed"] * 4
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--url", "http://127.0.0.1:9"], "http://127.0.0.1:9 does not answer: [Errno 111] Connection refused"),
+        (["--url", "127.0.0.1:9"], "url '127.0.0.1:9' must be like http://127.0.0.1:8000"),
+        (["--baseline", "http://127.0.0.1:9"], "http://127.0.0.1:9 does not answer"),
+        (["--model", "gpt-9"], "--model 'gpt-9' is not served at"),
+        (["--rate", "3"], "--rate: workload small is not driven by a rate"),
+        (["--concurrency", "2,2"], "'2,2' has a value twice"),
+        (["--requests", "0"], "'0' must be a whole number from 1"),
+        (["--longest", "5"], "--longest 5: a prompt with a pass key and its question needs"),
+        (["--longest", "5x"], "'5x' must be a number of tokens"),
+        (["--scale", "1000"], "but the server takes 100000 tokens in all: give --longest 100000"),
+        (["--text", "nothing"], "text 'nothing' is neither a file nor one of paper, village"),
+        (["--assert", "band=0-7k,failed==0"], "the bands of this test are 0-8k,"),
+        (["--assert", "ratio_ttft_p50<1"], "is about a ratio: give --baseline"),
+        (["--metrics-key-file", "nothing"], "No such file or directory: 'nothing'"),
+        (["--ca", "nothing", "--url", "https://127.0.0.1:9"], "--ca 'nothing'"),
+        (["--tokenizer", "/nothing"], "--tokenizer '/nothing'"),
+        (["--repetitions", "x"], "'x' must be a whole number"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+) -> None:
+    with serving(Scripted()) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url, *flags) == 2
+        assert server.asked == []
+    assert told in refusal(capsys)
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_server_that_lists_nothing_or_refuses_the_key_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from aiohttp import web
+
+    class Refusing(Scripted):
+        status = 401
+
+        async def _models(self, request: web.Request) -> web.Response:
+            return web.json_response({"error": "no"} if self.status != 200 else {"data": []}, status=self.status)
+
+    with serving(Refusing()) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
+        assert "refuses the key (401): set the environment variable OPENAI_API_KEY" in refusal(capsys)
+        Refusing.status = 200
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
+        assert "lists no model: is it an OpenAI-compatible server?" in refusal(capsys)
+        Refusing.status = 503
+        assert loadtest(tmp_path, workload(tmp_path), server.url, "--wait", "1") == 2
+        assert "/v1/models answered 503: no (waited 1 s)" in refusal(capsys)
+
+
+def test_servers_with_a_certificate_of_their_own_are_trusted_by_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certfile, keyfile = certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certfile, keyfile)
+    with serving(Scripted(), tls) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
+        assert "does not answer: [SSL: CERTIFICATE_VERIFY_FAILED]" in refusal(capsys)
+        assert loadtest(tmp_path, workload(tmp_path), server.url, "--ca", certfile, "--assert", "correct==1") == 0
+        assert server.scraped >= 2
+
+
+def test_other_servers_get_no_fields_of_vllms(tmp_path: Path) -> None:
+    with serving(Scripted(card={"owned_by": "someone"})) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 0
+        assert not any("cache_salt" in body for body in server.asked)
+
+
+def test_the_key_is_sent_and_written_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from aiohttp import web
+
+    seen: set[str] = set()
+
+    class Watching(Scripted):
+        async def _complete(self, request: web.Request) -> web.StreamResponse:
+            seen.add(request.headers["Authorization"])
+            return await super()._complete(request)
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    with serving(Watching()) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url, report=True) == 0
+    assert seen == {"Bearer sk-secret"}
+    told = capsys.readouterr()
+    written = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(written) > 6 and not any(
+        b"sk-secret" in each for each in [*written, told.out.encode(), told.err.encode()]
+    )
+
+
+def test_shipped_workloads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    from ropeswitch.server import cli
+
+    assert cli.main(["loadtest", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("chat", "documents", "mixed", "crossing", "soak"))
+    assert cli.main(["loadtest"]) == 2
+    assert refusal(capsys) == "workload is missing: see ropeswitch loadtest --help"

@@ -1,0 +1,282 @@
+"""Servers, and input, that are not as they should be: each ends with a message, and what was measured before is kept."""
+
+import itertools
+import json
+import os
+import signal
+import ssl
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from ropeswitch.loadtests.client import endpoint
+from ropeswitch.loadtests.client.workload import load
+from ropeswitch.server.errors import UsageError
+from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload
+from tests.loadtests.client.scripted import Reply, Scripted, serving
+from tests.loadtests.client.test_going_on import start, wait_for
+from tests.server.front.certificates import certificate
+
+Handler = Callable[[Any, web.Request], Coroutine[Any, Any, web.StreamResponse]]
+
+
+def says(content: Any) -> Handler:
+    """A handler that answers 200 and this, JSON unless it is bytes."""
+
+    async def handle(self: Any, request: web.Request) -> web.StreamResponse:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return web.Response(body=body)
+
+    return handle
+
+
+def odd(**handlers: Handler) -> Scripted:
+    server: Scripted = type("Odd", (Scripted,), handlers)()
+    return server
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"choices": [None]},
+        {"choices": {"text": "a"}},
+        {"choices": [{"delta": "a"}]},
+        {"choices": [{"text": "a"}], "usage": "many"},
+        {"choices": [], "usage": {"prompt_tokens": "7"}},
+        {"choices": [], "usage": {"completion_tokens": -7}},
+        [],
+    ],
+)
+def test_a_chunk_that_is_none_fails_its_request_alone(tmp_path: Path, chunk: Any) -> None:
+    class Odd(Scripted):
+        async def _answer(self, request: web.Request, body: dict[str, Any], reply: Reply) -> web.StreamResponse:
+            if len(self.asked) != 2:
+                return await super()._answer(request, body, reply)
+            token = {"choices": [{"delta": {"content": "a"}}]}
+            events = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (token, chunk))
+            return web.Response(body=events)
+
+    with serving(Odd()) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 0
+    found = results(tmp_path)
+    assert (found["completed"], found["failed"]) == (5, 1)
+    assert [line["error"].partition(":")[0] for line in requests(tmp_path) if line["error"]] == ["ValueError"]
+
+
+def test_halves_of_characters_do_not_lose_the_report(tmp_path: Path) -> None:
+    def reply(number: int, body: Any) -> Reply:
+        return Reply(status=400, message="no \ud800") if number == 1 else Reply(text="\udfff")
+
+    with serving(Scripted(reply)) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url, report=True) == 0
+    assert {line["answer"] or line["error"] for line in requests(tmp_path)} == {"\ufffd" + "." * 43, "no \ufffd"}
+
+
+def test_redirects_are_not_followed(tmp_path: Path) -> None:
+    async def elsewhere(self: Any, request: web.Request) -> web.StreamResponse:
+        raise web.HTTPTemporaryRedirect("/v1/chat/completions")
+
+    with serving(odd(_complete=elsewhere)) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
+    assert {line["http_status"] for line in requests(tmp_path)} == {307}
+
+
+@pytest.mark.parametrize(
+    ("handlers", "told"),
+    [
+        ({"_tokenize": says({"error": "no such path"})}, '/tokenize answered b\'{"error"'),
+        ({"_tokenize": says({"tokens": ["a"]})}, "which has no tokens: give --tokenizer"),
+        ({"_rope": says({"sets": [{"max_length": "long"}]})}, "/v1/rope: sets: every one must have a max_length"),
+        ({"_models": says({"data": [{"id": "a", "max_model_len": "8k"}]})}, "max_model_len: '8k' must be a number"),
+        ({"_models": says(b"[" * 100_000)}, "the server's answer is no JSON"),
+    ],
+)
+def test_what_a_server_tells_of_itself_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], handlers: dict[str, Handler], told: str
+) -> None:
+    with serving(odd(**handlers)) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
+    assert told in refusal(capsys)
+
+
+@pytest.mark.parametrize("page", [{"error": "Unexpected endpoint"}, b"<html></html>", [1]])
+def test_a_server_that_answers_every_path_has_no_factor_sets(tmp_path: Path, page: Any) -> None:
+    with serving(odd(_rope=says(page))) as server:
+        assert endpoint.connect(server.url, None, None, 0).limits == ()
+
+
+def test_metrics_that_are_none_do_not_lose_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(odd(_metrics=says(b"vllm:num_requests_running many\n"))) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 0
+    assert "/metrics has what is no metric: could not convert string to float: 'many'" in capsys.readouterr().err
+    assert results(tmp_path)["completed"] == 6
+
+
+def test_keys_that_no_header_takes_are_told_and_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(Scripted()) as server:
+        for key in ("sk-se\ncret", "sk-sécret"):
+            monkeypatch.setenv("OPENAI_API_KEY", key)
+            assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
+            assert (
+                refusal(capsys)
+                == "the environment variable OPENAI_API_KEY must hold a key in one line of ASCII characters"
+            )
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-secret\n")
+        assert endpoint.connect(server.url, None, None, 0).headers["Authorization"] == "Bearer sk-secret"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("http://[::1", "must be like http://127.0.0.1:8000"),
+        ("http://127.0.0.1:99999", "must be like"),
+        ("http://ä..b", "must be like"),
+        ("http://" + "a" * 80, "does not answer"),
+        ("http://me:secret@127.0.0.1:9", "url of '127.0.0.1': must be without a user"),
+    ],
+)
+def test_addresses_that_are_none(url: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told) as error:
+        endpoint.connect(url, None, None, 0)
+    assert "secret" not in str(error.value)
+
+
+def test_nothing_is_asked_by_way_of_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with serving(Scripted()) as server:
+        assert endpoint.connect(server.url, None, None, 0).model == "scripted"
+
+
+def test_a_certificate_is_trusted_beside_the_systems(tmp_path: Path) -> None:
+    system = ssl.create_default_context().cert_store_stats()["x509"]
+    certfile, _ = certificate(tmp_path)
+    trusted = endpoint._trust("https://127.0.0.1", certfile)
+    assert system and trusted is not None and trusted.cert_store_stats()["x509"] == system + 1
+
+
+def test_a_full_disk_ends_a_run_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "out" / "runs" / "clients-2-target-1"
+
+    def fill(number: int, body: Any) -> Reply:
+        return Reply()
+
+    with serving(Scripted(fill)) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 0
+        (run / "run.json").unlink()
+        (run / "requests.jsonl").unlink()
+        (run / "requests.jsonl").symlink_to("/dev/full")
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
+    assert "No space left on device" in refusal(capsys)
+
+
+@pytest.mark.full
+def test_an_interrupted_client_that_thinks_ends_at_once(tmp_path: Path) -> None:
+    """It is interrupted while it waits for an answer, and would then think for an hour."""
+    arrival = {"closed": {"concurrency": 2, "think": 3600}}
+    with serving(Scripted(lambda number, body: Reply(before=60))) as server:
+        process = start(tmp_path, workload(tmp_path, arrival=arrival), server.url)
+        wait_for(lambda: len(server.asked) == 2)
+        os.kill(process.pid, signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert results(tmp_path)["interrupted"] == 2
+
+
+def test_nobody_thinks_before_the_first_request_or_after_the_last(tmp_path: Path) -> None:
+    arrival = {"closed": {"concurrency": 6, "think": 3600}}
+    with serving(Scripted()) as server:
+        begun = time.monotonic()
+        assert loadtest(tmp_path, workload(tmp_path, arrival=arrival), server.url) == 0
+    assert time.monotonic() - begun < 3600
+    assert results(tmp_path)["completed"] == 6
+
+
+def test_prefixes_are_cut_with_their_prompts(tmp_path: Path) -> None:
+    part = [{"kind": "a", "prompt": 5000, "output": 44, "prefix": {"tokens": 4000}}]
+    with serving(Scripted(card={"max_model_len": 300})) as server:
+        flags = ["--longest", "300", "--assert", "correct==1", "--assert", "miscounted==0"]
+        assert loadtest(tmp_path, workload(tmp_path, mix=part), server.url, *flags) == 0
+        rendered = [server.rendered(body) for body in server.asked]
+    assert {len(each) for each in rendered} == {256}
+    shared = sum(1 for _ in itertools.takewhile(lambda same: len(set(same)) == 1, zip(*rendered, strict=True)))
+    assert 100 < shared < 200
+
+
+def test_rates_that_differ_a_little_are_two(tmp_path: Path) -> None:
+    with serving(Scripted()) as server:
+        arrival = {"poisson": {"rate": 1}}
+        flags = ["--rate", "99.99991,99.99992"]
+        assert loadtest(tmp_path, workload(tmp_path, arrival=arrival), server.url, *flags) == 0
+        assert len(server.asked) == 12
+
+
+@pytest.mark.parametrize(("rate", "seconds", "sent"), [(50, 0.1, 5), (26, 0.1, 2), (3, 1 / 3, 1), (0.3, 10, 3)])
+def test_all_that_is_planned_is_due_in_time(tmp_path: Path, rate: float, seconds: float, sent: int) -> None:
+    file = workload(tmp_path, arrival={"poisson": {"rate": rate}}, requests=None, seconds=seconds)
+    if seconds < 10:
+        with serving(Scripted()) as server:
+            assert loadtest(tmp_path, file, server.url) == 0
+            assert len(server.asked) == sent
+
+
+def test_a_rate_and_a_time_that_make_no_request_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Scripted()) as server:
+        for rate, seconds in ((0.2, 2), (100_000, 86_400)):
+            file = workload(tmp_path, arrival={"poisson": {"rate": rate}}, requests=None, seconds=seconds)
+            assert loadtest(tmp_path, file, server.url) == 2
+            assert "requests: from 1 to 10,000,000 are allowed" in refusal(capsys)
+
+
+def test_a_refusal_leaves_nothing_that_refuses_what_it_advised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(Scripted(card={"max_model_len": 200})) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
+        assert "give --longest 200" in refusal(capsys)
+        assert loadtest(tmp_path, workload(tmp_path), server.url, "--longest", "200") == 0
+        assert loadtest(tmp_path, workload(tmp_path), server.url, "--longest", "190") == 2
+        assert "other settings (longest)" in refusal(capsys)
+
+
+def test_very_bursty_arrivals_are_all_at_once(tmp_path: Path) -> None:
+    arrival = {"gamma": {"rate": 5, "burstiness": 1e-300}}
+    with serving(Scripted()) as server:
+        assert loadtest(tmp_path, workload(tmp_path, arrival=arrival), server.url) == 0
+    assert {line["due"] for line in requests(tmp_path)} == {0.0}
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x00", b"[" * 100_000, b'{"timestamp": 1' + b"0" * 400 + b', "input_length": 9}']
+)
+def test_traces_that_are_none_are_told_with_their_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_bytes(b'{"timestamp": 1, "input_length": 99, "output_length": 44}\n\n' + content)
+    with serving(Scripted()) as server:
+        file = workload(tmp_path, arrival={"trace": {"file": str(trace)}}, requests=None, mix=[{"kind": "r"}])
+        assert loadtest(tmp_path, file, server.url) == 2
+    assert f"{trace}, line 3: " in refusal(capsys)
+
+
+@pytest.mark.parametrize("content", ["name: 2024-13-45", "[" * 100_000, "!!bool x", "!!timestamp x", "a: 0b_"])
+def test_files_that_yaml_cannot_read(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(content)
+    # Where a date is read as text, the file is one, and no workload.
+    with pytest.raises(UsageError, match=r"is no YAML|Field required|is a mapping with the keys"):
+        load(str(path))
+
+
+def test_whole_answers_cannot_be_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = [{"kind": "a", "prompt": 100, "output": 44, "stream": False, "cancel": {"share": 1}}]
+    assert loadtest(tmp_path, workload(tmp_path, mix=part), "http://127.0.0.1:9") == 2
+    assert "mix: a: cancel needs stream: true" in refusal(capsys)

@@ -1,0 +1,186 @@
+"""Figures: upstream's for the same exchanges, and what is added to them."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeswitch.loadtests.client.assertions import Slo
+from ropeswitch.loadtests.client.bands import bands
+from ropeswitch.loadtests.client.records import Exchange, Run, Sample, exchange_line, exchange_of
+from ropeswitch.loadtests.client.results import figures, is_good, ratios, tpot
+from ropeswitch.loadtests.client.scraper import parse
+from ropeswitch.loadtests.client.store import Store, keep
+from ropeswitch.server.errors import UsageError
+from tests.loadtests.client.commands import loadtest, results, workload
+from tests.loadtests.client.scripted import MODEL, Reply, Scripted, serving
+
+
+def exchange(index: int, prompt: int = 100, **changes: Any) -> Exchange:
+    made: dict[str, Any] = {
+        "index": index, "kind": "chat", "prompt_tokens": prompt, "max_tokens": 9, "due": 1.0 * index,
+        "sent": 1.0 * index + 0.01, "latency": 0.5, "status": "completed", "ttft": 0.1 + index / 100,
+        "itl": (0.1, 0.1, 0.2), "output_tokens": 4,
+    }  # fmt: skip
+    return Exchange(**{**made, **changes})
+
+
+def run(*exchanges: Exchange, repetition: int = 0) -> Run:
+    return Run(f"r-{repetition}", "target", 2.0, None, repetition, 0.0, 10.0, True, "", exchanges)
+
+
+def test_upstreams_figures_are_all_there_and_the_same(tmp_path: Path) -> None:
+    """Upstream's own benchmark and this one, on one server that answers evenly: the same keys, and the same counts."""
+    from vllm.benchmarks.datasets import SampleRequest
+    from vllm.benchmarks.serve import TaskType, benchmark
+    from vllm.tokenizers import get_tokenizer
+
+    root = Path(__file__).resolve().parents[3]
+    with serving(Scripted(lambda number, body: Reply(before=0.02, between=0.01))) as server:
+        part = [{"kind": "text", "prompt": 100, "output": 44}]
+        assert (
+            loadtest(tmp_path, workload(tmp_path, mix=part, endpoint="completions"), server.url, "--slo", "ttft<9") == 0
+        )
+        upstream = asyncio.run(
+            benchmark(
+                task_type=TaskType.GENERATION, endpoint_type="openai", api_url=server.url + "/v1/completions",
+                base_url=server.url, model_id=MODEL, model_name=MODEL,
+                tokenizer=get_tokenizer(str(root / "models" / "passkey-tiny")),
+                input_requests=[SampleRequest("one two three", 3, 44) for _ in range(6)], logprobs=None,
+                request_rate=float("inf"), burstiness=1.0, disable_tqdm=True, num_warmups=0, profile=False,
+                selected_percentile_metrics=["ttft", "tpot", "itl", "e2el"], selected_percentiles=[90.0, 95.0, 99.0],
+                ignore_eos=False, goodput_config_dict={"ttft": 9000.0}, max_concurrency=2, lora_modules=None,
+                extra_headers=None, extra_body={"temperature": 0.0}, ready_check_timeout_sec=0,
+            )
+        )  # fmt: skip
+    found = results(tmp_path)
+    # What is about single requests is in requests.jsonl, as upstream leaves it out without --save-detailed.
+    detailed = {
+        "input_lens",
+        "output_lens",
+        "ttfts",
+        "itls",
+        "latencies",
+        "start_times",
+        "queue_times",
+        "generated_texts",
+        "errors",
+    }
+    assert upstream.keys() - detailed - found.keys() == {"rtfx"}
+    for key in ("completed", "failed", "total_output_tokens"):
+        assert found[key] == upstream[key], key
+
+
+def test_figures_of_bands_are_those_of_their_requests() -> None:
+    made = [exchange(index, prompt) for index, prompt in enumerate([50, 100, 150, 5000])]
+    found = figures([run(*made)], bands("0-100,100-200,200-1k,1k-"), [], [])
+    assert {name: inside["completed"] for name, inside in found["bands"].items()} == {
+        "0-100": 2,
+        "100-200": 1,
+        "1k-": 1,
+    }
+    assert found["median_ttft_ms"] == pytest.approx(1000 * np.median([0.1, 0.11, 0.12, 0.13]))
+    assert found["bands"]["1k-"]["p99_ttft_ms"] == pytest.approx(130)
+    assert found["mean_tpot_ms"] == pytest.approx(
+        1000 * np.mean([(0.5 - ttft) / 3 for ttft in (0.1, 0.11, 0.12, 0.13)])
+    )
+    assert found["total_token_throughput"] == pytest.approx((50 + 100 + 150 + 5000 + 16) / 10)
+    assert found["median_lateness_ms"] == pytest.approx(10)
+    assert found["median_ttft_due_ms"] == pytest.approx(found["median_ttft_ms"] + 10)
+
+
+def test_repetitions_are_taken_together() -> None:
+    first, second = run(exchange(0), exchange(1)), run(exchange(2), repetition=1)
+    found = figures([first, second], bands("0-"), [], [])
+    assert (found["completed"], found["duration"], found["request_throughput"]) == (3, 20.0, 3 / 20)
+    assert found["max_concurrent_requests"] == 1
+
+
+def test_only_completed_requests_have_latencies() -> None:
+    made = [
+        exchange(0),
+        exchange(1, status="failed", ttft=9.0),
+        exchange(2, status="cancelled"),
+        exchange(3, status="interrupted"),
+    ]
+    found = figures([run(*made)], bands("0-"), [], [])
+    assert [found[key] for key in ("completed", "failed", "cancelled", "interrupted")] == [1, 1, 1, 1]
+    assert found["p99_ttft_ms"] == pytest.approx(100)
+    nothing = figures([run(exchange(0, status="failed"))], bands("0-"), [Slo.parse("ttft<1")], [])
+    assert nothing["p99_ttft_ms"] is None and nothing["good_share"] == 0 and nothing["request_goodput"] == 0
+
+
+def test_goodput_is_by_the_objectives_of_the_band() -> None:
+    slos = [Slo.parse("band=0-1k,ttft<0.105"), Slo.parse("band=1k-,ttft<9,tpot<0.13"), Slo.parse("e2el<1")]
+    made = [exchange(0), exchange(1), exchange(2, 5000), exchange(3, 5000, latency=0.99)]
+    assert [is_good(each, slos) for each in made] == [True, False, True, False]
+    found = figures([run(*made)], bands("0-1k,1k-"), slos, [])
+    assert (found["good_share"], found["request_goodput"]) == (0.5, 0.2)
+    assert tpot(exchange(0, output_tokens=1)) == 0.0
+
+
+def test_what_failed_is_not_good_and_whole_answers_are_judged_by_what_they_have() -> None:
+    timed, both = [Slo.parse("ttft<9,tpot<9")], [Slo.parse("ttft<9,e2el<0.4")]
+    whole = exchange(0, streamed=False, ttft=None, itl=())
+    assert [is_good(each, timed) for each in (whole, exchange(1, status="failed"), exchange(2))] == [None, False, True]
+    assert is_good(whole, both) is False
+    found = figures([run(whole, exchange(1, status="failed"), exchange(2))], bands("0-"), timed, [])
+    assert (found["good_share"], found["request_goodput"]) == (0.5, 0.1)
+
+
+def test_answers_in_one_chunk_have_no_gaps() -> None:
+    found = figures([run(exchange(0, itl=()), exchange(1, itl=()))], bands("0-"), [], [])
+    assert found["p99_itl_ms"] is None and found["p99_tpot_ms"] > 0
+
+
+def test_crossings_are_of_sequences_that_outgrow_a_set() -> None:
+    """The last token is never computed: 97 and 4 tokens of answer make a sequence of 100."""
+    made = [
+        exchange(0, 97),
+        exchange(1, 98),
+        exchange(2, 100),
+        exchange(3, 101),
+        exchange(4, 90, counted_prompt_tokens=99),
+    ]
+    assert figures([run(*made)], bands("0-"), [], [100])["crossings"] == 3
+
+
+def test_ratios_are_of_numbers() -> None:
+    assert ratios({"a": 2.0, "b": None, "c": 1, "d": {}}, {"a": 4.0, "b": 1.0, "c": 0}) == {"a": 0.5}
+
+
+def test_metrics_pages_are_added_up_over_engines() -> None:
+    bucket = "vllm:time_to_first_token_seconds_bucket"
+    page = [
+        "# HELP x y",
+        "# TYPE vllm:num_requests_running gauge",
+        'vllm:num_requests_running{engine="0",model_name="a"} 2.0',
+        'vllm:num_requests_running{engine="1",model_name="a"} 3.0',
+        'vllm:kv_cache_usage_perc{engine="0"} 0.25',
+        'vllm:kv_cache_usage_perc{engine="1"} 0.5',
+        f'{bucket}{{engine="0",le="0.5"}} 1',
+        f'{bucket}{{engine="1",le="0.5"}} 4',
+        'vllm:num_requests_running_else{engine="0"} 9',
+        "other 3",
+    ]
+    found = parse("\n".join(page) + "\n")
+    assert found == {"vllm:num_requests_running": 5.0, "vllm:kv_cache_usage_perc": 0.5, f'{bucket}{{le="0.5"}}': 5.0}
+
+
+def test_what_is_written_comes_back(tmp_path: Path) -> None:
+    store = Store(tmp_path / "out", {"seed": 1})
+    made = run(exchange(0, error="ü", answer="a\nb"), exchange(1, ttft=None, itl=()))
+    with store.begin(made.name) as file:
+        for each in made.exchanges:
+            keep(file, each)
+    assert store.run(made.name) is None
+    ended = Run(**{**vars(made), "samples": (Sample(0.5, {"a": 1.0}),)})
+    store.end(ended)
+    assert Store(tmp_path / "out", {"seed": 1}).run(made.name) == ended
+    assert exchange_of(exchange_line(made.exchanges[0])) == made.exchanges[0]
+    with pytest.raises(UsageError, match=r"other settings \(seed\): give another folder"):
+        Store(tmp_path / "out", {"seed": 2})
+    with pytest.raises(UsageError, match="is not empty and holds no load test"):
+        Store(tmp_path, {"seed": 2})

@@ -1,0 +1,129 @@
+"""Streamed answers as they come in pieces, and the times that are made of them."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeswitch.loadtests.client.endpoint import error_message
+from ropeswitch.loadtests.client.stream import Events, Told, read_events, read_whole
+
+
+def read(events: list[tuple[float, bytes]]) -> Told:
+    return asyncio.run(read_events(events))
+
+
+def event(content: Any) -> bytes:
+    return b"data: " + json.dumps(content, ensure_ascii=False).encode() + b"\n\n"
+
+
+TEXTS = ["", "a", "ü\n\n", "\u2028", 'with "choices":[{ in it', "🐀"]
+STREAM = b": ping\n\n" + b"".join(event({"choices": [{"text": text, "finish_reason": None}]}) for text in TEXTS)
+STREAM += event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 9}}) + b"data: [DONE]\n\n"
+
+
+@given(st.lists(st.integers(1, len(STREAM) - 1), max_size=20).map(sorted), st.booleans())
+def test_answers_are_the_same_however_they_come_in_pieces(cuts: list[int], is_crlf: bool) -> None:
+    events = Events()
+    first: list[int] = []
+    for number, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(STREAM)], strict=True)):
+        if events.add(float(number), STREAM[start:end]):
+            first.append(number)
+    told = read(events.events)
+    assert told.text == "".join(TEXTS)
+    assert (told.prompt_tokens, told.output_tokens, told.finish_reason, told.error) == (7, 9, None, "")
+    assert len(told.times) == events.tokens == len(TEXTS)
+    assert list(told.times) == sorted(told.times) and first == [told.times[0]]
+    # An event's time is that of its last byte.
+    ends = [
+        STREAM.find(b"\n\n", STREAM.find(part)) + 2
+        for part in map(lambda text: json.dumps(text, ensure_ascii=False).encode(), TEXTS[1:2])
+    ]
+    assert told.times[1] == sum(cut < ends[0] for cut in cuts)
+
+
+def test_lines_may_end_as_on_windows() -> None:
+    events = Events()
+    events.add(1.0, STREAM.replace(b"\n\n", b"\r\n\r\n"))
+    assert read(events.events).text == "".join(TEXTS)
+
+
+def test_chats_and_their_reasons() -> None:
+    events = Events()
+    events.add(1.0, event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}))
+    events.add(2.0, event({"choices": [{"delta": {"content": "a"}}]}))
+    events.add(3.0, event({"choices": [{"delta": {"content": None}, "finish_reason": "stop"}]}))
+    told = read(events.events)
+    assert (told.text, told.finish_reason, told.times, told.output_tokens) == ("a", "stop", (1.0, 2.0, 3.0), None)
+
+
+def test_errors_in_streams_are_told() -> None:
+    events = Events()
+    events.add(1.0, event({"error": {"message": "out of memory", "code": 500}}))
+    assert read(events.events).error == "out of memory"
+    events.add(1.0, b"data: {\n\n")
+    with pytest.raises(ValueError):
+        read(events.events)
+
+
+def test_an_event_that_does_not_end_is_refused() -> None:
+    events = Events()
+    with pytest.raises(ValueError, match="an event of more than 1048576 bytes: b'xxx"):
+        for _ in range(100):
+            events.add(1.0, b"x" * 65536)
+    assert len(events._rest) < 2 << 20
+
+
+def test_whole_answers() -> None:
+    body = {
+        "choices": [{"message": {"content": "a"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+    }
+    told = read_whole(json.dumps(body).encode())
+    assert (told.text, told.prompt_tokens, told.output_tokens, told.times) == ("a", 3, 4, ())
+    for wrong in (b"{}", b"[]", b"x", b'{"choices": []}'):
+        with pytest.raises(ValueError):
+            read_whole(wrong)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"error": {"message": "too long", "code": 400}}', "too long"),
+        (b'{"detail": "Not Found"}', "Not Found"),
+        (b'{"detail": [{"msg": "a"}]}', "[{'msg': 'a'}]"),
+        (b"<html>\n Bad  Gateway</html>", "<html> Bad Gateway</html>"),
+        (b"", ""),
+        (b'"text"', "text"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+    ],
+)
+def test_what_errors_say(body: bytes, told: str) -> None:
+    assert error_message(body) == told
+
+
+def test_named_events_and_a_last_one_without_its_end_count() -> None:
+    events = Events()
+    events.add(1.0, b"event: token\nid: 1\n" + event({"choices": [{"text": "a"}]}) + b": comment\n\n")
+    assert not events.add(2.0, event({"choices": [{"text": "b"}]}).strip())
+    events.end(3.0)
+    told = read(events.events)
+    assert (told.text, told.times) == ("ab", (1.0, 3.0))
+
+
+def test_long_answers_are_read_in_parts() -> None:
+    events = Events()
+    for _ in range(1000):
+        events.add(1.0, event({"choices": [{"text": "a"}]}))
+
+    async def turns() -> int:
+        reading, count = asyncio.ensure_future(read_events(events.events)), 0
+        while not reading.done():
+            count += 1
+            await asyncio.sleep(0)
+        return count
+
+    assert asyncio.run(turns()) >= 5

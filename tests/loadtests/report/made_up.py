@@ -1,0 +1,190 @@
+"""Made-up load tests for the tests of the report: exchanges, samples, points, and results of the shape of results.json."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ropeswitch.loadtests.client.assertions import Slo
+from ropeswitch.loadtests.client.bands import Band, bands
+from ropeswitch.loadtests.client.records import Exchange, Point, Run, Sample, Side
+
+BANDS = bands("0-8k,8k-128k,128k-1M")
+LENGTHS = (300, 1_000, 4_000, 20_000, 100_000, 900_000)
+STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
+
+
+def exchange(index: int, prompt: int = 300, sent: float = 0.0, slower: float = 1.0, **changed: Any) -> Exchange:
+    """A completed request of 20 tokens, whose first token takes longer the longer its prompt is."""
+    ttft = slower * (0.02 + prompt / 20_000)
+    itl = tuple(slower * (0.01 + 0.001 * (i % 3)) for i in range(19))
+    given: dict[str, Any] = {
+        "kind": "chat",
+        "prompt_tokens": prompt,
+        "max_tokens": 20,
+        "due": sent - 0.002,
+        "sent": sent,
+        "latency": ttft + sum(itl),
+        "status": "completed",
+        "ttft": ttft,
+        "itl": itl,
+        "output_tokens": 20,
+        "http_status": 200,
+    }
+    return Exchange(index=index, **(given | changed))
+
+
+def failure(index: int, error: str, sent: float = 1.0, prompt: int = 300, http: int | None = 503) -> Exchange:
+    """A request that failed after half a second."""
+    return exchange(
+        index,
+        prompt,
+        sent,
+        latency=0.5,
+        status="failed",
+        ttft=None,
+        itl=(),
+        output_tokens=0,
+        http_status=http,
+        error=error,
+    )
+
+
+def samples(duration: float, requests: int) -> tuple[Sample, ...]:
+    """What a vLLM server with ropeswitch tells once a second: half of all times within 0.5 s, the others within 1 s."""
+    told = []
+    for at in range(-1, int(duration) + 2):
+        part = min(max(at / duration, 0), 1)
+        counts = {"0.5": requests * part / 2, "1.0": requests * part, "+Inf": requests * part}
+        values = {
+            "vllm:num_requests_running": 3.0,
+            "vllm:num_requests_waiting": 1.0,
+            "vllm:kv_cache_usage_perc": 0.4 * part,
+            "vllm:generation_tokens_total": 1000 + 20 * requests * part,
+            "vllm:prompt_tokens_total": 5000 + 300 * requests * part,
+            "vllm:prefix_cache_hits_total": 0.0,
+            "vllm:num_preemptions_total": 0.0,
+            "ropeswitch_switches_total": 7 + np.floor(4 * part),
+            "ropeswitch_queued_requests": 0.0,
+        }
+        for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency"):
+            values |= {f'vllm:{name}_seconds_bucket{{le="{le}"}}': 10 + count for le, count in counts.items()}
+        told.append(Sample(float(at), values))
+    return tuple(told)
+
+
+def run(side: Side, exchanges: Sequence[Exchange], repetition: int = 0, **changed: Any) -> Run:
+    """A run of these requests, without samples."""
+    duration = max((each.sent + each.latency for each in exchanges), default=0.0)
+    given: dict[str, Any] = {
+        "rate": None,
+        "concurrency": None,
+        "started": 1.8e9,
+        "duration": duration,
+        "complete": True,
+    }
+    given |= {"name": f"{side}-{repetition}", "side": side, "repetition": repetition, "exchanges": tuple(exchanges)}
+    return Run(**(given | changed))
+
+
+def point(label: str = "the workload", rate: float | None = None, baseline: bool = True, **changed: Any) -> Point:
+    """Requests of all lengths against the target, and against a baseline at half its speed."""
+    runs = []
+    for side, slower in (("target", 1.0), ("baseline", 2.0))[: 1 + baseline]:
+        found = [exchange(i, LENGTHS[i % len(LENGTHS)], 0.1 * i, slower) for i in range(24)]
+        runs.append(run(side, found, rate=rate, samples=samples(50.0, 24), **changed))  # type: ignore[arg-type]
+    return Point(label, rate, tuple(runs))
+
+
+def results(points: Sequence[Point], within: Sequence[Band] = BANDS, **changed: Any) -> dict[str, Any]:
+    """What results.json holds of the points."""
+    sides = [(found, found.side("target"), found.side("baseline")) for found in points]
+    slos = [Slo.parse(text) for text in changed.get("slo", ())]
+    given: dict[str, Any] = {
+        "format": 1,
+        "date": "2026-03-01T12:00:00+00:00",
+        "model_id": "made-up/model",
+        "workload": {"name": "mixed", "about": "Chats beside books."},
+        "settings": {"url": "http://target:8000", "baseline": None, "seed": 7, "repetitions": 1},
+        "complete": True,
+        "stopped": [],
+        "slo": [],
+        "assertions": [],
+        "points": [
+            {
+                "label": found.label,
+                "rate": found.rate,
+                "target": figures(target, within, slos) if target else None,
+                "baseline": figures(baseline, within, slos) if baseline else None,
+                "ratios": {} if target and baseline else None,
+            }
+            for found, target, baseline in sides
+        ],
+    }
+    if any(baseline for _, _, baseline in sides):
+        given["settings"]["baseline"] = "http://baseline:8000"
+    return given | changed
+
+
+def figures(runs: Sequence[Run], within: Sequence[Band], slos: Sequence[Slo]) -> dict[str, Any]:
+    """Figures of the keys of results.json; upstream's benchmark, which makes the real ones, takes seconds to import."""
+    exchanges = [each for run in runs for each in run.exchanges]
+    seconds = sum(run.duration for run in runs)
+    banded = {str(band): [each for each in exchanges if each.prompt_tokens in band] for band in within}
+    bands = {name: _figures(inside, seconds, slos) for name, inside in banded.items() if inside}
+    return _figures(exchanges, seconds, slos) | {"bands": bands}
+
+
+def _figures(exchanges: Sequence[Exchange], seconds: float, slos: Sequence[Slo]) -> dict[str, Any]:
+    done = [each for each in exchanges if each.status == "completed"]
+    good = [all(_within(each, slo) for slo in slos) for each in done]
+    output = sum(each.output_tokens for each in done)
+    total = sum(each.prompt_tokens for each in done)
+    found: dict[str, Any] = {
+        "duration": seconds,
+        "completed": len(done),
+        "total_input_tokens": total,
+        "total_output_tokens": output,
+        "request_throughput": len(done) / seconds if seconds else 0.0,
+        "request_goodput": sum(good) / seconds if slos and seconds else None,
+        "output_throughput": output / seconds if seconds else 0.0,
+        "total_token_throughput": (total + output) / seconds if seconds else 0.0,
+        "max_output_tokens_per_s": 2.0 * output / seconds if seconds else 0.0,
+        "max_concurrent_requests": len(done),
+        "checked": sum(each.correct is not None for each in done),
+        "correct": sum(bool(each.correct) for each in done),
+        "crossings": 0,
+        "good_share": sum(good) / len(good) if slos and good else None,
+    }
+    found |= {name: sum(each.status == name for each in exchanges) for name in ("failed", "cancelled", "interrupted")}
+    times = {
+        "ttft": [each.ttft for each in done if each.ttft is not None],
+        "itl": [gap for each in done for gap in each.itl],
+        "tpot": [(each.latency - (each.ttft or 0)) / max(each.output_tokens - 1, 1) for each in done],
+        "e2el": [each.latency for each in done],
+    }
+    for name, values in times.items():
+        found |= _statistics(name, values or [0.0])
+    if exchanges:
+        found |= _statistics("lateness", [each.lateness for each in exchanges])
+    if times["ttft"]:
+        found |= _statistics("ttft_due", [each.ttft + each.lateness for each in done if each.ttft is not None])
+    return found
+
+
+def _within(found: Exchange, slo: Slo) -> bool:
+    values = {
+        "ttft": found.ttft or 0.0,
+        "e2el": found.latency,
+        "tpot": sum(found.itl) / max(found.output_tokens - 1, 1),
+    }
+    return (slo.band is not None and found.prompt_tokens not in slo.band) or all(
+        values[name] <= bound for name, bound in slo.bounds.items()
+    )
+
+
+def _statistics(name: str, seconds: Sequence[float]) -> dict[str, float]:
+    values = 1000 * np.array(seconds)
+    found = [np.mean(values), np.median(values), np.std(values), *np.percentile(values, [90, 95, 99])]
+    told = {f"{part}_{name}_ms": float(value) for part, value in zip(STATISTICS, found, strict=True)}
+    return told | {f"max_{name}_ms": float(max(values))}

@@ -1,0 +1,269 @@
+"""The report's page: whole, safe whatever a server says, and with every figure of the results."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeswitch.loadtests.client.records import Point
+from ropeswitch.loadtests.report import lists as report_lists
+from ropeswitch.loadtests.report import tables as report_tables
+from ropeswitch.loadtests.report import verdict, written
+from ropeswitch.loadtests.report.markup import Markup, join, tag
+from ropeswitch.loadtests.report.page import html
+from ropeswitch.loadtests.report.server_part import of_server
+from tests.loadtests.report.made_up import BANDS, exchange, failure, point, results, run
+from tests.loadtests.report.pages import Page
+from tests.server.ui.browser import chromium
+
+EVIL = '<script>alert("1")</script>'
+NAMES = [str(band) for band in BANDS]
+ASSERTIONS = [
+    {"text": "band=0-8k,ttft_p99<0.5", "value": 0.21987, "ok": True, "point": EVIL},
+    {"text": "ratio_itl_p99<1", "value": None, "ok": False, "point": "2 at a time"},
+]
+
+
+def evil_point() -> Point:
+    """Runs in which everything that a server or a user says is a script."""
+    made = point(EVIL, 2.0)
+    said = [failure(30 + i, EVIL, sent=1.0) for i in range(3)] + [failure(40, "reset & gone", http=None)]
+    wrong = exchange(50, 5_000, answer=EVIL, key="381204", correct=False, factor_set=EVIL)
+    right = exchange(51, 5_000, answer="never shown", key="7", correct=True)
+    target = replace(made.runs[0], exchanges=(*made.runs[0].exchanges, *said, wrong, right))
+    return replace(made, runs=(target, replace(made.runs[1], samples=())))
+
+
+def evil_points() -> list[Point]:
+    """That point, and one without a baseline that was repeated."""
+    plain = point("2 at a time", baseline=False)
+    return [evil_point(), replace(plain, runs=tuple(replace(run, samples=()) for run in plain.runs * 2))]
+
+
+def evil_results() -> dict[str, Any]:
+    settings = {"url": EVIL, "baseline": EVIL, "seed": 7, "repetitions": 3, "header": EVIL}
+    told = {"model_id": EVIL, "date": EVIL, "settings": settings, "workload": {"name": EVIL, "about": EVIL}}
+    stopped = {"complete": False, "stopped": [EVIL, "the disk is full"]}
+    return results(evil_points(), slo=["band=0-8k,ttft<0.1"], assertions=ASSERTIONS, **told, **stopped)
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return html(evil_results(), evil_points(), BANDS, (8192,))
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
+
+
+def test_what_servers_and_users_say_is_text(page: Page, text: str) -> None:
+    assert page.tags.count("script") == 1
+    assert "<script>alert" not in text
+    # Title, heading, urls, workload, date, stop, label, error, answer, factor set, settings.
+    assert page.text.count(EVIL) >= 12
+    assert page.attributes[page.tags.index("section", page.tags.index("nav"))]["data-label"] == EVIL
+
+
+def test_the_page_needs_nothing_from_elsewhere(page: Page) -> None:
+    for name, attributes in zip(page.tags, page.attributes, strict=True):
+        for key, value in attributes.items():
+            if key in ("src", "href", "xlink:href"):
+                assert value is not None and value.startswith(("#", "data:image/png;base64,")), (name, key, value)
+    assert not {"link", "iframe", "object", "a"} & set(page.tags)
+
+
+def test_ids_are_there_once_and_all_that_are_meant_exist(page: Page, text: str) -> None:
+    ids = [attributes["id"] for attributes in page.attributes if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', text)) <= set(ids)
+
+
+def test_every_figure_is_there_and_explained(page: Page, text: str) -> None:
+    figures = re.findall(r"<figure><svg.*?</svg><figcaption>(.*?)</figcaption></figure>", text, re.DOTALL)
+    # The sweep; for each point latency, distributions, lengths, throughput, goodput, time line; the target's own metrics.
+    assert len(figures) == page.tags.count("figure") == 1 + 2 * 6 + 1
+    assert all(len(caption) > 40 for caption in figures)
+
+
+def test_the_table_by_band_has_the_figures_of_the_results(page: Page) -> None:
+    told = evil_results()["points"][0]
+    rows = page.table("Prompt tokens", "Requests")[2:]
+    assert [row[0] for row in rows[::3]] == [*NAMES, "all"]
+    for at, name in enumerate(NAMES):
+        target, baseline, ratios = rows[3 * at : 3 * at + 3]
+        ours, theirs = (told[side]["bands"][name] for side in ("target", "baseline"))
+        assert target[1] == "target" and baseline[0] == "baseline" and ratios[0] == "ratio"
+        assert target[2:4] == [str(ours["completed"]), str(ours["failed"])]
+        assert target[5] == written.milliseconds(ours["median_ttft_ms"])
+        assert baseline[4] == written.milliseconds(theirs["median_ttft_ms"])
+        assert ratios[4] == written.times(ours["median_ttft_ms"] / theirs["median_ttft_ms"])
+        # More or fewer requests are neither better nor worse.
+        assert ratios[1:3] == ["", ""]
+
+
+def test_errors_are_grouped_and_counted(page: Page) -> None:
+    rows = page.table("server", "request", "HTTP status")[1:]
+    assert rows == [["target", "failed", "503", EVIL, "3"], ["target", "failed", written.NONE, "reset & gone", "1"]]
+
+
+def test_wrong_answers_are_shown_and_right_ones_are_not(page: Page) -> None:
+    assert page.table("server", "prompt tokens")[1:] == [["target", "5,000", "0-8k", EVIL, "381204", EVIL]]
+    assert "never shown" not in page.text
+    assert "target: 74 requests completed, 4 failed, 1 of 2 checked answers correct" in page.text
+
+
+def test_assertions_and_objectives_are_listed(page: Page) -> None:
+    rows = page.table("assertion")[1:]
+    # There are two points, so it is said which is meant.
+    assert rows[0] == [f"{EVIL}: band=0-8k,ttft_p99<0.5", "0.2199", "✓ holds"]
+    assert rows[1] == ["2 at a time: ratio_itl_p99<1", written.NONE, "✗ failed"]
+    rows = page.table("", "", *NAMES, "all")[1:]
+    assert [row[:2] for row in rows] == [[EVIL, "target"], [EVIL, "baseline"], ["2 at a time", "target"]]
+    assert "1 of 2 assertions failed" in page.text
+    assert "band=0-8k,ttft<0.1" in page.text
+
+
+def test_a_test_that_stopped_says_so_first(page: Page) -> None:
+    assert f"Stopped early: {EVIL}; the disk is full." in page.text
+    assert page.text.index("Stopped early") < page.text.index("1 of 2 assertions failed")
+
+
+def test_the_servers_own_figures_are_beside_the_clients(page: Page) -> None:
+    rows = {row[0]: row[1:] for row in page.table("latency", "by the server")[1:]}
+    # Half of the made-up counts are up to 0.5 s, the others up to 1 s.
+    assert [rows["first token, p50"][0], rows["first token, p99"][0]] == ["500 ms", "990 ms"]
+    assert rows["between tokens, p50"][1] == "11.0 ms"
+    assert "Nothing is shown of the baseline's own metrics" in page.text
+    counters = {row[0]: row[1] for row in page.table("counter")[1:]}
+    assert counters["switches to the next factor set"] == "4"
+
+
+def test_a_server_without_metrics_is_told_in_words() -> None:
+    found = run("target", [exchange(0)])
+    assert (
+        "Nothing is shown of the target's own metrics: its metrics were not read." in Page(of_server("x", found)).text
+    )
+    told = point().runs[0].samples
+    strange = tuple(replace(sample, values={"http_requests_total": 1.0}) for sample in told)
+    assert "has none of vLLM's metrics" in Page(of_server("x", replace(found, samples=strange))).text
+    again = replace(found, samples=(*told, told[0]))
+    assert "it was restarted" in Page(of_server("x", again)).text
+    stock = tuple(replace(s, values={k: v for k, v in s.values.items() if "ropeswitch" not in k}) for s in told)
+    said = Page(of_server("x", replace(found, samples=stock))).text
+    assert "This server does not have: ropeswitch_queued_requests, ropeswitch_switches_total." in said
+
+
+def test_a_test_without_anything_has_a_report() -> None:
+    nothing = Point("nothing", None, (run("target", []),))
+    stopped = Point("baseline alone", None, (run("baseline", [exchange(0)]),))
+    page = Page(html(results([nothing], slo=["ttft<1"]), [nothing], BANDS))
+    assert "No request failed." in page.text and "No assertions were made" in page.text
+    assert "baseline" not in page.text.replace("over the baseline's", "").replace('"baseline": null', "")
+    assert page.table("Prompt tokens", "Requests")[2][0] == "all"
+    early = Page(html(results([stopped], complete=False), [stopped], BANDS))
+    assert "The target has not run." in early.text
+    assert early.table("Prompt tokens", "Requests")[2][:3] == ["0-8k", "baseline", "1"]
+    assert Page(html(results([], complete=False, stopped=["no server"]), [], BANDS)).text.count("no server") == 1
+
+
+def test_repetitions_and_sweeps_are_shown(page: Page, text: str) -> None:
+    rows = page.table("", "", "requests/s")[1:]
+    assert [row[:2] for row in rows] == [[EVIL, "target"], ["", "baseline"], ["2 at a time", "target"]]
+    first, second = text.split('id="point-1"')
+    assert "The first of the repetitions is shown." in second and "The first of the repetitions is shown." not in first
+    assert [a.get("data-label") for a in page.attributes if a.get("class") == "point"] == [EVIL, "2 at a time"]
+
+
+@pytest.mark.parametrize(
+    ("value", "less", "kind"),
+    [(0.5, True, "better"), (0.5, False, "worse"), (2, True, "worse"), (2, False, "better"), (1.04, True, "same")],
+)
+def test_a_ratio_is_better_or_worse_by_what_it_is_of(value: float, less: bool, kind: str) -> None:
+    assert report_tables.compared(value, less) == kind
+    assert report_tables.compared(value, None) == report_tables.compared(None, less) == "same"
+
+
+def test_long_and_many_messages_are_cut() -> None:
+    found = Point("many", None, (run("target", [failure(i, f"{i} " + "x" * 5000) for i in range(25)]),))
+    page = Page(report_lists.errors([found]))
+    assert "5 rarer messages not shown." in page.text and len(page.text) < 25 * 500
+    assert re.search(r"… \(5,00\d characters\)", page.text)
+
+
+@pytest.mark.parametrize(
+    ("changed", "tone", "words"),
+    [
+        ({}, "good", "No assertions were made"),
+        ({"assertions": ASSERTIONS[:1]}, "good", "The assertion holds"),
+        ({"assertions": ASSERTIONS[:1] * 2}, "good", "All 2 assertions hold"),
+        ({"assertions": ASSERTIONS}, "bad", "1 of 2 assertions failed"),
+        ({"complete": False, "stopped": ["full"]}, "warn", "No assertions were made"),
+        ({"points": []}, "warn", "No assertions were made"),
+    ],
+)
+def test_the_verdict(changed: dict[str, Any], tone: str, words: str) -> None:
+    told = results([point()]) | changed
+    assert (verdict.tone(told), verdict.headline(told)) == (tone, words)
+
+
+@pytest.mark.parametrize("bad", [failure(99, "gone"), exchange(99, key="1", correct=False)])
+def test_failures_and_wrong_answers_of_the_target_are_no_good_verdict(bad: Any) -> None:
+    told = results([Point("x", None, (run("target", [exchange(0), bad]),))])
+    words = "1 request failed" if bad.status == "failed" else "1 answer wrong"
+    assert (verdict.tone(told), verdict.headline(told)) == ("warn", f"No assertions were made; {words}")
+    sides = (run("target", [exchange(0)]), run("baseline", [exchange(0), bad]))
+    assert verdict.tone(results([Point("x", None, sides)])) == "good"
+
+
+def test_markup_escapes_all_but_markup() -> None:
+    assert tag("td", "a<b", Markup("<i>"), class_='x"y', data_label="<") == (
+        '<td class="x&quot;y" data-label="&lt;">a&lt;b<i></td>'
+    )
+    assert join("&", tag("br")) == "&amp;<br>"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (None, written.NONE),
+        (0.0, written.NONE),
+        (float("nan"), written.NONE),
+        (0.5312, "0.531 ms"),
+        (24.06, "24.1 ms"),
+        (999.6, "1.00 s"),
+        (184_000, "184 s"),
+    ],
+)
+def test_latencies_are_written_with_three_digits(value: float | None, told: str) -> None:
+    assert written.milliseconds(value) == told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(1, "100 %"), (0, "0 %"), (0.9999, "99.9 %"), (0.0001, "0.1 %"), (None, written.NONE)]
+)
+def test_a_share_is_100_percent_only_where_it_is_all(value: float | None, told: str) -> None:
+    assert written.share(value) == told
+
+
+@pytest.mark.full
+def test_tabs_show_one_point_at_a_time(tmp_path: Path) -> None:
+    points = [point(label, baseline=False) for label in ("first", EVIL)]
+    file = tmp_path / "report.html"
+    file.write_text(html(results(points), points, BANDS), encoding="utf-8")
+    with chromium(tmp_path) as browser, browser.new_page() as page:
+        said: list[str] = []
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("dialog", lambda dialog: said.append(dialog.message))
+        page.goto(file.as_uri())
+        shown = [page.locator(f"#point-{place}") for place in range(2)]
+        assert [section.is_visible() for section in shown] == [True, False]
+        tabs = page.get_by_role("tab")
+        assert tabs.all_text_contents() == ["first", EVIL]
+        tabs.nth(1).click()
+        assert [section.is_visible() for section in shown] == [False, True]
+        page.keyboard.press("ArrowRight")
+        assert [section.is_visible() for section in shown] == [True, False]
+        assert said == []
