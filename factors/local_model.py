@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.hf_config import ladder_from_config, rope_parameters
+from ropeswitch.factors.last_rows import last_rows_only
 from ropeswitch.factors.set_rotary import rotated
 
 # Tokens whose logits are held at a time.
@@ -110,7 +111,8 @@ class LocalModel:
             sets: One set for all rows, or one for each.
             first: The first token to judge, at least 1; what stands before it is context only.
         """
-        hidden = self.hidden(ids, sets)
+        with last_rows_only(self.model, ids.shape[1] - first + 1):
+            hidden = self.hidden(ids, sets)
         head = self.model.get_output_embeddings()
         found = torch.empty(len(ids), ids.shape[1] - first)
         for row in range(len(ids)):
@@ -132,7 +134,7 @@ class LocalModel:
         self._check_sets(sets, len(ids))
         head, base = self.model.get_output_embeddings(), self.model.base_model
         out = torch.empty(len(ids), new_tokens, dtype=torch.int64)
-        with rotated(base, self.theta, sets):
+        with rotated(base, self.theta, sets), last_rows_only(self.model, 1):
             state, cache = ids, None
             for step in range(new_tokens):
                 made = base(input_ids=state, past_key_values=cache, use_cache=True)

@@ -75,7 +75,10 @@ FULL = Recipe(
             PLAIN,
         ),
     ),
-    second=SearchSettings(LONGEST, population=6, mutations=2, crossovers=2, parents=4, iterations=2, documents=1),
+    # The last tokens judge what the earlier searches did not; and all others need one layer less.
+    second=SearchSettings(
+        LONGEST, population=6, mutations=2, crossovers=2, parents=4, iterations=2, documents=1, tokens_judged=4096
+    ),
     recoveries=tuple(
         SearchSettings(length, population=32, mutations=8, crossovers=8, parents=16, iterations=20, documents=10)
         for length in (WINDOW, 2 * WINDOW)

@@ -57,7 +57,8 @@ class Run:
             self._searched(model, each, f"r{each.length // 512}", tuned_with, recover=True)
             for each in self.recipe.recoveries
         ]
-        self._write(model, FactorLadder((*recovered, *sets, longest)), out)
+        # Sets the model was tuned with earlier are not served: the last one is no worse at their lengths (models/README.md).
+        self._write(model, FactorLadder((*recovered, tuned_with, longest)), out)
 
     def _check_work(self) -> None:
         """Remember the recipe in the folder, which holds nothing that another one made.

@@ -56,6 +56,19 @@ def test_losses_are_those_of_hugging_face_on_both_sides_of_its_switch(model: Loc
         assert not torch.allclose(model.losses(ids, [other]), theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("first", (1, 2, 30, 590))
+def test_rows_of_the_last_layer_that_nobody_judges_change_nothing(model: LocalModel, first: int) -> None:
+    assert model.ladder is not None
+    ids = torch.randint(50, (2, 600))
+    whole = model.losses(ids, model.ladder.sets)
+    rows: list[int] = []
+    attention = model.model.model.layers[-1].self_attn.o_proj
+    hook = attention.register_forward_pre_hook(lambda _, inputs: rows.append(int(inputs[0].any(-1)[0].sum())))
+    torch.testing.assert_close(model.losses(ids, model.ladder.sets, first), whole[:, first - 1 :], rtol=1e-5, atol=1e-5)
+    hook.remove()
+    assert rows == [601 - first]
+
+
 def test_each_row_has_its_own_set(model: LocalModel) -> None:
     assert model.ladder is not None
     ids = torch.randint(50, (1, 40)).expand(2, -1)
