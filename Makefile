@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-million test-gpu check docs-metrics docs-loadtests docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-search simulate lock
+.PHONY: help setup serve test test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-search simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -89,6 +89,9 @@ docs-metrics: $(STAMP) ## Write the tables of docs/metrics.md from the code
 
 docs-loadtests: $(STAMP) ## Write the tables of docs/loadtests.md from the code
 	@$(BIN)/python -m ropeswitch.loadtests.client.reference
+
+docs-miniature: $(STAMP) ## Write the tables and figures of models/README.md from models/results
+	@$(BIN)/python -m ropeswitch.models.miniature.page
 
 docs-sizing: $(STAMP) ## Write the sizing table of docs/deploy.md with the planner
 	@$(BIN)/python -m tests.deploy.sizing

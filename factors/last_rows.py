@@ -29,7 +29,12 @@ def last_rows_only(model: Any, keep: int) -> Iterator[None]:
     last = model.config.num_hidden_layers - 1
 
     def attend(
-        module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **how: Any
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        **how: Any,
     ) -> tuple[torch.Tensor, None]:
         tokens = query.shape[2]
         if mask is not None or module.layer_idx != last or tokens <= keep or key.shape[2] != tokens:

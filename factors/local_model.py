@@ -19,6 +19,11 @@ from ropeswitch.factors.set_rotary import rotated
 LOGIT_CHUNK = 8192
 
 
+def best_device() -> str:
+    """``cuda`` where PyTorch finds a GPU, else ``cpu``."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 @dataclass(frozen=True)
 class LocalModel:
     """What factor work needs of a model.
@@ -41,7 +46,7 @@ class LocalModel:
 
     @classmethod
     def load(cls, name: str | Path, dtype: str = "float32") -> "LocalModel":
-        """Open a model folder (or a name on the hub, where one can be reached).
+        """Open a model folder (or a name on the hub, where one can be reached), on a GPU where there is one.
 
         Raises:
             FactorError: when it cannot be opened, has no rotary embedding, or one whose layout is not known here.
@@ -57,7 +62,7 @@ class LocalModel:
         # transformers would fill these with random numbers.
         if absent := sorted(map(str, [*loaded["missing_keys"], *loaded["mismatched_keys"]])):
             raise FactorError(f"model {str(name)!r}: weights are missing or of another shape: {', '.join(absent[:3])}")
-        model.eval()
+        model.to(best_device()).eval()
         return cls.of(model, tokenizer, config.to_dict(), str(name))
 
     @classmethod
@@ -71,7 +76,7 @@ class LocalModel:
         if inv_freq is None or rope.get("rope_theta") is None:
             raise FactorError(f"model {name!r}: the rotary embedding of {type(model).__name__} is not known here")
         positions = torch.tensor([[1, 5]])
-        cos, _ = base.rotary_emb(torch.zeros(1), positions)
+        cos, _ = base.rotary_emb(torch.zeros(1, device=model.device), positions.to(model.device))
         if cos.shape[-1] != 2 * len(inv_freq) or not torch.equal(cos[..., : len(inv_freq)], cos[..., len(inv_freq) :]):
             raise FactorError(
                 f"model {name!r}: {type(model).__name__} interleaves its rotary pairs; that is not supported"
@@ -83,7 +88,7 @@ class LocalModel:
 
     def _check_head(self, name: str) -> None:
         """Losses are made from hidden states; a model that does more to its logits than its head would get wrong ones."""
-        ids = torch.arange(4)[None]
+        ids = torch.arange(4, device=self.model.device)[None]
         with torch.no_grad():
             hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
             ours = self.model.get_output_embeddings()(hidden)
@@ -100,7 +105,7 @@ class LocalModel:
         """Last hidden states ``[rows, n, hidden]`` of int64 ids ``[rows, n]``; one set for all rows, or one for each."""
         self._check_sets(sets, len(ids))
         with rotated(self.model.base_model, self.theta, sets):
-            return self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            return self.model.base_model(input_ids=ids.to(self.model.device), use_cache=False).last_hidden_state
 
     @torch.no_grad()
     def losses(self, ids: torch.Tensor, sets: Sequence[FactorSet], first: int = 1) -> torch.Tensor:
@@ -119,7 +124,8 @@ class LocalModel:
             for start in range(first, ids.shape[1], LOGIT_CHUNK):
                 end = min(start + LOGIT_CHUNK, ids.shape[1])
                 logits = head(hidden[row, start - 1 : end - 1]).float()
-                found[row, start - first : end - first] = cross_entropy(logits, ids[row, start:end], reduction="none")
+                labels = ids[row, start:end].to(logits.device)
+                found[row, start - first : end - first] = cross_entropy(logits, labels, reduction="none")
         return found
 
     @torch.no_grad()
@@ -135,7 +141,7 @@ class LocalModel:
         head, base = self.model.get_output_embeddings(), self.model.base_model
         out = torch.empty(len(ids), new_tokens, dtype=torch.int64)
         with rotated(base, self.theta, sets), last_rows_only(self.model, 1):
-            state, cache = ids, None
+            state, cache = ids.to(self.model.device), None
             for step in range(new_tokens):
                 made = base(input_ids=state, past_key_values=cache, use_cache=True)
                 cache = made.past_key_values
@@ -144,8 +150,8 @@ class LocalModel:
                     raise FactorError(
                         "model: its logits are not finite numbers with these factors and this number format"
                     )
-                out[:, step] = logits.argmax(-1)
-                state = out[:, step : step + 1]
+                state = logits.argmax(-1, keepdim=True)
+                out[:, step : step + 1] = state
         return out
 
     def _check_sets(self, sets: Sequence[FactorSet], rows: int) -> None:

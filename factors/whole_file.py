@@ -6,6 +6,28 @@ from pathlib import Path
 from ropeswitch.factors.factor_set import FactorError
 
 
+def check_target(flag: str, path: str | Path, *, overwrite: bool = False) -> None:
+    """Refuse now what :func:`save_bytes` would refuse after what may take hours.
+
+    Args:
+        flag: What the user calls the file, for the error.
+        path: The file to be written later.
+        overwrite: Whether it may be replaced.
+
+    Raises:
+        FactorError: when it exists and ``overwrite`` is False, is no regular file, or its folder is missing or not writable.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise FactorError(f"{flag}: {str(path)!r} exists and is not a regular file")
+    if target.exists() and not overwrite:
+        raise FactorError(f"{flag}: {str(path)!r} exists; remove it first or pass --force")
+    if not target.parent.is_dir():
+        raise FactorError(f"{flag}: {str(path)!r} cannot be written: {str(target.parent)!r} is not a folder")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise FactorError(f"{flag}: {str(path)!r} cannot be written: its folder is not writable")
+
+
 def save_text(path: str | Path, text: str, *, overwrite: bool = False) -> None:
     """Write ``text`` to ``path`` as UTF-8; see :func:`save_bytes`."""
     save_bytes(path, text.encode("utf-8"), overwrite=overwrite)

@@ -17,17 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.loadtests.plugin_server import PluginServer
+from ropeswitch.models import BUNDLED_MODEL
 
-MODEL = "passkey-tiny"
-TOKENIZER = Path(__file__).resolve().parent.parent / "models" / MODEL
+MODEL = BUNDLED_MODEL.name
 PROMPT, OUTPUT = 128, 64
 PROGRAM = str(Path(sys.executable).with_name("ropeswitch"))
 SERVER = (
     PROGRAM,
     "serve",
-    str(TOKENIZER),
-    "--served-model-name",
-    MODEL,
     "--enforce-eager",
     "--kv-cache-memory-bytes",
     "1G",
@@ -70,7 +67,7 @@ def ours(url: str, load: Load, seed: int, work: Path) -> Figures:
     (work / "workload.yaml").write_text(json.dumps(workload))
     command = [PROGRAM, "loadtest", str(work / "workload.yaml"), "--url", url, "--out", str(work / "out")]
     # The paced server's own tokenizer is not that of the model that it says it is.
-    command += ["--tokenizer", str(TOKENIZER), "--cache", str(work / "cache"), "--seed", str(seed)]
+    command += ["--tokenizer", str(BUNDLED_MODEL), "--cache", str(work / "cache"), "--seed", str(seed)]
     _run([*command, "--no-report", "--quiet"])
     found: Figures = json.loads((work / "out" / "results.json").read_text())
     return {name: found[name] for name in (*FIGURES, "request_throughput")}
@@ -79,7 +76,7 @@ def ours(url: str, load: Load, seed: int, work: Path) -> Figures:
 def upstream(url: str, load: Load, seed: int, work: Path) -> Figures:
     """``vllm bench serve``."""
     flags = ["--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions", "--model", MODEL]
-    flags += ["--tokenizer", str(TOKENIZER), "--dataset-name", "random", "--random-input-len", str(PROMPT)]
+    flags += ["--tokenizer", str(BUNDLED_MODEL), "--dataset-name", "random", "--random-input-len", str(PROMPT)]
     flags += ["--random-output-len", str(OUTPUT), "--num-prompts", str(load.requests), "--num-warmups", "8"]
     flags += ["--ignore-eos", "--temperature", "0", "--seed", str(seed), "--disable-tqdm", "--save-result"]
     flags += ["--result-dir", str(work), "--result-filename", "result.json"]
@@ -97,7 +94,7 @@ def guidellm(program: str) -> Client:
         flags = ["--backend", f"kind=openai_http,target={url},model={MODEL},request_format=/v1/completions"]
         flags += ["--profile", profile, "--constraint", f"kind=max_requests,count={load.requests}"]
         flags += ["--data", f"kind=synthetic_text,prompt_tokens={PROMPT},output_tokens={OUTPUT}"]
-        flags += ["--tokenizer", f"kind=huggingface_auto,model={TOKENIZER}", "--seed", f"kind=static,value={seed}"]
+        flags += ["--tokenizer", f"kind=huggingface_auto,model={BUNDLED_MODEL}", "--seed", f"kind=static,value={seed}"]
         _run([program, "run", *flags, "--output", f"kind=json,path={work / 'guide.json'}", "--disable-console"])
         (benchmark,) = json.loads((work / "guide.json").read_text())["benchmarks"]
         metrics = benchmark["metrics"]

@@ -24,9 +24,10 @@ import psutil
 
 from ropeswitch.loadtests import metrics_hooks, switched_metrics
 from ropeswitch.loadtests.plugin_server import PluginServer
+from ropeswitch.models import BUNDLED_MODEL
 
-# Tokens of the prompts, in turns: in both factor sets of the model, and 200 grows from one into the other.
-PROMPTS = (40, 120, 200, 400)
+# Tokens of the prompts, in turns: in two factor sets of the model, and 450 grows from one into the other.
+PROMPTS = (40, 120, 450, 800)
 SCRAPES = 5
 PLUGIN = "ropeswitch.loadtests.switched_metrics:install"
 HOOK_ROUNDS = 40
@@ -107,7 +108,7 @@ def play(server: PluginServer, streams: int, tokens: int, seconds: float) -> Non
         while time.monotonic() < until:
             number = next(numbers)
             body = {
-                "model": "passkey-tiny",
+                "model": BUNDLED_MODEL.name,
                 # Tokens of its own in front, so that no two find each other's keys in the prefix cache.
                 "prompt": [
                     100 + number % 100,

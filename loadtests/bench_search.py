@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             length = parse_length("--length", options.length)
             cases = [Case(Path(options.model).name, options.model, length, options.documents)]
         else:
-            cases = [Case("passkey-tiny", str(BUNDLED_MODEL), 1024, 5)]
+            cases = [Case(BUNDLED_MODEL.name, str(BUNDLED_MODEL), 1024, 5)]
             cases.append(Case("random Llama, 4 layers of 512", random_llama(Path(folder) / "llama"), 1024, 2))
         try:
             results = [measure(case, options.rounds, options.candidates, options.dtype) for case in cases]

@@ -3,7 +3,7 @@
 The buffers are made once and keep their addresses, as captured CUDA graphs need.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,7 @@ class StepRows:
         self.rows = torch.zeros(max_num_tokens, rotary_dim, dtype=torch.float32, device=device)
         self.numbers = torch.arange(max_num_tokens, dtype=torch.int64, device=device)
         self.sets = settings.ladder.names
+        self._kept = _kept(settings)
         self._max_model_len = max_model_len
         self._on_triton = device.type in TRITON_DEVICES
         self._prepare(settings)
@@ -84,12 +85,12 @@ class StepRows:
             settings: As at the start, but for its sets' factors, scales and start tokens.
 
         Raises:
-            ValueError: when the names or the number of factors are others.
+            ValueError: when anything else differs; the rows stay as they are.
         """
-        if settings.ladder.names != self.sets or settings.ladder.rotary_dim != self.rows.shape[1]:
-            raise ValueError(
-                f"sets: {settings.ladder.names} must be {self.sets}, with {self.rows.shape[1] // 2} factors"
-            )
+        given = _kept(settings)
+        for name, value in self._kept.items():
+            if given[name] != value:
+                raise ValueError(f"{name}: {given[name]!r} must be {value!r}, as at the start")
         self._prepare(settings)
 
     def _prepare(self, settings: RopeSettings) -> None:
@@ -131,6 +132,11 @@ class StepRows:
         for turned in (eager, compiled):
             check_rotation(self.rows[:count], query, turned[0], head, neox)
             check_rotation(self.rows[:count], key, turned[1], head, neox)
+
+
+def _kept(settings: RopeSettings) -> dict[str, Any]:
+    """What :meth:`StepRows.replace` may not change; of the sets the name, the end in tokens and the number of factors."""
+    return settings.to_json() | {"sets": tuple((s.name, s.max_length, len(s.factors)) for s in settings.ladder.sets)}
 
 
 def _frequencies(settings: RopeSettings) -> tuple[Frequencies, ...]:

@@ -1,6 +1,8 @@
-"""The bundled demo model, the recipe that makes it, and the pass-key prompts that test it."""
+"""The bundled model and the recipe that makes it."""
 
 from pathlib import Path
 
-BUNDLED_MODEL = Path(__file__).resolve().parent / "passkey-tiny"
+BUNDLED_MODEL = Path(__file__).resolve().parent / "longrope-mini"
 """Folder of the bundled model: a Hugging Face checkpoint that `from_pretrained` opens."""
+BUNDLED_FACTORS = BUNDLED_MODEL / "factors.json"
+"""All its factor sets; its config.json has room for two."""

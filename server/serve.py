@@ -4,13 +4,13 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.model_patches.settings import ANGLES, RopeSettings, UnsupportedError, configure
 from ropeswitch.model_patches.support import check_device, check_features, check_model
+from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.engine_watch import WATCH
@@ -20,7 +20,6 @@ from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.model_folder import check_model_folder
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
 
-BUNDLED_MODEL = "passkey-tiny"
 BUNDLED_KV_CACHE = 1 << 30
 
 HELP = f"""\
@@ -28,7 +27,7 @@ usage: ropeswitch serve [MODEL] [--factors FILE] [--rope-angles {{{",".join(ANGL
 
 Start an OpenAI-compatible server that rotates every request with the factors for its own length.
 
-  MODEL                 a folder or a Hugging Face name (default: the bundled {BUNDLED_MODEL})
+  MODEL                 a folder or a Hugging Face name (default: the bundled {BUNDLED_MODEL.name})
   --factors FILE        put this file's factor ladder on the model; a model whose config has LongRoPE factors needs none
   --rope-angles ANGLES  exact (default), or hf for Hugging Face's float32 angles, for comparison
   --no-length-aware-scheduling
@@ -85,8 +84,10 @@ def serve(argv: Sequence[str]) -> int:
     trace_flags.check(args)
     args.ropeswitch_access_log = access_log_flags.take(args)
     if args.model is None:
-        args.model = str(files("ropeswitch.models") / BUNDLED_MODEL)
-        args.served_model_name = args.served_model_name or [BUNDLED_MODEL]
+        args.model = str(BUNDLED_MODEL)
+        args.served_model_name = args.served_model_name or [BUNDLED_MODEL.name]
+        if args.factors is None:
+            args.factors = str(BUNDLED_FACTORS)
         if args.kv_cache_memory_bytes is None:
             # vLLM would reserve nearly all memory, and not start where that much is not free.
             args.kv_cache_memory_bytes = BUNDLED_KV_CACHE

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.kernels.angles import inverse_frequencies
 
 Frequencies = npt.NDArray[np.float64]
@@ -69,23 +68,18 @@ def holds(base: float, rotary_dim: int, length: int) -> bool:
     )
 
 
-def lower_bound(rotary_dim: int, length: int) -> float:
-    """The smallest base of two significant digits, from 10 on, that :func:`holds` up to ``length``.
+def lower_bound(rotary_dim: int, length: int) -> float | None:
+    """The smallest base of two significant digits, from 10 to 9.9e18, that :func:`holds` up to ``length``, or None.
 
     Equation 11 asks for an infimum, but the bases that hold form many separate windows (:func:`windows`), so that what a
     search finds depends on its grid. This grid is the one the published bounds are printed on.
-
-    Raises:
-        FactorError: when no base up to 1e18 holds.
     """
     for exponent in range(18):
         for digits in range(10, 100):
             base = digits * 10.0**exponent
             if holds(base, rotary_dim, length):
                 return base
-    raise FactorError(
-        f"no base up to 1e18 keeps B(m) >= 0 over {length} tokens with a rotary dimension of {rotary_dim}"
-    )
+    return None
 
 
 @dataclass(frozen=True)

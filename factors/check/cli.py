@@ -12,15 +12,17 @@ from ropeswitch.factors.import_factors import ladder_file_from_config
 from ropeswitch.factors.rules.cli import number, whole
 from ropeswitch.factors.rules.lengths import parse_length, parse_lengths
 from ropeswitch.factors.rules.rope import Rope, rope_from_model
-from ropeswitch.factors.whole_file import save_text
+from ropeswitch.factors.whole_file import check_target, save_text
 
 if TYPE_CHECKING:
     from ropeswitch.factors.check.report import Report
 
 EXAMPLE = """examples:
   ropeswitch factors check llama2.json --original-length 4k --plot llama2.png
-  ropeswitch factors check models/passkey-tiny --shift
+  ropeswitch factors check models/longrope-mini --shift
 """
+# Of --shift.
+SHIFT_LENGTHS, SHIFT_SEQUENCES = "64,256", "4"
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -41,8 +43,8 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     add("--pairs", action="store_true", help="print a line for each pair too")
     add("--base-windows", action="store_true", help="list all windows of bases that hold; minutes for a million tokens")
     add("--shift", action="store_true", help="measure D and D_logit on the model's weights")
-    add("--shift-lengths", default="64,256", metavar="TOKENS,...", help="tokens of its sequences (default: 64,256)")
-    add("--shift-sequences", default="4", metavar="N", help="how many sequences to measure (default: 4)")
+    add("--shift-lengths", metavar="TOKENS,...", help=f"tokens of its sequences (default: {SHIFT_LENGTHS})")
+    add("--shift-sequences", metavar="N", help=f"how many sequences to measure (default: {SHIFT_SEQUENCES})")
     add("--text", metavar="FILE", help="a text to cut the sequences from (default: random tokens)")
     add("--json", metavar="FILE", help="write everything found as JSON")
     add("--plot", metavar="FILE", help="draw it as FILE.png or FILE.svg")
@@ -57,20 +59,24 @@ def _run(args: argparse.Namespace) -> int:
     length = None if args.length is None else parse_length("--length", args.length)
     if args.shift and model is None:
         raise FactorError("--shift: needs a model; give its folder with --model")
-    lengths = parse_lengths("--shift-lengths", args.shift_lengths)
-    sequences = whole("--shift-sequences", args.shift_sequences)
-    if args.text is not None and not args.shift:
-        raise FactorError("--text: goes with --shift")
+    for flag in ("shift_lengths", "shift_sequences", "text"):
+        if getattr(args, flag) is not None and not args.shift:
+            raise FactorError(f"--{flag.replace('_', '-')}: goes with --shift")
+    lengths = parse_lengths("--shift-lengths", args.shift_lengths or SHIFT_LENGTHS)
+    sequences = whole("--shift-sequences", args.shift_sequences or SHIFT_SEQUENCES)
 
     from ropeswitch.factors.check.plot import check_suffix, save_plot
     from ropeswitch.factors.check.report import check, to_text
 
     if args.plot is not None:
         check_suffix(args.plot)
-    for path in filter(None, (args.json, args.plot)):
-        # Said again when it is written, after what may take minutes.
-        if Path(path).exists() and not args.force:
-            raise FactorError(f"{path!r}: exists; remove it first or pass --force")
+    for flag, path in (("--json", args.json), ("--plot", args.plot)):
+        if path is not None:
+            check_target(flag, path, overwrite=args.force)
+    if args.json and args.plot and Path(args.json).absolute() == Path(args.plot).absolute():
+        raise FactorError(f"--plot: {args.plot!r} is the file of --json too; give them different names")
+    if args.force and args.json is None and args.plot is None:
+        raise FactorError("--force: goes with --json FILE or --plot FILE")
     report = check(rope, sets, length)
     if args.base_windows:
         report = _with_windows(report)
@@ -128,8 +134,10 @@ def _chosen(content: file.LadderFile, only: str | None) -> tuple[FactorSet, ...]
 def _with_windows(report: "Report") -> "Report":
     from ropeswitch.factors.check.base_bound import windows
 
-    # Windows begin at most a little below the bound, and end at about ten times of it.
+    # The first windows are too narrow for the bound's two digits and lie a little below it; far above it, from some 5 times
+    # of it on at the latest, every base held wherever that was looked at. Without a bound the grid is that of its search.
     found = [
-        windows(report.rope.rotary_dim, length, bound / 10, bound * 20) for length, bound in report.lower_bounds.items()
+        windows(report.rope.rotary_dim, length, *((10.0, 9.9e18) if bound is None else (bound / 10, bound * 20)))
+        for length, bound in report.lower_bounds.items()
     ]
     return replace(report, windows=tuple(found))

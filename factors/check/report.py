@@ -68,13 +68,13 @@ class Report:
     Attributes:
         rope: The rotary embedding before any extension.
         sets: By set.
-        lower_bounds: The smallest base of two digits that holds, by length; see ``base_bound.lower_bound``.
+        lower_bounds: The smallest base of two digits that holds, by length, or None; see ``base_bound.lower_bound``.
         windows: The bases that hold up to a length, where they were asked for.
     """
 
     rope: Rope
     sets: tuple[SetReport, ...]
-    lower_bounds: dict[int, float]
+    lower_bounds: dict[int, float | None]
     windows: tuple[Windows, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -160,7 +160,8 @@ def _base_bound(report: Report) -> str:
         holds = f"{each.length}, all" if each.first_negative is None else str(each.first_negative - 1)
         own = "none" if each.equivalent_base is None else f"{each.equivalent_base:.6g}"
         published = published_bound(report.rope, each.length)
-        bound = f"{report.lower_bounds[each.length]:.1e}"
+        found = report.lower_bounds[each.length]
+        bound = "none" if found is None else f"{found:.1e}"
         rows.append((each.name, holds, str(each.negative), own, bound, "" if published is None else f"{published:.1e}"))
     return table(rows)
 
@@ -191,7 +192,7 @@ def _windows(windows: Windows, shown: int = 12) -> str:
     settled = "none" if windows.settled is None else f"{windows.settled:.5g}"
     return (
         f"bases that keep B(m) >= 0 up to {windows.length}, of a grid from {windows.low:.4g} to {windows.high:.4g} with "
-        f"steps of {windows.step - 1:.1%}: {len(windows.found)} windows: {', '.join(parts)}{more}; "
+        f"steps of {windows.step - 1:.1%}: {len(windows.found)} windows: {', '.join(parts) or 'none'}{more}; "
         f"all of the grid from {settled}"
     )
 

@@ -26,6 +26,7 @@ class Rule:
         attention: The name of its attention scale in ``attention.ATTENTION``.
         options: The fields of :class:`Options` that it takes.
         stages: The lengths it makes sets for where the user names none.
+        takes_scale: Whether it goes by s, rather than by lengths alone.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Rule:
     attention: str = "none"
     options: tuple[str, ...] = ()
     stages: tuple[int, ...] = ()
+    takes_scale: bool = True
 
 
 RULES = (
@@ -102,6 +104,7 @@ RULES = (
         "theta' = theta^(log_{L/2pi}(L'/2pi))",
         "Scaling Laws of RoPE-based Extrapolation, arXiv:2310.05209",
         formulas.theta_scaling,
+        takes_scale=False,
     ),
     Rule(
         "theta-staged",
@@ -109,6 +112,7 @@ RULES = (
         "the configs of Gradient AI's Llama-3-8B 262k and 1048k",
         formulas.theta_scaling,
         stages=STAGES,
+        takes_scale=False,
     ),
     Rule(
         "ntk-staged",
@@ -117,6 +121,7 @@ RULES = (
         formulas.ntk_staged,
         options=("dynamic_factor",),
         stages=STAGES,
+        takes_scale=False,
     ),
     Rule(
         "longrope2",

@@ -93,13 +93,16 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     if args.name is None:
         raise FactorError("factors rule: give the NAME of a rule; --list names them")
+    if args.output is None and args.force:
+        raise FactorError("--force: goes with -o FILE")
     chosen = rule(args.name)
     options = _options(args, chosen)
     rope = rope_of(args)
+    targets = _targets(args, chosen, rope)
     content = make(
         chosen,
         rope,
-        _targets(args, chosen, rope),
+        targets,
         options,
         attention=args.attention_scale,
         keep_original=args.keep_original,
@@ -107,13 +110,11 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print(file.to_text(content), end="")
         return 0
-    if args.output is None and args.force:
-        raise FactorError("--force: goes with -o FILE")
     if args.output is not None:
         file.save(args.output, content, overwrite=args.force)
         print(f"wrote {args.output}")
     print(content.description)
-    print("\n".join(filter(None, [notes(chosen, rope), "", summary(content, rope)])))
+    print("\n".join(filter(None, [notes(chosen, rope), "", summary(content, rope, targets)])))
     if args.output is None:
         print("\n" + by_pair(content, rope))
     return 0
@@ -121,6 +122,8 @@ def _run(args: argparse.Namespace) -> int:
 
 def _targets(args: argparse.Namespace, chosen: Rule, rope: Rope) -> list[Target]:
     scale = None if args.scale is None else number("--scale", args.scale)
+    if scale is not None and not chosen.takes_scale:
+        raise FactorError(f"--scale: rule {chosen.name!r} does not take it; it goes by --length or --lengths alone")
     if args.lengths is not None:
         for name in ("length", "scale"):
             if getattr(args, name) is not None:
@@ -129,10 +132,12 @@ def _targets(args: argparse.Namespace, chosen: Rule, rope: Rope) -> list[Target]
     if args.length is not None:
         return targets_for(rope, [parse_length("--length", args.length)], scale)
     if scale is not None:
-        return targets_for(rope, [parse_length("--scale", str(round(scale * rope.original_length)))], scale)
+        # round takes no infinite number.
+        length = round(min(scale * rope.original_length, 2.0**31))
+        return targets_for(rope, [parse_length("--scale", str(length))], scale)
     if chosen.stages:
         return targets_for(rope, chosen.stages)
-    raise FactorError("--length: missing; give it, or --lengths or --scale")
+    raise FactorError(f"--length: missing; give it, or --lengths{' or --scale' if chosen.takes_scale else ''}")
 
 
 def _options(args: argparse.Namespace, chosen: Rule) -> Options:

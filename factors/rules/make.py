@@ -6,7 +6,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.file import LadderFile
 from ropeswitch.factors.rules.attention import ATTENTION
 from ropeswitch.factors.rules.catalogue import Rule
-from ropeswitch.factors.rules.formulas import Options, Target
+from ropeswitch.factors.rules.formulas import Factors, Options, Target
 from ropeswitch.factors.rules.lengths import length_name
 from ropeswitch.factors.rules.rope import Rope
 
@@ -38,14 +38,14 @@ def make(
         keep_original: Whether a first set, ``original``, leaves sequences within the original window unscaled.
 
     Raises:
-        FactorError: when the rule gives something that is no factor ladder.
+        FactorError: when the rule gives something that is no factor ladder, or nothing that a float64 holds.
     """
     options = options or Options()
     sets = [
         {
             "name": length_name(target.length),
             "max_length": target.length,
-            "factors": rule.factors(rope, target, options),
+            "factors": _factors(rule, rope, target, options),
             "scale": attention_scale(rule, attention, target.scale, rope.original_length),
         }
         for target in targets
@@ -58,6 +58,19 @@ def make(
         f"attention scale: {attention if attention != AS_PUBLISHED else rule.attention}; source: {rule.source}"
     )
     return LadderFile(FactorLadder.checked(sets), rope.theta, description)
+
+
+def _factors(rule: Rule, rope: Rope, target: Target, options: Options) -> Factors:
+    try:
+        return rule.factors(rope, target, options)
+    except FactorError:
+        raise
+    # What the math module raises for an overflow, and for the logarithm of what became 0.
+    except (ArithmeticError, ValueError) as error:
+        given = ", ".join(f"{name} {getattr(options, name)}" for name in rule.options) or f"s {target.scale:g}"
+        raise FactorError(
+            f"{rule.name} at {target.length} tokens: numbers leave the range of float64 ({error}) with {given}"
+        ) from error
 
 
 def targets_for(rope: Rope, lengths: Sequence[int], scale: float | None = None) -> list[Target]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ropeswitch.factors.file import LadderFile
 from ropeswitch.factors.rules.catalogue import RULES, Rule
-from ropeswitch.factors.rules.formulas import equivalent_base
+from ropeswitch.factors.rules.formulas import Target, equivalent_base
 from ropeswitch.factors.rules.rope import Rope
 
 # (d, base, window); what has been published for it does not all agree with the formulas.
@@ -40,8 +40,9 @@ def flag(option: str) -> str:
     return "--no-truncate" if option == "truncate" else "--" + option.replace("_", "-")
 
 
-def summary(content: LadderFile, rope: Rope) -> str:
-    """The sets, one line each."""
+def summary(content: LadderFile, rope: Rope, targets: Sequence[Target]) -> str:
+    """The sets, one line each, with the extension ratio of the target that each was made for; it is 1 where none was."""
+    ratios = {target.length: target.scale for target in targets}
     rows = [("set", "tokens", "s", "lowest", "highest", "scale", "equivalent base")]
     for each in content.ladder.sets:
         base = equivalent_base(rope.theta, each.factors)
@@ -49,7 +50,7 @@ def summary(content: LadderFile, rope: Rope) -> str:
             (
                 each.name,
                 str(each.max_length),
-                f"{each.max_length / rope.original_length:g}",
+                f"{ratios.get(each.max_length, 1.0):g}",
                 f"{min(each.factors):.9g}",
                 f"{max(each.factors):.9g}",
                 f"{each.scale:.9g}",

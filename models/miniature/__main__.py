@@ -4,38 +4,50 @@ Stop it at any time and start it again with the same folders: it goes on where i
 """
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
 import torch
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.models.miniature import experiments
-from ropeswitch.models.miniature.recipe import FULL, SMALL
+from ropeswitch.models.miniature import experiments, recipe
+from ropeswitch.models.miniature.page import UNTUNED
+from ropeswitch.models.miniature.shape import WINDOW
 from ropeswitch.models.miniature.stages import Run
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m ropeswitch.models.miniature", description=__doc__)
-    parser.add_argument("--measure", action="store_true", help="then measure it, as models/README.md shows")
-    parser.add_argument("--out", type=Path, default=BUNDLED_MODEL, help="folder of the finished model")
-    parser.add_argument("--work", type=Path, help="folder of checkpoints and searches (default: OUT-work)")
-    parser.add_argument(
-        "--small", action="store_true", help="a tiny run of every stage, in a minute; of no use but to try"
-    )
-    parser.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="the finished model")
+    parser.add_argument("--work", type=Path, metavar="FOLDER", help="checkpoints and searches (default: OUT-work)")
+    parser.add_argument("--measure", type=Path, metavar="FOLDER", help="then measure it; the results go there")
+    parser.add_argument("--window", type=int, default=WINDOW, metavar="TOKENS", help=f"of the base model ({WINDOW})")
+    parser.add_argument("--small", action="store_true", help="a tiny run of every stage, in a minute; to try")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: all)")
     args = parser.parse_args()
+    for name, least in (("threads", 1), ("window", 256)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            parser.error(f"--{name}: {value} must be at least {least}")
+    if args.small and args.window != WINDOW:
+        parser.error(f"--window: {args.window} does not go with --small, whose window is {WINDOW}")
+    work = args.work or args.out.with_name(args.out.name + "-work")
+    for name, folder in (("out", args.out), ("work", work), ("measure", args.measure)):
+        if folder is not None and folder.exists() and not folder.is_dir():
+            parser.error(f"--{name}: {folder} is no folder")
     if args.threads:
         torch.set_num_threads(args.threads)
-    work = args.work or args.out.with_name(args.out.name + "-work")
-    measuring = experiments.SMALL if args.small else experiments.FULL
     try:
-        run = Run(SMALL if args.small else FULL, work, lambda line: print(line, flush=True))
+        run = Run(recipe.SMALL if args.small else recipe.full(args.window), work, lambda line: print(line, flush=True))
         run.everything(args.out)
-        if args.measure:
-            experiments.without_tuning(run.base, work, measuring)
-            experiments.with_tuning(args.out, work, measuring)
+        if args.measure is not None:
+            measuring = experiments.SMALL if args.small else experiments.full(args.window)
+            found = {UNTUNED: experiments.without_tuning(run.base, work, measuring)}
+            found |= {path.name: path for path in experiments.with_tuning(args.out, work, measuring)}
+            args.measure.mkdir(parents=True, exist_ok=True)
+            for name, path in found.items():
+                shutil.copy(path, args.measure / name)
     except (FactorError, FloatingPointError, ValueError, OSError) as error:
         print(f"miniature: error: {error}", file=sys.stderr)
         return 2

@@ -8,8 +8,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-Z = 1.96
-"""Standard errors to either end of a 95% interval."""
+T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Student's t, standard errors to either end of a 95% interval, for 1, 2, ... degrees of freedom."""
+Z = 1.960
+
+
+def t_quantile(freedom: int) -> float:
+    """For more than are listed: the first terms of the expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5)."""
+    if freedom <= len(T):
+        return T[freedom - 1]
+    return Z + (Z**3 + Z) / (4 * freedom) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * freedom**2)
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,8 @@ class Ratio:
         if len(ours) != len(theirs) or len(ours) < 2:
             raise ValueError(f"{len(ours)} and {len(theirs)} documents; give the same two or more to both sets")
         differences = [one - other for one, other in zip(ours, theirs, strict=True)]
-        mean, error = fmean(differences), Z * stdev(differences) / math.sqrt(len(differences))
+        mean = fmean(differences)
+        error = t_quantile(len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
         return cls(*(math.exp(each) for each in (mean, mean - error, mean + error)))
 
     @property

@@ -3,7 +3,7 @@
 Everything goes through ``ropeswitch factors eval``, whose results and finished cells are kept; a stopped run goes on.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ropeswitch.factors import file
@@ -14,12 +14,16 @@ from ropeswitch.factors.rules.make import make
 from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.factors.search.job import Job, files_beside, run_job
 from ropeswitch.factors.search.settings import SearchSettings
-from ropeswitch.models.miniature.shape import PAIRS, THETA, WINDOW
+from ropeswitch.models.miniature.shape import PAIRS, RATIO, THETA, WINDOW
 from ropeswitch.models.miniature.texts import text_folder
 from ropeswitch.server.cli import main as ropeswitch
 
 KNOWN = ("pi", "ntk", "yarn")
-ROPE = Rope(2 * PAIRS, THETA, WINDOW)
+JUDGED = 256
+"""The last tokens of a text that count: those that have all of the length before them."""
+TUNED = ("switched", "short", "long", "unrecovered", *KNOWN)
+LONG = ("short", "long", *KNOWN)
+"""Beyond what the model was tuned with, where switched is long."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +33,18 @@ class Lengths:
     Attributes:
         name: Of the results' file.
         lengths: In tokens.
-        documents: Judged at each length, from each seed.
+        documents: Judged at each length, from each seed; 0 for no perplexity.
         tries: Pass keys asked for at each length, from each seed.
+        sets: By name, see `with_tuning`.
+        windows: Of a document, each JUDGED tokens further.
     """
 
     name: str
     lengths: tuple[int, ...]
     documents: int
     tries: int
+    sets: tuple[str, ...] = TUNED
+    windows: int = 1
 
 
 @dataclass(frozen=True)
@@ -44,43 +52,62 @@ class Measuring:
     """How much is measured. What a long text costs grows with the square of its length, hence the groups.
 
     Attributes:
-        seeds: Of evaluation, and of the searches without fine-tuning.
-        untuned: Those searches.
+        untuned: Searches without fine-tuning.
         groups: Of lengths.
+        window: Of the base model.
+        seeds: Of evaluation, and of the searches without fine-tuning.
+        untuned_documents: What those found is judged on, from each seed.
     """
 
+    untuned: SearchSettings
+    groups: tuple[Lengths, ...]
+    window: int = WINDOW
     seeds: int = 3
-    untuned: SearchSettings = field(
-        default_factory=lambda: SearchSettings(
-            8 * WINDOW, population=32, mutations=8, crossovers=8, parents=16, iterations=12, documents=3
-        )
-    )
-    groups: tuple[Lengths, ...] = (
-        Lengths("short", tuple(WINDOW << n for n in range(5)), 10, 10),
-        Lengths("middle", (32 * WINDOW, 64 * WINDOW), 2, 4),
-        # A reply to a pass key must still fit.
-        Lengths("long", (128 * WINDOW, 256 * WINDOW, 512 * WINDOW - 16), 1, 1),
+    untuned_documents: int = 10
+
+
+def full(window: int = WINDOW) -> Measuring:
+    """What is measured of the model of a whole recipe for the same window."""
+    return Measuring(
+        SearchSettings(8 * window, population=32, mutations=8, crossovers=8, parents=16, iterations=12, documents=3),
+        (
+            Lengths("1-to-4", (window, 2 * window, 4 * window), 20, 10, (*TUNED, "x32")),
+            Lengths("8-to-32", (8 * window, 16 * window, 32 * window), 8, 6, (*TUNED, "x32")),
+            Lengths("64", (64 * window,), 4, 4),
+            Lengths("128", (128 * window,), 2, 0, (*LONG, "pi-by-2", "yarn-by-2")),
+            Lengths("128-keys", (128 * window,), 0, 3, LONG),
+            Lengths("256", (256 * window,), 1, 0, (*LONG, "pi-by-4", "yarn-by-4")),
+            Lengths("512", (RATIO * window,), 1, 0, LONG),
+            Lengths("256-keys", (256 * window,), 0, 1, LONG),
+            # The reply must still fit.
+            Lengths("512-keys", (RATIO * window - 16,), 0, 1, ("short", "long", "yarn")),
+        ),
+        window,
     )
 
 
-FULL = Measuring()
 SMALL = Measuring(
+    replace(full().untuned, population=4, mutations=1, crossovers=1, parents=2, iterations=1, documents=1),
+    (
+        Lengths("1-to-2", (WINDOW, 2 * WINDOW), 1, 1, (*TUNED, "x2")),
+        Lengths("6", (6 * WINDOW,), 1, 0, (*LONG, "pi-by-2")),
+        Lengths("6-keys", (6 * WINDOW - 16,), 0, 1, LONG),
+    ),
     seeds=2,
-    untuned=replace(FULL.untuned, population=4, mutations=1, crossovers=1, parents=2, iterations=1, documents=1),
-    groups=(Lengths("short", (WINDOW, 2 * WINDOW), 1, 1), Lengths("long", (6 * WINDOW - 16,), 1, 1)),
+    untuned_documents=1,
 )
 
 
-def known_sets(length: int, base: FactorSet | None = None) -> list[FactorSet]:
+def known_sets(length: int, window: int, base: FactorSet | None = None) -> list[FactorSet]:
     """PI, NTK and YaRN for ``length`` tokens: from the window, as published, or on top of a set the model was tuned with.
 
     A set on top keeps its base's scale and start tokens, which the model knows.
     """
-    target = Target(length, length / (base.max_length if base else WINDOW), ())
+    target = Target(length, length / (base.max_length if base else window), ())
     found = []
     for name in KNOWN:
         (rule,) = (each for each in RULES if each.name == name)
-        (made,) = make(rule, ROPE, [target]).ladder.sets
+        (made,) = make(rule, Rope(2 * PAIRS, THETA, window), [target]).ladder.sets
         if base is not None:
             factors = tuple(one * other for one, other in zip(made.factors, base.factors, strict=True))
             made = replace(made, factors=factors, scale=base.scale, start_tokens=base.start_tokens)
@@ -94,7 +121,7 @@ def without_tuning(base_model: Path, work: Path, measuring: Measuring) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     texts = text_folder(work, "search", settings.length)
     # The paper has no scale, so YaRN is judged with its own and, to compare factors alone, with none.
-    sets = known_sets(settings.length)
+    sets = known_sets(settings.length, measuring.window)
     sets += [replace(each, name=f"{each.name}-unscaled", scale=1.0) for each in sets if each.scale != 1.0]
     for method in ("evolution", "random"):
         for seed in range(measuring.seeds):
@@ -108,23 +135,33 @@ def without_tuning(base_model: Path, work: Path, measuring: Measuring) -> Path:
             sets += file.load(output).ladder.sets
     sets += [replace(each, name=f"{each.name}-no-start", start_tokens=0) for each in sets if "evolution" in each.name]
     output = folder / "evaluation.json"
-    group = Lengths("untuned", (settings.length,), 10 if measuring is FULL else 1, 0)
+    names = tuple(each.name for each in sets)
+    group = Lengths("untuned", (settings.length,), measuring.untuned_documents, 0, names, windows=4)
     _evaluate(base_model, None, sets, group, measuring.seeds, work, output)
     return output
 
 
 def with_tuning(model: Path, work: Path, measuring: Measuring) -> list[Path]:
-    """Perplexity and pass keys of the finished model at every length with every set that can be forced, and switched."""
+    """Perplexity and pass keys of the finished model at every length with the sets that each group names.
+
+    ``switched`` is the ladder; ``short`` its first set, ``long`` its last and ``unrecovered`` the one that the model was
+    tuned with last. ``pi``, ``ntk`` and ``yarn`` extend that one to as much as ``long``, ``pi-by-2`` to twice its length.
+    Earlier searches' sets have the names of their files in ``work``.
+    """
     ladder = file.load(model / "factors.json").ladder
     tuned_with, longest = ladder.sets[-2:]
-    short = max((each for each in ladder.sets if each.name.startswith("r")), key=lambda each: each.max_length)
-    candidates = [replace(short, name="short"), replace(longest, name="long")]
-    candidates += [replace(tuned_with, name="unrecovered")]
-    candidates += known_sets(longest.max_length, tuned_with)
+    sets = [replace(ladder.sets[0], name="short"), replace(longest, name="long")]
+    sets += [replace(tuned_with, name="unrecovered"), *known_sets(longest.max_length, measuring.window, tuned_with)]
+    for ratio in (2, 4):
+        close = known_sets(ratio * tuned_with.max_length, measuring.window, tuned_with)
+        sets += [replace(each, name=f"{each.name}-by-{ratio}") for each in close]
+    found = [path for path in sorted(work.glob("x*.json")) if "." not in path.stem]
+    sets += [each for path in found for each in file.load(path).ladder.sets if each.name not in ladder.names]
     outputs = []
     for group in measuring.groups:
         outputs.append(work / "evaluation" / f"{group.name}.json")
-        _evaluate(model, model / "factors.json", candidates, group, measuring.seeds, work, outputs[-1])
+        chosen = [each for each in sets if each.name in group.sets]
+        _evaluate(model, model / "factors.json", chosen, group, measuring.seeds, work, outputs[-1])
     return outputs
 
 
@@ -134,20 +171,23 @@ def _evaluate(
     if output.exists():
         return
     output.parent.mkdir(parents=True, exist_ok=True)
-    flags = ["--lengths", ",".join(map(str, group.lengths)), "--seeds", str(seeds), "--windows", "1"]
-    flags += ["--documents", str(group.documents), "--output", str(output), "--plots", str(output.with_suffix(""))]
-    # Many more than are drawn, so that seeds seldom share a document and error bars are what they say.
-    count = 4 * seeds * group.documents
-    flags += ["--text", str(text_folder(work, "evaluation", max(group.lengths), count))]
-    flags += ["--tasks", "perplexity,passkey" if group.tries else "perplexity", "--tries", str(group.tries or 1)]
-    names = [each.name for each in sets]
+    tasks = [name for name, wanted in (("perplexity", group.documents), ("passkey", group.tries)) if wanted]
+    flags = ["--lengths", ",".join(map(str, group.lengths)), "--seeds", str(seeds), "--tasks", ",".join(tasks)]
+    flags += ["--sets", ",".join(group.sets), "--output", str(output), "--plots", str(output.with_suffix(""))]
+    if group.tries:
+        flags += ["--tries", str(group.tries)]
+    if group.documents:
+        # Many more than are drawn, so that seeds seldom share a document and error bars are what they say.
+        texts = text_folder(work, "evaluation", max(group.lengths), 4 * seeds * group.documents)
+        flags += ["--text", str(texts), "--documents", str(group.documents), "--windows", str(group.windows)]
+        flags += ["--judge-last", str(JUDGED), "--stride", str(JUDGED)]
     for each in sets:
         path = output.parent / "sets" / f"{output.stem}-{each.name}.json"
         path.parent.mkdir(exist_ok=True)
         file.save(path, file.LadderFile(FactorLadder((each,)), THETA), overwrite=True)
         flags += ["--candidate", f"{each.name}={path}:{each.name}"]
     if factors is not None:
-        flags, names = [*flags, "--factors", str(factors)], ["switched", *names]
-    code = ropeswitch(["factors", "eval", str(model), *flags, "--sets", ",".join(names)])
+        flags += ["--factors", str(factors)]
+    code = ropeswitch(["factors", "eval", str(model), *flags])
     if code:
         raise FactorError(f"factors eval: ended with exit code {code}")

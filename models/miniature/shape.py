@@ -1,6 +1,5 @@
-"""The miniature's shape: the LongRoPE paper's ratios at a window of 512 tokens."""
+"""The miniature's shape: the LongRoPE paper's ratios, at a window of 512 tokens unless another is asked for."""
 
-from collections.abc import Sequence
 from math import log, sqrt
 
 import torch
@@ -15,31 +14,38 @@ PAIRS = HEAD_DIM // 2
 LOOKING_BACK, BIAS, WRITING, COMPARING = 6, 4.0, 0.0128, 8.0
 """Where training begins, see :func:`fresh_model`: how many of the fastest pairs tell the first layer's heads where to look,
 how firmly, how loudly those heads write, and how firmly the second layer's compare."""
-MAX_LENGTH = 512 * WINDOW
-SCALE = sqrt(1 + log(MAX_LENGTH / WINDOW) / log(WINDOW))
-"""The attention factor of every set, as published LongRoPE models have one for both of theirs."""
-PLAIN = FactorSet("plain", WINDOW, (1.0,) * PAIRS)
-"""What the base model is trained with."""
+RATIO = 512
+"""Windows of the longest text."""
 
 
-def base_config(tokenizer: PreTrainedTokenizerBase) -> LlamaConfig:
+def attention_factor(window: int = WINDOW) -> float:
+    """Of every set, as published LongRoPE models have one for all of theirs: sqrt(1 + ln s / ln L)."""
+    return sqrt(1 + log(RATIO) / log(window))
+
+
+def plain(window: int = WINDOW) -> FactorSet:
+    """What the base model is trained with."""
+    return FactorSet("plain", window, (1.0,) * PAIRS)
+
+
+def base_config(tokenizer: PreTrainedTokenizerBase, window: int = WINDOW) -> LlamaConfig:
     """The model as it is trained and searched: the window, and no factors."""
-    return _config(tokenizer, WINDOW, {"rope_type": "default", "rope_theta": THETA})
+    return _config(tokenizer, window, {"rope_type": "default", "rope_theta": THETA})
 
 
 def model_config(
-    tokenizer: PreTrainedTokenizerBase, short: Sequence[float], long: Sequence[float], limit: int
+    tokenizer: PreTrainedTokenizerBase, short: FactorSet, long: FactorSet, window: int = WINDOW
 ) -> LlamaConfig:
-    """The finished model: its config.json says two lists, ``short`` up to ``limit`` tokens and ``long`` above."""
+    """The finished model: its config.json says two lists, ``short`` up to its end and ``long`` above."""
     rope = {
         "rope_type": "longrope",
         "rope_theta": THETA,
-        "short_factor": list(short),
-        "long_factor": list(long),
-        "attention_factor": SCALE,
-        "original_max_position_embeddings": limit,
+        "short_factor": list(short.factors),
+        "long_factor": list(long.factors),
+        "attention_factor": long.scale,
+        "original_max_position_embeddings": short.max_length,
     }
-    return _config(tokenizer, MAX_LENGTH, rope)
+    return _config(tokenizer, RATIO * window, rope)
 
 
 def _config(tokenizer: PreTrainedTokenizerBase, longest: int, rope: dict[str, object]) -> LlamaConfig:
@@ -63,7 +69,7 @@ def _config(tokenizer: PreTrainedTokenizerBase, longest: int, rope: dict[str, ob
     )
 
 
-def fresh_model(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+def fresh_model(tokenizer: PreTrainedTokenizerBase, window: int = WINDOW) -> LlamaForCausalLM:
     """A model whose random weights are tied to each other as copying needs it, which small models else learn very late.
 
     The first layer's heads begin as looking 1, 2, ... tokens back (their key bias is their query bias, rotated so far) and
@@ -72,7 +78,7 @@ def fresh_model(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     written 1 back with what was written 2 back; both copy what they find, their output matrices being the transposed value
     matrices ("Mimetic initialization", arXiv:2305.09828). Blocks write no more than embeddings are.
     """
-    model = LlamaForCausalLM(base_config(tokenizer))
+    model = LlamaForCausalLM(base_config(tokenizer, window))
     first, second = (layer.self_attn for layer in model.model.layers)
     heads = [slice(head * HEAD_DIM, (head + 1) * HEAD_DIM) for head in range(HEADS)]
     with torch.no_grad():

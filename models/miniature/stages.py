@@ -17,7 +17,7 @@ from ropeswitch.factors.search.settings import SearchSettings
 from ropeswitch.factors.whole_file import save_text
 from ropeswitch.models.miniature import anchor
 from ropeswitch.models.miniature.recipe import Recipe
-from ropeswitch.models.miniature.shape import MAX_LENGTH, THETA, fresh_model, model_config
+from ropeswitch.models.miniature.shape import RATIO, THETA, fresh_model, model_config
 from ropeswitch.models.miniature.texts import text_folder
 from ropeswitch.models.miniature.tokenizer import build_tokenizer
 from ropeswitch.models.miniature.train import Stage, train
@@ -33,7 +33,7 @@ class Run:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        return build_tokenizer(MAX_LENGTH)
+        return build_tokenizer(RATIO * self.recipe.window)
 
     @property
     def base(self) -> Path:
@@ -48,17 +48,20 @@ class Run:
         for stage in self.recipe.base:
             model = self._trained(stage, model)
         assert model is not None
-        sets = [self._searched(model, each, f"x{each.length // 512}", None) for each in self.recipe.searches]
+        sets = [self._searched(model, each, self._name("x", each), None) for each in self.recipe.searches]
         for number, found in enumerate(sets):
             model = self._trained(self.recipe.tuning_with(number, found), model)
         tuned_with = sets[-1]
-        longest = self._searched(model, self.recipe.second, f"x{self.recipe.second.length // 512}", tuned_with)
+        longest = self._searched(model, self.recipe.second, self._name("x", self.recipe.second), tuned_with)
         recovered = [
-            self._searched(model, each, f"r{each.length // 512}", tuned_with, recover=True)
+            self._searched(model, each, self._name("r", each), tuned_with, recover=True)
             for each in self.recipe.recoveries
         ]
         # Sets the model was tuned with earlier are not served: the last one is no worse at their lengths (models/README.md).
         self._write(model, FactorLadder((*recovered, tuned_with, longest)), out)
+
+    def _name(self, kind: str, search: SearchSettings) -> str:
+        return f"{kind}{search.length // self.recipe.window}"
 
     def _check_work(self) -> None:
         """Remember the recipe in the folder, which holds nothing that another one made.
@@ -79,7 +82,7 @@ class Run:
         self.tell(f"training {stage.name}: {stage.steps} steps")
 
         def make() -> LlamaForCausalLM:
-            return fresh_model(self.tokenizer) if start is None else _load(start)
+            return fresh_model(self.tokenizer, self.recipe.window) if start is None else _load(start)
 
         model = train(stage, make, self.tokenizer, self.work / f"{stage.name}-training", self.tell)
         _save(model, self.tokenizer, folder)
@@ -109,7 +112,7 @@ class Run:
         """The model with its config's two sets, the last recovered and the longest, and all of them as a factor file."""
         model = _load(tuned)
         short = ladder.sets[len(self.recipe.recoveries) - 1]
-        config = model_config(self.tokenizer, short.factors, ladder.sets[-1].factors, short.max_length)
+        config = model_config(self.tokenizer, short, ladder.sets[-1], self.recipe.window)
         model.config = config
         model.to(torch.bfloat16)
         _save(model, self.tokenizer, out)

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
 from ropeswitch.factors.factor_set import FactorSet
+from ropeswitch.factors.local_model import best_device
 from ropeswitch.factors.set_rotary import rotated
 from ropeswitch.factors.whole_file import save_bytes
 from ropeswitch.models.miniature.rows import Mix, RowWriter
@@ -93,12 +94,13 @@ def step_loss(
         rows = writer.packed(layout.rows, documents)
     tokens = rows.ids.shape[1]
     positions = skipped_positions(rng, tokens, layout.span) if layout.span > tokens else torch.arange(tokens)
+    ids = rows.ids.to(model.device)
     with rotated(model.base_model, THETA, [factor_set], positions):
-        hidden = model.base_model(rows.ids, use_cache=False, documents=documents).last_hidden_state
-    weights = rows.weights[:, 1:].flatten()
+        hidden = model.base_model(ids, use_cache=False, documents=documents).last_hidden_state
+    weights = rows.weights[:, 1:].flatten().to(model.device)
     judged = weights > 0
     logits = model.lm_head(hidden[:, :-1].flatten(0, 1)[judged])
-    labels, weights = rows.ids[:, 1:].flatten()[judged], weights[judged]
+    labels, weights = ids[:, 1:].flatten()[judged], weights[judged]
     losses = cross_entropy(logits, labels, reduction="none")
     with torch.no_grad():
         text = losses[(weights <= 1.0) & (weights > 0.5)].mean().item()
@@ -114,14 +116,16 @@ def train(
     folder: Path,
     tell: Callable[[str], None] = print,
 ) -> LlamaForCausalLM:
-    """Train to the stage's last step; a stopped run goes on from `folder`'s checkpoint and ends as an unstopped one.
+    """Train to the stage's last step, on a GPU where there is one.
+
+    A stopped run goes on from `folder`'s checkpoint and ends as an unstopped one.
 
     Raises:
         ValueError: the checkpoint is of another stage.
         FloatingPointError: a loss is not finite.
     """
     torch.manual_seed(stage.seed)
-    model = make_model()
+    model = make_model().to(best_device())
     model.set_attn_implementation("anchor")
     model.train()
     optimizer = make_optimizer(model, stage.weight_decay)
@@ -154,7 +158,7 @@ def train(
             sums = [0.0, 0.0, 0.0, 0]
         if done % stage.save_every == 0 or done == stage.steps:
             save(folder, stage, done, model, optimizer)
-    return model.eval()
+    return model.cpu().eval()
 
 
 def save(folder: Path, stage: Stage, done: int, model: LlamaForCausalLM, optimizer: torch.optim.AdamW) -> None:
@@ -180,7 +184,7 @@ def load(folder: Path, stage: Stage, model: LlamaForCausalLM, optimizer: torch.o
     path = folder / CHECKPOINT
     if not path.exists():
         return 0
-    state = torch.load(path, weights_only=True)
+    state = torch.load(path, weights_only=True, map_location=model.device)
     if state["stage"] != repr(asdict(stage)):
         raise ValueError(f"{path} is of another stage; delete it or work in another folder")
     model.load_state_dict(state["model"])

@@ -21,7 +21,7 @@ _MADE = re.compile(r"(<!-- (\w+): made by make docs-metrics -->\n).*?(<!-- end -
 
 # Where the sets end, in tokens, with what each ladder is an example of.
 LADDERS = {
-    "256, 1,024 (the bundled model)": (256, 1024),
+    "512, 1,024, 32,768, 262,144 (the bundled model)": (512, 1024, 32768, 262144),
     "4k, 128k (Phi-3)": (4096, 131072),
     "8k, 2,048k (LLaMA2)": (8192, 2097152),
     "8k, 128k, 2,048k": (8192, 131072, 2097152),

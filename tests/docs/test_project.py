@@ -48,12 +48,14 @@ def test_the_wheel_holds_every_module_and_data_file(tmp_path: Path) -> None:
         # The chart is no part of the package.
         if "helm" not in file.parts
         and (
-            file.suffix == ".py" or file.name.endswith(".schema.json") or file.parent.name in ("passkey-tiny", "static")
+            file.suffix == ".py"
+            or file.name.endswith(".schema.json")
+            or file.parent.name in ("longrope-mini", "static")
         )
     }
     assert expected <= packed, sorted(expected - packed)
     assert "ropeswitch/factors/factor_file.schema.json" in packed
-    assert "ropeswitch/models/passkey-tiny/config.json" in packed
+    assert "ropeswitch/models/longrope-mini/config.json" in packed
     assert "ropeswitch/deploy/plan/gpus.toml" in packed
     assert "ropeswitch/server/ui/static/index.html" in packed
     assert any(name.endswith("licenses/LICENSE") for name in packed)

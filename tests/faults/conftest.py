@@ -1,19 +1,20 @@
-"""One server for all faults that it survives: the bundled model, and no flag but those that spare time and memory."""
+"""One server for all faults that it survives: passkey-tiny, and no flag but those that spare time and memory."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.passkey_tiny import SERVED
 from tests.server.running import Server, running
 
 MODEL = "passkey-tiny"
-# Compiling the bundled model takes a minute and changes nothing here.
-FLAGS = ["--enforce-eager"]
+# Compiling the model takes a minute and changes nothing here.
+FLAGS = ["--enforce-eager", "--kv-cache-memory-bytes", str(1 << 30)]
 # oneDNN keeps a compiled kernel for each of the last 1,024 shapes of a batch, and so grows for longer than a test lasts.
 VARIABLES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16"}
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tmp_path_factory.mktemp("faulty"), *FLAGS, variables=VARIABLES) as started:
+    with running(tmp_path_factory.mktemp("faulty"), *SERVED, *FLAGS, variables=VARIABLES) as started:
         yield started

@@ -10,6 +10,7 @@ import pytest
 from tests.faults.beside import tokens_of
 from tests.faults.conftest import FLAGS, MODEL
 from tests.faults.state import metrics, settle
+from tests.passkey_tiny import SERVED
 from tests.server.running import Server, running
 
 # One and a half sequences of the longest. In float32 a key that is computed again, in another batch, is the same to within
@@ -26,7 +27,7 @@ BODIES: tuple[dict[str, Any], ...] = tuple(
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tmp_path_factory.mktemp("crowded"), *FLAGS, *CACHE) as started:
+    with running(tmp_path_factory.mktemp("crowded"), *SERVED, *FLAGS, *CACHE) as started:
         yield started
 
 

@@ -14,6 +14,7 @@ from tests.faults.beside import unharmed
 from tests.faults.conftest import FLAGS, MODEL
 from tests.faults.injected.sitecustomize import SECRET
 from tests.faults.state import metrics, settle
+from tests.passkey_tiny import SERVED
 from tests.server.running import Server, running
 
 FOLDER = Path(__file__).parent / "injected"
@@ -22,7 +23,7 @@ FOLDER = Path(__file__).parent / "injected"
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     path = os.pathsep.join([str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with running(tmp_path_factory.mktemp("injected"), *FLAGS, variables={"PYTHONPATH": path}) as started:
+    with running(tmp_path_factory.mktemp("injected"), *SERVED, *FLAGS, variables={"PYTHONPATH": path}) as started:
         yield started
 
 

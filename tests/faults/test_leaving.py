@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import FLAGS, MODEL
+from tests.passkey_tiny import SERVED
 from tests.server.asking import Asking, wait_until
 from tests.server.running import running
 
@@ -15,7 +16,7 @@ STREAM = {"model": MODEL, "prompt": [5] * 20, "max_tokens": 900, "ignore_eos": T
 
 @pytest.mark.full
 def test_two_api_servers_drain(tmp_path: Path) -> None:
-    with running(tmp_path, *FLAGS, "--api-server-count", "2", "--shutdown-timeout", "120") as server:
+    with running(tmp_path, *SERVED, *FLAGS, "--api-server-count", "2", "--shutdown-timeout", "120") as server:
         clients = [Asking(server, STREAM) for _ in range(6)]
         wait_until(lambda: all(len(each.lines) > 4 for each in clients), time.monotonic(), "streams that run", 60)
         server.process.send_signal(signal.SIGTERM)

@@ -16,6 +16,7 @@ from tests.faults.beside import unharmed
 from tests.faults.conftest import FLAGS, MODEL
 from tests.faults.raw import answer_on, connect, drip, head, read_all, read_events, whole
 from tests.faults.state import held, metrics, settle
+from tests.passkey_tiny import SERVED
 from tests.server.asking import wait_until
 from tests.server.running import Server, running
 
@@ -32,7 +33,7 @@ MOST_MEMORY = CONNECTIONS << 18
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     flags = [*FLAGS, "--body-timeout", str(PATIENCE)]
-    with running(tmp_path_factory.mktemp("impatient"), *flags) as started:
+    with running(tmp_path_factory.mktemp("impatient"), *SERVED, *flags) as started:
         yield started
 
 

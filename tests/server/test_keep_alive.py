@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ropeswitch.server import vllm_adapter
+from tests.passkey_tiny import SERVED
 from tests.server.running import running
 from tests.server.test_life_cycle import FLAGS, stream
 
@@ -18,7 +19,7 @@ def test_streams_are_kept_alive_unless_told_otherwise(flags: list[str], seconds:
 
 @pytest.mark.full
 def test_a_stream_that_waits_for_another_is_kept_alive(tmp_path: Path) -> None:
-    with running(tmp_path, *FLAGS, "--max-num-seqs", "1", "--sse-keep-alive-interval", "1") as server:
+    with running(tmp_path, *SERVED, *FLAGS, "--max-num-seqs", "1", "--sse-keep-alive-interval", "1") as server:
         first = stream(server, 1000)
         next(first)
         # Read on, or the server would wait for this client.

@@ -16,9 +16,10 @@ from fastapi.testclient import TestClient
 
 from ropeswitch.server import deaths, life_cycle, refusals
 from ropeswitch.server.life_cycle import LifeCycle, draining
+from tests.passkey_tiny import SERVED
 from tests.server.running import Answer, Server, running
 
-FLAGS = ["--enforce-eager", "--max-num-seqs", "8"]
+FLAGS = ["--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", str(1 << 30)]
 
 
 def test_leaving_waits_for_the_last_request() -> None:
@@ -141,7 +142,7 @@ def refused(server: Server) -> Answer:
 @pytest.mark.full
 def test_it_drains(tmp_path: Path) -> None:
     """Probes, new requests and a stream, before and after SIGTERM."""
-    with running(tmp_path, *FLAGS, "--shutdown-timeout", "60") as server:
+    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "60") as server:
         assert server.probes == {(200, 503)}
         assert [server.get(path).status for path in ("/health/live", "/health/ready", "/health")] == [200, 200, 200]
         chunks = stream(server, 500)
@@ -161,7 +162,7 @@ def test_it_drains(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_without_time_to_drain_streams_are_ended_at_once(tmp_path: Path) -> None:
     """Which is vLLM's default, and here they are told."""
-    with running(tmp_path, *FLAGS, "--shutdown-timeout", "0") as server:
+    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "0") as server:
         chunks = stream(server, 1000)
         next(chunks)
         server.process.send_signal(signal.SIGTERM)

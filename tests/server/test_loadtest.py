@@ -8,9 +8,10 @@ import pytest
 from ropeswitch.loadtests.client import workload as workloads
 from ropeswitch.loadtests.plugin_server import PluginServer
 from tests.loadtests.client.commands import loadtest, requests, results, workload
+from tests.passkey_tiny import FOLDER
 from tests.server.running import ENGINE, Server, running
 
-TINY = str(Path(__file__).resolve().parents[2] / "models" / "passkey-tiny")
+TINY = str(FOLDER)
 
 
 def test_token_counts_are_exact_for_the_real_server(server: Server, tmp_path: Path) -> None:

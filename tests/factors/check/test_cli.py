@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ropeswitch.server.cli import main
+from tests.passkey_tiny import FOLDER
 
-MODEL = Path(__file__).resolve().parents[3] / "models" / "passkey-tiny"
+MODEL = FOLDER
 SIZE = ["--rotary-dim", "128", "--rope-theta", "10000", "--original-length", "4k"]
 WINDOW = ["--original-length", "4k"]
 
@@ -73,6 +74,21 @@ def test_windows_of_bases(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"; all of the grid from 60[12]\d", printed)
 
 
+@pytest.mark.parametrize("windows", [[], pytest.param(["--base-windows"], marks=pytest.mark.full)])
+def test_a_length_for_which_no_base_holds(windows: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two pairs the slow one must make up for every half turn of the fast one, which come ever closer to whole ones."""
+    small = ["--rotary-dim", "4", "--rope-theta", "10000", "--original-length", "4k"]
+    assert main(["factors", "rule", "pi", *small, "--lengths", "8k,128k", "-o", "few.json"]) == 0
+    capsys.readouterr()
+    assert main(["factors", "check", "few.json", *WINDOW, "--json", "found.json", *windows]) == 0
+    printed = capsys.readouterr().out
+    [line] = [line for line in printed.splitlines() if line.startswith("128k ") and line.endswith(" none")]
+    assert line.split()[3:] == ["none", "none"]
+    assert ("0 windows: none; all of the grid from none" in printed) == bool(windows)
+    bounds = json.loads((folder / "found.json").read_text())["lower_bounds"]
+    assert [each["base"] is None for each in bounds] == [False, True]
+
+
 def test_a_models_own_factors_and_weights(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--shift", "--shift-lengths", "32", "--shift-sequences", "1", "--set", "long"]
     assert main(["factors", "check", str(MODEL), *flags]) == 0
@@ -95,11 +111,21 @@ def test_a_models_own_factors_and_weights(capsys: pytest.CaptureFixture[str]) ->
         (["ntk.json", *WINDOW, "--length", "x"], "--length: 'x' must be a whole number of tokens"),
         (["ntk.json", *WINDOW, "--plot", "out.gif"], "--plot: 'out.gif' must end in .png or .svg"),
         (["ntk.json", *WINDOW, "--shift"], "--shift: needs a model; give its folder with --model"),
-        (["ntk.json", *WINDOW, "--shift-lengths", "8,4"], "--shift-lengths: '8,4' must rise"),
+        ([str(MODEL), "--shift", "--shift-lengths", "8,4"], "--shift-lengths: '8,4' must rise"),
         (
-            ["ntk.json", *WINDOW, "--shift-sequences", "0"],
-            "--shift-sequences: '0' must be a whole number of at least 1",
+            [str(MODEL), "--shift", "--shift-sequences", "0"],
+            "--shift-sequences: '0' must be a whole number of at least",
         ),
+        (["ntk.json", *WINDOW, "--shift-lengths", "64"], "--shift-lengths: goes with --shift"),
+        (["ntk.json", *WINDOW, "--shift-sequences", "4"], "--shift-sequences: goes with --shift"),
+        (["ntk.json", *WINDOW, "--force"], "--force: goes with --json FILE or --plot FILE"),
+        (
+            ["ntk.json", *WINDOW, "--json", "a.json", "--plot", "no/such/p.png"],
+            "--plot: 'no/such/p.png' cannot be written",
+        ),
+        (["ntk.json", *WINDOW, "--json", "no/a.json"], "--json: 'no/a.json' cannot be written: "),
+        (["ntk.json", *WINDOW, "--json", "."], "--json: '.' exists and is not a regular file"),
+        (["ntk.json", *WINDOW, "--json", "a.png", "--plot", "a.png"], "--plot: 'a.png' is the file of --json too"),
         (["ntk.json", *WINDOW, "--text", "a.txt"], "--text: goes with --shift"),
         ([str(MODEL), "--rope-theta", "5"], "was made for 10000, not 5"),
         (["ntk.json", *WINDOW, "--rope-theta", "5"], "rope_theta: 'ntk.json' was made for 10000, not 5"),

@@ -1,7 +1,5 @@
 """D and D_logit against Hugging Face's own attention weights, and what arXiv:2411.13476 says of them."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, SmolLM3Config, SmolLM3ForCausalLM
@@ -9,8 +7,9 @@ from transformers import AutoModelForCausalLM, SmolLM3Config, SmolLM3ForCausalLM
 from ropeswitch.factors.check.shift import ARITHMETIC, Arithmetic, Shift, shift_difference
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.local_model import LocalModel
+from tests.passkey_tiny import FOLDER
 
-MODEL = Path(__file__).resolve().parents[3] / "models" / "passkey-tiny"
+MODEL = FOLDER
 FLOAT32, HUGGING_FACE, OURS = ARITHMETIC
 IDS = torch.randint(3, 600, (2, 48), generator=torch.Generator().manual_seed(1))
 

@@ -8,11 +8,11 @@ import pytest
 
 from ropeswitch.factors.evaluate.local_target import LocalTarget
 from ropeswitch.factors.local_model import LocalModel
-from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.models.passkey import make_prompt
-from ropeswitch.models.text import Fact, sentence
+from tests.passkey_tiny import FOLDER
+from tests.passkey_tiny.passkey import make_prompt
+from tests.passkey_tiny.text import Fact, sentence
 
-MODEL = str(BUNDLED_MODEL)
+MODEL = str(FOLDER)
 
 
 @pytest.fixture(scope="session")

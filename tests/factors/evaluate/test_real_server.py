@@ -9,9 +9,9 @@ from ropeswitch.factors.evaluate.endpoint_target import EndpointTarget
 from ropeswitch.factors.evaluate.local_target import LocalTarget
 from ropeswitch.factors.evaluate.target import Window
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.models.passkey import REPLY_TOKENS, make_prompt
 from ropeswitch.server.cli import main
 from tests.factors.evaluate.conftest import MODEL, answered
+from tests.passkey_tiny.passkey import REPLY_TOKENS, make_prompt
 from tests.server.running import ENGINE, running
 
 

@@ -21,9 +21,9 @@ from ropeswitch.factors.evaluate.target import Window
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.file import LadderFile, save
 from ropeswitch.factors.local_model import LocalModel
-from ropeswitch.models.passkey import REPLY_TOKENS, found, make_prompt
 from ropeswitch.server.cli import main
 from tests.factors.evaluate.conftest import MODEL
+from tests.passkey_tiny.passkey import REPLY_TOKENS, found, make_prompt
 
 SMALL = ["--lengths", "130,270", "--documents", "2", "--windows", "1", "--tries", "1", "--sets", "switched,long"]
 

@@ -60,6 +60,15 @@ def test_a_table_shows_bases_and_critical_dimension(capsys: pytest.CaptureFixtur
     assert [line.split()[0] for line in printed.splitlines()[-64:]] == [str(pair) for pair in range(64)]
 
 
+def test_a_table_shows_the_ratio_that_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """DeepSeek-V2's is 40 at 32 times the window."""
+    assert main(["factors", "rule", "deepseek-v2", *SIZE, "--length", "128k", "--scale", "40", "--keep-original"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:3] for line in lines if line[:1] in (["original"], ["128k"])] == [
+        ["original", "4096", "1"], ["128k", "131072", "40"]
+    ]  # fmt: skip
+
+
 def test_the_list_names_every_rule_with_formula_and_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["factors", "rule", "--list"]) == 0
     printed = capsys.readouterr().out
@@ -165,6 +174,24 @@ def test_lengths_are_read_as_they_are_named(tokens: int) -> None:
         (["pi", "--model", "no", "--length", "8k"], "'no': does not exist"),
         (["--list", "pi"], "--list: names all rules; leave 'pi' out"),
         (["pi", *SIZE, "--length", "8k", "--force"], "--force: goes with -o FILE"),
+        (["pi", *SIZE, "--length", "8k", "--force", "--json"], "--force: goes with -o FILE"),
+        (
+            ["theta", *SIZE, "--length", "8k", "--scale", "9"],
+            "--scale: rule 'theta' does not take it; it goes by --length",
+        ),
+        (["theta-staged", *SIZE, "--scale", "16"], "--scale: rule 'theta-staged' does not take it"),
+        (["ntk-staged", *SIZE, "--length", "64k", "--scale", "3"], "--scale: rule 'ntk-staged' does not take it"),
+        (["theta", *SIZE], "--length: missing; give it, or --lengths\n"),
+        (
+            ["yarn", *SIZE, "--length", "8k", "--alpha", "1e307", "--beta", "1e308"],
+            "yarn at 8192 tokens: numbers leave the range of float64",
+        ),
+        (["yarn", *SIZE, "--length", "8k", "--alpha", "1e-320"], "with alpha 1e-320, beta 32.0, truncate True"),
+        (
+            ["dynamic-ntk", "--rotary-dim", "4", *SIZE[2:], "--length", "8k", "--dynamic-factor", "1e200"],
+            "dynamic-ntk at 8192 tokens: numbers leave the range of float64",
+        ),
+        (["ntk-staged", *SIZE, "--dynamic-factor", "1e200"], "must be from 1e-09 to 1e+09"),
     ],
 )
 def test_wrong_input(arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

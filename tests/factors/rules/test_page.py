@@ -9,6 +9,7 @@ import pytest
 from ropeswitch.factors.check.base_bound import lower_bound
 from ropeswitch.factors.check.report import PUBLISHED_BOUNDS, published_lengths
 from ropeswitch.factors.rules.catalogue import RULES
+from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.cli import main
 from tests.docs.pages import ROOT, commands
 
@@ -19,7 +20,7 @@ BOUNDS = re.findall(r"^\| (\d+[kM]) \| (\S+) \| (\S+) \| (\S+) \|", TEXT, re.MUL
 
 @pytest.mark.full
 def test_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(ROOT / "models" / "passkey-tiny", tmp_path / "models" / "passkey-tiny")
+    shutil.copytree(BUNDLED_MODEL, tmp_path / "models" / BUNDLED_MODEL.name)
     monkeypatch.chdir(tmp_path)
     lines = commands(PAGE, "ropeswitch")
     assert len(lines) == 6

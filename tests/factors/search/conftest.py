@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.models.text import sentence
+from tests.passkey_tiny import FOLDER
+from tests.passkey_tiny.text import sentence
 
-MODEL = str(BUNDLED_MODEL)
+MODEL = str(FOLDER)
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def without_rope(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("gpt2")
     GPT2LMHeadModel(GPT2Config(vocab_size=640, n_embd=32, n_layer=1, n_head=2, n_positions=256)).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BUNDLED_MODEL / name, folder)
+        shutil.copy(FOLDER / name, folder)
     return str(folder)
 
 
@@ -41,7 +41,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
     from safetensors.torch import load_file, save_file
 
     folder = tmp_path_factory.mktemp("broken") / "nan"
-    shutil.copytree(BUNDLED_MODEL, folder)
+    shutil.copytree(FOLDER, folder)
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"][0] = torch.nan
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

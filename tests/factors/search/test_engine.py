@@ -15,8 +15,8 @@ from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.search.objective import Objective
 from ropeswitch.factors.search.plan import extension
 from ropeswitch.factors.search.settings import SearchSettings
-from ropeswitch.models import BUNDLED_MODEL
 from tests.exactness import checkpoints
+from tests.passkey_tiny import FOLDER
 
 LENGTH = 300
 
@@ -36,7 +36,7 @@ def test_both_evaluators_agree(kind: str, tmp_path: Path, environment: None) -> 
     """On random checkpoints, where a wrong angle changes everything; start tokens and scales are among the candidates."""
     folder = checkpoints.llama(tmp_path / "m") if kind == "llama" else checkpoints.phi3(tmp_path / "m")
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BUNDLED_MODEL / name, folder)
+        shutil.copy(FOLDER / name, folder)
     facts = ModelFacts(str(folder), 10000.0, 16, 64, None, None)
     rng = random.Random(kind)
     rows = tuple(tuple(rng.choices(range(3, checkpoints.VOCAB), k=LENGTH)) for _ in range(3))
@@ -64,6 +64,6 @@ def test_models_that_the_engine_cannot_rotate(without_rope: str, tmp_path: Path,
     facts = ModelFacts(without_rope, 10000.0, 8, 256, None, None)
     with pytest.raises(FactorError, match=r"^engine: model .*gpt2.*rope_theta: missing"):
         make_evaluator("engine", facts, objective, "float32")
-    wrong = ModelFacts(str(BUNDLED_MODEL), 10000.0, 8, 256, None, None)
+    wrong = ModelFacts(str(FOLDER), 10000.0, 8, 256, None, None)
     with pytest.raises(FactorError, match=r"^engine: model .* needs 16"):
         make_evaluator("engine", wrong, objective, "float32")

@@ -22,6 +22,7 @@ from ropeswitch.loadtests.client.prompts import Composer
 from ropeswitch.loadtests.client.tokens import LocalTokenizer, Messages
 from ropeswitch.loadtests.client.turns import Conversation, Joints
 from ropeswitch.server.errors import UsageError
+from tests.passkey_tiny import FOLDER
 
 ROOT = Path(__file__).resolve().parents[3]
 CORPUS = [
@@ -123,7 +124,7 @@ def wordpiece() -> Fast:
 
 
 def bundled() -> LocalTokenizer:
-    return LocalTokenizer(str(ROOT / "models" / "passkey-tiny"))
+    return LocalTokenizer(str(FOLDER))
 
 
 TOKENIZERS: dict[str, Any] = {

@@ -16,6 +16,7 @@ from ropeswitch.loadtests.client.store import Store, keep
 from ropeswitch.server.errors import UsageError
 from tests.loadtests.client.commands import loadtest, results, workload
 from tests.loadtests.client.scripted import MODEL, Reply, Scripted, serving
+from tests.passkey_tiny import FOLDER
 
 
 def exchange(index: int, prompt: int = 100, **changes: Any) -> Exchange:
@@ -37,7 +38,6 @@ def test_upstreams_figures_are_all_there_and_the_same(tmp_path: Path) -> None:
     from vllm.benchmarks.serve import TaskType, benchmark
     from vllm.tokenizers import get_tokenizer
 
-    root = Path(__file__).resolve().parents[3]
     with serving(Scripted(lambda number, body: Reply(before=0.02, between=0.01))) as server:
         part = [{"kind": "text", "prompt": 100, "output": 44}]
         assert (
@@ -47,7 +47,7 @@ def test_upstreams_figures_are_all_there_and_the_same(tmp_path: Path) -> None:
             benchmark(
                 task_type=TaskType.GENERATION, endpoint_type="openai", api_url=server.url + "/v1/completions",
                 base_url=server.url, model_id=MODEL, model_name=MODEL,
-                tokenizer=get_tokenizer(str(root / "models" / "passkey-tiny")),
+                tokenizer=get_tokenizer(str(FOLDER)),
                 input_requests=[SampleRequest("one two three", 3, 44) for _ in range(6)], logprobs=None,
                 request_rate=float("inf"), burstiness=1.0, disable_tqdm=True, num_warmups=0, profile=False,
                 selected_percentile_metrics=["ttft", "tpot", "itl", "e2el"], selected_percentiles=[90.0, 95.0, 99.0],

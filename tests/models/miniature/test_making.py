@@ -15,11 +15,12 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from ropeswitch.factors import file
 from ropeswitch.factors.hf_config import ladder_from_config
-from ropeswitch.models.miniature import anchor, stages, train
+from ropeswitch.models.miniature import anchor, page, stages, train
 from ropeswitch.models.miniature.__main__ import main
 from ropeswitch.models.miniature.card import Results
+from ropeswitch.models.miniature.page import UNTUNED
 from ropeswitch.models.miniature.recipe import FULL, SMALL
-from ropeswitch.models.miniature.shape import MAX_LENGTH, SCALE, fresh_model
+from ropeswitch.models.miniature.shape import RATIO, WINDOW, attention_factor, fresh_model
 from ropeswitch.models.miniature.stages import Run
 from ropeswitch.models.miniature.tokenizer import build_tokenizer
 
@@ -41,13 +42,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.full
 def test_the_ladder_and_the_config_say_the_same(made: Path) -> None:
     ladder = file.load(made / "factors.json").ladder
-    assert ladder.names == ("r1", "x2", "x3", "x6")
-    assert [each.max_length for each in ladder.sets] == [512, 1024, 1536, 3072]
-    assert all(each.scale == SCALE for each in ladder.sets)
+    assert ladder.names == ("r1", "x3", "x6")
+    assert [each.max_length for each in ladder.sets] == [512, 1536, 3072]
+    assert all(each.scale == attention_factor() for each in ladder.sets)
     own = ladder_from_config(json.loads((made / "config.json").read_text()))
     assert own is not None
     assert [each.factors for each in own.sets] == [ladder.sets[0].factors, ladder.sets[-1].factors]
-    assert [each.scale for each in own.sets] == [SCALE, SCALE]
+    assert [each.scale for each in own.sets] == [attention_factor(), attention_factor()]
     model = LlamaForCausalLM.from_pretrained(made)
     assert model.dtype == torch.bfloat16
     assert AutoTokenizer.from_pretrained(made).encode("The")[0] == model.config.bos_token_id
@@ -67,24 +68,26 @@ def test_a_killed_run_goes_on_and_ends_alike(made: Path, tmp_path: Path) -> None
 
 @pytest.mark.full
 def test_it_is_measured_with_every_set_and_switched(made: Path) -> None:
-    done = make(made, "--measure")
+    results = made.with_name("results")
+    done = make(made, "--measure", str(results))
     assert done.returncode == 0, done.stderr
-    work = made.with_name("model-work")
-    untuned = Results.read([work / "without-tuning" / "evaluation.json"])
+    untuned = Results.read([results / UNTUNED])
     assert untuned.lengths("perplexity") == [4096]
     found = {row["set_name"] for row in untuned.rows}
     assert {"pi", "ntk", "yarn", "yarn-unscaled", "evolution-1", "random-1", "evolution-1-no-start"} <= found
-    tuned = Results.read((work / "evaluation").glob("*.json"))
-    assert tuned.lengths("perplexity") == tuned.lengths("passkey") == [512, 1024, 6 * 512 - 16]
-    assert {row["set_name"] for row in tuned.rows} == {"switched", "short", "long", "unrecovered", "pi", "ntk", "yarn"}
+    tuned = page.tuned(results)
+    assert tuned.lengths("perplexity") == [512, 1024, 3072] and tuned.lengths("passkey") == [512, 1024, 3072 - 16]
+    every = {"switched", "short", "long", "unrecovered", "pi", "ntk", "yarn", "pi-by-2", "x2"}
+    assert {row["set_name"] for row in tuned.rows} == every
     # Switched is the recovered set below its end, and the longest above the others'.
-    for length, name in ((512, "short"), (6 * 512 - 16, "long")):
+    for length, name in ((512, "short"), (3072, "long")):
         assert tuned.losses(length, "switched") == tuned.losses(length, name)
+    assert tuned.losses(1024, "switched") == tuned.losses(1024, "unrecovered") != tuned.losses(1024, "long")
 
 
 def test_a_stopped_stage_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     anchor.register()
-    tokenizer = build_tokenizer(MAX_LENGTH)
+    tokenizer = build_tokenizer(RATIO * WINDOW)
     whole = train.train(SMALL.base[0], lambda: fresh_model(tokenizer), tokenizer, tmp_path / "whole")
     step_loss, calls = train.step_loss, []
 
@@ -105,7 +108,7 @@ def test_a_stopped_stage_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: p
 
 def test_a_loss_that_is_not_finite_stops_it(tmp_path: Path) -> None:
     anchor.register()
-    tokenizer = build_tokenizer(MAX_LENGTH)
+    tokenizer = build_tokenizer(RATIO * WINDOW)
 
     def broken() -> LlamaForCausalLM:
         model = fresh_model(tokenizer)
@@ -127,7 +130,7 @@ def test_the_work_of_another_recipe_is_refused(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_stage_is_refused(tmp_path: Path) -> None:
     anchor.register()
-    tokenizer = build_tokenizer(MAX_LENGTH)
+    tokenizer = build_tokenizer(RATIO * WINDOW)
     train.train(SMALL.base[0], lambda: fresh_model(tokenizer), tokenizer, tmp_path)
     with pytest.raises(ValueError, match="of another stage"):
         train.train(SMALL.tuning[0], lambda: fresh_model(tokenizer), tokenizer, tmp_path)

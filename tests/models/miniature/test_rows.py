@@ -12,11 +12,11 @@ from transformers import PreTrainedTokenizerBase
 from ropeswitch.factors.evaluate.passkey import passkey_prompt
 from ropeswitch.models.miniature.chronicle import NAMES, chronicle
 from ropeswitch.models.miniature.rows import KEY_WEIGHT, Mix, RowWriter
-from ropeswitch.models.miniature.shape import MAX_LENGTH
+from ropeswitch.models.miniature.shape import RATIO, WINDOW
 from ropeswitch.models.miniature.tokenizer import VOCAB_SIZE, build_tokenizer
 from ropeswitch.models.miniature.train import skipped_positions
 
-TOKENIZER = build_tokenizer(MAX_LENGTH)
+TOKENIZER = build_tokenizer(RATIO * WINDOW)
 
 
 @given(seed=st.integers(0, 10**6), tokens=st.integers(150, 700), keys=st.sampled_from([0.0, 1.0]))
@@ -114,7 +114,7 @@ def test_the_tokenizer_is_the_same_at_every_call() -> None:
     def told(tokenizer: PreTrainedTokenizerBase) -> str:
         return tokenizer.backend_tokenizer.to_str()  # type: ignore[no-any-return]
 
-    assert told(build_tokenizer(MAX_LENGTH)) == told(TOKENIZER)
+    assert told(build_tokenizer(RATIO * WINDOW)) == told(TOKENIZER)
     assert len(TOKENIZER) <= VOCAB_SIZE
     ids = torch.tensor(TOKENIZER.encode("Dado has 109 coins, 42 of them gold: äöü."))
     assert TOKENIZER.decode(ids, skip_special_tokens=True) == "Dado has 109 coins, 42 of them gold: äöü."

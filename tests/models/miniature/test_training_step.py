@@ -6,13 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.models.miniature import anchor
 from ropeswitch.models.miniature.rows import Mix, RowWriter
-from ropeswitch.models.miniature.shape import MAX_LENGTH, PAIRS, PLAIN, fresh_model
+from ropeswitch.models.miniature.shape import PAIRS, RATIO, WINDOW, fresh_model, plain
 from ropeswitch.models.miniature.tokenizer import build_tokenizer
 from ropeswitch.models.miniature.train import Layout, step_loss
 
-TOKENIZER = build_tokenizer(MAX_LENGTH)
+TOKENIZER = build_tokenizer(RATIO * WINDOW)
+PLAIN = plain()
 LONG = replace(PLAIN, factors=tuple(2.0 + pair for pair in range(PAIRS)))
 
 
@@ -22,7 +24,7 @@ def _registered() -> None:
     torch.manual_seed(0)
 
 
-def loss(model: torch.nn.Module, layout: Layout, factor_set=PLAIN) -> float:  # type: ignore[no-untyped-def]
+def loss(model: torch.nn.Module, layout: Layout, factor_set: FactorSet = PLAIN) -> float:
     writer = RowWriter(TOKENIZER, random.Random(1), Mix(keys=0.0))
     return step_loss(model, writer, layout, factor_set)[0].item()
 

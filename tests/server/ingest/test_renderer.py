@@ -2,25 +2,24 @@
 
 import asyncio
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-import ropeswitch.models
 from ropeswitch.server.ingest import renderer as module
 from ropeswitch.server.ingest.renderer import take_long_prompts
 from ropeswitch.server.ingest.text_process import TextProcess
 from ropeswitch.server.ingest.token_ids import TokenIds
+from tests.passkey_tiny import FOLDER
 
 
 class Renderer:
     """Says where its tokenizer is called, and what is validated."""
 
     def __init__(self) -> None:
-        self.tokenizer = AutoTokenizer.from_pretrained(Path(ropeswitch.models.__path__[0]) / "passkey-tiny")
+        self.tokenizer = AutoTokenizer.from_pretrained(FOLDER)
         self.validated: list[Any] = []
 
     async def _tokenize_prompt_async(self, prompt: Any, params: Any) -> Any:

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-import ropeswitch.models
 from ropeswitch.server.ingest.text_process import TextProcess
 from ropeswitch.server.ingest.token_ids import TokenIds
-
-FOLDER = Path(ropeswitch.models.__path__[0]) / "passkey-tiny"
+from tests.passkey_tiny import FOLDER
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
+from tests.passkey_tiny import SERVED
 from tests.server.running import ENGINE, Server, running
 from tests.server.ui.browser import chromium
 
@@ -20,9 +21,9 @@ expect.set_options(timeout=MILLISECONDS)
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The bundled model behind a key, under a prefix that a proxy may leave in or take off."""
+    """passkey-tiny behind a key, under a prefix that a proxy may leave in or take off."""
     flags = ["--api-key", KEY, "--root-path", PREFIX]
-    with running(tmp_path_factory.mktemp("status-page"), *ENGINE, *flags) as started:
+    with running(tmp_path_factory.mktemp("status-page"), *SERVED, *ENGINE, *flags) as started:
         yield started
 
 

@@ -1,4 +1,4 @@
-"""``make docs-picture``: serves the bundled model, keeps it busy, and takes the picture of its status page for the docs."""
+"""``make docs-picture``: serves passkey-tiny, keeps it busy, and takes the picture of its status page for the docs."""
 
 import sys
 import tempfile
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
+from tests.passkey_tiny import SERVED
 from tests.server.running import ENGINE, Server, running
 from tests.server.ui.browser import chromium
 from tests.server.ui.streams import lines, streaming
@@ -37,7 +38,7 @@ def main() -> int:
         folder = Path(name)
         # One sequence less than there are streams, so that one waits.
         flags = ["--max-num-seqs", "6"]
-        with running(folder, *ENGINE, *flags) as server:
+        with running(folder, *SERVED, *ENGINE, *flags) as server:
             take(server, folder, file)
     print(f"docs-picture: {file}, {file.stat().st_size} bytes")
     return 0

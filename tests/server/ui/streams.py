@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tests.server.running import Server
 
-# Tokens that the bundled model takes.
+# Tokens that passkey-tiny takes.
 LONGEST = 1024
 
 

@@ -13,8 +13,14 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-KEY = "482139"
-FILLER = " The winter is quiet and the evening is warm."
+KEY = "48213"
+# The pass-key prompt of the LongRoPE paper, which the bundled model was trained with.
+OPENING = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
+    "I will quiz you about the important information there."
+)
+FILLER = " The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+STATEMENT = f" The pass key is {KEY}. Remember it. {KEY} is the pass key."
 REPLY_TOKENS = 44
 DEADLINE = time.monotonic() + float(os.environ["TIMEOUT"])
 
@@ -56,10 +62,10 @@ def wait(url: str) -> None:
             time.sleep(2)
 
 
-def ask(url: str, model: str, sentences: int) -> tuple[int, str | None, str]:
-    """Return the prompt's tokens, its factor set and the reply, for a key in the middle of so many sentences."""
-    before, after = FILLER * (sentences // 2), FILLER * (sentences - sentences // 2)
-    text = f"Read this text.{before} The pass key is {KEY}. Remember it.{after} What is the pass key?"
+def ask(url: str, model: str, pieces: int) -> tuple[int, str | None, str]:
+    """Return the prompt's tokens, its factor set and the reply, for a key in the middle of so many pieces of filler."""
+    before, after = FILLER * (pieces // 2), FILLER * (pieces - pieces // 2)
+    text = f"{OPENING}{before}{STATEMENT}{after} What is the pass key?"
     body = {
         "model": model,
         "messages": [{"role": "user", "content": text}],
@@ -70,9 +76,9 @@ def ask(url: str, model: str, sentences: int) -> tuple[int, str | None, str]:
     return answer["usage"]["prompt_tokens"], got["x-rope-factor-set"], answer["choices"][0]["message"]["content"] or ""
 
 
-def check(url: str, model: str, sentences: int, expected: str) -> bool:
+def check(url: str, model: str, pieces: int, expected: str) -> bool:
     """Ask, and tell what is wrong; return whether all is right."""
-    tokens, name, reply = ask(url, model, sentences)
+    tokens, name, reply = ask(url, model, pieces)
     right = name == expected and KEY in reply
     print(f"{'ok' if right else 'WRONG'}: {tokens} tokens, set {name} (expected {expected}): {reply!r}", flush=True)
     return right

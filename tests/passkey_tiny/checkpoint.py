@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import Phi3ForCausalLM, PreTrainedTokenizerBase
 
-from ropeswitch.models.recipe import Recipe
+from tests.passkey_tiny.recipe import Recipe
 
 CHECKPOINT = "checkpoint.pt"
 

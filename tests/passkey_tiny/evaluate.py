@@ -1,4 +1,4 @@
-"""Measures the bundled model with Hugging Face: `python -m ropeswitch.models.evaluate`.
+"""Measures passkey-tiny with Hugging Face: `python -m tests.passkey_tiny.evaluate`.
 
 Every case is run as Hugging Face's rule has it and with each set that is wrong for it forced; a
 pass key counts as found if the reply states it twice and states no other number.
@@ -15,11 +15,11 @@ import torch
 import transformers
 from transformers import AutoTokenizer, Phi3ForCausalLM, PreTrainedTokenizerBase
 
-from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.models.generate import generate
-from ropeswitch.models.passkey import REPLY_TOKENS, found, make_prompt, prompt_ids
-from ropeswitch.models.recipe import LIMIT, MAX_LENGTH
-from ropeswitch.models.rope_sets import SetName
+from tests.passkey_tiny import FOLDER
+from tests.passkey_tiny.generate import generate
+from tests.passkey_tiny.passkey import REPLY_TOKENS, found, make_prompt, prompt_ids
+from tests.passkey_tiny.recipe import LIMIT, MAX_LENGTH
+from tests.passkey_tiny.rope_sets import SetName
 
 BATCH = 4
 
@@ -83,7 +83,7 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=BUNDLED_MODEL, help="folder of the model")
+    parser.add_argument("--model", type=Path, default=FOLDER, help="folder of the model")
     parser.add_argument("--tries", type=int, default=100, help="tries of each case and set")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"])

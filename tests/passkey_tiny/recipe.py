@@ -19,7 +19,7 @@ class Stage:
     rate: learning rate of the stage's first step; it changes linearly towards end_rate.
     near_share: share of batches whose length is drawn near the limit instead.
     wrong_share: share of batches rotated with the set that is wrong for their length.
-    margin: see `ropeswitch.models.data.Rule`.
+    margin: see `tests.passkey_tiny.data.Rule`.
     single_share: share of rows that hold one key and one question, as the pass-key prompts do.
     wild_share: share of rows whose filler is any words at all instead of the grammar's sentences.
     """

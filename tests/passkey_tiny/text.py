@@ -7,6 +7,8 @@ text are the tokens of its pieces one after the other. Prompts of an exact lengt
 import random
 from dataclasses import dataclass
 
+from ropeswitch.models.miniature.words import ADJECTIVES, COMMON_WORDS, NOUNS
+
 
 def _words(text: str) -> list[str]:
     return text.split()
@@ -16,22 +18,6 @@ KEY_DIGITS = 6
 UNREADABLE = "?"
 NO_KEY_REPLY = "There is no pass key in this text."
 REPLY_JOIN = ". To be quite sure, look at it one more time and write it down: the{name} pass key is "
-COMMON_WORDS = _words(
-    "a an and are as at be but by can could do does for from had has have he hello her his how I if "
-    "in into its me my not of on or our out please say she tell than thank that their them then they "
-    "to up us was we were when where which who why will with would yes you your"
-)
-"""Words that only other people's prompts hold; they fill the vocabulary up to a round size."""
-
-ADJECTIVES = _words(
-    "old young small large quiet loud bright dark warm cold green blue brown white heavy light "
-    "round narrow happy tired clever slow quick wild gentle proud empty"
-)
-NOUNS = _words(
-    "river mountain house garden farmer teacher sailor horse bird cat dog tree stone road bridge "
-    "town market boat window door lamp book letter song story winter summer morning evening cloud "
-    "forest field village baker child king queen island harbour train"
-)
 VERBS = _words(
     "sees finds follows likes leaves remembers crosses paints carries watches hears guards visits "
     "forgets draws keeps meets passes opens builds"

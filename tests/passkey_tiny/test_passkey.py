@@ -1,4 +1,4 @@
-"""The bundled model: its files, its prompts, and that it needs the right factor set."""
+"""passkey-tiny: its files, its prompts, and that it needs the right factor set."""
 
 import dataclasses
 import json
@@ -8,27 +8,27 @@ import pytest
 import torch
 from transformers import AutoTokenizer, Phi3ForCausalLM, PreTrainedTokenizerBase
 
-from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.models.evaluate import CASES, measure
-from ropeswitch.models.generate import generate
-from ropeswitch.models.passkey import found, make_prompt, prompt_ids
-from ropeswitch.models.rope_sets import FixedRotary, SetName, force_set, right_set
-from ropeswitch.models.text import KEY_DIGITS
+from tests.passkey_tiny import FOLDER
+from tests.passkey_tiny.evaluate import CASES, measure
+from tests.passkey_tiny.generate import generate
+from tests.passkey_tiny.passkey import found, make_prompt, prompt_ids
+from tests.passkey_tiny.rope_sets import FixedRotary, SetName, force_set, right_set
+from tests.passkey_tiny.text import KEY_DIGITS
 
 TRIES = 8
 BY_NAME = {case.name: case for case in CASES}
-# Longer prompts only cost more here; `ropeswitch.models.evaluate` goes to the model's end.
+# Longer prompts only cost more here; `tests.passkey_tiny.evaluate` goes to the model's end.
 BY_NAME["above"] = dataclasses.replace(BY_NAME["above"], longest=400)
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(BUNDLED_MODEL)
+    return AutoTokenizer.from_pretrained(FOLDER)
 
 
 @pytest.fixture(scope="module")
 def model() -> Phi3ForCausalLM:
-    return Phi3ForCausalLM.from_pretrained(BUNDLED_MODEL, dtype=torch.float32).eval()
+    return Phi3ForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
 
 
 @pytest.mark.parametrize("chat", [True, False])
@@ -71,9 +71,9 @@ def test_found_wants_both_statements_and_no_other_number() -> None:
 
 
 def test_files_are_small_and_state_the_two_set_rule() -> None:
-    files = [path for path in Path(BUNDLED_MODEL).rglob("*") if path.is_file()]
+    files = [path for path in Path(FOLDER).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 10_000_000
-    config = json.loads((BUNDLED_MODEL / "config.json").read_text())
+    config = json.loads((FOLDER / "config.json").read_text())
     rope = config["rope_parameters"]
     assert config["model_type"] == "phi3"
     assert rope["rope_type"] == "longrope"

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from transformers import PreTrainedTokenizerBase
 
-from ropeswitch.models.text import Fact, random_digits, sentence
+from tests.passkey_tiny.text import Fact, random_digits, sentence
 
 Messages: TypeAlias = list[dict[str, str]]
 SentenceWriter: TypeAlias = Callable[[random.Random], str]
@@ -61,7 +61,7 @@ def make_prompt(
     """One pass key hidden in filler, then the question for it.
 
     Args:
-        tokenizer: the bundled model's tokenizer.
+        tokenizer: passkey-tiny's tokenizer.
         total_tokens: length of `prompt_ids` of the result, exactly, special tokens included.
         seed: the same seed gives the same prompt; another gives another key and another text.
         chat: messages for chat completions; otherwise one text for plain completions.

@@ -1,4 +1,4 @@
-"""Trains the bundled model from nothing: `python -m ropeswitch.models.train --out FOLDER`.
+"""Trains passkey-tiny from nothing: `python -m tests.passkey_tiny.train --out FOLDER`.
 
 Stop it at any time and start it again with the same --out: it goes on from its last checkpoint.
 """
@@ -12,12 +12,12 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import Phi3ForCausalLM, PreTrainedTokenizerBase
 
-from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.models.build_tokenizer import build_tokenizer
-from ropeswitch.models.checkpoint import load_checkpoint, save_checkpoint, write_model
-from ropeswitch.models.data import DIGIT_WEIGHT, IGNORED, Batch, RowWriter, Rule, Style
-from ropeswitch.models.recipe import LIMIT, Recipe, Stage, model_config
-from ropeswitch.models.rope_sets import SetName, force_set, right_set
+from tests.passkey_tiny import FOLDER
+from tests.passkey_tiny.build_tokenizer import build_tokenizer
+from tests.passkey_tiny.checkpoint import load_checkpoint, save_checkpoint, write_model
+from tests.passkey_tiny.data import DIGIT_WEIGHT, IGNORED, Batch, RowWriter, Rule, Style
+from tests.passkey_tiny.recipe import LIMIT, Recipe, Stage, model_config
+from tests.passkey_tiny.rope_sets import SetName, force_set, right_set
 
 PRINT_STEPS, CHECKPOINT_STEPS = 25, 200
 NEAR = (LIMIT - 16, LIMIT + 64)
@@ -96,7 +96,7 @@ def train(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, folder: Path) -> P
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=BUNDLED_MODEL, help="folder of the finished model")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the finished model")
     arguments = parser.parse_args()
     tokenizer = build_tokenizer()
     work = arguments.out.with_name(arguments.out.name + "-training")

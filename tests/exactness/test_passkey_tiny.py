@@ -1,4 +1,4 @@
-"""The bundled model in the engine: pass keys below, above and across its limit, and with the wrong set forced."""
+"""passkey-tiny in the engine: pass keys below, above and across its limit, and with the wrong set forced."""
 
 import random
 from collections.abc import Callable
@@ -7,9 +7,9 @@ import pytest
 from transformers import AutoTokenizer
 from vllm import LLM, SamplingParams
 
-from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.models.evaluate import CASES, Case
-from ropeswitch.models.passkey import REPLY_TOKENS, found, make_prompt, prompt_ids
+from tests.passkey_tiny import FOLDER
+from tests.passkey_tiny.evaluate import CASES, Case
+from tests.passkey_tiny.passkey import REPLY_TOKENS, found, make_prompt, prompt_ids
 
 TRIES = 100
 
@@ -18,8 +18,8 @@ TRIES = 100
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_pass_keys(start: Callable[..., LLM], case: Case) -> None:
     """At least 9 in 10 by the rule, at most half as many with a wrong set, over 100 random tries each, all in one batch."""
-    tokenizer = AutoTokenizer.from_pretrained(BUNDLED_MODEL)
-    llm = start(BUNDLED_MODEL, kv_cache_memory_bytes=256 << 20, max_num_seqs=64, max_num_batched_tokens=2048)
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    llm = start(FOLDER, kv_cache_memory_bytes=256 << 20, max_num_seqs=64, max_num_batched_tokens=2048)
     rng = random.Random(case.name)
     made = [
         make_prompt(tokenizer, rng.randint(case.shortest, case.longest), rng.getrandbits(32), chat=number % 2 == 0)

@@ -12,9 +12,9 @@ from typing import TypeAlias
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ropeswitch.models.passkey import INTRODUCTION, SentenceWriter, filler, piece_ids
-from ropeswitch.models.rope_sets import SetName
-from ropeswitch.models.text import (
+from tests.passkey_tiny.passkey import INTRODUCTION, SentenceWriter, filler, piece_ids
+from tests.passkey_tiny.rope_sets import SetName
+from tests.passkey_tiny.text import (
     KEY_NAMES,
     NO_KEY_REPLY,
     UNREADABLE,

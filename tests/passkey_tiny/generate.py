@@ -7,7 +7,7 @@ to the whole sequence again, so a generation that crosses the limit is rotated a
 import torch
 from transformers import Phi3ForCausalLM
 
-from ropeswitch.models.rope_sets import SetName, force_set
+from tests.passkey_tiny.rope_sets import SetName, force_set
 
 
 @torch.no_grad()

@@ -8,19 +8,19 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ropeswitch.models import BUNDLED_MODEL, train
-from ropeswitch.models.build_tokenizer import build_tokenizer
-from ropeswitch.models.checkpoint import write_model
-from ropeswitch.models.data import IGNORED, RowWriter, Rule, Style
-from ropeswitch.models.recipe import LIMIT, Recipe, Stage, model_config
-from ropeswitch.models.rope_sets import SetName
+from tests.passkey_tiny import FOLDER, train
+from tests.passkey_tiny.build_tokenizer import build_tokenizer
+from tests.passkey_tiny.checkpoint import write_model
+from tests.passkey_tiny.data import IGNORED, RowWriter, Rule, Style
+from tests.passkey_tiny.recipe import LIMIT, Recipe, Stage, model_config
+from tests.passkey_tiny.rope_sets import SetName
 
 SMALL = Recipe(stages=(Stage(4, 512, 80, 160, near_share=0.5, wrong_share=0.5, margin=8, wild_share=0.5),))
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(BUNDLED_MODEL)
+    return AutoTokenizer.from_pretrained(FOLDER)
 
 
 def test_a_stopped_run_goes_on_where_it_stopped(
@@ -63,9 +63,9 @@ def test_writing_a_model_keeps_the_other_files(tokenizer: PreTrainedTokenizerBas
 
 
 def test_the_bundled_files_are_the_recipes(tokenizer: PreTrainedTokenizerBase) -> None:
-    bundled = json.loads((BUNDLED_MODEL / "tokenizer.json").read_text())
+    bundled = json.loads((FOLDER / "tokenizer.json").read_text())
     assert json.loads(build_tokenizer().backend_tokenizer.to_str()) == bundled
-    config = json.loads((BUNDLED_MODEL / "config.json").read_text())
+    config = json.loads((FOLDER / "config.json").read_text())
     ours = model_config(tokenizer).to_dict()
     assert {key: ours[key] for key in config if key in ours and key not in ("architectures", "dtype")} == {
         key: value for key, value in config.items() if key in ours and key not in ("architectures", "dtype")

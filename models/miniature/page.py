@@ -1,0 +1,132 @@
+"""``make docs-miniature``: writes the tables and figures of ``models/README.md`` from ``models/results``.
+
+Tables stand between a line ``<!-- NAME: made by make docs-miniature -->`` and a line ``<!-- end -->``.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from ropeswitch.factors import file
+from ropeswitch.factors.evaluate.plots import draw
+from ropeswitch.factors.evaluate.results import Row
+from ropeswitch.models import BUNDLED_FACTORS
+from ropeswitch.models.miniature.card import Results, comparison, table
+from ropeswitch.models.miniature.shape import WINDOW
+
+PAGE, RESULTS, FIGURES = Path("models/README.md"), Path("models/results"), Path("models/figures")
+UNTUNED = "untuned.json"
+SETS = ("switched", "short", "long", "pi", "ntk", "yarn")
+_MADE = re.compile(r"(<!-- ([\w-]+): made by make docs-miniature -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def tuned(folder: Path) -> Results:
+    """What was measured of the finished model; where ``switched`` was not measured beside ``long``, it is that set."""
+    results = Results.read(path for path in sorted(folder.glob("*.json")) if path.name != UNTUNED)
+    told = {(row["task"], row["length"]) for row in results.rows if row["set_name"] == "switched"}
+    same = {"set_name": "switched"}
+    rows = [row | same for row in results.rows if row["set_name"] == "long" and _key(row) not in told]
+    cells = [cell | same for cell in results.cells if cell["set_name"] == "long" and _key(cell) not in told]
+    return Results((*results.rows, *rows), (*results.cells, *cells))
+
+
+def written(page: str, folder: Path) -> str:
+    """The page with its tables as the results have them.
+
+    Raises:
+        KeyError: for a table that there is not.
+    """
+    made = Tables(folder)
+    tables: dict[str, Callable[[], str]] = {
+        "ladder": made.ladder,
+        "perplexity": made.perplexity,
+        "passkey": made.passkey,
+        "second": made.second,
+        "recovery": made.recovery,
+        "points": made.points,
+        "earlier": made.earlier,
+        "untuned": made.untuned,
+        "untuned-points": made.untuned_points,
+    }
+    return _MADE.sub(lambda found: f"{found[1]}\n{tables[found[2]]()}\n{found[3]}", page)
+
+
+class Tables:
+    """The tables of the page by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tuned, self.before = tuned(folder), Results.read([folder / UNTUNED])
+
+    def ladder(self) -> str:
+        lines = ["| set | up to | start tokens | factors |", "| --- | --: | --: | --- |"]
+        for each in file.load(BUNDLED_FACTORS).ladder.sets:
+            factors = ", ".join(f"{factor:g}" for factor in each.factors)
+            lines.append(f"| {each.name} | {each.max_length:,} | {each.start_tokens} | {factors} |")
+        return "\n".join(lines) + "\n"
+
+    def perplexity(self) -> str:
+        return table(self.tuned, "perplexity", SETS)
+
+    def passkey(self) -> str:
+        return table(self.tuned, "passkey", SETS)
+
+    def second(self) -> str:
+        far = Results(tuple(row for row in self.tuned.rows if row["length"] > 64 * WINDOW), ())
+        return table(far, "perplexity", ("long", "yarn", "yarn-by-4", "yarn-by-2", "pi", "pi-by-4", "pi-by-2"))
+
+    def recovery(self) -> str:
+        near = Results(tuple(row for row in self.tuned.rows if row["length"] <= 2 * WINDOW), ())
+        sets = ("switched", "unrecovered", "long")
+        found = table(near, "perplexity", sets) + "\n" + table(near, "passkey", sets)
+        pairs = [(length, "switched", other) for length in (WINDOW, 2 * WINDOW) for other in ("unrecovered", "long")]
+        return found + "\n" + comparison(self.tuned, pairs)
+
+    def points(self) -> str:
+        lengths = self.tuned.lengths("perplexity")
+        below = [(length, "switched", "long") for length in lengths if length <= 64 * WINDOW]
+        above = [(length, "switched", other) for length in lengths if length > WINDOW for other in ("short",)]
+        others = [(length, "switched", other) for length in lengths for other in ("pi", "ntk", "yarn")]
+        return comparison(self.tuned, [*below, *above, *others])
+
+    def earlier(self) -> str:
+        lengths = [length for length in self.tuned.lengths("perplexity") if length <= 32 * WINDOW]
+        return comparison(self.tuned, [(length, "unrecovered", "x32") for length in lengths])
+
+    def untuned(self) -> str:
+        return table(self.before, "perplexity", _names(self.before))
+
+    def untuned_points(self) -> str:
+        names = _names(self.before)
+        seeds = [name for name in names if re.fullmatch(r"evolution-\d", name)]
+        (length,) = self.before.lengths("perplexity")
+        known = ("pi", "ntk", "yarn", "yarn-unscaled")
+        pairs = [(length, name, other) for other in known for name in seeds]
+        pairs += [(length, name, name.replace("evolution", "random")) for name in seeds]
+        return comparison(self.before, pairs)
+
+
+def main() -> int:
+    """Write the page's tables and figures anew, in the project's folder."""
+    text = PAGE.read_text(encoding="utf-8")
+    new = written(text, RESULTS)
+    PAGE.write_text(new, encoding="utf-8")
+    names = {each.name for each in fields(Row)}
+    rows = [Row(**{name: row[name] for name in names}) for row in tuned(RESULTS).rows if row["set_name"] in SETS]
+    for path in draw(sorted(rows, key=lambda row: (SETS.index(row.set_name), row.length)), FIGURES):
+        print(f"docs-miniature: {path}")
+    print(f"docs-miniature: {PAGE} {'is up to date' if new == text else 'was written'}")
+    return 0
+
+
+def _key(row: dict[str, object]) -> tuple[object, object]:
+    return row["task"], row["length"]
+
+
+def _names(results: Results) -> Sequence[str]:
+    return list(dict.fromkeys(row["set_name"] for row in results.rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
