@@ -26,6 +26,7 @@ from ropeswitch.factors.search.settings import SearchSettings
 from ropeswitch.models import BUNDLED_MODEL
 
 KINDS = ("transformers", "engine")
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -122,18 +123,28 @@ def table(results: Sequence[Measured]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench-search", description=__doc__)
     parser.add_argument("--model", help="a model of your own instead of the two")
-    parser.add_argument("--length", default="1k", help="tokens of its documents (default: 1k)")
-    parser.add_argument("--documents", type=int, default=5, help="how many (default: 5)")
+    parser.add_argument("--length", help="tokens of its documents (default: 1k)")
+    parser.add_argument("--documents", type=int, help="how many (default: 5)")
     parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn (default: 3)")
     parser.add_argument("--candidates", type=int, default=SLOTS, help=f"of a population, at most {SLOTS} (the default)")
-    parser.add_argument("--dtype", default="float32", help="of the weights (default: float32)")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="of the weights (default: float32)")
     options = parser.parse_args(arguments)
+    for flag in ("length", "documents"):
+        if not options.model and getattr(options, flag) is not None:
+            parser.error(f"--{flag}: goes with --model")
+    documents = 5 if options.documents is None else options.documents
+    for flag, value in (("documents", documents), ("rounds", options.rounds)):
+        if value < 1:
+            parser.error(f"--{flag}: {value} must be at least 1")
     if not 1 <= options.candidates <= SLOTS:
         parser.error(f"--candidates: {options.candidates} must be from 1 to {SLOTS}")
     with tempfile.TemporaryDirectory() as folder:
         if options.model:
-            length = parse_length("--length", options.length)
-            cases = [Case(Path(options.model).name, options.model, length, options.documents)]
+            try:
+                length = parse_length("--length", options.length or "1k")
+            except FactorError as error:
+                parser.error(str(error))
+            cases = [Case(Path(options.model).name, options.model, length, documents)]
         else:
             cases = [Case(BUNDLED_MODEL.name, str(BUNDLED_MODEL), 1024, 5)]
             cases.append(Case("random Llama, 4 layers of 512", random_llama(Path(folder) / "llama"), 1024, 2))

@@ -3,13 +3,20 @@
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.factors.evaluate.perplexity import PERPLEXITY
+from ropeswitch.factors.evaluate.questions import TASKS
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.factors.strict_json import object_from_json
 
 FORMAT = "ropeswitch-evaluation-cells/1"
+# Of every file of cells.
+BEGINNING = f'{{"format": "{FORMAT}"'
 
 
 @dataclass(frozen=True)
@@ -28,38 +35,48 @@ class Cell:
 
 
 class Cells:
-    """A file of JSON lines: first the settings that all cells share, then one line for each finished cell."""
+    """A file of JSON lines: first the settings that cells share, then one line for each finished cell.
+
+    Settings that only a task added later depends on have a line of their own.
+    """
 
     def __init__(self, path: Path, settings: dict[str, Any], meanings: dict[str, Any]) -> None:
         """Open or make the file.
 
         Args:
             path: Where.
-            settings: What every cell depends on.
+            settings: What the cells to come depend on, by name; one that is not there is not looked at.
             meanings: What each set's name stands for.
 
         Raises:
-            FactorError: when it holds cells of other settings, or of another set under a name, or is none of ours.
+            FactorError: when it holds cells of other settings, or of another set under a name, or is none of ours; naming
+                the line where one is wrong.
         """
         self.path = path
         self._digests = {name: _digest(meaning) for name, meaning in meanings.items()}
         self.found: dict[Cell, Any] = {}
-        head = {"format": FORMAT, "settings": settings}
+        new = json.loads(json.dumps(settings))
         lines = self._lines()
         if not lines:
-            self._append(head)
+            self._append({"format": FORMAT, "settings": new})
             return
-        before = _object(lines[0], path, 1)
-        if before.get("format") != FORMAT:
-            raise FactorError(f"{str(path)!r}: is no file of evaluation cells; remove it or give another -o")
-        old, new = before["settings"], json.loads(json.dumps(settings))
-        if changed := sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key)):
+        head = self._object(lines[0], 1)
+        if head.get("format") != FORMAT:
+            raise FactorError(self._stranger)
+        old = self._settings(head, 1)
+        for number, line in enumerate(lines[1:], 2):
+            content = self._object(line, number)
+            if content.keys() == {"settings"}:
+                old |= self._settings(content, number)
+            else:
+                self._read(content, number)
+        if changed := sorted(key for key in old.keys() & new.keys() if old[key] != new[key]):
             raise FactorError(
                 f"{str(path)!r}: holds an evaluation with other settings ({', '.join(changed)}); give another -o, or remove "
                 "it to begin anew"
             )
-        for number, line in enumerate(lines[1:], 2):
-            self._read(_object(line, path, number), number)
+        if more := {key: value for key, value in new.items() if key not in old}:
+            self._append({"settings": more})
 
     def keep(self, cell: Cell, result: Any) -> None:
         """Add a finished cell, whole or not at all.
@@ -72,12 +89,13 @@ class Cells:
 
     def _read(self, line: dict[str, Any], number: int) -> None:
         try:
-            digest, result = line.pop("set_digest"), line.pop("result")
-            cell = Cell(**line)
-        except (KeyError, TypeError) as error:
+            _check(line)
+        except FactorError as error:
             raise FactorError(
-                f"{str(self.path)!r}, line {number}: is no cell; remove the file to begin anew"
+                f"{str(self.path)!r}, line {number}: is no cell: {error}; remove the file to begin anew"
             ) from error
+        digest, result = line.pop("set_digest"), line.pop("result")
+        cell = Cell(**line)
         if digest != self._digests.get(cell.set_name, digest):
             raise FactorError(
                 f"{str(self.path)!r}: was made with another set of the name {cell.set_name!r}; give another -o, or the set "
@@ -85,16 +103,34 @@ class Cells:
             )
         self.found[cell] = result
 
+    def _settings(self, content: dict[str, Any], number: int) -> dict[str, Any]:
+        found = content.get("settings")
+        if not isinstance(found, dict):
+            raise FactorError(f"{str(self.path)!r}, line {number}: settings: {quoted(found)} must be an object")
+        return found
+
+    def _object(self, line: str, number: int) -> dict[str, Any]:
+        try:
+            return object_from_json(line)
+        except FactorError as error:
+            raise FactorError(f"{str(self.path)!r}, line {number}: {error}") from error
+
+    @property
+    def _stranger(self) -> str:
+        return f"{str(self.path)!r}: is no file of evaluation cells; remove it or give another -o"
+
     def _lines(self) -> list[str]:
         try:
             text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
             raise FactorError(f"{str(self.path)!r}: cannot be read: {error}") from error
-        # What a process was killed at is no whole line.
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
+            # What a process was killed at is no whole line; of somebody else's file nothing is cut.
+            if not text.startswith(BEGINNING) and not BEGINNING.startswith(text):
+                raise FactorError(self._stranger)
             self._cut(len(whole.encode()))
-        return whole.splitlines()
+        return whole.split("\n")[:-1]
 
     def _append(self, content: Any) -> None:
         size = self.path.stat().st_size if self.path.exists() else 0
@@ -109,20 +145,58 @@ class Cells:
             raise FactorError(f"{str(self.path)!r}: cannot be written: {error.strerror or error}") from error
 
     def _cut(self, size: int) -> None:
-        if size:
-            os.truncate(self.path, size)
+        try:
+            if size:
+                os.truncate(self.path, size)
+            else:
+                self.path.unlink()
+        except OSError as error:
+            raise FactorError(f"{str(self.path)!r}: cannot be written: {error.strerror or error}") from error
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# What a line says of a cell: by field, whether a value is right, and what it must be.
+FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "task": (lambda value: value in (PERPLEXITY, *TASKS), f"one of {', '.join((PERPLEXITY, *TASKS))}"),
+    "length": (_is_whole, "a whole number"),
+    "set_name": (lambda value: isinstance(value, str), "a string"),
+    "seed": (_is_whole, "a whole number"),
+    "depth": (lambda value: value is None or _is_number(value), "a number or null"),
+    "set_digest": (lambda value: isinstance(value, str), "a string"),
+    "result": (lambda value: isinstance(value, list) and bool(value), "a list of at least one object"),
+}
+
+
+def _check(line: dict[str, Any]) -> None:
+    """Refuse a line that is no cell.
+
+    Raises:
+        FactorError: naming the field, its value and what it must be.
+    """
+    for name, (is_right, allowed) in FIELDS.items():
+        if name not in line:
+            raise FactorError(f"{name}: missing")
+        if not is_right(line[name]):
+            raise FactorError(f"{name}: {quoted(line[name])} must be {allowed}")
+    if unknown := sorted(set(line) - set(FIELDS)):
+        raise FactorError(f"{quoted(unknown[0])}: unknown field; allowed are {', '.join(FIELDS)}")
+    for each in line["result"]:
+        told = each if isinstance(each, dict) else {}
+        if line["task"] == PERPLEXITY:
+            right = _is_number(told.get("nll")) and _is_whole(told.get("tokens")) and told["tokens"] >= 1
+            allowed = "an object with nll, a number, and tokens, a whole number of at least 1"
         else:
-            self.path.unlink()
-
-
-def _object(line: str, path: Path, number: int) -> dict[str, Any]:
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise FactorError(f"{str(path)!r}, line {number}: is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise FactorError(f"{str(path)!r}, line {number}: must be an object")
-    return content
+            right = _is_number(told.get("score")) and 0 <= told["score"] <= 1
+            allowed = "an object with score, a number from 0 to 1"
+        if not right:
+            raise FactorError(f"result: {quoted(each)} must be {allowed}")
 
 
 def _digest(meaning: Any) -> str:

@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropeswitch.factors import file
 from ropeswitch.factors.factor_set import FactorError, FactorSet
-from ropeswitch.factors.whole_file import save_text
+from ropeswitch.factors.whole_file import check_target, save_text
 
 if TYPE_CHECKING:
     from ropeswitch.factors.evaluate.target import Target
@@ -24,6 +25,8 @@ UNITS = {"k": 1 << 10, "m": 1 << 20}
 # Flags that say how a model on this machine is opened.
 LOCAL_FLAGS = ("factors", "candidate", "dtype")
 REMOTE_FLAGS = ("model", "tokenizer", "timeout", "concurrency")
+DOCUMENTS, WINDOWS, TRIES, DEPTHS = "10", "10", "10", "0,25,50,75,100"
+"""Of flags that are not given; those that are must go with a task that looks at them."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -54,15 +57,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
     group = parser.add_argument_group("perplexity")
     add = group.add_argument
-    add("--documents", default="10", metavar="N", help="documents at a length, for each seed (default: 10)")
-    add("--windows", default="10", metavar="N", help="most windows in a document (default: 10)")
+    add("--documents", metavar="N", help=f"documents at a length, for each seed (default: {DOCUMENTS})")
+    add("--windows", metavar="N", help=f"most windows in a document (default: {WINDOWS})")
     add("--stride", metavar="TOKENS", help="between two windows (default: 256, and 256k for lengths above that)")
     add("--judge-last", metavar="TOKENS", help="judge only the last tokens of a window")
 
     group = parser.add_argument_group("pass keys, needles and the others")
     add = group.add_argument
-    add("--tries", default="10", metavar="N", help="prompts at a length (and depth), for each seed (default: 10)")
-    add("--depths", default="0,25,50,75,100", metavar="PERCENT", help="of the needle grid (default: 0,25,50,75,100)")
+    add("--tries", metavar="N", help=f"prompts at a length (and depth), for each seed (default: {TRIES})")
+    add("--depths", metavar="PERCENT", help=f"of the needle grid (default: {DEPTHS})")
     add("--chat", action="store_true", help="as a chat, through the chat template")
 
     group = parser.add_argument_group("a model on this machine")
@@ -88,24 +91,26 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def _evaluate(args: argparse.Namespace) -> int:
     from ropeswitch.factors.evaluate.cells import Cells
     from ropeswitch.factors.evaluate.corpus import Corpus
-    from ropeswitch.factors.evaluate.perplexity import PerplexitySettings
+    from ropeswitch.factors.evaluate.perplexity import PERPLEXITY, PerplexitySettings
     from ropeswitch.factors.evaluate.results import rows, table, to_json
-    from ropeswitch.factors.evaluate.run import PERPLEXITY, Evaluation, Grid
+    from ropeswitch.factors.evaluate.run import Evaluation, Grid
 
     output = Path(args.output)
-    if output.exists() and not args.force:
-        raise FactorError(f"{args.output!r}: exists; remove it first or pass --force")
+    check_target("--output", output, overwrite=args.force)
+    if args.plots is not None:
+        _check_folder("--plots", Path(args.plots))
     default_tasks = "passkey" if args.text is None else f"{PERPLEXITY},passkey"
+    tasks = _names("--tasks", args.tasks or default_tasks)
+    _refuse_unused(args, tasks)
     settings = PerplexitySettings(
-        _count("--documents", args.documents),
-        _count("--windows", args.windows),
+        _count("--documents", args.documents or DOCUMENTS),
+        _count("--windows", args.windows or WINDOWS),
         None if args.stride is None else _tokens("--stride", args.stride),
         None if args.judge_last is None else _tokens("--judge-last", args.judge_last),
     )
-    tasks = _names("--tasks", args.tasks or default_tasks)
     lengths = tuple(sorted({_tokens("--lengths", part) for part in args.lengths.split(",")}))
     seeds = tuple(range(_count("--seeds", args.seeds)))
-    tries, depths = _count("--tries", args.tries), _depths(args.depths)
+    tries, depths = _count("--tries", args.tries or TRIES), _depths(args.depths or DEPTHS)
     corpus = None if args.text is None else Corpus.read(args.text)
     target = _target(args)
     sets = target.sets if args.sets is None else _names("--sets", args.sets)
@@ -134,6 +139,32 @@ def _evaluate(args: argparse.Namespace) -> int:
             print(f"wrote {path}")
     print(f"wrote {args.output}")
     return 0
+
+
+def _refuse_unused(args: argparse.Namespace, tasks: tuple[str, ...]) -> None:
+    from ropeswitch.factors.evaluate.perplexity import PERPLEXITY
+    from ropeswitch.factors.evaluate.questions import TASKS
+    from ropeswitch.factors.evaluate.run import TEXT_TASKS
+
+    looked_at: dict[str, tuple[str, ...]] = {"documents": (PERPLEXITY,), "windows": (PERPLEXITY,)}
+    looked_at |= {"stride": (PERPLEXITY,), "judge_last": (PERPLEXITY,)}
+    looked_at |= {"tries": tuple(TASKS), "chat": tuple(TASKS), "text": TEXT_TASKS}
+    looked_at |= {"depths": tuple(name for name, task in TASKS.items() if task.has_depth)}
+    for flag, names in looked_at.items():
+        if getattr(args, flag) not in (None, False) and not set(names) & set(tasks):
+            raise FactorError(
+                f"--{flag.replace('_', '-')}: goes with {', '.join(names)}, which {'is' if len(names) == 1 else 'are'} not "
+                f"among --tasks ({', '.join(tasks)})"
+            )
+
+
+def _check_folder(flag: str, folder: Path) -> None:
+    """Refuse now a folder that could not be made or written to later."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir():
+        raise FactorError(f"{flag}: {str(there)!r} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise FactorError(f"{flag}: {str(there)!r} is not writable")
 
 
 def _target(args: argparse.Namespace) -> "Target":

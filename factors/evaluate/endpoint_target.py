@@ -49,7 +49,6 @@ class EndpointTarget:
         self._chat, self._timeout, self._concurrency = chat, timeout, concurrency
         names = [each["name"] for each in ladder]
         self.sets: tuple[str, ...] = (SWITCHED, *names) if names else (SERVED,)
-        self.max_length = endpoint.max_model_len
         with_special, alone = self._text_ids("a", True), self._text_ids("a", False)
         opening = with_special[: len(with_special) - len(alone)]
         if [*opening, *alone] != with_special:
@@ -76,6 +75,9 @@ class EndpointTarget:
         """
         endpoint = connect(url, model, None, wait=0)
         return cls(endpoint, _ladder(endpoint), _tokenizer(tokenizer), chat, timeout, concurrency)
+
+    def longest(self, set_name: str) -> int | None:
+        return self._endpoint.max_model_len
 
     def encode(self, text: str) -> list[int]:
         if not self._chat:

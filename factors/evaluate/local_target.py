@@ -51,13 +51,16 @@ class LocalTarget:
                 )
         self._sets = dict(named)
         self.sets = ((SWITCHED,) if ladder else ()) + tuple(names)
-        self.max_length = ladder.max_length if ladder else None
         tokenizer = model.tokenizer
         if chat and not tokenizer.chat_template:
             raise FactorError(f"--chat: the tokenizer of {name!r} has no chat template")
         # Texts longer than the model's own maximum are what factors are for; the tokenizer would warn of each.
         tokenizer.model_max_length = 1 << 62
         self.opening = tuple(tokenizer.encode(""))
+
+    def longest(self, set_name: str) -> int | None:
+        # A set by its name rotates whatever it is given.
+        return self.ladder.max_length if self.ladder and set_name == SWITCHED else None
 
     def encode(self, text: str) -> list[int]:
         tokenizer = self.model.tokenizer

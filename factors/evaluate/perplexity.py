@@ -15,6 +15,8 @@ from ropeswitch.factors.evaluate.corpus import Corpus, Document
 from ropeswitch.factors.evaluate.target import Target, Window
 from ropeswitch.factors.factor_set import FactorError
 
+PERPLEXITY = "perplexity"
+"""What the task is called."""
 STRIDE = 256
 LONG_STRIDE = 256 * 1024
 """For lengths above it, as in the paper's tables for up to 2,048k tokens."""

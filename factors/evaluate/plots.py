@@ -5,9 +5,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.factors.evaluate.perplexity import PERPLEXITY
 from ropeswitch.factors.evaluate.questions import TASKS
 from ropeswitch.factors.evaluate.results import Row
-from ropeswitch.factors.evaluate.run import PERPLEXITY
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.whole_file import save_bytes
 

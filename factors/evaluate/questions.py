@@ -36,6 +36,7 @@ class Task:
         write: Draws the question: given the length, random numbers, the text around and the depth (or None).
         score: Of a reply, 0 to 1.
         has_depth: Whether it is measured on a grid of depths.
+        reads_text: Whether its haystack may be texts of the user's.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Task:
     write: Callable[[int, random.Random, Haystack, float | None], Writer]
     score: Callable[[str, tuple[str, ...]], float]
     has_depth: bool = False
+    reads_text: bool = False
 
 
 def share_told(reply: str, answers: tuple[str, ...]) -> float:
@@ -80,8 +82,8 @@ TASKS = {
         Task(
             "passkey", passkey.REPLY_TOKENS, _passkey, lambda reply, answers: float(passkey.is_found(reply, answers[0]))
         ),
-        Task("needle", 32, ruler.needle, share_told, has_depth=True),
-        Task("multi-key", 32, ruler.multi_key, share_told),
+        Task("needle", 32, ruler.needle, share_told, has_depth=True, reads_text=True),
+        Task("multi-key", 32, ruler.multi_key, share_told, reads_text=True),
         Task("variables", 48, ruler.variables, share_told),
         Task("common-words", 120, ruler.common_words, share_told),
         Task("frequent-words", 50, ruler.frequent_words, share_told),

@@ -8,8 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ropeswitch.factors.evaluate.cells import Cell
+from ropeswitch.factors.evaluate.perplexity import PERPLEXITY
 from ropeswitch.factors.evaluate.questions import TASKS
-from ropeswitch.factors.evaluate.run import PERPLEXITY, Evaluation
+from ropeswitch.factors.evaluate.run import Evaluation
 from ropeswitch.factors.evaluate.statistics import Z, perplexity, standard_error, wilson
 
 FORMAT = "ropeswitch-evaluation/1"

@@ -9,14 +9,15 @@ from tqdm import tqdm
 from ropeswitch.factors.evaluate.cells import Cell, Cells
 from ropeswitch.factors.evaluate.corpus import Corpus
 from ropeswitch.factors.evaluate.haystack import Documents, Haystack, Repeated
-from ropeswitch.factors.evaluate.perplexity import PerplexitySettings, choose, judge
+from ropeswitch.factors.evaluate.perplexity import PERPLEXITY, PerplexitySettings, choose, judge
 from ropeswitch.factors.evaluate.questions import TASKS, Question, ask
-from ropeswitch.factors.evaluate.target import SERVED, SWITCHED, Target
+from ropeswitch.factors.evaluate.target import SERVED, Target
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.quoted import quoted
 
-PERPLEXITY = "perplexity"
 TASK_NAMES = (PERPLEXITY, *TASKS)
+TEXT_TASKS = (PERPLEXITY, *(name for name, task in TASKS.items() if task.reads_text))
+"""Tasks that depend on the texts."""
 CHAT_REPLY_TOKENS = 64
 """Least tokens of a reply to a chat, which need not begin with the answer."""
 
@@ -89,8 +90,8 @@ class Evaluation:
                 raise FactorError(f"--tasks: unknown task {quoted(task)}; there are {', '.join(TASK_NAMES)}")
         if PERPLEXITY in self.grid.tasks and self.corpus is None:
             raise FactorError("perplexity: needs texts: give --text, or --tasks without perplexity")
-        most = self.target.max_length
-        if most is not None and {SWITCHED, SERVED} & set(self.grid.sets):
+        most = min(filter(None, map(self.target.longest, self.grid.sets)), default=None)
+        if most is not None:
             for task in self.grid.tasks:
                 reply = 1 if task == PERPLEXITY else self.reply_tokens(task)
                 if (longest := max(self.grid.lengths)) + reply - 1 > most:
@@ -114,13 +115,17 @@ class Evaluation:
         return max(tokens, CHAT_REPLY_TOKENS) if self.chat else tokens
 
     def settings(self) -> dict[str, Any]:
-        """What every cell depends on, beside its set."""
-        return {
-            "target": self.target.describe(),
-            "tries": self.grid.tries,
-            "text": None if self.corpus is None else {"source": self.corpus.source, "sha256": self.corpus.digest},
-            "perplexity": asdict(self.perplexity),
-        }
+        """What the grid's cells depend on, beside their sets; what none of its tasks looks at is left out."""
+        tasks = set(self.grid.tasks)
+        found: dict[str, Any] = {"target": self.target.describe()}
+        if tasks & set(TASKS):
+            found["tries"] = self.grid.tries
+        if tasks & set(TEXT_TASKS):
+            text = None if self.corpus is None else {"source": self.corpus.source, "sha256": self.corpus.digest}
+            found["text"] = text
+        if PERPLEXITY in tasks:
+            found["perplexity"] = asdict(self.perplexity)
+        return found
 
     def run(self, cells: Cells, progress: bool = True) -> dict[Cell, Any]:
         """Measure what ``cells`` has not, and keep it there.

@@ -29,13 +29,13 @@ class Target(Protocol):
     Attributes:
         sets: Names of what can be compared, the first ones being the default.
         opening: Special tokens that every sequence begins with; empty where there are none.
-        max_length: The longest sequence in tokens, reply included, that the ``switched`` or ``served`` rule takes; None
-            where that is not known.
     """
 
     sets: tuple[str, ...]
     opening: tuple[int, ...]
-    max_length: int | None
+
+    def longest(self, set_name: str) -> int | None:
+        """The longest sequence in tokens, reply included, that can be had with a set; None where that is not known."""
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt as :meth:`replies` gives it to the model, special tokens and chat template included."""

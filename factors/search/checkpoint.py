@@ -13,6 +13,8 @@ from ropeswitch.factors.strict_json import object_from_json, read_text
 from ropeswitch.factors.whole_file import save_text
 
 FORMAT = "ropeswitch-search/1"
+# May differ: an iteration draws from the seed and its number alone, so a search of more goes on as one of fewer began.
+OPEN = ("iterations",)
 # Between two writes of the file: what is lost at worst when a search is killed.
 SECONDS = 2.0
 
@@ -25,7 +27,8 @@ class Checkpoint:
 
     Args:
         path: The file; one that exists is read.
-        task: Everything on which a perplexity or the search's course depends, as plain JSON values.
+        task: Everything on which a perplexity or the search's course depends, as plain JSON values; a file with another
+            number of iterations is this search's too.
 
     Attributes:
         known: Perplexities by candidate, in the order they were evaluated.
@@ -71,7 +74,7 @@ class Checkpoint:
         task = content.get("task")
         if not isinstance(task, dict):
             raise FactorError(f"task: {quoted(task)} must be an object")
-        for name in sorted({*task, *self._task}):
+        for name in sorted({*task, *self._task} - {*OPEN}):
             there, here = task.get(name), self._task.get(name)
             if there != here:
                 raise FactorError(

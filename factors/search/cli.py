@@ -45,7 +45,6 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
 def _search(args: argparse.Namespace) -> int:
     if (args.length is None) == (args.recover is None):
         raise FactorError("factors search: give --length, or --recover for shorter lengths of an extended model")
-    check_output(args)
     return _longer(args) if args.recover is None else _recover(args)
 
 
@@ -53,9 +52,11 @@ def _longer(args: argparse.Namespace) -> int:
     from ropeswitch.factors.search.job import files_beside, run_job
 
     length = parse_length("--length", args.length)
+    files = files_beside(args.output, args.checkpoint, args.plot)
+    check_output(args, [files])
     job = replace(job_of(args, length, args.name or length_name(length), _base(args)), upper=args.upper)
     job = replace(job, theta=None if args.base is None else file.load(args.base).theta)
-    result = run_job(job, files_beside(args.output, args.checkpoint, args.plot))
+    result = run_job(job, files)
     about = f"{job.name}: perplexity {result.perplexity:.4f} on {job.settings.documents} texts of {length} tokens"
     return _write(args, [result.factor_set], result.theta, about)
 
@@ -69,16 +70,17 @@ def _recover(args: argparse.Namespace) -> int:
             raise FactorError(f"--{flag}: goes with one length to recover, not with {len(lengths)}")
     if args.scale is not None:
         raise FactorError(f"--scale: {args.scale!r} goes with --length; what is recovered keeps its scale")
+    names = [args.name or length_name(length) for length in lengths]
+    beside = [Path(args.output).with_suffix(f".{name}.json") for name in names]
+    searches = [files_beside(path, args.checkpoint, args.plot) for path in beside]
+    check_output(args, searches)
     ladder = own_ladder(args.model) if args.base is None else file.load(args.base).ladder
     base = _base(args) or ladder.sets[-1]
     theta = None if args.base is None else file.load(args.base).theta
     found, about = [], []
-    for length in lengths:
-        job = replace(
-            job_of(args, length, args.name or length_name(length), base, recover=True), upper=args.upper, theta=theta
-        )
-        beside = Path(args.output).with_suffix(f".{job.name}.json")
-        result = run_job(job, files_beside(beside, args.checkpoint, args.plot))
+    for length, name, files in zip(lengths, names, searches, strict=True):
+        job = replace(job_of(args, length, name, base, recover=True), upper=args.upper, theta=theta)
+        result = run_job(job, files)
         found.append(result.factor_set)
         about.append(f"{job.name}: perplexity {result.perplexity:.4f}")
     kept = [each for each in ladder.sets if each.max_length > lengths[-1]]

@@ -15,7 +15,8 @@ from pathlib import Path
 from ropeswitch.factors import file
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.rules.lengths import length_name
-from ropeswitch.factors.search.job import Job, files_beside, run_job
+from ropeswitch.factors.search.flags import check_beside
+from ropeswitch.factors.search.job import Job, check_not_extended, files_beside, run_job
 from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.whole_file import save_text
 
@@ -68,6 +69,7 @@ def extend(extension: Extension, make_job: MakeJob) -> file.LadderFile:
         FactorError: as :func:`~ropeswitch.factors.search.job.run_job` and :func:`fine_tuned` do.
     """
     facts = ModelFacts.load(extension.model)
+    check_not_extended(facts, "extend begins with a model as it was pre-trained")
     _claim(extension, facts, make_job)
     sets = [_searched(extension, make_job, length, extension.model, None) for length in extension.lengths]
     model = extension.model
@@ -154,7 +156,9 @@ def _searched(
 ) -> FactorSet:
     output = extension.work / f"{length_name(length)}.json"
     if not output.exists():
-        result = run_job(make_job(length, model, base, recover), files_beside(output))
+        files = files_beside(output)
+        check_beside(files)
+        result = run_job(make_job(length, model, base, recover), files)
         file.save(output, file.LadderFile(FactorLadder((result.factor_set,)), result.theta))
     found = file.load(output).ladder.sets[0]
     if found.max_length != length:

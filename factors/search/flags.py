@@ -2,15 +2,17 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.rules.lengths import parse_length
+from ropeswitch.factors.whole_file import check_target
 
 if TYPE_CHECKING:
     from ropeswitch.factors.search.job import Job
+    from ropeswitch.factors.search.run import Files
     from ropeswitch.factors.search.settings import SearchSettings
 
 # Flags that change the paper's numbers; each is a field of SearchSettings.
@@ -20,7 +22,7 @@ NUMBERS = {
     "population": "candidates before the first iteration (default: 64; 32 above 512k)",
     "mutations": "candidates an iteration makes of one parent each (default: 16; 8 above 512k)",
     "crossovers": "candidates an iteration makes of two parents each (default: 16; 8 above 512k)",
-    "parents": "the best so far, of which new ones are made (default: 32)",
+    "parents": "the best so far, of which new ones are made (default: 32, or population if that is less)",
     "iterations": "(default: 40)",
     "seed": "of everything that is drawn (default: 0)",
 }
@@ -63,9 +65,15 @@ def settings_of(args: argparse.Namespace, length: int) -> "SearchSettings":
 
 
 def job_of(args: argparse.Namespace, length: int, name: str, base: FactorSet | None, *, recover: bool = False) -> "Job":
-    """The search that the flags ask for."""
+    """The search that the flags ask for.
+
+    Raises:
+        FactorError: naming the number that no search can have.
+    """
     from ropeswitch.factors.search.job import Job
 
+    if args.parallel < 1:
+        raise FactorError(f"--parallel: {args.parallel} must be a whole number of at least 1")
     return Job(
         model=args.model,
         text=args.text,
@@ -94,24 +102,39 @@ def resumable(command: Callable[[argparse.Namespace], int]) -> Callable[[argpars
     return run
 
 
-def check_output(args: argparse.Namespace) -> None:
-    """Refuse, before hours of work, an output that would not be written.
+def check_output(args: argparse.Namespace, searches: Sequence["Files"] = ()) -> None:
+    """Refuse, before hours of work, an output that would not be written, or that would replace somebody else's file.
+
+    Args:
+        args: The flags.
+        searches: The files of every search, beside the output.
 
     Raises:
-        FactorError: when it exists and ``--force`` is not given, when two files have one name, when a plot is no PNG, or
-            when a folder is missing.
+        FactorError: when a file exists and neither ``--force`` is given nor a search goes on with it, when two files have
+            one name, when a plot is no PNG, or when a folder is missing or not writable.
     """
-    from ropeswitch.factors.search.job import files_beside
-
     output = Path(args.output)
-    if output.exists() and not args.force:
-        raise FactorError(f"{args.output!r}: exists; remove it first or pass --force")
-    files = files_beside(output, getattr(args, "checkpoint", None), getattr(args, "plot", None))
-    if files.plot.suffix.lower() != ".png":
-        raise FactorError(f"--plot: {str(files.plot)!r} must end in .png")
-    named = {"--output": output, "--checkpoint": files.checkpoint, "the log": files.log, "--plot": files.plot}
-    for name, path in named.items():
-        if not path.absolute().parent.is_dir():
-            raise FactorError(f"{name}: {str(path.parent)!r} is not a folder")
-        if other := next((each for each in named if each != name and named[each].absolute() == path.absolute()), None):
-            raise FactorError(f"{name}: {str(path)!r} is the file of {other} too; give them different names")
+    check_target("--output", output, overwrite=args.force)
+    for files in searches:
+        if files.plot.suffix.lower() != ".png":
+            raise FactorError(f"--plot: {str(files.plot)!r} must end in .png")
+        named = {"--output": output, "--checkpoint": files.checkpoint, "the log": files.log, "--plot": files.plot}
+        for name, path in named.items():
+            same = (each for each in named if each != name and named[each].absolute() == path.absolute())
+            if other := next(same, None):
+                raise FactorError(f"{name}: {str(path)!r} is the file of {other} too; give them different names")
+        check_beside(files, overwrite=args.force)
+
+
+def check_beside(files: "Files", *, overwrite: bool = False) -> None:
+    """Refuse a log or plot that a search would replace though it is none of its own.
+
+    Those beside a checkpoint are: the search goes on, or refuses the checkpoint, before it writes either.
+
+    Raises:
+        FactorError: when one exists without a checkpoint and ``overwrite`` is False, or a file could not be written.
+    """
+    check_target("--checkpoint", files.checkpoint, overwrite=True)
+    goes_on = files.checkpoint.exists()
+    for name, path in (("the log", files.log), ("--plot", files.plot)):
+        check_target(name, path, overwrite=overwrite or goes_on)

@@ -64,6 +64,12 @@ def run_job(job: Job, files: Files) -> Result:
             raise FactorError("--recover: needs the set that the model was extended with, --from FILE")
         plan = recovery(facts, job.settings, job.base, upper=job.upper)
     else:
+        if job.base is None:
+            check_not_extended(
+                facts,
+                "'ropeswitch factors import' makes a factor file of them; name it with --from FILE, or search shorter "
+                "lengths with --recover",
+            )
         plan = extension(facts, job.settings, job.base, scale=job.scale, upper=job.upper)
     # A name that no factor file may have is told now rather than at the end.
     FactorLadder.checked(FactorLadder((plan.factor_set(plan.starts[0], job.name, job.settings.length),)).to_json())
@@ -74,6 +80,19 @@ def run_job(job: Job, files: Files) -> Result:
         return search(plan, job.settings, evaluator, files, name=job.name, theta=facts.theta, about=about)
     finally:
         evaluator.close()
+
+
+def check_not_extended(facts: ModelFacts, advice: str) -> None:
+    """Refuse a model with LongRoPE factors in its config where a search would not go on from any of them.
+
+    Raises:
+        FactorError: naming its sets, with ``advice`` at the end.
+    """
+    if facts.ladder is not None:
+        raise FactorError(
+            f"model {facts.name!r}: is extended already: its config has LongRoPE factors (sets "
+            f"{', '.join(facts.ladder.names)}), without which it would be judged here; {advice}"
+        )
 
 
 def own_ladder(model: str) -> FactorLadder:

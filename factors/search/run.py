@@ -89,6 +89,7 @@ def search(
     task |= {"pairs": space.pairs, "upper": space.upper, "scale": plan.scale, "base": plan.base, "theta": theta}
     checkpoint = Checkpoint(files.checkpoint, task)
     iterations: list[Iteration] = []
+    brought: list[float] = []
     with tqdm(total=settings.evaluations, desc=name, unit="candidate", file=sys.stderr) as bar:
 
         def evaluate(candidates: Sequence[Candidate]) -> list[float]:
@@ -100,8 +101,10 @@ def search(
                     scores = evaluator.evaluate(sets)
                     _check_finite(sets, scores, first_of_all=not checkpoint.known)
                     checkpoint.add(dict(zip(part, scores, strict=True)))
+                # Not of all that is known: a search of more iterations may have found what this one does not look at.
+                brought.append(min(checkpoint.known[each] for each in part))
                 bar.update(len(part))
-                bar.set_postfix(best=f"{min(checkpoint.known.values()):.4f}", refresh=False)
+                bar.set_postfix(best=f"{min(brought):.4f}", refresh=False)
             return [checkpoint.known[each] for each in candidates]
 
         try:

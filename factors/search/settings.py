@@ -79,13 +79,16 @@ class SearchSettings:
         """The paper's settings for a length, with ``changes``; those that are None stay the paper's.
 
         Above 512k tokens population, mutations and crossovers are halved and 3 documents are judged instead of 5
-        (arXiv:2402.13753, section 4.1); LongRoPE2 judges 10 needles (arXiv:2502.20082; the published search script).
+        (arXiv:2402.13753, section 4.1); LongRoPE2 judges 10 needles (arXiv:2502.20082; the published search script). Parents
+        are the paper's 32, or the whole of a population that is smaller.
         """
         defaults: dict[str, Any] = {"documents": 10} if objective == "needle" else {}
         if length > LONG:
             defaults = {"population": 32, "mutations": 8, "crossovers": 8, "documents": 3} | defaults
         given = {name: value for name, value in changes.items() if value is not None}
-        return cls(length=length, objective=objective, **(defaults | given))
+        chosen = defaults | given
+        chosen.setdefault("parents", min(cls.parents, chosen.get("population", cls.population)))
+        return cls(length=length, objective=objective, **chosen)
 
     @property
     def evaluations(self) -> int:

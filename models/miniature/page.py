@@ -18,7 +18,14 @@ from ropeswitch.models.miniature.shape import WINDOW
 
 PAGE, RESULTS, FIGURES = Path("models/README.md"), Path("models/results"), Path("models/figures")
 UNTUNED = "untuned.json"
-SETS = ("switched", "short", "long", "pi", "ntk", "yarn")
+KNOWN = ("pi", "ntk", "yarn")
+SETS = ("switched", "short", "long", *KNOWN)
+POINTS = (
+    *((WINDOW << power, "switched", "long") for power in range(7)),
+    *((WINDOW << power, "long", "short") for power in range(7, 10)),
+)
+"""What the model is to show, as (length, better set, other set): up to the length of fine-tuning the set for the length
+beats the longest, and above it that one beats the short one."""
 _MADE = re.compile(r"(<!-- ([\w-]+): made by make docs-miniature -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -85,10 +92,11 @@ class Tables:
 
     def points(self) -> str:
         lengths = self.tuned.lengths("perplexity")
-        below = [(length, "switched", "long") for length in lengths if length <= 64 * WINDOW]
-        above = [(length, "switched", other) for length in lengths if length > WINDOW for other in ("short",)]
-        others = [(length, "switched", other) for length in lengths for other in ("pi", "ntk", "yarn")]
-        return comparison(self.tuned, [*below, *above, *others])
+        pairs = [(length, "switched", other) for other in ("long", "short", *KNOWN) for length in lengths]
+        return comparison(self.tuned, [pair for pair in pairs if not self._same(*pair)])
+
+    def _same(self, length: int, ours: str, theirs: str) -> bool:
+        return self.tuned.losses(length, ours) == self.tuned.losses(length, theirs)
 
     def earlier(self) -> str:
         lengths = [length for length in self.tuned.lengths("perplexity") if length <= 32 * WINDOW]

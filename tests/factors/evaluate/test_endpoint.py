@@ -66,6 +66,11 @@ def test_a_server_without_sets_is_measured_as_it_is() -> None:
             Evaluation(target, Grid(("passkey",), (400,), ("short",))).checked()
         with pytest.raises(FactorError, match=r"--lengths: 492: with 10 of reply \(passkey\) .* the 500 tokens"):
             Evaluation(target, Grid(("passkey",), (492,), ("served",))).checked()
+    # A forced set does not make the server take more.
+    with served(sets=LADDER, max_model_len=500) as (_, target):
+        with pytest.raises(FactorError, match=r"--lengths: 492: with 10 of reply \(passkey\) .* the 500 tokens"):
+            Evaluation(target, Grid(("passkey",), (492,), ("long",))).checked()
+        Evaluation(target, Grid(("passkey",), (491,), ("short",))).checked()
 
 
 Ask = Callable[[EndpointTarget], Any]

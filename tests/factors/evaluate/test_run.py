@@ -93,7 +93,9 @@ def test_results_plots_and_going_on(
 
     before = len(asked)
     assert evaluate(*flags) == 2 and "exists; remove it first" in capsys.readouterr().err
-    assert evaluate(*flags, "--force", "--seeds", "2", "--tasks", "perplexity") == 0
+    alone = [each for each in flags if each not in ("--tries", "1")]
+    alone.insert(alone.index("--windows") + 1, "1")
+    assert evaluate(*alone, "--force", "--seeds", "2", "--tasks", "perplexity") == 0
     assert len(asked) == before + 8, "the cells of the first seed are kept"
     assert json.loads(Path("out.json").read_text())["rows"][0]["count"] == 4
     Path("out.json").unlink()
@@ -151,7 +153,7 @@ def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixtur
         (["--lengths", "1k"], "--lengths: 1024: with 10 of reply (passkey) that is more than the 1024 tokens"),
         (["--lengths", "1x"], "--lengths: '1x' must be a number of tokens"),
         (["--tries", "0"], "--tries: '0' must be a whole number of at least 1"),
-        (["--depths", "101"], "--depths: '101' must be a whole number of percent"),
+        (["--tasks", "needle", "--depths", "101"], "--depths: '101' must be a whole number of percent"),
         (["--dtype", "int8"], "--dtype: 'int8' must be"),
         (["--timeout", "5"], "--timeout: goes with a server only"),
         (["--text", "nowhere"], "--text 'nowhere': does not exist"),
@@ -161,12 +163,29 @@ def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixtur
         (["--text", "short.txt"], "0 of 1 documents are long enough for length 200, but 10 are asked for"),
         (["--text", "short.txt", "--tasks", "needle"], "the texts are too short: a haystack of"),
         (["--factors", "bad.jsonl"], "factor file 'bad.jsonl'"),
+        (["--depths", "50"], "--depths: goes with needle, which is not among --tasks (passkey)"),
+        (
+            ["--tasks", "perplexity", "--text", "short.txt", "--tries", "2"],
+            "--tries: goes with passkey, needle, multi-key,",
+        ),
+        (["--tasks", "perplexity", "--text", "short.txt", "--chat"], "--chat: goes with passkey, needle, multi-key,"),
+        (["--tasks", "passkey", "--text", "short.txt"], "--text: goes with perplexity, needle, multi-key, which"),
+        (["--tasks", "needle", "--documents", "2"], "--documents: goes with perplexity, which is not among --tasks"),
+        (["--windows", "2"], "--windows: goes with perplexity"),
+        (["--stride", "2"], "--stride: goes with perplexity"),
+        (["--judge-last", "2"], "--judge-last: goes with perplexity"),
+        (["--plots", "short.txt"], "--plots: 'short.txt' is not a folder"),
+        (["--plots", "short.txt/a/b"], "--plots: 'short.txt' is not a folder"),
+        (["--force", "-o", "empty"], "--output: 'empty' exists and is not a regular file"),
+        (["-o", "no/out.json"], "--output: 'no/out.json' cannot be written: "),
+        (["-o", "out"], "'out.cells.jsonl': cannot be read"),
     ],
 )
 def test_refusals(
     opened: LocalModel, here: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     (here / "empty").mkdir()
+    (here / "out.cells.jsonl").mkdir()
     (here / "short.txt").write_text("A word.")
     (here / "bad.jsonl").write_text('{"text": "a"}\n["b"]\n')
     (here / "latin.txt").write_bytes(b"caf\xe9")
@@ -197,7 +216,7 @@ cells = Cells(path, {"a": 1}, {"short": 1})
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 for number in range(100):
     try:
-        cells.keep(Cell("passkey", number, "short", 0), "x" * 50)
+        cells.keep(Cell("passkey", number, "short", 0), [{"score": 0.5, "reply": "x" * 20}])
     except FactorError as error:
         sys.exit(f"{number} {error}")
 """
@@ -212,13 +231,48 @@ def test_a_full_disk_leaves_whole_cells(here: Path) -> None:
     assert len(Cells(Path("cells.jsonl"), {"a": 1}, {"short": 1}).found) == int(kept[1])
 
 
+HEAD = '{"format": "ropeswitch-evaluation-cells/1", "settings": {}}\n'
+CELL = {"task": "passkey", "length": 130, "set_name": "long", "seed": 0, "depth": None, "set_digest": "a"}
+CELL |= {"result": [{"score": 1.0}]}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('{"format": "x"}\n', "is no file of evaluation cells"),
-        ("[]\n", "line 1: must be an object"),
+        ("[]\n", "line 1: must hold a JSON object"),
         ('{"format": "ropeswitch-evaluation-cells/1", "settings": {}}\n{"task": 1}\n', "line 2: is no cell"),
         ("nonsense\n", "line 1: is not JSON"),
+        # Somebody else's, without a line break at the end: nothing of it may be cut.
+        ("nonsense", "is no file of evaluation cells"),
+        (HEAD.replace("{}", "[]"), "line 1: settings: \\[\\] must be an object"),
+        ('{"format": "ropeswitch-evaluation-cells/1"}\n', "line 1: settings: None must be an object"),
+        (HEAD + '{"task": "passkey"\n', "'cells.jsonl', line 2: is not JSON"),
+        (HEAD + '{"settings": 5}\n', "line 2: settings: 5 must be an object"),
+        *(
+            (HEAD + json.dumps(CELL | {key: value}) + "\n", f"^'cells.jsonl', line 2: is no cell: {key}: ")
+            for key, value in [
+                ("task", 1),
+                ("task", "piqa"),
+                ("length", "130"),
+                ("length", True),
+                ("set_name", ["long"]),
+                ("seed", None),
+                ("depth", "deep"),
+                ("set_digest", 4),
+                ("result", None),
+                ("result", []),
+                ("result", [5]),
+                ("result", [{"score": "1"}]),
+                ("result", [{"score": 2}]),
+                ("result", [{}]),
+            ]
+        ),
+        *(
+            (HEAD + json.dumps(CELL | {"task": "perplexity", "result": [one]}) + "\n", "line 2: is no cell: result: ")
+            for one in ({"nll": 1.0}, {"nll": 1.0, "tokens": 0}, {"nll": None, "tokens": 2})
+        ),
+        (HEAD + json.dumps(CELL).replace("1.0", "NaN") + "\n", "line 2: holds NaN"),
     ],
 )
 def test_files_that_are_no_cells(here: Path, text: str, message: str) -> None:
@@ -226,6 +280,25 @@ def test_files_that_are_no_cells(here: Path, text: str, message: str) -> None:
     with pytest.raises(FactorError, match=message):
         Cells(Path("cells.jsonl"), {}, {})
     assert Path("cells.jsonl").read_text() == text
+
+
+def test_settings_of_tasks_that_come_later_are_kept_too(here: Path) -> None:
+    """Only what a task depends on is said, so that another task may be added; then it is as fixed as the rest."""
+    path = Path("cells.jsonl")
+    Cells(path, {"target": 1, "tries": 5}, {})
+    Cells(path, {"target": 1, "perplexity": 2}, {})
+    Cells(path, {"target": 1, "tries": 5, "perplexity": 2}, {})
+    before = path.read_text()
+    for changed in ({"tries": 6}, {"perplexity": 3}, {"target": 2}):
+        with pytest.raises(FactorError, match=f"other settings \\({next(iter(changed))}\\)"):
+            Cells(path, {"target": 1} | changed, {})
+    assert path.read_text() == before and len(before.splitlines()) == 2
+
+
+def test_a_head_that_was_cut_is_written_again(here: Path) -> None:
+    Path("cells.jsonl").write_text(HEAD[:30])
+    Cells(Path("cells.jsonl"), {"a": 1}, {})
+    assert json.loads(Path("cells.jsonl").read_text())["settings"] == {"a": 1}
 
 
 def test_rows_join_seeds_and_keep_depths() -> None:

@@ -1,5 +1,6 @@
-"""Texts for the bundled model, and models that no search is possible with."""
+"""Texts for the bundled model, that model before it was extended, and models that no search is possible with."""
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -23,6 +24,17 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The bundled model with a config that says no factors: what a search for a longer length begins with."""
+    folder = tmp_path_factory.mktemp("plain") / "plain"
+    shutil.copytree(FOLDER, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"max_position_embeddings": 256, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
 def without_rope(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A GPT-2, whose positions are learnt."""
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -35,13 +47,13 @@ def without_rope(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> str:
+def broken(plain: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The bundled model with a weight that is no number."""
     import torch
     from safetensors.torch import load_file, save_file
 
     folder = tmp_path_factory.mktemp("broken") / "nan"
-    shutil.copytree(FOLDER, folder)
+    shutil.copytree(plain, folder)
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"][0] = torch.nan
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

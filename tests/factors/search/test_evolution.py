@@ -41,6 +41,10 @@ def test_the_paper_s_numbers() -> None:
     assert SearchSettings.paper(512 * 1024) == replace(paper, length=512 * 1024)
     assert SearchSettings.paper(4096, "needle").documents == 10
     assert SearchSettings.paper(4096, population=40, seed=None).population == 40
+    # No more parents than there are candidates, unless they are asked for.
+    assert [SearchSettings.paper(4096, population=n).parents for n in (16, 32, 64)] == [16, 32, 32]
+    with pytest.raises(FactorError, match="parents: 32 exceed population, which is 16"):
+        SearchSettings.paper(4096, population=16, parents=32)
 
 
 def test_every_iteration_evaluates_what_was_asked_for() -> None:

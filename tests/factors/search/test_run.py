@@ -126,6 +126,19 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert evaluator.count == SETTINGS.evaluations - len(kept)
 
 
+@pytest.mark.parametrize("first", [2, 9])
+def test_other_numbers_of_iterations_go_on(whole: tuple[Files, Result, int], tmp_path: Path, first: int) -> None:
+    """After 2 or 9 iterations the same command with 6 ends as one that ran 6 alone; only what it needs is evaluated."""
+    expected, result, evaluations = whole
+    files, before, after = files_beside(tmp_path / "out.json"), Synthetic(), Synthetic()
+    run(files, before, replace(SETTINGS, iterations=first))
+    assert run(files, after) == result
+    assert after.count == max(0, evaluations - before.count)
+    assert files.log.read_bytes() == expected.log.read_bytes()
+    if first < SETTINGS.iterations:
+        assert files.checkpoint.read_bytes() == expected.checkpoint.read_bytes()
+
+
 def test_a_folder_that_is_not_there_is_told_before_anything_is_evaluated(tmp_path: Path) -> None:
     evaluator = Synthetic()
     with pytest.raises(FactorError, match=r"missing/out.checkpoint.json'.*cannot be written"):

@@ -30,13 +30,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def search(texts: Path, *more: str) -> int:
-    return main(["factors", "search", MODEL, "--text", str(texts), *SMALL, *more])
+def search(model: str, texts: Path, *more: str) -> int:
+    return main(["factors", "search", model, "--text", str(texts), *SMALL, *more])
 
 
-def test_from_a_model_to_a_ladder(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_a_model_to_a_ladder(plain: str, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A first search, one on top of it for twice the length, and one for half the window below it."""
-    assert search(texts, "--length", "320", "-o", "first.json") == 0
+    assert search(plain, texts, "--length", "320", "-o", "first.json") == 0
     assert capsys.readouterr().out.startswith("wrote first.json: 320: perplexity ")
     first = load("first.json")
     assert (first.theta, first.ladder.names, first.ladder.max_length) == (10000.0, ("320",), 320)
@@ -45,13 +45,13 @@ def test_from_a_model_to_a_ladder(texts: Path, capsys: pytest.CaptureFixture[str
     }  # fmt: skip
     assert len(Path("first.log.jsonl").read_text().splitlines()) == 2
 
-    assert search(texts, "--length", "640", "--from", "first.json", "-o", "second.json", "--name", "long") == 0
+    assert search(plain, texts, "--length", "640", "--from", "first.json", "-o", "second.json", "--name", "long") == 0
     second = load("second.json").ladder.sets[0]
     multiples = 100 * np.divide(second.factors, first.ladder.sets[0].factors)
     np.testing.assert_allclose(multiples, np.rint(multiples), atol=1e-9)
     assert multiples.max() <= 250 and second.name == "long"
 
-    assert search(texts, "--recover", "64,128", "--from", "second.json", "-o", "ladder.json") == 0
+    assert search(plain, texts, "--recover", "64,128", "--from", "second.json", "-o", "ladder.json") == 0
     ladder = load("ladder.json").ladder
     assert ladder.names == ("64", "128", "long")
     assert {each.scale for each in ladder.sets} == {second.scale}
@@ -60,7 +60,7 @@ def test_from_a_model_to_a_ladder(texts: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.full
 def test_a_model_s_own_factors_are_recovered_from(texts: Path) -> None:
-    assert search(texts, "--recover", "64", "-o", "own.json") == 0
+    assert search(MODEL, texts, "--recover", "64", "-o", "own.json") == 0
     assert load("own.json").ladder.names == ("64", "short", "long")
 
 
@@ -76,20 +76,25 @@ def test_a_model_s_own_factors_are_recovered_from(texts: Path) -> None:
         (["--length", "512", "--name", "a b"], "name: 'a b' must be"),
         (["--length", "512", "--population", "2"], "population: 2 must be a whole number of at least 3"),
         (["--length", "512", "--parallel", "2"], "--parallel: 2 goes with the engine only"),
+        (
+            ["--length", "512", "--parallel", "0", "--evaluator", "engine"],
+            "--parallel: 0 must be a whole number of at",
+        ),
         (["--recover", "64,128", "--name", "a"], "--name: goes with one length to recover, not with 2"),
         (["--recover", "64", "--scale", "2"], "--scale: '2' goes with --length"),
         (["--length", "512", "--upper", "nan"], "--upper: nan must be a number of at most"),
         (["--length", "512", "--upper", "inf"], "--upper: inf must be a number of at most"),
         (["--length", "512", "--plot", "a.svg"], "--plot: 'a.svg' must end in .png"),
-        (["--length", "512", "--plot", "no/a.png"], "--plot: 'no' is not a folder"),
+        (["--length", "512", "--plot", "no/a.png"], "--plot: 'no/a.png' cannot be written: "),
         (["--length", "512", "--checkpoint", "out.json"], "'out.json' is the file of --checkpoint too"),
         (["--recover", "2k"], "--recover: 2048 must be below 1024, where set 'long' ends"),
     ],
 )
 def test_what_is_refused(
-    arguments: list[str], message: str, texts: Path, capsys: pytest.CaptureFixture[str], folder: Path
+    arguments: list[str], message: str, plain: str, texts: Path, capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    assert search(texts, "-o", "out.json", *arguments) == 2
+    model = MODEL if "--recover" in arguments else plain
+    assert search(model, texts, "-o", "out.json", *arguments) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("ropeswitch: error: ") and message in error
     assert not list(folder.iterdir())
@@ -99,20 +104,20 @@ def test_a_file_for_another_base_is_refused(texts: Path, capsys: pytest.CaptureF
     made = FactorLadder((FactorSet("a", 512, (2.0,) * 16),))
     save("other.json", LadderFile(made, 500000.0))
     for flags in (["--length", "1k"], ["--recover", "64"]):
-        assert search(texts, *flags, "--from", "other.json", "-o", "out.json") == 2
+        assert search(MODEL, texts, *flags, "--from", "other.json", "-o", "out.json") == 2
         assert "--from: was made for rope_theta 500000, but" in capsys.readouterr().err
     assert [path.name for path in Path().iterdir()] == ["other.json"]
 
 
 def test_models_that_cannot_be_searched(
-    texts: Path, without_rope: str, broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plain: str, texts: Path, without_rope: str, broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def error(model: str) -> str:
         assert main(["factors", "search", model, "--text", str(texts), "--length", "512", "-o", "o.json", *SMALL]) == 2
         return capsys.readouterr().err.splitlines()[-1]
 
     def changed(name: str, **rope: object) -> str:
-        shutil.copytree(MODEL, tmp_path / name)
+        shutil.copytree(plain, tmp_path / name)
         config = json.loads((tmp_path / name / "config.json").read_text())
         config |= {"model_type": "llama", "rope_parameters": {"rope_theta": 10000.0} | rope}
         (tmp_path / name / "config.json").write_text(json.dumps(config))
@@ -120,7 +125,7 @@ def test_models_that_cannot_be_searched(
 
     def without_a_weight() -> str:
         folder = tmp_path / "partial"
-        shutil.copytree(MODEL, folder)
+        shutil.copytree(plain, folder)
         weights = load_file(folder / "model.safetensors")
         del weights["model.norm.weight"]
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -134,11 +139,64 @@ def test_models_that_cannot_be_searched(
     assert not Path("o.json").exists() and not Path("o.png").exists()
 
 
-def test_nothing_is_overwritten_without_force(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("out.json").write_text("mine")
-    assert search(texts, "--length", "320", "-o", "out.json") == 2
-    assert "exists; remove it first or pass --force" in capsys.readouterr().err
-    assert [path.name for path in Path().iterdir()] == ["out.json"]
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (["--length", "320"], "out.json"),
+        (["--length", "320"], "out.log.jsonl"),
+        (["--length", "320"], "out.png"),
+        (["--length", "320", "--plot", "own.png"], "own.png"),
+        (["--recover", "64,128"], "out.128.png"),
+        (["--recover", "64"], "out.64.log.jsonl"),
+    ],
+)
+def test_nothing_is_overwritten_without_force(
+    flags: list[str], name: str, plain: str, texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(name).write_text("mine")
+    model = MODEL if "--recover" in flags else plain
+    assert search(model, texts, *flags, "-o", "out.json") == 2
+    error = capsys.readouterr().err
+    assert f"{name!r} exists" in error and "remove it first or pass --force" in error
+    assert [path.name for path in Path().iterdir()] == [name] and Path(name).read_text() == "mine"
+
+
+@pytest.mark.full
+def test_a_search_goes_on_with_its_own_log_and_with_more_iterations(plain: str, texts: Path) -> None:
+    """What comes out is, to the last byte, what a search of so many iterations from the start leaves."""
+    flags = ["--length", "320", "--name", "x"]
+    assert search(plain, texts, *flags, "-o", "more.json") == 0
+    Path("more.json").unlink()
+    assert search(plain, texts, *flags, "-o", "more.json", "--iterations", "3") == 0
+    assert search(plain, texts, *flags, "-o", "whole.json", "--iterations", "3") == 0
+    for ending in (".json", ".checkpoint.json", ".log.jsonl", ".png"):
+        assert Path(f"more{ending}").read_bytes() == Path(f"whole{ending}").read_bytes()
+
+
+def test_another_file_is_replaced_with_force(plain: str, texts: Path) -> None:
+    Path("out.png").write_text("mine")
+    assert search(plain, texts, "--length", "320", "-o", "out.json", "--force") == 0
+    assert Path("out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_model_with_factors_of_its_own_needs_the_set_that_it_was_made_with(
+    texts: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Searched as if it had none, it would be judged without the factors that it was fine-tuned with."""
+    assert search(MODEL, texts, "--length", "1200", "-o", "out.json") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "is extended already: its config has LongRoPE factors (sets short, long)" in error
+    assert "'ropeswitch factors import' makes a factor file of them; name it with --from FILE" in error
+    extend = ["--lengths", "1200", "--final", "1300", "--hook", "true", "-o", "out.json"]
+    assert main(["factors", "extend", MODEL, "--text", str(texts), *extend, *SMALL]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "is extended already" in error and "extend begins with a model as it was pre-trained" in error
+    assert not list(folder.iterdir())
+    # As it says.
+    assert main(["factors", "import", MODEL, "-o", "own.json"]) == 0
+    capsys.readouterr()
+    assert search(MODEL, texts, "--length", "4k", "--from", "own.json", "-o", "out.json") == 2
+    assert "documents have the 4095 tokens" in capsys.readouterr().err.splitlines()[-1]
 
 
 HOOK = """
@@ -164,6 +222,7 @@ def fixed_result(job: Job, _: Files) -> Result:
 @pytest.mark.parametrize("searching", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_extending_step_by_step(
     searching: bool,
+    plain: str,
     texts: Path,
     folder: Path,
     capsys: pytest.CaptureFixture[str],
@@ -177,7 +236,7 @@ def test_extending_step_by_step(
 
     def extend(command: str, *flags: str) -> int:
         more = ["--lengths", "288,320", "--final", "384", "--recover", "64", "-o", "out.json", "--hook", command]
-        return main(["factors", "extend", MODEL, "--text", str(texts), *more, *SMALL, *flags])
+        return main(["factors", "extend", plain, "--text", str(texts), *more, *SMALL, *flags])
 
     assert extend(f"{hook} fail") == 2
     assert f"--hook: '{hook} fail' ended with code 3 for set '288'" in capsys.readouterr().err
@@ -187,7 +246,7 @@ def test_extending_step_by_step(
         "wrote out.json: 64 to 64 tokens, 288 to 288 tokens, 320 to 320 tokens, 384 to 384 tokens\n"
     )
     assert (folder / "calls.txt").read_text().splitlines() == [
-        "288 288 passkey-tiny", "288 288 passkey-tiny", "320 320 model-288"
+        "288 288 plain", "288 288 plain", "320 320 model-288"
     ]  # fmt: skip
     ladder, work = load("out.json").ladder, folder / "out-work"
     for each in ladder.sets:
@@ -214,21 +273,21 @@ def test_extending_step_by_step(
     ],
 )
 def test_what_extend_refuses(
-    arguments: list[str], message: str, texts: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, plain: str, texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["factors", "extend", MODEL, "--text", str(texts), "-o", "out.json", "--hook", "true", *SMALL, *arguments]
+    command = ["factors", "extend", plain, "--text", str(texts), "-o", "out.json", "--hook", "true", *SMALL, *arguments]
     assert main(command) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.full
-def test_a_killed_command_goes_on(texts: Path, folder: Path) -> None:
+def test_a_killed_command_goes_on(plain: str, texts: Path, folder: Path) -> None:
     """SIGKILL to the command itself, in the middle; run again, it leaves what an undisturbed one leaves."""
 
     def command(output: str) -> list[str]:
         more = ["--length", "320", "-o", output, *SMALL, "--iterations", "60", "--seed", "3"]
         program = "import sys; from ropeswitch.server.cli import main; sys.exit(main())"
-        return [sys.executable, "-c", program, "factors", "search", MODEL, "--text", str(texts), *more]
+        return [sys.executable, "-c", program, "factors", "search", plain, "--text", str(texts), *more]
 
     def evaluated(output: str) -> int:
         path = folder / f"{output}.checkpoint.json"
