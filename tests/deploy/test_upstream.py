@@ -115,6 +115,7 @@ def test_stages_have_the_layers_that_vllm_gives_them() -> None:
             assert stage_layers(layers, stages) == tuple(end - start for start, end in theirs)
 
 
+@pytest.mark.full
 def test_every_family_can_be_split_into_stages(folder: Path) -> None:
     for name in ALL:
         assert refusal(_model(folder, name), Layout(1, 1, 2)) is None
