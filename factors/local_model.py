@@ -45,8 +45,8 @@ class LocalModel:
     ladder: FactorLadder | None
 
     @classmethod
-    def load(cls, name: str | Path, dtype: str = "float32") -> "LocalModel":
-        """Open a model folder (or a name on the hub, where one can be reached), on a GPU where there is one.
+    def load(cls, name: str | Path, dtype: str = "float32", device: str | None = None) -> "LocalModel":
+        """Open a model folder (or a name on the hub, where one can be reached), on ``device`` or else on the best there is.
 
         Raises:
             FactorError: when it cannot be opened, has no rotary embedding, or one whose layout is not known here.
@@ -62,7 +62,7 @@ class LocalModel:
         # transformers would fill these with random numbers.
         if absent := sorted(map(str, [*loaded["missing_keys"], *loaded["mismatched_keys"]])):
             raise FactorError(f"model {str(name)!r}: weights are missing or of another shape: {', '.join(absent[:3])}")
-        model.to(best_device()).eval()
+        model.to(device or best_device()).eval()
         return cls.of(model, tokenizer, config.to_dict(), str(name))
 
     @classmethod

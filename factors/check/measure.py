@@ -32,7 +32,7 @@ def with_shifts(
     shifts: dict[str, list[Shift]] = {each.name: [] for each in sets}
     with tqdm(total=len(ARITHMETIC) * len(sets) * len(lengths), desc="shift", delay=2, leave=False) as bar:
         for dtype in dict.fromkeys(each.dtype for each in ARITHMETIC):
-            local = LocalModel.load(model, str(dtype).removeprefix("torch."))
+            local = LocalModel.load(model, str(dtype).removeprefix("torch."), "cpu")
             for arithmetic in (each for each in ARITHMETIC if each.dtype == dtype):
                 for factor_set in sets:
                     for length in lengths:

@@ -14,7 +14,7 @@ TOKENS = 16384
 
 
 class TransformersEvaluator:
-    """Evaluates on this machine's CPU.
+    """Evaluates on this machine's CPU, or on its GPU where PyTorch finds one.
 
     Attributes:
         name: ``transformers``.
