@@ -21,11 +21,11 @@ UNTUNED = "untuned.json"
 KNOWN = ("pi", "ntk", "yarn")
 SETS = ("switched", "short", "long", *KNOWN)
 POINTS = (
-    *((WINDOW << power, "switched", "long") for power in range(7)),
+    *((WINDOW << power, "switched", "long") for power in range(1, 7)),
     *((WINDOW << power, "long", "short") for power in range(7, 10)),
 )
-"""What the model is to show, as (length, better set, other set): up to the length of fine-tuning the set for the length
-beats the longest, and above it that one beats the short one."""
+"""What the model shows, as (length, better set, other set): from two windows up to the length of fine-tuning the set for the
+length beats the longest, and above it that one beats the short one."""
 _MADE = re.compile(r"(<!-- ([\w-]+): made by make docs-miniature -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -133,7 +133,8 @@ def _key(row: dict[str, object]) -> tuple[object, object]:
 
 
 def _names(results: Results) -> Sequence[str]:
-    return list(dict.fromkeys(row["set_name"] for row in results.rows))
+    names = dict.fromkeys(row["set_name"] for row in results.rows)
+    return [name for name in names if not name.endswith("-no-start")]
 
 
 if __name__ == "__main__":
