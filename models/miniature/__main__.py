@@ -32,10 +32,12 @@ def main() -> int:
             parser.error(f"--{name}: {value} must be at least {least}")
     if args.small and args.window != WINDOW:
         parser.error(f"--window: {args.window} does not go with --small, whose window is {WINDOW}")
-    work = args.work or args.out.with_name(args.out.name + "-work")
+    work = args.work or Path(f"{args.out}-work")
     for name, folder in (("out", args.out), ("work", work), ("measure", args.measure)):
         if folder is not None and folder.exists() and not folder.is_dir():
             parser.error(f"--{name}: {folder} is no folder")
+    if work.resolve() in (args.out.resolve(), *args.out.resolve().parents):
+        parser.error(f"--work: {work} holds --out, and may be deleted when the model is made")
     if args.threads:
         torch.set_num_threads(args.threads)
     try:
@@ -48,7 +50,7 @@ def main() -> int:
             args.measure.mkdir(parents=True, exist_ok=True)
             for name, path in found.items():
                 shutil.copy(path, args.measure / name)
-    except (FactorError, FloatingPointError, ValueError, OSError) as error:
+    except (FactorError, FloatingPointError, ValueError, OSError, torch.OutOfMemoryError) as error:
         print(f"miniature: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

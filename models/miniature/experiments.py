@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ropeswitch.factors import file
+from ropeswitch.factors.evaluate.cli import INTERRUPTED
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.rules.catalogue import RULES
 from ropeswitch.factors.rules.formulas import Target
@@ -191,5 +192,7 @@ def _evaluate(
     if factors is not None:
         flags += ["--factors", str(factors)]
     code = ropeswitch(["factors", "eval", str(model), *flags])
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
     if code:
         raise FactorError(f"factors eval: ended with exit code {code}")

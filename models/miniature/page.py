@@ -1,4 +1,4 @@
-"""``make docs-miniature``: writes the tables and figures of ``models/README.md`` from ``models/results``.
+"""``make docs-miniature``: writes the tables and figures of ``models/README.md``, on the bundled model, from its results.
 
 Tables stand between a line ``<!-- NAME: made by make docs-miniature -->`` and a line ``<!-- end -->``.
 """
@@ -29,13 +29,12 @@ length beats the longest, and above it that one beats the short one."""
 _MADE = re.compile(r"(<!-- ([\w-]+): made by make docs-miniature -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def tuned(folder: Path) -> Results:
-    """What was measured of the finished model; where ``switched`` was not measured beside ``long``, it is that set."""
+def tuned(folder: Path, above: int = 64 * WINDOW) -> Results:
+    """What was measured of the finished model; beyond the last set but one ``switched`` is ``long``, which was measured."""
     results = Results.read(path for path in sorted(folder.glob("*.json")) if path.name != UNTUNED)
-    told = {(row["task"], row["length"]) for row in results.rows if row["set_name"] == "switched"}
     same = {"set_name": "switched"}
-    rows = [row | same for row in results.rows if row["set_name"] == "long" and _key(row) not in told]
-    cells = [cell | same for cell in results.cells if cell["set_name"] == "long" and _key(cell) not in told]
+    rows = [row | same for row in results.rows if row["set_name"] == "long" and row["length"] > above]
+    cells = [cell | same for cell in results.cells if cell["set_name"] == "long" and cell["length"] > above]
     return Results((*results.rows, *rows), (*results.cells, *cells))
 
 
@@ -81,12 +80,18 @@ class Tables:
 
     def second(self) -> str:
         far = Results(tuple(row for row in self.tuned.rows if row["length"] > 64 * WINDOW), ())
-        return table(far, "perplexity", ("long", "yarn", "yarn-by-4", "yarn-by-2", "pi", "pi-by-4", "pi-by-2"))
+        found = table(far, "perplexity", ("long", "yarn", "yarn-by-4", "yarn-by-2", "pi", "pi-by-4", "pi-by-2"))
+        pairs = [
+            (128 * WINDOW, "long", "yarn-by-2"),
+            (256 * WINDOW, "long", "yarn-by-4"),
+            (512 * WINDOW, "long", "yarn"),
+        ]
+        return found + "\n" + comparison(self.tuned, pairs)
 
     def recovery(self) -> str:
         near = Results(tuple(row for row in self.tuned.rows if row["length"] <= 2 * WINDOW), ())
         sets = ("switched", "unrecovered", "long")
-        found = table(near, "perplexity", sets) + "\n" + table(near, "passkey", sets)
+        found = table(near, "perplexity", sets)
         pairs = [(length, "switched", other) for length in (WINDOW, 2 * WINDOW) for other in ("unrecovered", "long")]
         return found + "\n" + comparison(self.tuned, pairs)
 
@@ -106,13 +111,15 @@ class Tables:
         return table(self.before, "perplexity", _names(self.before))
 
     def untuned_points(self) -> str:
-        names = _names(self.before)
-        seeds = [name for name in names if re.fullmatch(r"evolution-\d", name)]
-        (length,) = self.before.lengths("perplexity")
-        known = ("pi", "ntk", "yarn", "yarn-unscaled")
-        pairs = [(length, name, other) for other in known for name in seeds]
-        pairs += [(length, name, name.replace("evolution", "random")) for name in seeds]
-        return comparison(self.before, pairs)
+        return comparison(self.before, untuned_pairs(self.before))
+
+
+def untuned_pairs(results: Results) -> list[tuple[int, str, str]]:
+    """Each seed's search against what is known, and against random search from the same seed."""
+    seeds = [name for name in _names(results) if re.fullmatch(r"evolution-\d", name)]
+    (length,) = results.lengths("perplexity")
+    pairs = [(length, name, other) for other in ("pi", "ntk", "yarn", "yarn-unscaled") for name in seeds]
+    return pairs + [(length, name, name.replace("evolution", "random")) for name in seeds]
 
 
 def main() -> int:
@@ -126,10 +133,6 @@ def main() -> int:
         print(f"docs-miniature: {path}")
     print(f"docs-miniature: {PAGE} {'is up to date' if new == text else 'was written'}")
     return 0
-
-
-def _key(row: dict[str, object]) -> tuple[object, object]:
-    return row["task"], row["length"]
 
 
 def _names(results: Results) -> Sequence[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server import health_check
 from tests.docs.pages import ROOT
 from tests.server.running import environment, free_port
@@ -176,7 +177,7 @@ def test_its_commands_make_an_environment_that_serves(tmp_path: Path) -> None:
         ).returncode:
             assert server.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
             time.sleep(1)
-        body = json.dumps({"model": "passkey-tiny", "prompt": "The", "max_tokens": 2}).encode()
+        body = json.dumps({"model": BUNDLED_MODEL.name, "prompt": "The", "max_tokens": 2}).encode()
         asked = urllib.request.Request(
             f"http://127.0.0.1:{port}/v1/completions", body, {"content-type": "application/json"}
         )

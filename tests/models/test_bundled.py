@@ -12,7 +12,9 @@ from ropeswitch.factors.evaluate.passkey import FILLER, OPENING, QUESTION, state
 from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
+from ropeswitch.models.miniature import experiments
 from ropeswitch.models.miniature.recipe import FULL, full
+from ropeswitch.models.miniature.shape import base_config
 from ropeswitch.models.miniature.tokenizer import build_tokenizer
 
 MOST_BYTES = 10 << 20
@@ -30,6 +32,8 @@ def test_its_files_are_small_and_the_recipe_s() -> None:
     assert [each.factors for each in own.sets] == [LADDER.sets[1].factors, LADDER.sets[-1].factors]
     made = build_tokenizer(LADDER.max_length).backend_tokenizer.to_str()
     assert json.loads(made) == json.loads((BUNDLED_MODEL / "tokenizer.json").read_text())
+    vocabulary = json.loads((BUNDLED_MODEL / "config.json").read_text())["vocab_size"]
+    assert f"a vocabulary of {vocabulary:,} tokens" in (BUNDLED_MODEL.parent / "README.md").read_text()
 
 
 def test_a_window_of_4096_reaches_the_paper_s_lengths() -> None:
@@ -38,6 +42,11 @@ def test_a_window_of_4096_reaches_the_paper_s_lengths() -> None:
     assert [each.length for each in recipe.recoveries] == [4096, 8192]
     assert recipe.second.length == 2097152
     assert {layout.span for stage in recipe.tuning for layout in stage.layouts} == {0, 131072, 262144}
+    measured = {length for group in experiments.full(4096).groups for length in group.lengths}
+    assert measured == {4096 << power for power in range(10)} | {2097152 - 16}
+    assert experiments.full(4096).untuned.length == 8 * 4096
+    config = base_config(build_tokenizer(2097152), 4096)
+    assert config.max_position_embeddings == 4096
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -1,5 +1,11 @@
 """models/README.md says what was measured, and its points hold."""
 
+import json
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.file import load
+from ropeswitch.factors.fingerprint import fingerprint
+from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.models.miniature import page
 from ropeswitch.models.miniature.card import Ratio
 from ropeswitch.models.miniature.recipe import FULL
@@ -31,3 +37,24 @@ def test_the_points_hold() -> None:
     for length, ours, theirs in page.POINTS:
         ratio = Ratio.of(results.losses(length, ours), results.losses(length, theirs))
         assert ratio.verdict == "yes", (length, ours, theirs, ratio)
+
+
+def test_searches_without_tuning_beat_what_is_known_and_chance() -> None:
+    results = page.Results.read([RESULTS / page.UNTUNED])
+    pairs = page.untuned_pairs(results)
+    assert len(pairs) == 3 * 5
+    for length, ours, theirs in pairs:
+        ratio = Ratio.of(results.losses(length, ours), results.losses(length, theirs))
+        assert ratio.verdict == "yes", (length, ours, theirs, ratio)
+
+
+def test_what_was_measured_is_the_bundled_model() -> None:
+    whole = FactorLadder(load(BUNDLED_FACTORS).ladder.sets).to_json()
+    files = [path for path in RESULTS.glob("*.json") if path.name != page.UNTUNED]
+    assert len(files) == 10
+    for path in files:
+        content = json.loads(path.read_text())
+        assert content["settings"]["target"]["fingerprint"] == fingerprint(str(BUNDLED_MODEL)), path
+        sets = content["sets"]
+        assert sets["long"]["factors"] == whole[-1]["factors"] and sets["short"]["factors"] == whole[0]["factors"]
+        assert sets.get("switched", whole) == whole

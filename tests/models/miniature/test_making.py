@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from ropeswitch.factors import file
 from ropeswitch.factors.hf_config import ladder_from_config
-from ropeswitch.models.miniature import anchor, page, stages, train
+from ropeswitch.models.miniature import anchor, experiments, page, stages, train
 from ropeswitch.models.miniature.__main__ import main
 from ropeswitch.models.miniature.card import Results
 from ropeswitch.models.miniature.page import UNTUNED
@@ -75,7 +75,7 @@ def test_it_is_measured_with_every_set_and_switched(made: Path) -> None:
     assert untuned.lengths("perplexity") == [4096]
     found = {row["set_name"] for row in untuned.rows}
     assert {"pi", "ntk", "yarn", "yarn-unscaled", "evolution-1", "random-1", "evolution-1-no-start"} <= found
-    tuned = page.tuned(results)
+    tuned = page.tuned(results, above=3 * 512)
     assert tuned.lengths("perplexity") == [512, 1024, 3072] and tuned.lengths("passkey") == [512, 1024, 3072 - 16]
     every = {"switched", "short", "long", "unrecovered", "pi", "ntk", "yarn", "pi-by-2", "x2"}
     assert {row["set_name"] for row in tuned.rows} == every
@@ -153,3 +153,36 @@ def test_a_full_disk_ends_it_with_one_line_and_nothing_half_written(
         "checkpoint.pt': cannot be written: No space left on device"
     )
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["recipe.json"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--threads", "0"], "--threads: 0 must be at least 1"),
+        (["--window", "8"], "--window: 8 must be at least 256"),
+        (["--window", "1024"], "--window: 1024 does not go with --small"),
+        (["--work", "."], "--work: . holds --out"),
+        (["--measure", "file"], "--measure: file is no folder"),
+    ],
+)
+def test_flags_that_cannot_be_are_refused(
+    flags: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    monkeypatch.setattr(sys, "argv", ["miniature", "--small", "--out", "out", *flags])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2 and expected in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_measurement_that_is_interrupted_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiments, "ropeswitch", lambda _: 130)
+    group = experiments.Lengths("short", (512,), 0, 1)
+    with pytest.raises(KeyboardInterrupt):
+        experiments._evaluate(tmp_path, None, [], group, 1, tmp_path, tmp_path / "out.json")
