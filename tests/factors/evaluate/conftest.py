@@ -1,4 +1,4 @@
-"""The bundled model, opened once, and texts that tell a right factor set from a wrong one by far."""
+"""passkey-tiny, opened once, and texts that tell a right factor set from a wrong one by far."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Texts for the bundled model, that model before it was extended, and models that no search is possible with."""
+"""Texts for passkey-tiny, that model before it was extended, and models that no search is possible with."""
 
 import json
 import random
@@ -48,7 +48,7 @@ def without_rope(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def broken(plain: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The bundled model with a weight that is no number."""
+    """passkey-tiny with a weight that is no number."""
     import torch
     from safetensors.torch import load_file, save_file
 

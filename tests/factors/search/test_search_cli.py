@@ -1,4 +1,4 @@
-"""``ropeswitch factors search`` and ``extend`` on the bundled model, from the command line to the file."""
+"""``ropeswitch factors search`` and ``extend`` on passkey-tiny, from the command line to the file."""
 
 import json
 import shutil
