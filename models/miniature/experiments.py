@@ -22,6 +22,8 @@ from ropeswitch.server.cli import main as ropeswitch
 KNOWN = ("pi", "ntk", "yarn")
 JUDGED = 256
 """The last tokens of a text that count: those that have all of the length before them."""
+REPLY = 16
+"""Tokens that a prompt leaves for the reply where a set ends; one that outgrew the set would be of the next."""
 TUNED = ("switched", "short", "long", "unrecovered", *KNOWN)
 LONG = ("short", "long", *KNOWN)
 """Beyond what the model was tuned with, where switched is long."""
@@ -73,17 +75,18 @@ def full(window: int = WINDOW) -> Measuring:
         SearchSettings(8 * window, population=32, mutations=8, crossovers=8, parents=16, iterations=12, documents=3),
         (
             # Here sets differ by less than a thousandth.
-            Lengths("1-to-2", (window, 2 * window), 400, 10, (*TUNED, "x32")),
+            Lengths("1-to-2", (window, 2 * window), 400, 0, (*TUNED, "x32")),
+            Lengths("1-to-2-keys", (window - REPLY, 2 * window - REPLY), 0, 10),
             Lengths("4", (4 * window,), 20, 10, (*TUNED, "x32")),
             Lengths("8-to-32", (8 * window, 16 * window, 32 * window), 8, 6, (*TUNED, "x32")),
-            Lengths("64", (64 * window,), 4, 4),
+            Lengths("64", (64 * window,), 4, 0),
+            Lengths("64-keys", (64 * window - REPLY,), 0, 4),
             Lengths("128", (128 * window,), 2, 0, (*LONG, "pi-by-2", "yarn-by-2")),
             Lengths("128-keys", (128 * window,), 0, 3, LONG),
             Lengths("256", (256 * window,), 1, 0, (*LONG, "pi-by-4", "yarn-by-4")),
             Lengths("512", (RATIO * window,), 1, 0, LONG),
             Lengths("256-keys", (256 * window,), 0, 1, LONG),
-            # The reply must still fit.
-            Lengths("512-keys", (RATIO * window - 16,), 0, 1, ("short", "long", "yarn")),
+            Lengths("512-keys", (RATIO * window - REPLY,), 0, 1, ("short", "long", "yarn")),
         ),
         window,
     )
@@ -94,7 +97,7 @@ SMALL = Measuring(
     (
         Lengths("1-to-2", (WINDOW, 2 * WINDOW), 1, 1, (*TUNED, "x2")),
         Lengths("6", (6 * WINDOW,), 1, 0, (*LONG, "pi-by-2")),
-        Lengths("6-keys", (6 * WINDOW - 16,), 0, 1, LONG),
+        Lengths("6-keys", (6 * WINDOW - REPLY,), 0, 1, LONG),
     ),
     seeds=2,
     untuned_documents=1,

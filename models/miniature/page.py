@@ -91,7 +91,7 @@ class Tables:
     def recovery(self) -> str:
         near = Results(tuple(row for row in self.tuned.rows if row["length"] <= 2 * WINDOW), ())
         sets = ("switched", "unrecovered", "long")
-        found = table(near, "perplexity", sets)
+        found = table(near, "perplexity", sets) + "\n" + table(near, "passkey", sets)
         pairs = [(length, "switched", other) for length in (WINDOW, 2 * WINDOW) for other in ("unrecovered", "long")]
         return found + "\n" + comparison(self.tuned, pairs)
 
