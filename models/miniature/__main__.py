@@ -4,14 +4,15 @@ Stop it at any time and start it again with the same folders: it goes on where i
 """
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 
 import torch
 
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.whole_file import save_text
 from ropeswitch.models.miniature import experiments, recipe
+from ropeswitch.models.miniature.card import Results
 from ropeswitch.models.miniature.page import UNTUNED
 from ropeswitch.models.miniature.shape import WINDOW
 from ropeswitch.models.miniature.stages import Run
@@ -49,7 +50,7 @@ def main() -> int:
             found |= {path.name: path for path in experiments.with_tuning(args.out, work, measuring)}
             args.measure.mkdir(parents=True, exist_ok=True)
             for name, path in found.items():
-                shutil.copy(path, args.measure / name)
+                save_text(args.measure / name, Results.published(path.read_text()), overwrite=True)
     except (FactorError, FloatingPointError, ValueError, OSError, torch.OutOfMemoryError) as error:
         print(f"miniature: error: {error}", file=sys.stderr)
         return 2

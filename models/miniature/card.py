@@ -39,6 +39,18 @@ class Results:
             tuple(row for each in files for row in each["rows"]), tuple(c for each in files for c in each["cells"])
         )
 
+    @staticmethod
+    def published(text: str) -> str:
+        """A results file as it is kept: on one line, and of each document its name, its tokens and their loss to 1e-6."""
+        content = json.loads(text)
+        for cell in content["cells"]:
+            if cell["task"] == "perplexity":
+                cell["result"] = [
+                    {"document": each["document"], "tokens": each["tokens"], "nll": round(each["nll"], 6)}
+                    for each in cell["result"]
+                ]
+        return json.dumps(content, separators=(",", ":")) + "\n"
+
     def lengths(self, task: str) -> list[int]:
         return sorted({row["length"] for row in self.rows if row["task"] == task})
 

@@ -1,5 +1,6 @@
 """Tables and verdicts from results."""
 
+import json
 import math
 
 import pytest
@@ -45,3 +46,11 @@ def test_a_table_has_every_length_and_a_dash_for_what_is_missing() -> None:
     made = table(Results(rows, ()), "perplexity", ["a", "b"])
     assert made.splitlines()[2:] == ["| 512 | 7.250 | 8.000 ± 0.500 |", "| 1,024 | 6.500 ± 0.250 | - |"]
     assert table(Results(rows, ()), "passkey", ["b"]).splitlines()[2:] == ["| 512 | 90% (80 to 95) |"]
+
+
+def test_what_is_kept_has_the_same_losses() -> None:
+    document = {"document": "7.txt", "start": 3, "windows": 1, "tokens": 256, "nll": 449.04320449888473}
+    content = {"rows": [], "cells": [cell("a", 0, []) | {"result": [document]}]}
+    kept = json.loads(Results.published(json.dumps(content)))
+    assert kept["cells"][0]["result"] == [{"document": "7.txt", "tokens": 256, "nll": 449.043204}]
+    assert Results((), tuple(kept["cells"])).losses(512, "a") == pytest.approx([449.04320449888473 / 256], rel=1e-8)
