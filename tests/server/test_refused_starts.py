@@ -247,6 +247,17 @@ def test_flags_of_keys_and_limits(refusal: Any, checkpoint: Path, flags: list[st
     assert refusal(str(checkpoint), *flags).startswith(expected)
 
 
+def test_without_a_model_the_bundled_one_is_served_with_its_own_factors(
+    refusal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: Any, args: Any) -> None:
+        sets = [each["name"] for each in args.additional_config["ropeswitch"]["sets"]]
+        raise UsageError(f"{args.served_model_name} {sets} {args.kv_cache_memory_bytes}")
+
+    monkeypatch.setattr("ropeswitch.server.serve._run", run)
+    assert refusal() == f"['longrope-mini'] ['r1', 'r2', 'x64', 'x512'] {1 << 30}"
+
+
 @pytest.mark.parametrize("from_file", [False, True], ids=["flag", "file"])
 def test_keys_and_limits_reach_the_server_and_nothing_else_does(
     refusal: Any, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_file: bool
