@@ -16,7 +16,7 @@ from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotary
 
 from ropeswitch.kernels.angles import Frequencies, build_tables
 from ropeswitch.kernels.fill_rows import ExactRows
-from ropeswitch.model_patches.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 
 LAYERS, QUERY_HEADS, KEY_HEADS, HEAD = 32, 32, 8, 128
 # Layers compiled into one graph, which the step calls as often as it takes: 32 at once take minutes to compile.

@@ -52,7 +52,7 @@ def _make_parser() -> argparse.ArgumentParser:
     from ropeswitch.deploy.plan import cli as plan
     from ropeswitch.factors import cli as factors
     from ropeswitch.loadtests.client import cli as loadtest
-    from ropeswitch.model_patches import cli as patches
+    from ropeswitch.model_patches.guard import cli as patches
     from ropeswitch.server.patches import SERVER_PATCHES
 
     description = "Serve RoPE models with the LongRoPE factors for each request's length."

@@ -13,9 +13,9 @@ from fastapi import FastAPI
 from starlette.datastructures import State
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.fingerprints import Patch, RegistryError
-from ropeswitch.model_patches.registry import in_play, require
-from ropeswitch.model_patches.settings import UnsupportedError, settings_of
+from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
+from ropeswitch.model_patches.guard.registry import in_play, require
+from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
 from ropeswitch.server import life_cycle, refusals, rope_route, starting, vllm_adapter
 from ropeswitch.server.access_log.log import start as start_access_log
 from ropeswitch.server.body_errors import name_wrong_fields

@@ -12,8 +12,8 @@ from typing import Any
 from starlette.datastructures import State
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.request_set import forced_set, set_for
-from ropeswitch.model_patches.settings import FORCED_SET
+from ropeswitch.model_patches.switch.request_set import forced_set, set_for
+from ropeswitch.model_patches.switch.settings import FORCED_SET
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.front.admission import Admission
 from ropeswitch.server.prompt_log import current_log

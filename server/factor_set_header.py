@@ -2,7 +2,7 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ropeswitch.model_patches.settings import FORCED_SET
+from ropeswitch.model_patches.switch.settings import FORCED_SET
 from ropeswitch.server.prompt_log import PromptLog, current_log
 
 HEADER = "x-rope-factor-set"

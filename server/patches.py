@@ -5,7 +5,7 @@ them. Each record also counts on the upstream method that calls its target: it g
 Of ``/metrics`` the route is wrapped, by a middleware; its record counts on what carries an engine's report to it.
 """
 
-from ropeswitch.model_patches.fingerprints import Patch
+from ropeswitch.model_patches.guard.fingerprints import Patch
 from ropeswitch.server.length_metrics.patches import METRICS_PATCHES
 
 _CLIENT = "vllm.v1.engine.async_llm.AsyncLLM"

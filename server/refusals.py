@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.fingerprints import RegistryError
-from ropeswitch.model_patches.settings import UnsupportedError
+from ropeswitch.model_patches.guard.fingerprints import RegistryError
+from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.server.errors import UsageError
 
 VARIABLE = "ROPESWITCH_REFUSAL_FILE"

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from ropeswitch.model_patches.fingerprints import VLLM_VERSION, Patch
-from ropeswitch.model_patches.settings import RopeSettings
+from ropeswitch.model_patches.guard.fingerprints import VLLM_VERSION, Patch
+from ropeswitch.model_patches.switch.settings import RopeSettings
 from ropeswitch.server.patches import SERVER_PATCHES
 
 router = APIRouter()

@@ -11,7 +11,7 @@ import aiohttp
 from ropeswitch.factors.evaluate.target import SERVED, SWITCHED, Window
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.loadtests.client.endpoint import Endpoint, connect, error_message
-from ropeswitch.model_patches.settings import FORCED_SET
+from ropeswitch.model_patches.switch.settings import FORCED_SET
 from ropeswitch.server.factor_set_header import HEADER
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"

@@ -16,7 +16,7 @@ from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost, chunk
 from ropeswitch.model_patches.scheduling.step_plan import StepPlan
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
-from ropeswitch.model_patches.settings import RopeSettings
+from ropeswitch.model_patches.switch.settings import RopeSettings
 
 # The default target in steps of one token: whatever a step costs beside its tokens is a small part of it. Never more than a
 # reader of five tokens a second would notice.

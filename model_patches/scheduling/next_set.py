@@ -11,9 +11,9 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.request_set import assigned_set, forced_set
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
-from ropeswitch.model_patches.settings import FORCED_SET
+from ropeswitch.model_patches.switch.request_set import assigned_set, forced_set
+from ropeswitch.model_patches.switch.settings import FORCED_SET
 
 # The work lengthens a step of the streams by so many times its own length: the least that is done in time.
 PACES = (0.5, 1.0, 1.5, 2.0)

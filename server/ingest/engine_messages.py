@@ -1,12 +1,12 @@
 """Messages to the engine with long prompts, whose token IDs are bytes already.
 
 vLLM's client encodes a request on the event loop, which takes 11 ms for a million token IDs, and the engine core decodes it
-in 28 ms (``model_patches/packed_prompt.py``). ``patches.py`` records what is wrapped here.
+in 28 ms (``model_patches/serving/packed_prompt.py``). ``patches.py`` records what is wrapped here.
 """
 
 from typing import Any
 
-from ropeswitch.model_patches.packed_prompt import packed
+from ropeswitch.model_patches.serving.packed_prompt import packed
 from ropeswitch.server.ingest.token_ids import TokenIds
 
 

@@ -4,7 +4,7 @@ why: vLLM measures every request there, and its metrics tell neither its length 
 what differs: nothing for the engine or the client. Each sequence's state keeps a :class:`Track`; what upstream has measured
     of an output is noted by length band and factor set, and added to our metrics when upstream's
     ``StatLoggerManager.record`` adds it to its own. A switch is known by the prefill statistics that its first output
-    brings (``model_patches/scheduler.py``).
+    brings (``model_patches/switch/scheduler.py``).
 limits: with ``--disable-log-stats`` nothing is measured. A realtime session's prompt is as long as its chunks so far.
 when it can go: when vLLM labels its metrics by length and tells of clients that leave.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.request_set import forced_set
+from ropeswitch.model_patches.switch.request_set import forced_set
 from ropeswitch.server.access_log.record import current_record
 from ropeswitch.server.length_metrics.fates import current_fate
 from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING

@@ -1,6 +1,6 @@
 """The upstream methods that ``outputs.py`` wraps on the API server's own objects, with their fingerprints."""
 
-from ropeswitch.model_patches.fingerprints import Patch
+from ropeswitch.model_patches.guard.fingerprints import Patch
 
 _PROCESSOR = "vllm.v1.engine.output_processor.OutputProcessor"
 _CLIENT = "vllm.v1.engine.async_llm.AsyncLLM"

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm import LLM
 
-from ropeswitch.model_patches.request_set import assigned_set
+from ropeswitch.model_patches.switch.request_set import assigned_set
 from tests.exactness import checkpoints
 from tests.exactness.engines import greedy, prompts, run
 from tests.exactness.reference import Reference
@@ -29,7 +29,7 @@ def test_the_engine_is_the_one_that_was_asked_for(start: Start, phi3: Path, phi3
     assert isinstance(worker_of(llm).model_runner, GPUModelRunner) == V2
     assert isinstance(scheduler_of(llm), AsyncScheduler) == ASYNC
     report = worker_of(llm).patch_report()
-    from ropeswitch.model_patches.registry import in_play
+    from ropeswitch.model_patches.guard.registry import in_play
 
     assert {record.target for record in in_play(llm.llm_engine.vllm_config)} <= set(report["patches"])
     check_batch(llm, phi3_reference, [60, 65, 20], max_tokens=8)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from vllm import LLM
 
-from ropeswitch.model_patches.registry import in_play
+from ropeswitch.model_patches.guard.registry import in_play
 from tests.exactness import checkpoints, test_features, test_ladders, test_modes, test_prefix_cache, test_speculation
 from tests.exactness.conftest import starting
 from tests.exactness.engines import greedy, prompts, run

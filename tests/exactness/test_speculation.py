@@ -22,7 +22,7 @@ Said = list[tuple[list[int], list[float]]]
 
 def speculate(folder: Path, **changes: Any) -> tuple[Said, set[int]]:
     """What the engine says to each prompt, and the factor sets where it accepted a draft; ``changes`` go to ``engine``."""
-    from ropeswitch.model_patches.request_set import assigned_set
+    from ropeswitch.model_patches.switch.request_set import assigned_set
 
     llm = engine(folder, speculative_config=SPECULATIVE, **changes)
     scheduler: Any = llm.llm_engine.engine_core.engine_core.scheduler

@@ -25,10 +25,10 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.preprocess_add_request import AssigningHasher
-from ropeswitch.model_patches.scheduler import LadderScheduler, LadderSchedulerOutput, make_scheduler
 from ropeswitch.model_patches.scheduling import length_aware, step_plan
-from ropeswitch.model_patches.settings import RopeSettings, configure
+from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
+from ropeswitch.model_patches.switch.scheduler import LadderScheduler, LadderSchedulerOutput, make_scheduler
+from ropeswitch.model_patches.switch.settings import RopeSettings, configure
 
 BLOCK, VOCABULARY, DRAFTS = 4, 5, 3
 LADDER = FactorLadder.checked(

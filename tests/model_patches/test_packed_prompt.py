@@ -9,7 +9,7 @@ from vllm import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
-from ropeswitch.model_patches.packed_prompt import FIELD, packed, unpack
+from ropeswitch.model_patches.serving.packed_prompt import FIELD, packed, unpack
 from ropeswitch.server.ingest.token_ids import TokenIds
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ropeswitch.model_patches import registry
-from ropeswitch.model_patches.cli import table
+from ropeswitch.model_patches.guard import registry
+from ropeswitch.model_patches.guard.cli import table
 from ropeswitch.server.patches import SERVER_PATCHES
 
 ROOT = Path(registry.__file__).parent
@@ -25,7 +25,10 @@ def test_the_installed_vllm_fits() -> None:
 
 def test_files_and_registry_match() -> None:
     files = {record.file.removeprefix("model_patches/") for record in registry.PATCHES}
-    assert {path.name for path in ROOT.glob("*.py")} == PLUMBING | files
+    found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py")}
+    parts = {path for path in found if path.split("/")[-1] not in PLUMBING and not path.startswith("scheduling/")}
+    assert parts == {path for path in files if not path.startswith("scheduling/")}
+    assert files <= found
     assert {record.when for record in registry.PATCHES} == set(registry.CONDITIONS)
     assert set(registry._replacements()) <= {record.target for record in registry.PATCHES}
     assert len({record.target for record in registry.PATCHES}) == len(registry.PATCHES)
@@ -44,7 +47,7 @@ def test_the_documented_table_is_the_registry() -> None:
 
 def run_with(change: str, then: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh process where upstream's source was changed before anything was applied."""
-    code = f"import vllm.v1.core.kv_cache_utils as changed\n{change}\nfrom ropeswitch.model_patches import registry\n{then}"
+    code = f"import vllm.v1.core.kv_cache_utils as changed\n{change}\nfrom ropeswitch.model_patches.guard import registry\n{then}"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 

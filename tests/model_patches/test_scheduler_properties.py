@@ -15,8 +15,8 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from ropeswitch.model_patches.scheduler import LadderSchedulerOutput
 from ropeswitch.model_patches.scheduling import next_set
+from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
 from tests.exactness import checkpoints
 from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Mode, engine_config, expected
 

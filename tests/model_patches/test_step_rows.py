@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
-from ropeswitch.model_patches.settings import RopeSettings
-from ropeswitch.model_patches.step_rows import StepRows
+from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.step_rows import StepRows
 
 SHORT, LONG = FactorSet("short", 64, (1.0, 2.0)), FactorSet("long", 128, (3.0, 4.0), 1.5, 2)
 SETTINGS = RopeSettings(FactorLadder((SHORT, LONG)), 10000.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropeswitch.model_patches.step_times import ENOUGH_SECONDS, FIRST_TOKENS, SAME_TOKENS, measure
+from ropeswitch.model_patches.scheduling.step_times import ENOUGH_SECONDS, FIRST_TOKENS, SAME_TOKENS, measure
 
 
 class Steps:

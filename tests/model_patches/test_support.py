@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.settings import KEY, SCHEDULER, WORKERS, RopeSettings, UnsupportedError, configure
-from ropeswitch.model_patches.support import check_device, check_engine, check_features, check_model
+from ropeswitch.model_patches.switch.settings import KEY, SCHEDULER, WORKERS, RopeSettings, UnsupportedError, configure
+from ropeswitch.model_patches.switch.support import check_device, check_engine, check_features, check_model
 
 LADDER = FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0] * 8}])
 MODEL: dict[str, Any] = {"rope_theta": 10000.0, "hidden_size": 32, "num_attention_heads": 2}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import vllm
 
-from ropeswitch.model_patches.registry import in_play
+from ropeswitch.model_patches.guard.registry import in_play
 from ropeswitch.server.patches import SERVER_PATCHES
 from tests.server.checkpoint import MAXIMUM, WINDOW
 from tests.server.conftest import MODEL

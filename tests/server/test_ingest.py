@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from ropeswitch.model_patches.packed_prompt import FIELD
+from ropeswitch.model_patches.serving.packed_prompt import FIELD
 from ropeswitch.server.ingest.parse import PIECE, parse
 from ropeswitch.server.ingest.request import VERY_LONG
 from ropeswitch.server.ingest.text_process import TITLE

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.model_patches.registry import for_this_device
+from ropeswitch.model_patches.guard.registry import for_this_device
 from ropeswitch.server.cli import main
 from ropeswitch.server.patches import SERVER_PATCHES
 

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.fingerprints import RegistryError, resolve
-from ropeswitch.model_patches.settings import UnsupportedError
+from ropeswitch.model_patches.guard.fingerprints import RegistryError, resolve
+from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.server import refusals
 
 

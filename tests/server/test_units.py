@@ -14,9 +14,9 @@ from starlette.datastructures import State
 from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.records import PATCHES
-from ropeswitch.model_patches.registry import require
-from ropeswitch.model_patches.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.guard.records import PATCHES
+from ropeswitch.model_patches.guard.registry import require
+from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 from ropeswitch.server import refusals
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints, check_reports
 from ropeswitch.server.engine_prompts import _LATE, watch

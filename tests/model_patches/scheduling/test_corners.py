@@ -8,7 +8,7 @@ from vllm.config import VllmConfig
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from ropeswitch.model_patches.scheduler import LadderSchedulerOutput
+from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
 from tests.model_patches.hash_engine import MODES, Engine, Mode, expected
 
 Configs = Callable[[Mode], VllmConfig]

@@ -11,8 +11,8 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.request import RequestStatus
 
-from ropeswitch.model_patches.scheduler import LadderSchedulerOutput
 from ropeswitch.model_patches.scheduling import next_set
+from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
 from tests.model_patches.hash_engine import BLOCK, MODES, Engine, Mode, expected
 
 Configs = Callable[[Mode], VllmConfig]

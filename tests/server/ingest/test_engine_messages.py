@@ -7,7 +7,7 @@ import pytest
 from vllm import PoolingParams, SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
-from ropeswitch.model_patches.packed_prompt import FIELD, unpack
+from ropeswitch.model_patches.serving.packed_prompt import FIELD, unpack
 from ropeswitch.server.ingest.engine_messages import send_packed
 from ropeswitch.server.ingest.token_ids import TokenIds
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeswitch.model_patches.packed_prompt import numbers
+from ropeswitch.model_patches.serving.packed_prompt import numbers
 from ropeswitch.server.ingest import parse as module
 from ropeswitch.server.ingest.token_ids import TokenIds, completed, sample
 

@@ -13,11 +13,11 @@ from ropeswitch.factors.hf_config import rope_parameters
 
 KEY = "ropeswitch"
 ANGLES = ("exact", "hf")
-SCHEDULER = "ropeswitch.model_patches.scheduler.make_scheduler"
+SCHEDULER = "ropeswitch.model_patches.switch.scheduler.make_scheduler"
 # The worker for each kind of device that vLLM may run on.
 WORKERS = {
-    "cpu": "ropeswitch.model_patches.cpu_worker.LadderCPUWorker",
-    "cuda": "ropeswitch.model_patches.gpu_worker.LadderGPUWorker",
+    "cpu": "ropeswitch.model_patches.cpu.cpu_worker.LadderCPUWorker",
+    "cuda": "ropeswitch.model_patches.switch.gpu_worker.LadderGPUWorker",
 }
 # The request's field in `vllm_xargs` (SamplingParams.extra_args) that asks for one set by name.
 FORCED_SET = "rope_factor_set"

@@ -11,7 +11,7 @@ when it can go: when requests can carry extra hash keys of their own.
 from collections.abc import Callable
 from typing import Any
 
-from ropeswitch.model_patches.request_set import assigned_set
+from ropeswitch.model_patches.switch.request_set import assigned_set
 
 ExtraKeys = Callable[[Any, int, int, int], tuple[tuple[Any, ...] | None, int]]
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from ropeswitch.model_patches.gpu_model_runner import LadderGPUModelRunner
-from ropeswitch.model_patches.gpu_model_state import LadderModelState
-from ropeswitch.model_patches.registry import applied
-from ropeswitch.model_patches.settings import SCHEDULER
-from ropeswitch.model_patches.step_rows import StepRows
+from ropeswitch.model_patches.guard.registry import applied
+from ropeswitch.model_patches.switch.gpu_model_runner import LadderGPUModelRunner
+from ropeswitch.model_patches.switch.gpu_model_state import LadderModelState
+from ropeswitch.model_patches.switch.settings import SCHEDULER
+from ropeswitch.model_patches.switch.step_rows import StepRows
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 _V1_RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"

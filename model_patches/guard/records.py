@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ropeswitch.model_patches.fingerprints import Patch
+from ropeswitch.model_patches.guard.fingerprints import Patch
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 STATES = "vllm.v1.worker.gpu.model_states"
@@ -39,13 +39,13 @@ PATCHES = (
     Patch(
         target="vllm.model_executor.layers.rotary_embedding._ROPE_DICT",
         kind="replaced",
-        file="model_patches/rope_dict.py",
+        file="model_patches/switch/rope_dict.py",
         relies_on={"vllm.model_executor.layers.rotary_embedding.get_rope": "9e03744cca456be8"},
     ),
     Patch(
         target="vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
         kind="wrapped",
-        file="model_patches/block_hash.py",
+        file="model_patches/switch/block_hash.py",
         relies_on={
             "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys": "e10dec27bbb524e0",
             "vllm.v1.core.kv_cache_utils.hash_block_tokens": "d0c291ea6ecd103b",
@@ -55,7 +55,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.engine.core.EngineCore.preprocess_add_request",
         kind="wrapped",
-        file="model_patches/preprocess_add_request.py",
+        file="model_patches/switch/preprocess_add_request.py",
         relies_on={
             "vllm.v1.engine.core.EngineCore.preprocess_add_request": "e62bbf7b221cae19",
             "vllm.v1.engine.core.EngineCore.__init__": "b0b6cbc8d2618fc6",
@@ -66,7 +66,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size",
         kind="wrapped",
-        file="model_patches/step_times.py",
+        file="model_patches/scheduling/step_times.py",
         relies_on={
             "vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size": "9a49387042d82b35",
             "vllm.v1.engine.core.EngineCore.__init__": "b0b6cbc8d2618fc6",
@@ -77,7 +77,7 @@ PATCHES = (
     Patch(
         target=SCHEDULER,
         kind="subclassed",
-        file="model_patches/scheduler.py",
+        file="model_patches/switch/scheduler.py",
         relies_on={
             f"{SCHEDULER}.schedule": "d5096ca4f939b113",
             f"{SCHEDULER}.add_request": "3299dae1dbcd02c1",
@@ -110,7 +110,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.worker.cpu_model_runner.CPUModelRunner",
         kind="subclassed",
-        file="model_patches/cpu_model_runner.py",
+        file="model_patches/cpu/cpu_model_runner.py",
         relies_on={
             "vllm.v1.worker.cpu_model_runner.CPUModelRunner.load_model": "223f82ba068e5a0a",
             f"{RUNNER}._sample": "0af8e0a433fbe438",
@@ -121,7 +121,7 @@ PATCHES = (
     Patch(
         target=RUNNER,
         kind="subclassed",
-        file="model_patches/gpu_model_runner.py",
+        file="model_patches/switch/gpu_model_runner.py",
         relies_on={
             f"{RUNNER}.execute_model": "924ea20385e037dd",
             f"{RUNNER}._update_states": "4265bbbcb2e66460",
@@ -135,13 +135,13 @@ PATCHES = (
     Patch(
         target=f"{STATES}.resolve_model_state_cls",
         kind="wrapped",
-        file="model_patches/gpu_model_state.py",
+        file="model_patches/switch/gpu_model_state.py",
         relies_on={},
     ),
     Patch(
         target=f"{STATES}.default.DefaultModelState",
         kind="subclassed",
-        file="model_patches/gpu_model_state.py",
+        file="model_patches/switch/gpu_model_state.py",
         relies_on={
             f"{STATES}.resolve_model_state_cls": "f98c6544b9860199",
             f"{STATES}.init_model_state": "a4e19f950b8e6e04",
@@ -161,7 +161,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.worker.gpu_worker.Worker",
         kind="subclassed",
-        file="model_patches/gpu_worker.py",
+        file="model_patches/switch/gpu_worker.py",
         relies_on={
             "vllm.v1.worker.gpu_worker.Worker.init_device": "8c582c88865d594b",
             "vllm.v1.worker.gpu_worker.Worker._make_model_runner": "7f732f69be848171",
@@ -171,7 +171,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.worker.cpu_worker.CPUWorker",
         kind="subclassed",
-        file="model_patches/cpu_worker.py",
+        file="model_patches/cpu/cpu_worker.py",
         relies_on={
             "vllm.v1.worker.cpu_worker.CPUWorker.init_device": "825b3891768fb121",
             "vllm.distributed.device_communicators.cpu_communicator._CPUSHMDistributed.make_group_name": "fb74ec750bebfdbf",
@@ -180,13 +180,19 @@ PATCHES = (
         when="CPUs",
     ),
     *(
-        Patch(target=f"{module}.{name}", kind="wrapped", file="model_patches/bgmv_expand.py", relies_on={}, when="CPUs")
+        Patch(
+            target=f"{module}.{name}",
+            kind="wrapped",
+            file="model_patches/cpu/bgmv_expand.py",
+            relies_on={},
+            when="CPUs",
+        )
         for module, name in ((LORA_OPS, "bgmv_expand_slice"), (PUNICA, "bgmv_expand"), (PUNICA, "bgmv_expand_slice"))
     ),
     Patch(
         target=f"{LORA_OPS}.bgmv_expand",
         kind="wrapped",
-        file="model_patches/bgmv_expand.py",
+        file="model_patches/cpu/bgmv_expand.py",
         relies_on={
             f"{LORA_OPS}.bgmv_expand": "2e9c24d2dd49a18d",
             f"{LORA_OPS}.bgmv_expand_slice": "ca41691da5b46f00",
@@ -199,7 +205,7 @@ PATCHES = (
     Patch(
         target=f"{EXECUTOR}.shutdown",
         kind="wrapped",
-        file="model_patches/executor_shutdown.py",
+        file="model_patches/serving/executor_shutdown.py",
         relies_on={
             f"{EXECUTOR}.shutdown": "a22498f9649fb172",
             f"{EXECUTOR}.start_worker_monitor": "5a7b2f17d10db703",
@@ -209,7 +215,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend",
         kind="subclassed",
-        file="model_patches/cpu_dcp_attention.py",
+        file="model_patches/cpu/cpu_dcp_attention.py",
         relies_on={
             "vllm.platforms.cpu.CpuPlatform.get_attn_backend_cls": "9b9c790dc13e67bd",
             "vllm.v1.attention.backends.registry.register_backend": "306f21b877aae73e",
@@ -226,7 +232,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel",
         kind="replaced",
-        file="model_patches/slot_mapping_kernel.py",
+        file="model_patches/cpu/slot_mapping_kernel.py",
         relies_on={
             "vllm.v1.worker.block_table.ComputeSlotMappingKernel.__call__": "b082ba305cfe818d",
             "vllm.v1.worker.block_table.BlockTable.compute_slot_mapping": "08fc5e4207d0ab08",

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ropeswitch.model_patches.prefill_progress import prefill_progress
+from ropeswitch.model_patches.serving.prefill_progress import prefill_progress
 
 # Ever longer steps are tried until one takes so long that it tells what a token costs.
 ENOUGH_SECONDS = 0.2

@@ -20,8 +20,8 @@ from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.states import RequestState
 
-from ropeswitch.model_patches.settings import UnsupportedError, settings_of
-from ropeswitch.model_patches.step_rows import StepRows
+from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.step_rows import StepRows
 
 # How the ids of the requests in ``vllm.v1.worker.gpu.warmup`` begin.
 WARM_UPS = ("_warmup_", "_v2_mixed_warmup_")

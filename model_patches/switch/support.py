@@ -6,7 +6,7 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
-from ropeswitch.model_patches.settings import KEY, WORKERS, UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.settings import KEY, WORKERS, UnsupportedError, settings_of
 
 # Config fields of models whose layers read positions for more than rotation: Llama 4, Mistral and Ministral.
 POSITION_READERS = ("attn_temperature_tuning", "llama_4_scaling", "llama_4_scaling_beta")

@@ -7,7 +7,7 @@ is what the scheduler, the block hasher and the preemption path all hold.
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.settings import FORCED_SET
+from ropeswitch.model_patches.switch.settings import FORCED_SET
 
 
 def set_for(ladder: FactorLadder, num_tokens: int, forced: str | None) -> int:

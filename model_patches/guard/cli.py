@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.fingerprints import VLLM_VERSION, Patch, RegistryError
-from ropeswitch.model_patches.records import PATCHES
-from ropeswitch.model_patches.registry import for_this_device, mismatches
+from ropeswitch.model_patches.guard.fingerprints import VLLM_VERSION, Patch, RegistryError
+from ropeswitch.model_patches.guard.records import PATCHES
+from ropeswitch.model_patches.guard.registry import for_this_device, mismatches
 
 # Prints one symbol's source; run in a process of its own so that the other copy of vLLM can be imported.
 _PRINT_SOURCE = (
     "import inspect, sys\n"
-    "from ropeswitch.model_patches.fingerprints import resolve\n"
+    "from ropeswitch.model_patches.guard.fingerprints import resolve\n"
     "print(inspect.getsource(resolve(sys.argv[1])[2]))"
 )
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from vllm.v1.worker.gpu_worker import Worker
 
-from ropeswitch.model_patches.gpu_model_runner import LadderGPUModelRunner
-from ropeswitch.model_patches.patch_report import report, step_rows
-from ropeswitch.model_patches.registry import apply_all
-from ropeswitch.model_patches.settings import RopeSettings
-from ropeswitch.model_patches.step_times import time_step
-from ropeswitch.model_patches.support import check_engine
+from ropeswitch.model_patches.guard.patch_report import report, step_rows
+from ropeswitch.model_patches.guard.registry import apply_all
+from ropeswitch.model_patches.scheduling.step_times import time_step
+from ropeswitch.model_patches.switch.gpu_model_runner import LadderGPUModelRunner
+from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.support import check_engine
 
 
 class LadderGPUWorker(Worker):
@@ -37,13 +37,13 @@ class LadderGPUWorker(Worker):
         return LadderGPUModelRunner(self.vllm_config, self.device)
 
     def time_step(self, tokens: int) -> float:
-        """Seconds of a warm-up step; see :func:`~ropeswitch.model_patches.step_times.time_step`."""
+        """Seconds of a warm-up step; see :func:`~ropeswitch.model_patches.scheduling.step_times.time_step`."""
         return time_step(self, tokens)
 
     def replace_sets(self, settings: dict[str, Any]) -> None:
-        """Rotate with other factors from now on; see :meth:`~ropeswitch.model_patches.step_rows.StepRows.replace`."""
+        """Rotate with other factors from now on; see :meth:`~ropeswitch.model_patches.switch.step_rows.StepRows.replace`."""
         step_rows(self.model_runner).replace(RopeSettings.from_json(settings))
 
     def patch_report(self) -> dict[str, Any]:
-        """What this worker runs with; see :func:`~ropeswitch.model_patches.patch_report.report`."""
+        """What this worker runs with; see :func:`~ropeswitch.model_patches.guard.patch_report.report`."""
         return report(self, {"vllm.v1.worker.gpu_worker.Worker": True})

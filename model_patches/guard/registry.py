@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ropeswitch.model_patches.fingerprints import VLLM_VERSION, Patch, RegistryError, fingerprint, pin, resolve
-from ropeswitch.model_patches.records import CONDITIONS, DEVICES, EXECUTOR, LORA_OPS, PATCHES, PUNICA, STATES
+from ropeswitch.model_patches.guard.fingerprints import VLLM_VERSION, Patch, RegistryError, fingerprint, pin, resolve
+from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, EXECUTOR, LORA_OPS, PATCHES, PUNICA, STATES
 
 
 def for_this_device() -> tuple[Patch, ...]:
@@ -93,20 +93,20 @@ def applied() -> list[str]:
     for target in (target for target in _replacements() if target in targets):
         symbol = resolve(target)[2]
         module = getattr(symbol, "__module__", None) or type(symbol).__module__
-        if module.startswith(__package__ + "."):
+        if module.startswith("ropeswitch.model_patches."):
             found.append(target)
     return found
 
 
 def _replacements() -> dict[str, Callable[[Any], Any]]:
     # Imported here because they import vLLM, which the command line does not load to print help.
-    from ropeswitch.model_patches.bgmv_expand import skipping_base_rows
-    from ropeswitch.model_patches.block_hash import salted
-    from ropeswitch.model_patches.executor_shutdown import ending_survivors
-    from ropeswitch.model_patches.gpu_model_state import laddered
-    from ropeswitch.model_patches.preprocess_add_request import assigning
-    from ropeswitch.model_patches.rope_dict import LadderRopeDict
-    from ropeswitch.model_patches.step_times import telling_scheduler
+    from ropeswitch.model_patches.cpu.bgmv_expand import skipping_base_rows
+    from ropeswitch.model_patches.scheduling.step_times import telling_scheduler
+    from ropeswitch.model_patches.serving.executor_shutdown import ending_survivors
+    from ropeswitch.model_patches.switch.block_hash import salted
+    from ropeswitch.model_patches.switch.gpu_model_state import laddered
+    from ropeswitch.model_patches.switch.preprocess_add_request import assigning
+    from ropeswitch.model_patches.switch.rope_dict import LadderRopeDict
 
     return {
         "vllm.model_executor.layers.rotary_embedding._ROPE_DICT": lambda upstream: LadderRopeDict(upstream),

@@ -17,8 +17,8 @@ from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from ropeswitch.model_patches.settings import settings_of
-from ropeswitch.model_patches.step_rows import StepRows
+from ropeswitch.model_patches.switch.settings import settings_of
+from ropeswitch.model_patches.switch.step_rows import StepRows
 
 
 class LadderGPUModelRunner(GPUModelRunner):

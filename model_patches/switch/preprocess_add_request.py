@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.packed_prompt import unpack
-from ropeswitch.model_patches.request_set import wanted_set
-from ropeswitch.model_patches.settings import settings_of
+from ropeswitch.model_patches.serving.packed_prompt import unpack
+from ropeswitch.model_patches.switch.request_set import wanted_set
+from ropeswitch.model_patches.switch.settings import settings_of
 
 
 class AssigningHasher:

@@ -15,9 +15,9 @@ from vllm.utils.torch_utils import async_tensor_h2d
 
 from ropeswitch.kernels.angles import AngleTables, Frequencies, build_tables
 from ropeswitch.kernels.fill_rows import ExactRows, ParityRows
-from ropeswitch.model_patches.kernel_check import check_rotation, check_rows, sample_positions
-from ropeswitch.model_patches.rotary import LadderRotaryEmbedding
-from ropeswitch.model_patches.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.guard.kernel_check import check_rotation, check_rows, sample_positions
+from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 
 # Kinds of device on which Triton fills and applies the rows.
 TRITON_DEVICES = {"cuda"}

@@ -13,8 +13,8 @@ from typing import Any
 
 from vllm.config import VllmConfig, get_current_vllm_config_or_none
 
-from ropeswitch.model_patches.rotary import LadderRotaryEmbedding
-from ropeswitch.model_patches.settings import RopeSettings, UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError, settings_of
 
 # get_rope's key: head_size, rotary_dim, max_position, is_neox_style, rope_parameters, dual chunk config, dtype, mrope.
 RopeKey = tuple[Any, ...]

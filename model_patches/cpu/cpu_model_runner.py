@@ -16,7 +16,7 @@ from vllm.config import VllmConfig
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-from ropeswitch.model_patches.gpu_model_runner import LadderGPUModelRunner
+from ropeswitch.model_patches.switch.gpu_model_runner import LadderGPUModelRunner
 
 
 class LadderCPUModelRunner(LadderGPUModelRunner, CPUModelRunner):

@@ -9,7 +9,7 @@ import torch
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.apply_rows import apply_rows_reference
 from ropeswitch.kernels.fill_rows import fill_rows_reference
-from ropeswitch.model_patches.settings import UnsupportedError
+from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 # The kernels are good to 2e-7 of a row's scale and to float32 rounding of a value; a wrong row or pair is off by far more.
 TOLERANCE = 1e-5

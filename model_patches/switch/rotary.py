@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ropeswitch.kernels.apply_rows import apply_rows
-from ropeswitch.model_patches.settings import UnsupportedError
+from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 Rotated = tuple[torch.Tensor, torch.Tensor | None]
 

@@ -27,11 +27,11 @@ from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
-from ropeswitch.model_patches.registry import apply_all
-from ropeswitch.model_patches.request_set import assign, assigned_set, forced_set, wanted_set
+from ropeswitch.model_patches.guard.registry import apply_all
 from ropeswitch.model_patches.scheduling.length_aware import LengthAware
-from ropeswitch.model_patches.settings import settings_of
-from ropeswitch.model_patches.support import check_engine
+from ropeswitch.model_patches.switch.request_set import assign, assigned_set, forced_set, wanted_set
+from ropeswitch.model_patches.switch.settings import settings_of
+from ropeswitch.model_patches.switch.support import check_engine
 
 
 @dataclass
