@@ -78,7 +78,8 @@ def serve(pipe: Connection, folder: str, ours: bool, eager: bool) -> None:
         from vllm.transformers_utils.config import get_config
 
         from ropeswitch.factors.hf_config import ladder_from_config
-        from ropeswitch.model_patches.switch.settings import RopeSettings, configure
+        from ropeswitch.model_patches.switch.engine_args import configure
+        from ropeswitch.model_patches.switch.settings import RopeSettings
 
         args = EngineArgs(**arguments)
         config = get_config(folder, trust_remote_code=False).to_dict()

@@ -114,7 +114,8 @@ def _configure(args: Any, folder: str, setting: Setting) -> None:
     from vllm.transformers_utils.config import get_config
 
     from ropeswitch.factors.hf_config import ladder_from_config
-    from ropeswitch.model_patches.switch.settings import RopeSettings, configure
+    from ropeswitch.model_patches.switch.engine_args import configure
+    from ropeswitch.model_patches.switch.settings import RopeSettings
 
     config = get_config(folder, trust_remote_code=False).to_dict()
     ladder = ladder_from_config(config)

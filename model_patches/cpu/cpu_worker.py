@@ -1,63 +1,31 @@
-"""``vllm.v1.worker.cpu_worker.CPUWorker``: subclassed to run the model with our runner.
+"""``vllm.v1.worker.cpu_worker.CPUWorker``: what engines on CPUs need besides the switch.
 
-replaces: the worker, through ``parallel_config.worker_cls``.
-why: the worker builds the model runner, and every worker process must be patched before it builds a model.
-what differs: the patches are applied first; ``init_device`` finds our V1 runner under upstream's name; ``patch_report``
-    tells the server what was applied; shared memory for collectives loses its name, so that no way to end leaves it behind.
-limits: CPUs. The V2 runner, which needs a Triton that compiles for CPUs, finds our model state (``gpu_model_state.py``).
-when it can go: when the runner class is configurable.
+replaces: the switch's own worker on CPUs (``switch/cpu_worker.py``), through ``parallel_config.worker_cls``.
+why: upstream leaves shared memory behind when a worker is killed; its CPU runner lacks what ``cpu_model_runner.py`` adds.
+what differs: the model runner; shared memory for collectives loses its name, so that no way to end leaves it behind.
+limits: CPUs.
+when it can go: when upstream unlinks that memory once every rank has mapped it.
 """
 
 import sys
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
-
-from vllm.v1.worker import cpu_worker
-from vllm.v1.worker.cpu_worker import CPUWorker
 
 from ropeswitch.model_patches.cpu import cpu_dcp_attention, slot_mapping_kernel
-from ropeswitch.model_patches.cpu.cpu_model_runner import LadderCPUModelRunner
-from ropeswitch.model_patches.guard.patch_report import report, step_rows
-from ropeswitch.model_patches.guard.registry import apply_all
-from ropeswitch.model_patches.scheduling.step_times import time_step
-from ropeswitch.model_patches.switch.settings import RopeSettings
-from ropeswitch.model_patches.switch.support import check_engine
+from ropeswitch.model_patches.cpu.cpu_model_runner import CPUPartModelRunner
+from ropeswitch.model_patches.switch.cpu_worker import LadderCPUWorker
 
 
-class LadderCPUWorker(CPUWorker):
+class CPUPartWorker(LadderCPUWorker):
     """See the module's docstring."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        apply_all()
-        super().__init__(*args, **kwargs)
+    runner_class = CPUPartModelRunner
 
     def init_device(self) -> None:
-        check_engine(self.vllm_config)
         if self.parallel_config.decode_context_parallel_size > 1:
             cpu_dcp_attention.register()
             slot_mapping_kernel.register()
-        with patch.object(cpu_worker, "CPUModelRunner", LadderCPUModelRunner):
-            super().init_device()
+        super().init_device()
         forget_shared_names()
-
-    def time_step(self, tokens: int) -> float:
-        """Seconds of a warm-up step; see :func:`~ropeswitch.model_patches.scheduling.step_times.time_step`."""
-        return time_step(self, tokens)
-
-    def replace_sets(self, settings: dict[str, Any]) -> None:
-        """Rotate with other factors from now on; see :meth:`~ropeswitch.model_patches.switch.step_rows.StepRows.replace`."""
-        step_rows(self.model_runner).replace(RopeSettings.from_json(settings))
-
-    def patch_report(self) -> dict[str, Any]:
-        """What this worker runs with; see :func:`~ropeswitch.model_patches.guard.patch_report.report`."""
-        subclassed = {
-            "vllm.v1.worker.cpu_model_runner.CPUModelRunner": isinstance(self.model_runner, LadderCPUModelRunner),
-            "vllm.v1.worker.cpu_worker.CPUWorker": True,
-            cpu_dcp_attention.TARGET: cpu_dcp_attention.registered(self.vllm_config),
-            slot_mapping_kernel.TARGET: slot_mapping_kernel.registered(),
-        }
-        return report(self, subclassed)
 
 
 def forget_shared_names() -> None:

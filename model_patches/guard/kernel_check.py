@@ -5,14 +5,60 @@ A GPU, driver or Triton that gets a rotation wrong would give wrong tokens witho
 
 import numpy as np
 import torch
+from torch import nn
 
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.apply_rows import apply_rows_reference
 from ropeswitch.kernels.fill_rows import fill_rows_reference
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.step_rows import StepRows, frequencies
 
 # The kernels are good to 2e-7 of a row's scale and to float32 rounding of a value; a wrong row or pair is off by far more.
 TOLERANCE = 1e-5
+
+
+def check_kernels(step_rows: StepRows, model: nn.Module, settings: RopeSettings) -> None:
+    """Fill and rotate a few rows on a GPU; CPUs run no kernels of ours, and Hugging Face's angles are not exact.
+
+    Args:
+        step_rows: The worker's; what they hold is overwritten.
+        model: Bound to them.
+        settings: The ladder's.
+
+    Raises:
+        UnsupportedError: when a kernel differs from the float64 reference.
+    """
+    if step_rows.rows.device.type == "cpu":
+        return
+    if settings.angles == "exact":
+        _fill_and_check(step_rows, settings)
+    modules = [module for module in model.modules() if isinstance(module, LadderRotaryEmbedding)]
+    for module in {(each.head_size, each.is_neox_style): each for each in modules}.values():
+        _rotate_and_check(step_rows, module)
+
+
+def _fill_and_check(step_rows: StepRows, settings: RopeSettings) -> None:
+    sets, rows = frequencies(settings), step_rows.rows
+    for index, entry in enumerate(sets):
+        places = sample_positions(step_rows.max_model_len, entry.start_tokens)[: len(rows)]
+        ends = torch.tensor([0, len(places)], dtype=torch.int32, device=rows.device)
+        step_rows.fill(torch.tensor(places, device=rows.device), np.array([index]), ends)
+        check_rows(rows[: len(places)], places, index, settings.theta, sets)
+
+
+def _rotate_and_check(step_rows: StepRows, module: LadderRotaryEmbedding) -> None:
+    rows, count = step_rows.rows, min(len(step_rows.rows), 4)
+    angles = torch.arange(count * module.rotary_dim // 2, device=rows.device).reshape(count, -1).float()
+    rows[:count] = torch.cat((angles.cos(), angles.sin()), dim=1)
+    head, neox, numbers = module.head_size, module.is_neox_style, step_rows.numbers[:count]
+    # Slices of one projection, as models have them.
+    query, key = torch.linspace(-1, 1, count * 3 * head, device=rows.device).view(count, -1).split((2 * head, head), 1)
+    eager = module(numbers, query.clone(), key.clone())
+    compiled = torch.ops.ropeswitch.apply_rows(query, key, rows, numbers, head, neox)
+    for rotated in (eager, compiled):
+        check_rotation(rows[:count], query, rotated[0], head, neox)
+        check_rotation(rows[:count], key, rotated[1], head, neox)
 
 
 def sample_positions(num_positions: int, start_tokens: int) -> list[int]:

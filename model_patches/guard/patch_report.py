@@ -1,40 +1,27 @@
-"""What a worker tells the server about itself, by looking at what it runs."""
+"""What a worker reports of itself, by looking at what it runs."""
 
 from typing import Any
 
-from ropeswitch.model_patches.guard.registry import applied
-from ropeswitch.model_patches.switch.gpu_model_runner import LadderGPUModelRunner
-from ropeswitch.model_patches.switch.gpu_model_state import LadderModelState
-from ropeswitch.model_patches.switch.settings import SCHEDULER
-from ropeswitch.model_patches.switch.step_rows import StepRows
-
-_SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
-_V1_RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
-_STATE = "vllm.v1.worker.gpu.model_states.default.DefaultModelState"
+from ropeswitch.model_patches.guard.records import SCHEDULER
+from ropeswitch.model_patches.guard.registry import OURS, applied
 
 
-def report(worker: Any, subclassed: dict[str, bool]) -> dict[str, Any]:
+def report(worker: Any) -> dict[str, Any]:
     """A worker's rank, the targets of the patches that it runs with, and the names of its factor sets.
 
     Args:
-        worker: An upstream worker whose model is loaded.
-        subclassed: Targets that depend on the kind of worker, and whether ours stand in for them.
+        worker: An upstream worker of ours whose model is loaded.
     """
-    runner = worker.model_runner
-    state = getattr(runner, "model_state", None)
-    subclassed = subclassed | {
-        _SCHEDULER: worker.vllm_config.scheduler_config.scheduler_cls == SCHEDULER,
-        _V1_RUNNER: isinstance(runner, LadderGPUModelRunner),
-        _STATE: isinstance(state, LadderModelState),
-    }
-    return {
-        "rank": worker.rank,
-        "patches": applied() + [target for target, ours in subclassed.items() if ours],
-        "sets": list(step_rows(runner).sets),
-    }
+    config, runner = worker.vllm_config, worker.model_runner
+    in_use = (worker, runner, getattr(runner, "model_state", None))
+    ours = [type(each) for each in in_use if type(each).__module__.startswith(OURS)]
+    patches = [f"{base.__module__}.{base.__qualname__}" for each in ours for base in each.__mro__]
+    if str(config.scheduler_config.scheduler_cls).startswith(OURS):
+        patches.append(SCHEDULER)
+    if config.device_config.device_type == "cpu" and "cpu" in worker.settings.parts:
+        # Imported here: upstream's CPU modules change torch for CPUs.
+        from ropeswitch.model_patches.cpu import cpu_dcp_attention, slot_mapping_kernel
 
-
-def step_rows(runner: Any) -> StepRows:
-    """The rows that a model runner of either kind fills."""
-    state = getattr(runner, "model_state", None)
-    return state.step_rows if isinstance(state, LadderModelState) else runner.step_rows
+        patches += [cpu_dcp_attention.TARGET] * cpu_dcp_attention.registered(config)
+        patches += [slot_mapping_kernel.TARGET] * slot_mapping_kernel.registered()
+    return {"rank": worker.rank, "patches": applied() + patches, "sets": list(worker.step_rows.sets)}

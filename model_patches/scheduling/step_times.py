@@ -3,20 +3,16 @@
 replaces: nothing of the method; it is what the engine core's constructor calls first when it has its scheduler.
 why: length-aware scheduling needs a latency target that suits the hardware, and a first idea of what a step costs.
 what differs: the workers time upstream's own warm-up steps of one token and of many, which the scheduler starts from. The
-    engine core gets utilities that clients call by their names: ``scheduling_report`` (server/scheduling_metrics.py) and
-    ``prefill_progress`` (server/ingest/progress.py).
+    engine core gets the utility ``scheduling_report``, which server/scheduling_metrics.py calls by its name.
 limits: those steps have no context; what attention costs is learnt from the requests.
 when it can go: when vLLM's scheduler is told how long steps take.
 """
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
-
-from ropeswitch.model_patches.serving.prefill_progress import prefill_progress
 
 # Ever longer steps are tried until one takes so long that it tells what a token costs.
 ENOUGH_SECONDS = 0.2
@@ -69,13 +65,12 @@ def telling_scheduler(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
 
     def initialize(self: Any) -> None:
         upstream(self)
-        self.prefill_progress = partial(prefill_progress, self.scheduler)
         if (length_aware := getattr(self.scheduler, "length_aware", None)) is not None:
             most = self.vllm_config.scheduler_config.max_num_batched_tokens
             together = self.vllm_config.parallel_config.data_parallel_size > 1
 
             def slowest(tokens: int) -> float:
-                return float(max(self.collective_rpc("time_step", args=(tokens,))))
+                return float(max(self.model_executor.collective_rpc(time_step, args=(tokens,))))
 
             length_aware.calibrate(measure(slowest, most, together))
             self.scheduling_report = length_aware.report

@@ -5,6 +5,7 @@ million, in one call that keeps the interpreter's lock: its loop stands still. B
 numbers a piece at a time.
 """
 
+from collections.abc import Callable
 from copy import copy
 from typing import Any
 
@@ -44,3 +45,13 @@ def numbers(tokens: bytes) -> list[int]:
     for start in range(0, len(array), PIECE):
         result += array[start : start + PIECE].tolist()
     return result
+
+
+def unpacking(upstream: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Wrap ``EngineCore.preprocess_add_request``: a prompt that came as bytes is made into numbers first."""
+
+    def preprocess_add_request(self: Any, request: Any) -> Any:
+        unpack(request)
+        return upstream(self, request)
+
+    return preprocess_add_request

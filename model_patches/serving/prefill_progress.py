@@ -1,6 +1,7 @@
-"""How much of their prompts an engine has computed; the engine core's utility ``prefill_progress`` (``step_times.py``)."""
+"""How much of their prompts an engine has computed; the engine core's utility ``prefill_progress``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 
@@ -18,3 +19,16 @@ def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tu
             cached = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
             found[request_id] = (min(request.num_computed_tokens, request.num_prompt_tokens), cached)
     return found
+
+
+def reporting_progress(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Wrap ``EngineCore._initialize_effective_attention_block_size``, which is called once there is a scheduler.
+
+    The engine core gets the utility that ``server/ingest/progress.py`` calls by its name.
+    """
+
+    def initialize(self: Any) -> None:
+        upstream(self)
+        self.prefill_progress = partial(prefill_progress, self.scheduler)
+
+    return initialize

@@ -2,8 +2,7 @@
 
 replaces: the step that turns a client's message into a ``Request``, whose constructor hashes the prompt's blocks.
 why: deciding the set afterwards would hash a two-million-token prompt twice, on the engine's main loop.
-what differs: the engine's block hasher first assigns the set of the prompt's length to a request that has none. A
-    prompt that came as bytes is made into numbers before (``packed_prompt.py``).
+what differs: the engine's block hasher first assigns the set of the prompt's length to a request that has none.
 limits: none known.
 when it can go: when requests can carry extra hash keys of their own.
 """
@@ -12,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.serving.packed_prompt import unpack
 from ropeswitch.model_patches.switch.request_set import wanted_set
 from ropeswitch.model_patches.switch.settings import settings_of
 
@@ -39,7 +37,6 @@ def assigning(upstream: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             settings = settings_of(self.vllm_config)
             if settings is not None:
                 self.request_block_hasher = AssigningHasher(hasher, settings.ladder)
-        unpack(request)
         return upstream(self, request)
 
     return preprocess_add_request

@@ -27,11 +27,10 @@ from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
-from ropeswitch.model_patches.guard.registry import apply_all
 from ropeswitch.model_patches.scheduling.length_aware import LengthAware
+from ropeswitch.model_patches.switch.patching import patch_process
 from ropeswitch.model_patches.switch.request_set import assign, assigned_set, forced_set, wanted_set
 from ropeswitch.model_patches.switch.settings import settings_of
-from ropeswitch.model_patches.switch.support import check_engine
 
 
 @dataclass
@@ -48,8 +47,7 @@ def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
         UnsupportedError: when the engine has no ladder, or a feature that is not patched.
         RegistryError: when the installed vLLM is not the one that the patches were written for.
     """
-    apply_all()
-    check_engine(vllm_config)
+    patch_process(vllm_config)
     scheduler = LadderAsyncScheduler if vllm_config.scheduler_config.async_scheduling else LadderScheduler
     return scheduler(vllm_config, **kwargs)
 

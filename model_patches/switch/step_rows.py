@@ -15,7 +15,6 @@ from vllm.utils.torch_utils import async_tensor_h2d
 
 from ropeswitch.kernels.angles import AngleTables, Frequencies, build_tables
 from ropeswitch.kernels.fill_rows import ExactRows, ParityRows
-from ropeswitch.model_patches.guard.kernel_check import check_rotation, check_rows, sample_positions
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 
@@ -43,6 +42,7 @@ class StepRows:
         rows: ``[max_num_tokens, rotary_dim]`` float32, cosines then sines.
         numbers: ``[max_num_tokens]`` int64, 0 to the end: what the model gets for positions.
         sets: The names of the ladder's sets.
+        max_model_len: Positions that a sequence can have.
     """
 
     def __init__(self, settings: RopeSettings, max_model_len: int, max_num_tokens: int, device: torch.device) -> None:
@@ -51,7 +51,7 @@ class StepRows:
         self.numbers = torch.arange(max_num_tokens, dtype=torch.int64, device=device)
         self.sets = settings.ladder.names
         self._kept = _kept(settings)
-        self._max_model_len = max_model_len
+        self.max_model_len = max_model_len
         self._on_triton = device.type in TRITON_DEVICES
         self._prepare(settings)
 
@@ -61,7 +61,6 @@ class StepRows:
         Raises:
             UnsupportedError: when the model has no rotary module, or one that the ladder did not replace.
         """
-        checked: set[tuple[int, bool]] = set()
         bound = 0
         for name, module in model.named_modules():
             if isinstance(module, RotaryEmbeddingBase | Phi3LongRoPEScaledRotaryEmbedding):
@@ -69,10 +68,10 @@ class StepRows:
             if isinstance(module, LadderRotaryEmbedding):
                 module.rows = self.rows
                 module.with_triton = self._on_triton
-                if self._on_triton and (shape := (module.head_size, module.is_neox_style)) not in checked:
-                    self._check_rotation(module)
-                    checked.add(shape)
                 bound += 1
+        if self._on_triton:
+            # A compiled model that comes from vLLM's cache is not traced, and so imports no op by itself.
+            import ropeswitch.kernels.apply_rows_triton  # noqa: F401
         if not bound:
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
 
@@ -94,9 +93,7 @@ class StepRows:
         self._prepare(settings)
 
     def _prepare(self, settings: RopeSettings) -> None:
-        self._filler = _filler(settings, self._max_model_len, len(self.rows), self.rows.device)
-        if self._on_triton and settings.angles == "exact":
-            self._check_rows(settings, self._max_model_len)
+        self._filler = _filler(settings, self.max_model_len, len(self.rows), self.rows.device)
 
     def fill(self, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
         """Write the rows of a step's tokens.
@@ -109,42 +106,19 @@ class StepRows:
         """
         self._filler(self.rows, positions, request_sets, query_start_loc)
 
-    def _check_rows(self, settings: RopeSettings, max_model_len: int) -> None:
-        sets, device = _frequencies(settings), self.rows.device
-        for index, entry in enumerate(sets):
-            places = sample_positions(max_model_len, entry.start_tokens)[: len(self.rows)]
-            ends = torch.tensor([0, len(places)], dtype=torch.int32, device=device)
-            self.fill(torch.tensor(places, device=device), np.array([index]), ends)
-            check_rows(self.rows[: len(places)], places, index, settings.theta, sets)
-
-    def _check_rotation(self, module: LadderRotaryEmbedding) -> None:
-        # Also imports the ops: a compiled model that comes from vLLM's cache is not traced, and imports nothing.
-        count = min(len(self.rows), 4)
-        angles = torch.arange(count * module.rotary_dim // 2, device=self.rows.device).reshape(count, -1).float()
-        self.rows[:count] = torch.cat((angles.cos(), angles.sin()), dim=1)
-        head, neox = module.head_size, module.is_neox_style
-        # Slices of one projection, as models have them.
-        query, key = (
-            torch.linspace(-1, 1, count * 3 * head, device=self.rows.device).view(count, -1).split((2 * head, head), 1)
-        )
-        eager = module(self.numbers[:count], query.clone(), key.clone())
-        compiled = torch.ops.ropeswitch.apply_rows(query, key, self.rows, self.numbers[:count], head, neox)
-        for turned in (eager, compiled):
-            check_rotation(self.rows[:count], query, turned[0], head, neox)
-            check_rotation(self.rows[:count], key, turned[1], head, neox)
-
 
 def _kept(settings: RopeSettings) -> dict[str, Any]:
     """What :meth:`StepRows.replace` may not change; of the sets the name, the end in tokens and the number of factors."""
     return settings.to_json() | {"sets": tuple((s.name, s.max_length, len(s.factors)) for s in settings.ladder.sets)}
 
 
-def _frequencies(settings: RopeSettings) -> tuple[Frequencies, ...]:
+def frequencies(settings: RopeSettings) -> tuple[Frequencies, ...]:
+    """The ladder's sets as the kernels take them."""
     return tuple(Frequencies(s.factors, s.scale, s.start_tokens) for s in settings.ladder.sets)
 
 
 def _filler(settings: RopeSettings, max_model_len: int, max_num_tokens: int, device: torch.device) -> _Filler:
-    sets = _frequencies(settings)
+    sets = frequencies(settings)
     rotary_dim = settings.ladder.rotary_dim
     if settings.angles == "hf":
         return _parity(ParityRows(settings.theta, rotary_dim, sets, device))

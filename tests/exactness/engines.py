@@ -10,8 +10,9 @@ from vllm.transformers_utils.config import get_config
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import ladder_from_config
-from ropeswitch.model_patches.switch.settings import RopeSettings, configure
-from ropeswitch.model_patches.switch.support import check_features, check_model
+from ropeswitch.model_patches.switch.engine_args import configure
+from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.unsupported import check_features, check_model
 
 ENGINE: dict[str, Any] = {
     "dtype": "float32",

@@ -11,7 +11,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.model_patches.guard.registry import in_play
-from ropeswitch.model_patches.switch.settings import RopeSettings, configure
+from ropeswitch.model_patches.switch.engine_args import configure
+from ropeswitch.model_patches.switch.settings import RopeSettings
 from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
 from tests.exactness.reference import Reference
 from tests.exactness.test_modes import LENGTHS, check_batch

@@ -26,9 +26,10 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.scheduling import length_aware, step_plan
+from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
 from ropeswitch.model_patches.switch.scheduler import LadderScheduler, LadderSchedulerOutput, make_scheduler
-from ropeswitch.model_patches.switch.settings import RopeSettings, configure
+from ropeswitch.model_patches.switch.settings import RopeSettings
 
 BLOCK, VOCABULARY, DRAFTS = 4, 5, 3
 LADDER = FactorLadder.checked(

@@ -30,7 +30,6 @@ def test_files_and_registry_match() -> None:
     assert parts == {path for path in files if not path.startswith("scheduling/")}
     assert files <= found
     assert {record.when for record in registry.PATCHES} == set(registry.CONDITIONS)
-    assert set(registry._replacements()) <= {record.target for record in registry.PATCHES}
     assert len({record.target for record in registry.PATCHES}) == len(registry.PATCHES)
 
 
@@ -45,9 +44,21 @@ def test_the_documented_table_is_the_registry() -> None:
     assert table(SERVER_PATCHES) in (ROOT.parent / "docs" / "patches.md").read_text()
 
 
+_PATCHING = """
+from types import SimpleNamespace
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.model_patches.guard import registry
+from ropeswitch.model_patches.switch import patching, settings
+ladder = FactorLadder((FactorSet("short", 10, (1.0,)),))
+patching.check_engine = lambda vllm_config: settings.RopeSettings(ladder, 1e4)
+device, parallel = SimpleNamespace(device_type="cpu"), SimpleNamespace(decode_context_parallel_size=1)
+config = SimpleNamespace(device_config=device, parallel_config=parallel)
+"""
+
+
 def run_with(change: str, then: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh process where upstream's source was changed before anything was applied."""
-    code = f"import vllm.v1.core.kv_cache_utils as changed\n{change}\nfrom ropeswitch.model_patches.guard import registry\n{then}"
+    code = f"import vllm.v1.core.kv_cache_utils as changed\n{change}\n{_PATCHING}\n{then}"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
@@ -63,7 +74,7 @@ def test_a_changed_symbol_stops_the_start_and_nothing_is_applied() -> None:
     then = (
         "from vllm.model_executor.layers import rotary_embedding\n"
         "before = rotary_embedding._ROPE_DICT\n"
-        "try:\n    registry.apply_all()\n"
+        "try:\n    patching.patch_process(config)\n"
         "except registry.RegistryError as error:\n    print(error)\n"
         "print('untouched', rotary_embedding._ROPE_DICT is before)"
     )
@@ -76,32 +87,35 @@ def test_a_changed_symbol_stops_the_start_and_nothing_is_applied() -> None:
 
 @pytest.mark.full
 def test_a_missing_symbol_stops_the_start() -> None:
-    done = run_with("del changed.get_request_block_hasher", "registry.apply_all()")
+    done = run_with("del changed.get_request_block_hasher", "patching.patch_process(config)")
     assert done.returncode and "get_request_block_hasher: not found in the installed vLLM" in done.stderr
 
 
 def test_applying_twice_wraps_once() -> None:
-    from vllm.v1.engine.core import EngineCore
-
-    registry.apply_all()
-    once = EngineCore.preprocess_add_request
-    registry.apply_all()
-    assert EngineCore.preprocess_add_request is once
-    assert not hasattr(once.__wrapped__, "__wrapped__")  # type: ignore[attr-defined]
+    then = (
+        "from vllm.v1.engine.core import EngineCore\n"
+        "patching.patch_process(config)\n"
+        "once = EngineCore.preprocess_add_request\n"
+        "patching.patch_process(config)\n"
+        "print('once', EngineCore.preprocess_add_request is once)\n"
+        # The switch's wrapper and that of the part `serving`.
+        "print('wraps', not hasattr(once.__wrapped__.__wrapped__, '__wrapped__'))\n"
+    )
+    done = run_with("", then)
+    assert "once True" in done.stdout and "wraps True" in done.stdout, done.stderr
 
 
 def test_what_is_applied_is_looked_up() -> None:
     """A report names what really stands under the upstream names, so an undone patch is missing from it."""
-    from vllm.v1.core import kv_cache_utils
-
-    registry.apply_all()
-    assert registry.applied() == list(registry._replacements())
-    ours = kv_cache_utils.generate_block_hash_extra_keys
-    kv_cache_utils.generate_block_hash_extra_keys = ours.__wrapped__  # type: ignore[attr-defined]
-    try:
-        assert "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys" not in registry.applied()
-    finally:
-        kv_cache_utils.generate_block_hash_extra_keys = ours
+    then = (
+        "patching.patch_process(config)\n"
+        "name = 'vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys'\n"
+        "print('applied', name in registry.applied())\n"
+        "changed.generate_block_hash_extra_keys = changed.generate_block_hash_extra_keys.__wrapped__\n"
+        "print('undone', name not in registry.applied())\n"
+    )
+    done = run_with("", then)
+    assert "applied True" in done.stdout and "undone True" in done.stdout, done.stderr
 
 
 @pytest.mark.full

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.model_patches.switch.engine_args import checked_max_model_len
 from ropeswitch.model_patches.switch.request_set import forced_set, set_for
-from ropeswitch.model_patches.switch.settings import RopeSettings, checked_max_model_len
+from ropeswitch.model_patches.switch.settings import RopeSettings
 
 LADDER = FactorLadder.checked(
     [{"name": f"s{n}", "max_length": n, "factors": [1.0, 2.0], "start_tokens": n // 8} for n in (8, 16, 64)]

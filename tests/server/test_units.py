@@ -20,6 +20,7 @@ from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedEr
 from ropeswitch.server import refusals
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints, check_reports
 from ropeswitch.server.engine_prompts import _LATE, watch
+from ropeswitch.server.errors import UsageError
 from ropeswitch.server.factor_set_header import FactorSetHeader, asked_set
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import plugin_names
@@ -159,6 +160,8 @@ def test_a_server_with_another_upstream_does_not_start(monkeypatch: pytest.Monke
 
 
 def test_plugin_names_keep_the_users_choice() -> None:
-    assert plugin_names({"VLLM_PLUGINS": "x,y"}) == "ropeswitch,x,y"
-    assert plugin_names({"VLLM_PLUGINS": ""}) == "ropeswitch"
+    assert plugin_names({"VLLM_PLUGINS": "x, ropeswitch"}) == "ropeswitch,ropeswitch_refusals,x"
+    assert plugin_names({"VLLM_PLUGINS": ""}) == "ropeswitch,ropeswitch_refusals"
+    with pytest.raises(UsageError, match="VLLM_PLUGINS: 'x,y' leaves out 'ropeswitch'"):
+        plugin_names({"VLLM_PLUGINS": "x,y"})
     assert {"ropeswitch", "lora_filesystem_resolver"} <= set(plugin_names({}).split(","))

@@ -14,7 +14,7 @@ from ropeswitch.factors.file import load, parse
 from ropeswitch.factors.rules.catalogue import RULES, Rule
 from ropeswitch.factors.rules.lengths import length_name, parse_length
 from ropeswitch.factors.rules.rope import Rope, rope_from_config, rope_from_model
-from ropeswitch.model_patches.switch.support import check_model
+from ropeswitch.model_patches.switch.unsupported import check_model
 from ropeswitch.server.cli import main
 from ropeswitch.server.serve import _load_factors
 

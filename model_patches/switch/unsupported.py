@@ -6,7 +6,8 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
-from ropeswitch.model_patches.switch.settings import KEY, WORKERS, UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
 
 # Config fields of models whose layers read positions for more than rotation: Llama 4, Mistral and Ministral.
 POSITION_READERS = ("attn_temperature_tuning", "llama_4_scaling", "llama_4_scaling_beta")
@@ -14,8 +15,6 @@ POSITION_READERS = ("attn_temperature_tuning", "llama_4_scaling", "llama_4_scali
 POSITION_READING_MODELS = ("Moondream3ForCausalLM", "HfMoondream")
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "ngram_gpu", "suffix")
-# KV caches without scales of their own.
-PLAIN_CACHES = ("auto", "float16", "bfloat16", "float32")
 
 _CONNECTOR = "a KV connector may store keys by tokens alone, without the factor set that rotated them"
 
@@ -95,17 +94,20 @@ def check_features(engine_args: Any) -> None:
         raise UnsupportedError(f"{field}: {_CONNECTOR}")
 
 
-def check_engine(vllm_config: Any) -> None:
+def check_engine(vllm_config: Any) -> RopeSettings:
     """Refuse an engine config, whole and resolved, that would rotate wrongly; every engine and worker process asks.
 
     Args:
         vllm_config: ``vllm.config.VllmConfig``.
 
+    Returns:
+        The engine's settings.
+
     Raises:
         UnsupportedError: with the field, its value and the reason.
     """
     speculative, parallel = vllm_config.speculative_config, vllm_config.parallel_config
-    if settings_of(vllm_config) is None:
+    if (settings := settings_of(vllm_config)) is None:
         raise UnsupportedError(f"additional_config: has no {KEY} settings; start the engine with ropeswitch serve")
     # A checkpoint may bring a draft model along, without a flag that names it.
     if speculative is not None and speculative.method not in DRAFTLESS_SPECULATORS:
@@ -114,8 +116,12 @@ def check_engine(vllm_config: Any) -> None:
         raise UnsupportedError(
             f"prefill_context_parallel_size: {size}: vLLM splits prefills of multi-head latent attention only; allowed is 1"
         )
-    if parallel.decode_context_parallel_size > 1:
-        _check_split_sequences(vllm_config)
+    size, window = parallel.decode_context_parallel_size, vllm_config.cache_config.sliding_window
+    if size > 1 and window is not None:
+        raise UnsupportedError(
+            f"decode_context_parallel_size: {size}: the model's sliding window of {window} tokens bounds its cache already, "
+            "and vLLM does not split such caches over ranks; allowed is 1"
+        )
     if parallel.use_ubatching:
         raise UnsupportedError("enable_dbo, ubatch_size: dual batch overlap is not verified with a factor ladder")
     for field in ("enable_sleep_mode", "enable_cumem_allocator"):
@@ -136,6 +142,7 @@ def check_engine(vllm_config: Any) -> None:
         raise UnsupportedError("enable_elastic_ep: True: engines that change size while they run are not patched")
     if vllm_config.model_config.uses_mrope or vllm_config.model_config.use_mla:
         raise UnsupportedError("model: uses M-RoPE or multi-head latent attention, which a ladder cannot rotate")
+    return settings
 
 
 def check_device(device_name: str) -> None:
@@ -150,29 +157,6 @@ def check_device(device_name: str) -> None:
     if device_name not in WORKERS:
         raise UnsupportedError(
             f"device: {device_name!r}: its model runner is not patched; allowed are {', '.join(WORKERS)}"
-        )
-
-
-def _check_split_sequences(vllm_config: Any) -> None:
-    """Refuse what decode context parallelism gets wrong; vLLM's own rules about ranks and KV heads have been checked."""
-    size = vllm_config.parallel_config.decode_context_parallel_size
-    cache = vllm_config.cache_config
-    if cache.sliding_window is not None:
-        raise UnsupportedError(
-            f"decode_context_parallel_size: {size}: the model's sliding window of {cache.sliding_window} tokens bounds its "
-            "cache already, and vLLM does not split such caches over ranks; allowed is 1"
-        )
-    if vllm_config.device_config.device_type != "cpu":
-        return
-    interleave = vllm_config.parallel_config.cp_kv_cache_interleave_size
-    if interleave < 1 or cache.block_size % interleave:
-        raise UnsupportedError(
-            f"cp_kv_cache_interleave_size: {interleave} must divide block_size, which is {cache.block_size} tokens"
-        )
-    if cache.cache_dtype not in PLAIN_CACHES:
-        raise UnsupportedError(
-            f"kv_cache_dtype: {cache.cache_dtype!r}: the CPU attention that splits a sequence over ranks reads plain caches "
-            f"only; allowed with decode_context_parallel_size {size} are {', '.join(PLAIN_CACHES)}"
         )
 
 

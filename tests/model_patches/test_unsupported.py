@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.settings import KEY, SCHEDULER, WORKERS, RopeSettings, UnsupportedError, configure
-from ropeswitch.model_patches.switch.support import check_device, check_engine, check_features, check_model
+from ropeswitch.model_patches.switch import parts
+from ropeswitch.model_patches.switch.engine_args import configure
+from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.settings import SCHEDULER, WORKERS, RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.unsupported import check_device, check_engine, check_features, check_model
 
 LADDER = FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0] * 8}])
 MODEL: dict[str, Any] = {"rope_theta": 10000.0, "hidden_size": 32, "num_attention_heads": 2}
@@ -116,9 +119,6 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
             SPLIT | {"cache_config__sliding_window": 48},
             "decode_context_parallel_size: 2: the model's sliding window of 48",
         ),
-        (SPLIT | {"cache_config__cache_dtype": "fp8"}, "kv_cache_dtype: 'fp8'"),
-        (SPLIT | {"parallel_config__cp_kv_cache_interleave_size": 3}, "cp_kv_cache_interleave_size: 3 must divide"),
-        (SPLIT | {"parallel_config__cp_kv_cache_interleave_size": 0}, "cp_kv_cache_interleave_size: 0 must divide"),
         ({"parallel_config__prefill_context_parallel_size": 4}, "prefill_context_parallel_size: 4"),
         ({"parallel_config__enable_elastic_ep": True}, "enable_elastic_ep"),
         ({"parallel_config__use_ubatching": True}, "enable_dbo, ubatch_size: dual batch overlap"),
@@ -138,6 +138,21 @@ def test_resolved_engines(change: dict[str, Any], message: str) -> None:
         check_engine(engine(**change))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (SPLIT | {"cache_config__cache_dtype": "fp8"}, "kv_cache_dtype: 'fp8'"),
+        (SPLIT | {"parallel_config__cp_kv_cache_interleave_size": 3}, "cp_kv_cache_interleave_size: 3 must divide"),
+        (SPLIT | {"parallel_config__cp_kv_cache_interleave_size": 0}, "cp_kv_cache_interleave_size: 0 must divide"),
+    ],
+)
+def test_sequences_split_over_ranks_on_cpus(change: dict[str, Any], message: str) -> None:
+    """The part ``cpu`` checks what its own attention needs, in every process of the engine."""
+    parts.call("prepare", ["cpu"], engine(**SPLIT))
+    with pytest.raises(UnsupportedError, match=message):
+        parts.call("prepare", ["cpu"], engine(**change))
+
+
 def test_devices() -> None:
     check_device("cpu")
     check_device("cuda")
@@ -151,6 +166,8 @@ def test_configure_keeps_what_the_user_set() -> None:
     plain = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     assert args.hf_overrides == {"a": 1, "rope_parameters": plain, "max_position_embeddings": 64}
     assert args.additional_config["b"] == 2 and args.max_model_len == 32
+    assert args.worker_cls == "ropeswitch.model_patches.cpu.cpu_worker.CPUPartWorker"
+    configure(args, RopeSettings(LADDER, 1e4, parts=()), MODEL, device_name="cpu")
     assert (args.scheduler_cls, args.worker_cls) == (SCHEDULER, WORKERS["cpu"])
     for field in ("scheduler_cls", "worker_cls"):
         with pytest.raises(UnsupportedError, match=f"{field}: 'mine.Own'"):

@@ -1,0 +1,25 @@
+"""The part ``guard``: nothing is patched unless the installed vLLM is the pinned one, and what runs is reported."""
+
+from typing import Any
+
+from ropeswitch.model_patches.guard.kernel_check import check_kernels
+from ropeswitch.model_patches.guard.patch_report import report as report
+from ropeswitch.model_patches.guard.registry import for_this_device, require
+
+
+def prepare(vllm_config: Any) -> None:
+    """Compare every upstream symbol that an engine on this machine counts on with its fingerprint.
+
+    Raises:
+        RegistryError: naming the changed symbol, the pinned version and the command that shows the difference.
+    """
+    require(for_this_device())
+
+
+def model_loaded(worker: Any) -> None:
+    """Compare a GPU's kernels with the float64 reference.
+
+    Raises:
+        UnsupportedError: when they differ.
+    """
+    check_kernels(worker.step_rows, worker.get_model(), worker.settings)

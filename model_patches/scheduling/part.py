@@ -1,0 +1,11 @@
+"""The part ``scheduling``: steps planned by the time that they take."""
+
+from typing import Any
+
+from ropeswitch.model_patches.scheduling.step_times import telling_scheduler
+from ropeswitch.model_patches.switch.patching import replace
+
+
+def prepare(vllm_config: Any) -> None:
+    """Have the engine core measure steps for its scheduler at start."""
+    replace("vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size", telling_scheduler)

@@ -1,0 +1,58 @@
+"""Puts the switch into an engine or worker process: its parts' checks first, then every replacement, once."""
+
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+from ropeswitch.model_patches.switch import parts
+from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.unsupported import check_engine
+
+_done: set[tuple[str, Any]] = set()
+
+
+def replace(target: str, wrap: Callable[[Any], Any]) -> None:
+    """Put ``wrap(upstream)`` where upstream's symbol stands; a second call with the same arguments does nothing.
+
+    Args:
+        target: The symbol's dotted path.
+        wrap: Makes the replacement. Of a function it keeps the original as ``__wrapped__``.
+
+    Raises:
+        AttributeError: when the installed vLLM has no such symbol.
+    """
+    if (target, wrap) in _done:
+        return
+    owner_path, _, name = target.rpartition(".")
+    owner = pkgutil.resolve_name(owner_path)
+    upstream = getattr(owner, name)
+    new = wrap(upstream)
+    if callable(upstream):
+        new.__wrapped__ = upstream
+    setattr(owner, name, new)
+    _done.add((target, wrap))
+
+
+def patch_process(vllm_config: Any) -> RopeSettings:
+    """Check and patch this process for an engine; every engine core and worker calls it before it builds anything.
+
+    Args:
+        vllm_config: ``vllm.config.VllmConfig``.
+
+    Raises:
+        UnsupportedError: when the engine has no ladder, or a feature that would rotate wrongly.
+        RegistryError: from the guard, when the installed vLLM is not the one that the patches were written for.
+    """
+    # Imported here because they import vLLM's models and runners, which a scheduler's process need not wait for twice.
+    from ropeswitch.model_patches.switch.block_hash import salted
+    from ropeswitch.model_patches.switch.gpu_model_state import laddered
+    from ropeswitch.model_patches.switch.preprocess_add_request import assigning
+    from ropeswitch.model_patches.switch.rope_dict import LadderRopeDict
+
+    settings = check_engine(vllm_config)
+    parts.call("prepare", settings.parts, vllm_config)
+    replace("vllm.model_executor.layers.rotary_embedding._ROPE_DICT", LadderRopeDict)
+    replace("vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys", salted)
+    replace("vllm.v1.engine.core.EngineCore.preprocess_add_request", assigning)
+    replace("vllm.v1.worker.gpu.model_states.resolve_model_state_cls", laddered)
+    return settings

@@ -1,0 +1,37 @@
+"""The ``vllm.general_plugins`` entry point: turns the switch on where an engine's ``additional_config`` has our key.
+
+vLLM runs it in every process, in ``EngineArgs.__post_init__`` before any config is made. It imports the standard library
+alone, so it loads wherever vLLM does; without the key stock vLLM stays stock, and with it whatever fails stops the start.
+"""
+
+import sys
+from collections.abc import Mapping
+from functools import wraps
+from typing import Any
+
+KEY = "ropeswitch"
+
+
+def register() -> None:
+    """Have ``EngineArgs.create_engine_config`` put the ladder on engines whose ``additional_config`` has :data:`KEY`."""
+    try:
+        from vllm.engine.arg_utils import EngineArgs
+
+        upstream = EngineArgs.create_engine_config
+    except (ImportError, AttributeError) as error:
+        # Raising here would end stock engines too, which have nothing to do with us.
+        print(f"ropeswitch: this vLLM is unsupported, additional_config.{KEY} has no effect: {error}", file=sys.stderr)
+        return
+    if getattr(upstream, "checks_for_ladder", False):
+        return
+
+    @wraps(upstream)
+    def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self.additional_config, Mapping) and KEY in self.additional_config:
+            from ropeswitch.model_patches.switch.engine_args import configure_from_key
+
+            configure_from_key(self)
+        return upstream(self, *args, **kwargs)
+
+    create_engine_config.checks_for_ladder = True  # type: ignore[attr-defined]
+    EngineArgs.create_engine_config = create_engine_config
