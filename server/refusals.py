@@ -15,11 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.guard.fingerprints import RegistryError
-from ropeswitch.model_patches.switch.settings import UnsupportedError
-from ropeswitch.server.errors import UsageError
-
 VARIABLE = "ROPESWITCH_REFUSAL_FILE"
 EXIT_CODE = 2
 
@@ -79,6 +74,12 @@ def reason_of(error: BaseException) -> str | None:
 
     Refusals are our own errors for bad input, and what vLLM's checks of the user's input raise.
     """
+    # Imported here: vLLM loads this module into stock engines too, which need none of it.
+    from ropeswitch.factors.factor_set import FactorError
+    from ropeswitch.model_patches.guard.fingerprints import RegistryError
+    from ropeswitch.model_patches.switch.settings import UnsupportedError
+    from ropeswitch.server.errors import UsageError
+
     if isinstance(error, FactorError | UnsupportedError | RegistryError | UsageError):
         return str(error)
     if isinstance(error, OSError) and "create_server_socket" in _raised_in(error):

@@ -1,0 +1,50 @@
+"""An engine of plain ``vllm.LLM`` in a process of its own: prints its tokens, classes and the modules of ours it loaded.
+
+Run as ``python -m tests.exactness.plugin_engine FOLDER KEY PROMPTS``: KEY is JSON for ``additional_config["ropeswitch"]``,
+or null for an engine without it; PROMPTS a JSON list of lists of token IDs.
+"""
+
+import json
+import os
+import sys
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+from vllm import LLM, SamplingParams
+
+ENGINE = {
+    "dtype": "float32",
+    "skip_tokenizer_init": True,
+    "enforce_eager": True,
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 512,
+    "kv_cache_memory_bytes": 64 << 20,
+    "block_size": 32,
+    "seed": 0,
+}
+
+
+def main() -> None:
+    folder, key, prompts = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+    changes = {} if key is None else {"additional_config": {"ropeswitch": key}}
+    llm = LLM(folder, **ENGINE, **changes)
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1, detokenize=False)
+    outputs = llm.generate([{"prompt_token_ids": tokens} for tokens in prompts], params, use_tqdm=False)
+    choices = [output.outputs[0] for output in outputs]
+    core = llm.llm_engine.engine_core.engine_core
+    found = {
+        "outputs": [
+            (
+                choice.token_ids,
+                [entry[token].logprob for token, entry in zip(choice.token_ids, choice.logprobs, strict=True)],
+            )
+            for choice in choices
+        ],
+        "scheduler": f"{type(core.scheduler).__module__}.{type(core.scheduler).__qualname__}",
+        "modules": sorted(name for name in sys.modules if name.startswith("ropeswitch.")),
+    }
+    print("FOUND " + json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

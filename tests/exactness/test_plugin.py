@@ -1,0 +1,113 @@
+"""The switch as a vLLM plugin: plain ``vllm.LLM`` and ``vllm serve`` with the key and without it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.file import LadderFile, save
+from tests.exactness.checkpoints import factors
+from tests.exactness.engines import prompts
+from tests.exactness.reference import Reference
+
+# Below the limit of 64 tokens, across it while decoding, and above it.
+LENGTHS = [20, 58, 63, 90]
+SWITCH = ("ropeswitch.factors.", "ropeswitch.kernels.", "ropeswitch.model_patches.switch.")
+
+
+def run_engine(folder: Path, key: Any, lengths: list[int]) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.exactness.plugin_engine",
+        str(folder),
+        json.dumps(key),
+        json.dumps(prompts(lengths)),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
+
+
+def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    line = next((line for line in done.stdout.splitlines() if line.startswith("FOUND ")), None)
+    assert line is not None, done.stderr[-3000:]
+    values: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
+    return values
+
+
+def check(reference: Reference, outputs: list[Any]) -> None:
+    for prompt, (tokens, log_probs) in zip(prompts(LENGTHS), outputs, strict=True):
+        reference.check(prompt, tokens, log_probs)
+
+
+def test_the_switch_alone_is_exact(phi3: Path, phi3_reference: Reference) -> None:
+    """Every part left out: what remains loads no other module of ours, and its tokens are Hugging Face's."""
+    values = found(run_engine(phi3, {"parts": []}, LENGTHS))
+    check(phi3_reference, values["outputs"])
+    assert values["scheduler"] == "ropeswitch.model_patches.switch.scheduler.LadderScheduler"
+    beside = [name for name in values["modules"] if name.count(".") > 1 and not name.startswith(SWITCH)]
+    assert [name for name in beside if not name.startswith("ropeswitch.server.refusals")] == []
+
+
+def test_a_factor_file_with_every_part(llama: Path, tmp_path: Path) -> None:
+    sets = [
+        {"name": "short", "max_length": 64, "factors": [1.0] * 16},
+        {"name": "long", "max_length": 512, "factors": factors(16, 1.1, 9.0), "scale": 1.1},
+    ]
+    ladder = FactorLadder.checked(sets)
+    save(tmp_path / "factors.json", LadderFile(ladder))
+    values = found(run_engine(llama, {"factors": str(tmp_path / "factors.json")}, LENGTHS))
+    check(Reference.load(llama, ladder), values["outputs"])
+    assert values["scheduler"].startswith("ropeswitch.model_patches.scheduling.")
+
+
+def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
+    values = found(run_engine(phi3, None, [20]))
+    assert values["scheduler"] == "vllm.v1.core.sched.scheduler.Scheduler"
+    assert [name for name in values["modules"] if name.count(".") > 1] == [
+        "ropeswitch.model_patches.switch",
+        "ropeswitch.model_patches.switch.plugin",
+        "ropeswitch.server.refusals",
+    ]
+    # Stock's own answer to a config whose window is 64 tokens.
+    assert "maximum context length is 64 tokens" in run_engine(phi3, None, [90]).stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ({"ladder": 1}, "additional_config.ropeswitch.ladder: unknown field; allowed are factors, sets"),
+        ([], r"additional_config.ropeswitch: \[\] must be a JSON object"),
+        (
+            {"parts": ["guards"]},
+            r"additional_config.ropeswitch.parts: \['guards'\] must be a list of any of guard, cpu",
+        ),
+        ({"angles": "float"}, "additional_config.ropeswitch.angles: 'float' must be one of exact, hf"),
+        ({"theta": 5.0}, "factors made for rope_theta 5.0, but the model's rope_theta is 10000.0"),
+    ],
+)
+def test_a_wrong_key_stops_the_start(phi3: Path, key: Any, message: str) -> None:
+    from vllm import EngineArgs
+
+    args = EngineArgs(model=str(phi3), skip_tokenizer_init=True, additional_config={"ropeswitch": key})
+    with pytest.raises(ValueError, match=message):
+        args.create_engine_config()
+
+
+def test_the_entry_point_needs_the_standard_library_alone() -> None:
+    """It imports where vLLM cannot, and a vLLM that it does not know stays as it is."""
+    code = (
+        "import sys\n"
+        "sys.modules['vllm.engine.arg_utils'] = None\n"
+        "from ropeswitch.model_patches.switch import plugin\n"
+        "third_party = [n for n in ('torch', 'vllm', 'numpy', 'pydantic') if n in sys.modules]\n"
+        "plugin.register()\n"
+        "print('loaded', third_party)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "loaded []" in done.stdout, done.stderr
+    assert "this vLLM is unsupported, additional_config.ropeswitch has no effect" in done.stderr
