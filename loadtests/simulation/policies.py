@@ -26,9 +26,9 @@ from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.driver import Simulation
 from ropeswitch.loadtests.simulation.records import Clock
 from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
+from ropeswitch.model_patches.scheduling.scheduler import make_scheduler
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
-from ropeswitch.model_patches.switch.scheduler import make_scheduler
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
 # The user's first case: recovered short factors up to 8k tokens, long ones above. The factors' values do not matter here.

@@ -4,6 +4,15 @@ from typing import Any
 
 from ropeswitch.model_patches.scheduling.step_times import telling_scheduler
 from ropeswitch.model_patches.switch.patching import replace
+from ropeswitch.model_patches.switch.settings import RopeSettings
+
+SCHEDULER = "ropeswitch.model_patches.scheduling.scheduler.make_scheduler"
+
+
+def attach(engine_args: Any, settings: RopeSettings) -> None:
+    """Choose the length-aware scheduler, unless the settings turn it off."""
+    if settings.length_aware:
+        engine_args.scheduler_cls = SCHEDULER
 
 
 def prepare(vllm_config: Any) -> None:

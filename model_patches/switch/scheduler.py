@@ -22,12 +22,9 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutputs
-from vllm.v1.metrics.stats import PrefillStats, SchedulerStats
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
-from ropeswitch.model_patches.scheduling.length_aware import LengthAware
 from ropeswitch.model_patches.switch.patching import patch_process
 from ropeswitch.model_patches.switch.request_set import assign, assigned_set, forced_set, wanted_set
 from ropeswitch.model_patches.switch.settings import settings_of
@@ -47,9 +44,16 @@ def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
         UnsupportedError: when the engine has no ladder, or a feature that is not patched.
         RegistryError: when the installed vLLM is not the one that the patches were written for.
     """
+    return build(LadderScheduler, LadderAsyncScheduler, vllm_config, **kwargs)
+
+
+def build(
+    scheduler: type[Scheduler], async_scheduler: type[Scheduler], vllm_config: VllmConfig, **kwargs: Any
+) -> Scheduler:
+    """As :func:`make_scheduler`, from one of two classes: for synchronous and for asynchronous scheduling."""
     patch_process(vllm_config)
-    scheduler = LadderAsyncScheduler if vllm_config.scheduler_config.async_scheduling else LadderScheduler
-    return scheduler(vllm_config, **kwargs)
+    chosen = async_scheduler if vllm_config.scheduler_config.async_scheduling else scheduler
+    return chosen(vllm_config, **kwargs)
 
 
 class LadderScheduler(Scheduler):
@@ -62,21 +66,14 @@ class LadderScheduler(Scheduler):
         settings = settings_of(vllm_config)
         assert settings is not None
         self.ladder = settings.ladder
-        self.clock = time.monotonic
-        self.length_aware: LengthAware | None = None
-        if settings.length_aware:
-            self.length_aware = LengthAware(self, settings)
 
     def add_request(self, request: Request) -> None:
         if not hasattr(request, "rope_set"):
             assign(request, wanted_set(request, self.ladder))
-        request.queued_at = self.clock()
         super().add_request(request)
 
-    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        self._switch_outgrown()
-        if self.length_aware is not None:
-            self.length_aware.before_step()
+    def schedule(self, throttle_prefills: bool = False) -> LadderSchedulerOutput:
+        self._prepare_step()
         output = super().schedule(throttle_prefills)
         placed = [new.req_id for new in output.scheduled_new_reqs]
         placed += output.scheduled_cached_reqs.resumed_req_ids
@@ -86,17 +83,7 @@ class LadderScheduler(Scheduler):
         for new in output.scheduled_new_reqs:
             # All that the V2 runner hands on to its model state (gpu_model_state.py).
             new.rope_set = sets[new.req_id]
-        laddered = LadderSchedulerOutput(**vars(output), rope_sets=sets)
-        if self.length_aware is not None:
-            self.length_aware.after_planning(laddered, throttle_prefills)
-        return laddered
-
-    def update_from_output(
-        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
-    ) -> dict[int, EngineCoreOutputs]:
-        if self.length_aware is not None:
-            self.length_aware.after_step(scheduler_output)
-        return super().update_from_output(scheduler_output, model_runner_output)
+        return LadderSchedulerOutput(**vars(output), rope_sets=sets)
 
     def _make_cached_request_data(self, running_reqs: list[Request], *args: Any) -> CachedRequestData:
         # The V1 runner would be sent all tokens of a prefill that was held for a step, of which it reads the output alone.
@@ -107,18 +94,7 @@ class LadderScheduler(Scheduler):
         self.prev_step_scheduled_req_ids = before
         return data
 
-    def _handle_blocked_waiting_request(self, request: Request) -> bool:
-        if self.length_aware is not None and self.length_aware.hold(request):
-            return False
-        return super()._handle_blocked_waiting_request(request)
-
-    def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
-        stats = super().make_stats(*args, **kwargs)
-        if stats is None or self.length_aware is None:
-            return stats
-        return self.length_aware.without_background(stats)
-
-    def _switch_outgrown(self) -> None:
+    def _prepare_step(self) -> None:
         """Preempt the running requests that outgrew their sets, so that this step prefills them under the next ones."""
         outgrown = []
         for request in self.running:
@@ -151,8 +127,6 @@ class LadderScheduler(Scheduler):
         if request.num_tokens > self._end(request):
             assign(request, wanted_set(request, self.ladder))
             request.moved_up = True
-        if self.length_aware is not None:
-            self.length_aware.queue.reorder(request)
 
     def _tell_switch(self, request: Request, scheduled: int) -> None:
         """Have the next output of a request that moved up tell how much of it is computed again in its new set.

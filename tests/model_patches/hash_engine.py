@@ -17,6 +17,7 @@ import torch
 from vllm import EngineArgs, SamplingParams
 from vllm.config import VllmConfig
 from vllm.utils.hashing import sha256
+from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -26,9 +27,10 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.scheduling import length_aware, step_plan
+from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
-from ropeswitch.model_patches.switch.scheduler import LadderScheduler, LadderSchedulerOutput, make_scheduler
+from ropeswitch.model_patches.switch.scheduler import LadderScheduler, LadderSchedulerOutput
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
 BLOCK, VOCABULARY, DRAFTS = 4, 5, 3
@@ -138,7 +140,7 @@ class Engine:
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(mode.v2)))
-            scheduler = make_scheduler(
+            scheduler = resolve_obj_by_qualname(config.scheduler_config.scheduler_cls)(
                 config,
                 kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
                 structured_output_manager=StructuredOutputManager(config),
@@ -149,9 +151,10 @@ class Engine:
         assert isinstance(scheduler, LadderScheduler)
         assert isinstance(scheduler, AsyncScheduler) == mode.asynchronous
         assert scheduler.use_v2_model_runner == mode.v2
+        assert isinstance(scheduler, LengthAwareScheduler) == mode.length_aware
         self.scheduler, self.mode, self.now = scheduler, mode, 0.0
-        scheduler.clock = lambda: self.now
-        if scheduler.length_aware is not None:
+        if isinstance(scheduler, LengthAwareScheduler):
+            scheduler.clock = lambda: self.now
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(step_plan, "LEAST_CHUNK", 2)
                 patched.setattr(length_aware, "LEAST_TARGET", 0.0)

@@ -12,6 +12,7 @@ from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.request import RequestStatus
 
 from ropeswitch.model_patches.scheduling import next_set
+from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
 from tests.model_patches.hash_engine import BLOCK, MODES, Engine, Mode, expected
 
@@ -45,7 +46,7 @@ class Watched(Engine):
 
     @property
     def ahead(self) -> int:
-        assert self.scheduler.length_aware is not None
+        assert isinstance(self.scheduler, LengthAwareScheduler)
         next_set = self.scheduler.length_aware.next_set
         return 0 if next_set is None else next_set.tokens
 
