@@ -70,13 +70,12 @@ def _rows(parts: list[Complex]) -> torch.Tensor:
 # Counts that change from step to step must not compile the kernel anew while requests wait.
 @triton.jit(
     do_not_specialize=["requests", "halvings"],
-    do_not_specialize_on_alignment=["positions", "slots", "query_start_loc"],
+    do_not_specialize_on_alignment=["positions", "query_start_loc"],
 )
 def fill_rows_kernel(  # type: ignore[no-untyped-def]
     rows,
     positions,
-    slots,
-    slot_sets,
+    request_sets,
     query_start_loc,
     requests,
     halvings,
@@ -102,8 +101,7 @@ def fill_rows_kernel(  # type: ignore[no-untyped-def]
         started = tl.load(query_start_loc + middle) <= token
         low = tl.where(started, middle, low)
         high = tl.where(started, high, middle)
-    slot = low if slots is None else tl.load(slots + low, mask=live, other=0)
-    chosen = tl.load(slot_sets + slot, mask=live, other=0).to(tl.int64)
+    chosen = tl.load(request_sets + low, mask=live, other=0).to(tl.int64)
     position = tl.load(positions + token, mask=live, other=0)
     scale = tl.load(scales + chosen, mask=live, other=0.0)
     if start_tokens is not None:
@@ -125,8 +123,7 @@ def fill_rows_kernel(  # type: ignore[no-untyped-def]
 def fill_rows_triton(
     rows: torch.Tensor,
     positions: torch.Tensor,
-    slots: torch.Tensor | None,
-    slot_sets: torch.Tensor,
+    request_sets: torch.Tensor,
     query_start_loc: torch.Tensor,
     tables: DeviceTables,
 ) -> None:
@@ -137,9 +134,7 @@ def fill_rows_triton(
     Args:
         rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer.
         positions: ``[tokens]`` int64 true positions, each below the tables' end; padding after the last request is not read.
-        slots: ``[requests]`` int32 or int64, the slot of each request of the batch, vLLM's ``idx_mapping``; None where
-            request i has slot i.
-        slot_sets: ``[slots]`` int32 or int64, the factor set of each slot.
+        request_sets: ``[requests]`` int32 or int64, the factor set of each request of the batch.
         query_start_loc: ``[>= requests + 1]`` int32, first token of each request, then the end.
         tables: Angles of every set.
 
@@ -148,16 +143,15 @@ def fill_rows_triton(
         RuntimeError: CPU tensors outside Triton's interpreter.
     """
     check_device(fill_rows_kernel, rows.device)
-    requests = len(slot_sets) if slots is None else len(slots)
-    _check(rows, positions, slots, slot_sets, query_start_loc, tables, requests)
+    requests = len(request_sets)
+    _check(rows, positions, request_sets, query_start_loc, tables)
     if len(positions) == 0 or requests == 0:
         return
     pairs = rows.shape[1] // 2
     fill_rows_kernel[(blocks(len(positions), TOKENS),)](
         rows,
         positions,
-        slots,
-        slot_sets,
+        request_sets,
         query_start_loc,
         requests,
         (requests - 1).bit_length(),
@@ -178,22 +172,17 @@ def fill_rows_triton(
 def _check(
     rows: torch.Tensor,
     positions: torch.Tensor,
-    slots: torch.Tensor | None,
-    slot_sets: torch.Tensor,
+    request_sets: torch.Tensor,
     query_start_loc: torch.Tensor,
     tables: DeviceTables,
-    requests: int,
 ) -> None:
-    integers = (torch.int32, torch.int64)
+    requests = len(request_sets)
     for name, tensor, dtypes, shape in (
         ("rows", rows, (torch.float32,), (max(len(positions), len(rows)), tables.fine.shape[1])),
         ("positions", positions, (torch.int64,), (len(positions),)),
-        ("slots", slots, integers, (requests,)),
-        ("slot_sets", slot_sets, integers, (len(slot_sets),)),
+        ("request_sets", request_sets, (torch.int32, torch.int64), (requests,)),
         ("query_start_loc", query_start_loc, (torch.int32,), (max(requests + 1, len(query_start_loc)),)),
     ):
-        if tensor is None:
-            continue
         if tensor.dtype not in dtypes:
             raise TypeError(f"{name} has dtype {tensor.dtype}, but must be {' or '.join(map(str, dtypes))}")
         if tensor.shape != shape or not tensor.is_contiguous() or tensor.device != tables.fine.device:

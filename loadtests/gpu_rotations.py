@@ -125,8 +125,7 @@ def ours(work: Work, in_place: bool) -> Step:
     tables = DeviceTables.from_tables(build_tables(THETA, model.rotary_dim, (long_factors(model),), MAXIMUM), device)
     rows = torch.zeros(tokens, model.rotary_dim, device=device)
     row_numbers = torch.arange(tokens, device=device)
-    slots = torch.zeros(1, dtype=torch.int64, device=device)
-    slot_sets = torch.zeros(1, dtype=torch.int32, device=device)
+    request_sets = torch.zeros(1, dtype=torch.int32, device=device)
     starts = torch.tensor([0, tokens], dtype=torch.int32, device=device)
 
     def rotate(query: torch.Tensor, key: torch.Tensor) -> Turned:
@@ -138,7 +137,7 @@ def ours(work: Work, in_place: bool) -> Step:
         return new_query, new_key
 
     def step() -> tuple[Turned, Turned]:
-        fill_rows_triton(rows, work.positions, slots, slot_sets, starts, tables)
+        fill_rows_triton(rows, work.positions, request_sets, starts, tables)
         return work.every_layer(rotate)
 
     return step

@@ -145,7 +145,7 @@ def _with_triton(tables: AngleTables, device: torch.device) -> _Filler:
     def fill(rows: torch.Tensor, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
         # A new tensor each step: the last step may still be reading its own.
         sets = async_tensor_h2d(request_sets, device=device)
-        fill_rows_triton(rows, positions, None, sets, query_start_loc, on_device)
+        fill_rows_triton(rows, positions, sets, query_start_loc, on_device)
 
     return fill
 

@@ -20,7 +20,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.backends.nvidia.driver import CudaDriver
 from triton.runtime.driver import driver
 
-from ropeswitch.kernels import apply_rows_cache_triton, apply_rows_triton, fill_rows_triton
+from ropeswitch.kernels import apply_rows_triton, fill_rows_triton
 from ropeswitch.kernels.angles import Frequencies, build_tables
 
 TOKENS = 32
@@ -49,7 +49,7 @@ def compiled(launch: Callable[[], object]) -> Any:
     def compile_only(self: Any, grid: object) -> Callable[..., None]:
         return lambda *args, **options: kernels.append(self.run(*args, grid=grid, warmup=True, **options))
 
-    for module in (apply_rows_triton, apply_rows_cache_triton, fill_rows_triton):
+    for module in (apply_rows_triton, fill_rows_triton):
         module.check_device = lambda *_: None
     triton.JITFunction.__getitem__ = compile_only
     launch()
@@ -69,22 +69,14 @@ def apply(heads: int, key_heads: int, size: int, rotary: int, dtype: torch.dtype
     return compiled(lambda: op(query, key if key_heads else None, rows, numbers, size, neox))
 
 
-def apply_cache(heads: int, key_heads: int, size: int, rotary: int, dtype: torch.dtype) -> Any:
-    query, key, value = projection(heads, key_heads, size, dtype)
-    cache = torch.zeros(2, 4, 16, key_heads, size, dtype=dtype)
-    rows, tokens = torch.zeros(TOKENS, rotary), torch.arange(TOKENS)
-    op = apply_rows_cache_triton.apply_rows_cache_triton
-    return compiled(lambda: op(query, key, value, rows, tokens, cache[0], cache[1], tokens, True))
-
-
-def fill(pairs: int, start_tokens: int, slots: bool) -> Any:
+def fill(pairs: int, start_tokens: int) -> Any:
     entry = Frequencies(tuple(np.linspace(1, 9, pairs)), start_tokens=start_tokens)
     tables = fill_rows_triton.DeviceTables.from_tables(build_tables(1e4, 2 * pairs, (entry, entry), 8192), "cpu")
     four = torch.arange(4)
     starts = torch.arange(5, dtype=torch.int32)
     return compiled(
         lambda: fill_rows_triton.fill_rows_triton(
-            torch.zeros(TOKENS, 2 * pairs), torch.arange(TOKENS), four if slots else None, four, starts, tables
+            torch.zeros(TOKENS, 2 * pairs), torch.arange(TOKENS), four, starts, tables
         )
     )
 
@@ -130,10 +122,8 @@ def main(capability: int) -> None:
         "one key head": apply(4, 1, 128, 128, bf16, True, False),
         "no key": apply(32, 0, 128, 128, bf16, True, False),
         "no key new": apply(32, 0, 128, 64, bf16, True, True),
-        "cache": apply_cache(32, 8, 128, 128, bf16),
-        "cache partial": apply_cache(24, 8, 128, 96, bf16),
-        "fill": fill(64, 0, True),
-        "fill start tokens": fill(48, 128, False),
+        "fill": fill(64, 0),
+        "fill start tokens": fill(48, 128),
     }
     json.dump({name: report(kernel, capability) for name, kernel in kernels.items()}, sys.stdout, indent=1)
 

@@ -6,7 +6,7 @@ import importlib.util
 import pytest
 import torch
 
-OPS = ("fill_rows_triton", "apply_rows_triton", "apply_rows_cache_triton")
+OPS = ("fill_rows_triton", "apply_rows_triton")
 
 
 def import_interpreted() -> None:

@@ -34,8 +34,7 @@ def fill(
     tables: DeviceTables,
     positions: list[int],
     lengths: list[int],
-    slots: list[int] | None,
-    slot_sets: list[int],
+    request_sets: list[int],
     padding: int = 0,
     index_type: torch.dtype = torch.int64,
 ) -> torch.Tensor:
@@ -45,8 +44,7 @@ def fill(
     fill_rows_triton(
         rows,
         torch.tensor(positions + [END - 1] * padding, dtype=torch.int64, device=device),
-        None if slots is None else torch.tensor(slots, dtype=index_type, device=device),
-        torch.tensor(slot_sets, dtype=index_type, device=device),
+        torch.tensor(request_sets, dtype=index_type, device=device),
         torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device),
         tables,
     )
@@ -56,18 +54,17 @@ def fill(
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
 def test_rows_of_a_mixed_step(tables: DeviceTables, data: st.DataObject) -> None:
-    """Any requests, empty ones too, in any slots and sets, padded or not; later rows keep what they hold."""
+    """Any requests, empty ones too, in any sets, padded or not; later rows keep what they hold."""
     lengths = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=9))
     count = sum(lengths)
     places = st.one_of(
         st.integers(0, 9000), st.integers(0, END - 1), st.sampled_from([0, 127, 128, 4999, 5000, END - 1])
     )
     positions = data.draw(st.lists(places, min_size=count, max_size=count))
-    slot_sets = data.draw(st.lists(st.integers(0, 2), min_size=len(lengths), max_size=len(lengths) + 3))
-    slots = data.draw(st.permutations(range(len(slot_sets))))[: len(lengths)]
+    request_sets = data.draw(st.lists(st.integers(0, 2), min_size=len(lengths), max_size=len(lengths)))
     index_type = data.draw(st.sampled_from([torch.int32, torch.int64]))
-    rows = fill(tables, positions, lengths, slots, slot_sets, data.draw(st.integers(0, 9)), index_type)
-    chosen = np.repeat([slot_sets[slot] for slot in slots], lengths)
+    rows = fill(tables, positions, lengths, request_sets, data.draw(st.integers(0, 9)), index_type)
+    chosen = np.repeat(request_sets, lengths)
     expected = fill_rows_reference(np.array(positions, dtype=np.int64), chosen, THETA, 2 * PAIRS, SETS)
     # 2e-7 before the scale.
     assert ((rows[:count] - expected).abs() < 2e-7 * 1.4 + 1e-7).all()
@@ -82,7 +79,7 @@ def test_exact_at_the_last_position_and_every_power_of_two(device: torch.device)
     powers = sorted({(1 << bit) + offset for bit in range(22) for offset in (-1, 0, 1)} - {END, END + 1})
     assert powers[-1] == END - 1
     positions = powers * 3
-    rows = fill(tables, positions, [len(powers)] * 3, None, [0, 1, 2])[: len(positions)]
+    rows = fill(tables, positions, [len(powers)] * 3, [0, 1, 2])[: len(positions)]
     chosen = np.repeat([0, 1, 2], len(powers))
     places = np.array(positions, dtype=np.int64)
     assert (rows - fill_rows_reference(places, chosen, THETA, 2 * PAIRS, sets)).abs().max() < 2e-7
@@ -94,10 +91,10 @@ def test_exact_at_the_last_position_and_every_power_of_two(device: torch.device)
 @pytest.mark.parametrize("requests", [1, 2, 3, 8, 9, 1000])
 def test_every_token_finds_its_request(tables: DeviceTables, requests: int) -> None:
     lengths = [(7 * request) % 3 for request in range(requests - 1)] + [2]
-    slot_sets = [request % 2 for request in range(requests)]
-    rows = fill(tables, [300_000] * sum(lengths), lengths, None, slot_sets)
+    request_sets = [request % 2 for request in range(requests)]
+    rows = fill(tables, [300_000] * sum(lengths), lengths, request_sets)
     plain, late = fill_rows_reference(np.array([300_000] * 2), np.array([0, 1]), THETA, 2 * PAIRS, SETS).float()
-    expected = torch.stack([late if chosen else plain for chosen in np.repeat(slot_sets, lengths)])
+    expected = torch.stack([late if chosen else plain for chosen in np.repeat(request_sets, lengths)])
     assert torch.allclose(rows[: len(expected)], expected, atol=1e-6, rtol=0)
 
 
@@ -113,8 +110,7 @@ def test_what_does_not_fit_is_refused(tables: DeviceTables) -> None:
     good = {
         "rows": torch.zeros(4, 2 * PAIRS, device=device),
         "positions": torch.zeros(4, dtype=torch.int64, device=device),
-        "slots": torch.zeros(2, dtype=torch.int64, device=device),
-        "slot_sets": torch.zeros(3, dtype=torch.int32, device=device),
+        "request_sets": torch.zeros(2, dtype=torch.int32, device=device),
         "query_start_loc": torch.tensor([0, 2, 4], dtype=torch.int32, device=device),
     }
     fill_rows_triton(**good, tables=tables)
@@ -124,8 +120,8 @@ def test_what_does_not_fit_is_refused(tables: DeviceTables) -> None:
         ("rows", torch.zeros(4, 2 * PAIRS + 2, device=device), ValueError),
         ("positions", good["positions"].int(), TypeError),
         ("positions", torch.zeros(8, dtype=torch.int64, device=device)[::2], ValueError),
-        ("slots", good["slots"].short(), TypeError),
-        ("slot_sets", good["slot_sets"].float(), TypeError),
+        ("request_sets", good["request_sets"].short(), TypeError),
+        ("request_sets", good["request_sets"].float(), TypeError),
         ("query_start_loc", good["query_start_loc"].long(), TypeError),
         ("query_start_loc", good["query_start_loc"][:2], ValueError),
         ("positions", good["positions"].to("meta"), ValueError),
@@ -139,24 +135,21 @@ def test_replayed_in_a_cuda_graph(tables: DeviceTables, device: torch.device) ->
     """One capture serves other positions, sets, lengths and fewer requests, as long as the buffers stay."""
     rows = torch.full((16, 2 * PAIRS), torch.nan, device=device)
     positions = torch.zeros(16, dtype=torch.int64, device=device)
-    slots = torch.zeros(4, dtype=torch.int64, device=device)
-    slot_sets = torch.zeros(4, dtype=torch.int32, device=device)
+    request_sets = torch.zeros(4, dtype=torch.int32, device=device)
     starts = torch.tensor([0, 4, 8, 12, 16], dtype=torch.int32, device=device)
-    fill_rows_triton(rows, positions, slots, slot_sets, starts, tables)
+    fill_rows_triton(rows, positions, request_sets, starts, tables)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        fill_rows_triton(rows, positions, slots, slot_sets, starts, tables)
+        fill_rows_triton(rows, positions, request_sets, starts, tables)
     generator = np.random.default_rng(0)
     for lengths in ([4, 4, 4, 4], [1, 0, 7, 3], [2, 2, 0, 0]):
         count = sum(lengths)
         places, chosen = generator.integers(0, END, count), generator.integers(0, 3, 4)
-        order = generator.permutation(4)
         rows.fill_(torch.nan)
         positions[:count] = torch.from_numpy(places)
-        slots.copy_(torch.from_numpy(order))
-        slot_sets.copy_(torch.from_numpy(chosen))
+        request_sets.copy_(torch.from_numpy(chosen))
         starts.copy_(torch.tensor([0, *accumulate(lengths)]))
         graph.replay()
-        expected = fill_rows_reference(places, np.repeat(chosen[order], lengths), THETA, 2 * PAIRS, SETS)
+        expected = fill_rows_reference(places, np.repeat(chosen, lengths), THETA, 2 * PAIRS, SETS)
         assert torch.allclose(rows[:count].cpu().double(), expected, atol=5e-7, rtol=0)
         assert rows[count:].isnan().all()
