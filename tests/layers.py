@@ -1,0 +1,151 @@
+"""The house: parts in layers, and the import graph of the product files drawn from their syntax trees.
+
+Every module of ``ropeswitch`` belongs to one part (the longest matching prefix counts). A part imports itself and the
+parts of lower layers, never a part beside it or above it. Imports inside functions, those for type checkers, and the
+names of our modules in strings (vLLM is given classes by name) count like any other.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "ropeswitch"
+FOLDERS = ("factors", "kernels", "model_patches", "server", "deploy", "models", "loadtests")
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("ladder", "kernels", "bundled model"),
+    ("core",),
+    ("scheduling", "cpu", "serving"),
+    ("guard",),
+    ("server",),
+    ("factor tools",),
+    ("planner", "model recipe"),
+    ("load tests",),
+    ("command line",),
+)
+"""Bottom up. The command line is the one file that starts everything, so it stands on top by name."""
+
+PARTS = {
+    "factors": "factor tools",
+    "factors.__init__": "ladder",
+    "factors.factor_set": "ladder",
+    "factors.file": "ladder",
+    "factors.hf_config": "ladder",
+    "factors.quoted": "ladder",
+    "factors.strict_json": "ladder",
+    "factors.whole_file": "ladder",
+    "factors.rules": "ladder",
+    "factors.rules.cli": "factor tools",
+    "factors.rules.show": "factor tools",
+    "kernels": "kernels",
+    # One path, of data: the checkpoint that is served where no model is named.
+    "models.__init__": "bundled model",
+    "models.miniature": "model recipe",
+    "model_patches": "core",
+    "model_patches.scheduling": "scheduling",
+    "model_patches.cpu": "cpu",
+    "model_patches.serving": "serving",
+    "model_patches.guard": "guard",
+    "server": "server",
+    "server.cli": "command line",
+    "deploy": "planner",
+    "loadtests": "load tests",
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """Line ``line`` (from 1) of ``file``, where module ``module`` names ``target``; both without ``ropeswitch.``."""
+
+    file: str
+    line: int
+    module: str
+    target: str
+
+    def __str__(self) -> str:
+        here, there = part_of(self.module), part_of(self.target)
+        return f"{self.file}:{self.line}: {here} (layer {rank(here)}) imports {self.target} of {there} (layer {rank(there)})"
+
+    @property
+    def goes_up(self) -> bool:
+        """Whether it leads to a part beside or above its own."""
+        here, there = part_of(self.module), part_of(self.target)
+        return here != there and rank(there) >= rank(here)
+
+
+def rank(part: str) -> int:
+    """The layer of a part; 0 is the ground."""
+    return next(number for number, parts in enumerate(LAYERS) if part in parts)
+
+
+def part_of(module: str) -> str:
+    """The part that a module belongs to.
+
+    Raises:
+        KeyError: where no prefix of it is listed in PARTS.
+    """
+    names = module.split(".")
+    for length in range(len(names), 0, -1):
+        if (found := PARTS.get(".".join(names[:length]))) is not None:
+            return found
+    raise KeyError(f"{module}: no part of the house; add it to PARTS")
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every product module below ``root`` by its name without ``ropeswitch``; a package is ``name.__init__``."""
+    files = (path for folder in FOLDERS for path in sorted(root.glob(f"{folder}/**/*.py")))
+    return {".".join(path.relative_to(root).with_suffix("").parts): path for path in files}
+
+
+def imports(root: Path = ROOT) -> list[Import]:
+    """The import graph of the product modules below ``root``."""
+    known = modules(root)
+    found: dict[Import, None] = {}
+    for module, path in known.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            for name in _named(node, module):
+                if (target := _module(name, known)) is not None:
+                    line = getattr(node, "lineno", 0)
+                    found[Import(path.relative_to(root).as_posix(), line, module, target)] = None
+    return list(found)
+
+
+def outside(path: Path) -> set[str]:
+    """The top-level packages, other than ours, that a file imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {name.split(".")[0] for node in ast.walk(tree) for name in _imported(node, "")}
+    return names - {PACKAGE}
+
+
+def _named(node: ast.AST, module: str) -> Iterator[str]:
+    """The dotted names below ``ropeswitch`` that a node imports or spells out in a string."""
+    yield from _imported(node, f"{PACKAGE}.{module}")
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(f"{PACKAGE}."):
+        yield node.value.replace(":", ".")
+
+
+def _imported(node: ast.AST, module: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (each.name for each in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            base = ".".join([*module.split(".")[: -node.level], *([base] if base else [])])
+        yield from (f"{base}.{each.name}" for each in node.names)
+
+
+def _module(name: str, known: dict[str, Path]) -> str | None:
+    """The module that a dotted name is, or lies in; None where it is none of ours."""
+    package, *names = name.split(".")
+    if package != PACKAGE:
+        return None
+    for length in range(len(names), 0, -1):
+        module = ".".join(names[:length])
+        if module in known:
+            return module
+        if f"{module}.__init__" in known:
+            return f"{module}.__init__"
+    return None
