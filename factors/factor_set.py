@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.quoted import quoted
 
 
-class FactorError(ValueError):
+class FactorError(InputError, ValueError):
     """A factor file, list or ladder that cannot be served; the message names the field and the value."""
 
 

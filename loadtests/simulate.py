@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ropeswitch.factors.errors import InputError, UsageError
 from ropeswitch.loadtests.client.cli import number, whole
-from ropeswitch.server.errors import UsageError
 
 if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.cluster import Cluster
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         return _run(_parser().parse_args(arguments))
-    except (UsageError, OSError) as error:
+    except (InputError, OSError) as error:
         print(f"simulate: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return 2
     except KeyboardInterrupt:

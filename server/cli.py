@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import InputError, UsageError
 
 PROGRAM = "ropeswitch"
 
@@ -38,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return serve(arguments[1:])
         args = _make_parser().parse_args(arguments)
         return int(args.func(args))
-    except (UsageError, FactorError, OSError) as error:
+    except (InputError, OSError) as error:
         return fail(str(error))
 
 

@@ -1,5 +1,3 @@
-"""The command line's own error. It imports nothing, so that every module can raise it."""
+"""The command line's own error, under the name that the server's modules import it by."""
 
-
-class UsageError(Exception):
-    """Bad input to a command: printed as one line, exit code 2. The message names the field or flag and its value."""
+from ropeswitch.factors.errors import UsageError as UsageError

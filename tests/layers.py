@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 PARTS = {
     "factors": "factor tools",
     "factors.__init__": "ladder",
+    "factors.errors": "ladder",
     "factors.factor_set": "ladder",
     "factors.file": "ladder",
     "factors.hf_config": "ladder",

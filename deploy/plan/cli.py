@@ -6,8 +6,8 @@ import shlex
 import sys
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.server.errors import UsageError
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 MAX_GPUS = 1024

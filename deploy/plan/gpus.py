@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 from importlib.resources import files
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import read_text
-from ropeswitch.server.errors import UsageError
 
 LIMIT = 1e6
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.file import load
 from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_model
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.model_folder import check_fields, check_model_folder, read_config
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ropeswitch.deploy.plan.families import FAMILIES, Family
 from ropeswitch.deploy.plan.weight_format import WeightFormat, weight_format
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.quoted import quoted
-from ropeswitch.server.errors import UsageError
 
 # What `--dtype auto` of vLLM 0.32 (`config/model.py: _resolve_auto_dtype`) makes of a config's dtype on a GPU.
 SERVED_DTYPES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "bfloat16"}

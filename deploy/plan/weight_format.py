@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.quoted import quoted
-from ropeswitch.server.errors import UsageError
 
 METHODS = ("fp8", "awq", "gptq")
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.bands import Band, band
-from ropeswitch.server.errors import UsageError
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "lateness", "ttft_due")
 STATISTICS = ("mean", "median", "std", "p90", "p95", "p99", "max")

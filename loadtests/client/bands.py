@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 
 UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 DEFAULT = "0-8k,8k-32k,32k-128k,128k-512k,512k-1M,1M-2M,2M-"

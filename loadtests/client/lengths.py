@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.bands import tokens
-from ropeswitch.server.errors import UsageError
 
 LONGEST = 1 << 30
 

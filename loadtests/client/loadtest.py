@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.assertions import Assertion, Slo
 from ropeswitch.loadtests.client.bands import DEFAULT, Band, bands, bands_of_sets
 from ropeswitch.loadtests.client.endpoint import Endpoint
@@ -29,7 +30,6 @@ from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.tokens import Tokenizer
 from ropeswitch.loadtests.client.turns import Joints
 from ropeswitch.loadtests.client.workload import Workload
-from ropeswitch.server.errors import UsageError
 
 # The longest prompt of a warm-up, tokens: it is to wake the server, and not to take as long as the run.
 WARMUP_LONGEST = 2048

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.pieces import Piece, Pieces
 from ropeswitch.loadtests.client.plan import TRACE_BLOCK, Planned
 from ropeswitch.loadtests.client.prompts import Composer
 from ropeswitch.loadtests.client.turns import Conversation, Joints
-from ropeswitch.server.errors import UsageError
 
 FORMAT = 1
 # Bytes on disk for each token: more than texts and lists of token ids take.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.tokens import Tokenizer
-from ropeswitch.server.errors import UsageError
 
 # Candidates for a piece of one token, which fills a prompt up to its exact length.
 PADS = (" so", " and", " the", " a", " .", " !", "\n", ".", "!", "a")

@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.lengths import Fixed, draw
 from ropeswitch.loadtests.client.workload import Part, Trace, Workload
-from ropeswitch.server.errors import UsageError
 
 # Of the numbers in a trace; hash_ids may have 64 bits.
 MOST = (1 << 64) - 1

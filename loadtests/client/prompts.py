@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.pieces import Piece, Pieces
-from ropeswitch.server.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.records import Exchange, Run, Sample, exchange_line, exchange_of
-from ropeswitch.server.errors import UsageError
 
 SETTINGS = "settings.json"
 RUNS = "runs"

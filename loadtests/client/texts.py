@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError, model_validator
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.lengths import Strict
 from ropeswitch.loadtests.client.workload import read_yaml, told
-from ropeswitch.server.errors import UsageError
 
 Words = Annotated[str, Field(min_length=1, max_length=2000)]
 

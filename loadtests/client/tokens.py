@@ -2,8 +2,8 @@
 
 from typing import Any, Protocol
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.endpoint import Endpoint
-from ropeswitch.server.errors import UsageError
 
 Messages = list[dict[str, str]]
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.pieces import Piece
 from ropeswitch.loadtests.client.prompts import Composer
 from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.tokens import Tokenizer
-from ropeswitch.server.errors import UsageError
 
 
 class Joints:

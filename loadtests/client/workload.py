@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import Band, bands
 from ropeswitch.loadtests.client.lengths import NAMES, Length, Strict, Tokens
-from ropeswitch.server.errors import UsageError
 
 Rate = Annotated[float, Field(gt=0, le=100_000)]
 Seconds = Annotated[float, Field(ge=0, le=86_400 * 30)]

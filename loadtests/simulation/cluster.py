@@ -8,7 +8,7 @@ from ropeswitch.deploy.plan.costs import BLOCK_SIZE, Workload, memory
 from ropeswitch.deploy.plan.gpus import Gpu
 from ropeswitch.deploy.plan.layouts import Layout, broken_rule
 from ropeswitch.deploy.plan.model_shape import ModelShape, shape_from_config
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 
 # The end of the factor ladder that is simulated: 2,048k tokens.
 MAX_MODEL_LEN = 2_097_152

@@ -6,10 +6,12 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+from ropeswitch.factors.errors import InputError
+
 VLLM_VERSION = "0.32.0"
 
 
-class RegistryError(RuntimeError):
+class RegistryError(InputError, RuntimeError):
     """The installed vLLM is not the one that a patch was written for."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.parts import PARTS
 from ropeswitch.model_patches.switch.plugin import KEY
@@ -23,7 +24,7 @@ WORKERS = {
 FORCED_SET = "rope_factor_set"
 
 
-class UnsupportedError(ValueError):
+class UnsupportedError(InputError, ValueError):
     """A model or feature that would give a wrong token; the message names it and says why."""
 
 

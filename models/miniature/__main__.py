@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.whole_file import save_text
 from ropeswitch.models.miniature import experiments, recipe
 from ropeswitch.models.miniature.card import Results
@@ -51,7 +51,7 @@ def main() -> int:
             args.measure.mkdir(parents=True, exist_ok=True)
             for name, path in found.items():
                 save_text(args.measure / name, Results.published(path.read_text()), overwrite=True)
-    except (FactorError, FloatingPointError, ValueError, OSError, torch.OutOfMemoryError) as error:
+    except (InputError, FloatingPointError, ValueError, OSError, torch.OutOfMemoryError) as error:
         print(f"miniature: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
