@@ -12,6 +12,9 @@ from typing import Any
 from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.quoted import quoted
 
+SET_HEADER = "x-rope-factor-set"
+"""The response header with the names of the sets that a request's prompts started in."""
+
 
 class FactorError(InputError, ValueError):
     """A factor file, list or ladder that cannot be served; the message names the field and the value."""

@@ -2,10 +2,9 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ropeswitch.factors.factor_set import SET_HEADER
 from ropeswitch.model_patches.switch.settings import FORCED_SET
 from ropeswitch.server.prompt_log import PromptLog, current_log
-
-HEADER = "x-rope-factor-set"
 
 
 class FactorSetHeader:
@@ -33,7 +32,7 @@ class FactorSetHeader:
 def _heading(send: Send, log: PromptLog) -> Send:
     async def send_with_header(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] < 400 and log.sets:
-            header = (HEADER.encode(), ", ".join(log.sets).encode())
+            header = (SET_HEADER.encode(), ", ".join(log.sets).encode())
             message = {**message, "headers": [*message.get("headers", ()), header]}
         await send(message)
 

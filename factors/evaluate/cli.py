@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ DOCUMENTS, WINDOWS, TRIES, DEPTHS = "10", "10", "10", "0,25,50,75,100"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command; ``func`` raises FactorError (or UsageError) for everything a user can get wrong."""
+    """Add the command; ``func`` raises InputError for everything a user can get wrong."""
     parser = subparsers.add_parser(
         "eval",
         help="measure perplexity, pass keys, needles and RULER-like tasks with the sets of a model or a server",
@@ -86,6 +87,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add("--timeout", metavar="SECONDS", help="for one answer (default: 3600)")
     add("--concurrency", metavar="N", help="requests at a time (default: 4)")
     parser.set_defaults(func=_evaluate)
+
+
+def factors_eval(words: Sequence[str]) -> int:
+    """Run ``ropeswitch factors eval`` with the arguments ``words`` and return its exit code.
+
+    Raises:
+        InputError: for everything a user can get wrong.
+    """
+    parser = argparse.ArgumentParser(prog="ropeswitch factors")
+    add_parser(parser.add_subparsers())
+    args = parser.parse_args(["eval", *words])
+    return int(args.func(args))
 
 
 def _evaluate(args: argparse.Namespace) -> int:

@@ -8,11 +8,10 @@ from typing import Any
 
 import aiohttp
 
+from ropeswitch.factors.evaluate.endpoint import Endpoint, connect, error_message
 from ropeswitch.factors.evaluate.target import SERVED, SWITCHED, Window
-from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.loadtests.client.endpoint import Endpoint, connect, error_message
+from ropeswitch.factors.factor_set import SET_HEADER, FactorError
 from ropeswitch.model_patches.switch.settings import FORCED_SET
-from ropeswitch.server.factor_set_header import HEADER
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 # What vLLM says in place of minus infinity, for which JSON has no number.
@@ -192,7 +191,7 @@ class EndpointTarget:
                 f"{self._endpoint.url}: counted {counted} tokens in a prompt of {length}: is --tokenizer the served "
                 "model's, and has the server a chat template of its own?"
             )
-        used = headers.get(HEADER)
+        used = headers.get(SET_HEADER)
         if forced is not None and used is not None and used != forced:
             raise FactorError(f"{self._endpoint.url}: rotated with set {used!r} though {forced!r} was asked for")
 

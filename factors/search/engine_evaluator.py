@@ -43,7 +43,7 @@ class EngineEvaluator:
         from vllm.transformers_utils.config import get_config
 
         from ropeswitch.model_patches.switch.engine_args import configure
-        from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
+        from ropeswitch.model_patches.switch.settings import FORCED_SET, RopeSettings, UnsupportedError
         from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model
 
         self._objective, self._facts = objective, facts
@@ -90,7 +90,7 @@ class EngineEvaluator:
                 prompt_logprobs=0,
                 flat_logprobs=True,
                 detokenize=False,
-                extra_args={"rope_factor_set": name},
+                extra_args={FORCED_SET: name},
             )
             for name in settings.ladder.names
         ]

@@ -139,11 +139,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from ropeswitch.factors.evaluate.endpoint import connect
     from ropeswitch.loadtests.client import texts
     from ropeswitch.loadtests.client import workload as workloads
     from ropeswitch.loadtests.client.assertions import Assertion, Slo
     from ropeswitch.loadtests.client.bands import bands, tokens
-    from ropeswitch.loadtests.client.endpoint import connect
     from ropeswitch.loadtests.client.execute import Client
     from ropeswitch.loadtests.client.loadtest import LoadTest, Options, make_composer, make_keys, settings
     from ropeswitch.loadtests.client.pack import default_folder
@@ -246,7 +246,7 @@ def _changed(workload: "Workload", args: argparse.Namespace) -> "Workload":
 
 
 def _key(path: Path | None) -> str | None:
-    from ropeswitch.loadtests.client.endpoint import header_key
+    from ropeswitch.factors.evaluate.endpoint import header_key
 
     # Bytes that are no text are no ASCII either.
     return (

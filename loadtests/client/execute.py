@@ -13,9 +13,9 @@ from itertools import groupby
 
 import aiohttp
 
+from ropeswitch.factors.evaluate.endpoint import Endpoint
 from ropeswitch.loadtests.client.arrivals import due_times
 from ropeswitch.loadtests.client.driver import Driver
-from ropeswitch.loadtests.client.endpoint import Endpoint
 from ropeswitch.loadtests.client.pack import Pack
 from ropeswitch.loadtests.client.plan import Planned
 from ropeswitch.loadtests.client.progress import Progress

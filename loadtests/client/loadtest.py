@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.evaluate.endpoint import Endpoint
 from ropeswitch.loadtests.client.assertions import Assertion, Slo
 from ropeswitch.loadtests.client.bands import DEFAULT, Band, bands, bands_of_sets
-from ropeswitch.loadtests.client.endpoint import Endpoint
 from ropeswitch.loadtests.client.execute import Client, Prompts, execute
 from ropeswitch.loadtests.client.pack import prepare
 from ropeswitch.loadtests.client.pieces import KEYS, cut

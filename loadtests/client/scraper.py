@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from ropeswitch.loadtests.client.endpoint import Endpoint
+from ropeswitch.factors.evaluate.endpoint import Endpoint
 from ropeswitch.loadtests.client.records import Sample
 
 NAMES = (

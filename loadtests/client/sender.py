@@ -10,7 +10,8 @@ from typing import Any
 
 import aiohttp
 
-from ropeswitch.loadtests.client.endpoint import Endpoint, error_message
+from ropeswitch.factors.evaluate.endpoint import Endpoint, error_message
+from ropeswitch.factors.factor_set import SET_HEADER
 from ropeswitch.loadtests.client.pack import Pack
 from ropeswitch.loadtests.client.plan import Planned
 from ropeswitch.loadtests.client.progress import Progress
@@ -19,7 +20,6 @@ from ropeswitch.loadtests.client.stream import Events, Told, read_events, read_w
 from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.workload import Workload
 
-FACTOR_SET = "x-rope-factor-set"
 # A body is handed to the socket in parts, so that one of megabytes does not hold up the sending of others.
 PART_BYTES = 1 << 18
 
@@ -110,7 +110,7 @@ class Sender:
         # Who follows a redirect measures another server, and a body that is sent in parts cannot be sent again.
         asked = self.session.post(self.endpoint.url + path, data=data, headers=headers, allow_redirects=False)
         async with asked as response:
-            answered = replace(blank, http_status=response.status, factor_set=response.headers.get(FACTOR_SET))
+            answered = replace(blank, http_status=response.status, factor_set=response.headers.get(SET_HEADER))
             if response.status != 200:
                 return replace(answered, error=error_message(await response.read()) or str(response.reason))
             if planned.cancel_after == 0:

@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.loadtests.client.endpoint import Endpoint
+from ropeswitch.factors.evaluate.endpoint import Endpoint
 
 Messages = list[dict[str, str]]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ropeswitch.factors import file
-from ropeswitch.factors.evaluate.cli import INTERRUPTED
-from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
+from ropeswitch.factors.evaluate.cli import INTERRUPTED, factors_eval
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.factors.rules.catalogue import RULES
 from ropeswitch.factors.rules.formulas import Target
 from ropeswitch.factors.rules.make import make
@@ -17,7 +17,6 @@ from ropeswitch.factors.search.job import Job, files_beside, run_job
 from ropeswitch.factors.search.settings import SearchSettings
 from ropeswitch.models.miniature.shape import PAIRS, RATIO, THETA, WINDOW
 from ropeswitch.models.miniature.texts import text_folder
-from ropeswitch.server.cli import main as ropeswitch
 
 KNOWN = ("pi", "ntk", "yarn")
 JUDGED = 256
@@ -194,8 +193,5 @@ def _evaluate(
         flags += ["--candidate", f"{each.name}={path}:{each.name}"]
     if factors is not None:
         flags += ["--factors", str(factors)]
-    code = ropeswitch(["factors", "eval", str(model), *flags])
-    if code == INTERRUPTED:
+    if factors_eval([str(model), *flags]) == INTERRUPTED:
         raise KeyboardInterrupt
-    if code:
-        raise FactorError(f"factors eval: ended with exit code {code}")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ropeswitch.loadtests.client import endpoint
+from ropeswitch.factors.evaluate import endpoint
 from ropeswitch.loadtests.client.workload import load
 from ropeswitch.server.errors import UsageError
 from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload

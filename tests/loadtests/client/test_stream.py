@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeswitch.loadtests.client.endpoint import error_message
+from ropeswitch.factors.evaluate.endpoint import error_message
 from ropeswitch.loadtests.client.stream import Events, Told, read_events, read_whole
 
 

@@ -182,7 +182,7 @@ def test_flags_that_cannot_be_are_refused(
 
 
 def test_a_measurement_that_is_interrupted_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiments, "ropeswitch", lambda _: 130)
+    monkeypatch.setattr(experiments, "factors_eval", lambda _: 130)
     group = experiments.Lengths("short", (512,), 0, 1)
     with pytest.raises(KeyboardInterrupt):
         experiments._evaluate(tmp_path, None, [], group, 1, tmp_path, tmp_path / "out.json")

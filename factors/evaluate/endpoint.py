@@ -1,4 +1,4 @@
-"""What is asked of a server before and after the requests of a load test: small things, one at a time."""
+"""A small HTTP client of an OpenAI-compatible server: which models it lists, and one request at a time."""
 
 import json
 import os
@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server under test.
+    """A server that is evaluated or put under load.
 
     Attributes:
         url: Without ``/v1`` and without a slash at its end.
@@ -64,7 +64,7 @@ class Endpoint:
 
     @cached_property
     def headers(self) -> dict[str, str]:
-        """What every request has; the key is that of the variable OPENAI_API_KEY, as with upstream's benchmark."""
+        """Headers of every request; the key comes from the variable OPENAI_API_KEY, as with upstream's benchmark."""
         key = header_key(os.environ.get(KEY_VARIABLE, ""), f"the environment variable {KEY_VARIABLE}")
         return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
