@@ -45,6 +45,7 @@ PARTS = {
     "models.__init__": "bundled model",
     "models.miniature": "model recipe",
     "model_patches": "core",
+    "model_patches.switch": "core",
     "model_patches.scheduling": "scheduling",
     "model_patches.cpu": "cpu",
     "model_patches.serving": "serving",

@@ -1,5 +1,6 @@
 """No import goes up: the ladder and the kernels at the ground, the core on them, the tools on top."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -62,6 +63,27 @@ def test_factor_tools_reach_the_engine_through_one_evaluator() -> None:
     assert not [
         str(each) for each in graph if part_of(each.target) in ("scheduling", "cpu", "serving", "guard", "server")
     ]
+
+
+def test_the_server_reaches_vllm_through_one_adapter() -> None:
+    server = {module: path for module, path in modules(ROOT).items() if part_of(module) == "server"}
+    assert [module for module, path in server.items() if "vllm" in outside(path)] == ["server.vllm_adapter"]
+
+
+def test_the_page_shows_this_house() -> None:
+    """docs/architecture.md: the picture has these layers, and the table every part with every place listed for it."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    section = page.split("## Where things are\n")[1].split("\n## ")[0]
+    drawn = re.findall(r"^ +(\d+) +\|(.*)\|", section, re.MULTILINE)
+    layers = {int(number): tuple(part.strip() for part in row.split("|")) for number, row in drawn}
+    assert layers == dict(enumerate(LAYERS)) and list(layers) == sorted(layers, reverse=True)
+    rows = re.findall(r"^\| ([a-z ]+) \| (`.*?) \|", section, re.MULTILINE)
+    places = {part: re.findall(r"`([^`]+)`", where) for part, where in rows}
+    listed = {
+        path.removesuffix("/").removesuffix(".py").replace("/", "."): part for part in places for path in places[part]
+    }
+    assert listed == {name: part for name, part in PARTS.items() if name != "factors.__init__"}
+    assert list(places) == [part for layer in LAYERS for part in layer]
 
 
 @pytest.mark.parametrize(
