@@ -2,7 +2,7 @@
 
 Every module of ``ropeswitch`` belongs to one part (the longest matching prefix counts). A part imports itself and the
 parts of lower layers, never a part beside it or above it. Imports inside functions, those for type checkers, and the
-names of our modules in strings (vLLM is given classes by name) count like any other.
+names of our modules in strings (vLLM is given classes by name) count like any other, but for BY_NAME.
 """
 
 import ast
@@ -26,6 +26,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("command line",),
 )
 """Bottom up. The command line is the one file that starts everything, so it stands on top by name."""
+
+BY_NAME = "model_patches/switch/parts.py"
+"""The one file that may name modules above its own in strings: parts that the core calls where they are switched on."""
 
 PARTS = {
     "factors": "factor tools",
@@ -59,12 +62,16 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Import:
-    """Line ``line`` (from 1) of ``file``, where module ``module`` names ``target``; both without ``ropeswitch.``."""
+    """Line ``line`` (from 1) of ``file``, where module ``module`` names ``target``; both without ``ropeswitch.``.
+
+    ``in_string`` says that a string holds the name.
+    """
 
     file: str
     line: int
     module: str
     target: str
+    in_string: bool = False
 
     def __str__(self) -> str:
         here, there = part_of(self.module), part_of(self.target)
@@ -73,6 +80,8 @@ class Import:
     @property
     def goes_up(self) -> bool:
         """Whether it leads to a part beside or above its own."""
+        if self.in_string and self.file == BY_NAME:
+            return False
         here, there = part_of(self.module), part_of(self.target)
         return here != there and rank(there) >= rank(here)
 
@@ -111,7 +120,8 @@ def imports(root: Path = ROOT) -> list[Import]:
             for name in _named(node, module):
                 if (target := _module(name, known)) is not None:
                     line = getattr(node, "lineno", 0)
-                    found[Import(path.relative_to(root).as_posix(), line, module, target)] = None
+                    in_string = isinstance(node, ast.Constant)
+                    found[Import(path.relative_to(root).as_posix(), line, module, target, in_string)] = None
     return list(found)
 
 
