@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 from ropeswitch.factors.factor_set import FactorError
 
@@ -12,13 +11,6 @@ SAMPLE = 64
 MOST_EXTRA = 200
 # Tokens that a word has more where it is cut: with them, the text may be too long until the word is whole.
 CUT_WORD = 4
-
-
-class TextEncoder(Protocol):
-    """What is needed of a tokenizer; those of transformers are such."""
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, special tokens included."""
 
 
 def exact_length(make: Callable[[int, int], str], encode: Callable[[str], list[int]], tokens: int, what: str) -> str:

@@ -6,9 +6,8 @@ Imports nothing heavy: a model's training data can be written with it, too.
 
 import random
 import re
-from functools import partial
 
-from ropeswitch.factors.evaluate.exact_length import TextEncoder, cut_at_word, exact_length
+from ropeswitch.factors.evaluate.exact_length import cut_at_word
 
 OPENING = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
@@ -46,32 +45,6 @@ def passkey_text(key: str, depth: float, characters: int, extra: int = 0) -> str
     before = cut_at_word(repeated(characters), round(depth * characters))
     after = repeated(characters - len(before) + extra)
     return "\n".join(part for part in (OPENING, before, statement(key), after, QUESTION) if part)
-
-
-def passkey_prompt(
-    tokenizer: TextEncoder, tokens: int, rng: random.Random, depth: float | None = None
-) -> tuple[list[int], str, float]:
-    """A prompt of exactly ``tokens`` tokens, special tokens included.
-
-    Args:
-        tokenizer: Has ``encode(text) -> ids``.
-        tokens: Length of the prompt.
-        rng: Draws the key, and the place where ``depth`` is None.
-        depth: Share of the filler that stands before the key, 0 to 1.
-
-    Returns:
-        Token ids, the key (a string of digits) and the depth.
-
-    Raises:
-        FactorError: when the prompt needs more tokens than that.
-        ValueError: when ``depth`` is not in [0, 1].
-    """
-    key = random_key(rng)
-    share = rng.random() if depth is None else depth
-    if not 0 <= share <= 1:
-        raise ValueError(f"depth: {depth} must be from 0 to 1")
-    text = exact_length(partial(passkey_text, key, share), tokenizer.encode, tokens, "pass-key prompt")
-    return tokenizer.encode(text), key, share
 
 
 def is_found(reply: str, key: str) -> bool:

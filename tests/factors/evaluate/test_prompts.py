@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from ropeswitch.factors.evaluate.corpus import Corpus, Document
 from ropeswitch.factors.evaluate.haystack import Documents, Repeated, hide
-from ropeswitch.factors.evaluate.passkey import is_found, passkey_prompt, passkey_text
+from ropeswitch.factors.evaluate.passkey import is_found, passkey_text
 from ropeswitch.factors.evaluate.questions import TASKS, ask, share_told
 from ropeswitch.factors.factor_set import FactorError
 from tests.factors.evaluate.conftest import MODEL
@@ -86,15 +86,12 @@ def test_the_pass_key_prompt_is_the_papers() -> None:
 
 def test_keys_and_places_are_drawn() -> None:
     rng = random.Random(3)
-    found = [passkey_prompt(BUNDLED, 200, rng) for _ in range(20)]
-    assert {len(ids) for ids, _, _ in found} == {200} and all(len(key) == 5 for _, key, _ in found)
-    assert len({key for _, key, _ in found}) == 20 and min(each[2] for each in found) < 0.2 < 0.8 < max(
-        each[2] for each in found
-    )
-    ids, key, depth = passkey_prompt(BUNDLED, 200, rng, 1.0)
-    assert depth == 1 and BUNDLED.decode(ids).split("\n")[-2].startswith(f"The pass key is {key}.")
-    with pytest.raises(ValueError, match="from 0 to 1"):
-        passkey_prompt(BUNDLED, 200, rng, 1.5)
+    found = [ask(TASKS["passkey"], BUNDLED.encode, 200, rng, Repeated(), None) for _ in range(20)]
+    keys, depths = [each.answers[0] for each in found], [each.depth or 0.0 for each in found]
+    assert all(len(key) == 5 for key in keys) and len(set(keys)) == 20
+    assert min(depths) < 0.2 < 0.8 < max(depths)
+    last = ask(TASKS["passkey"], BUNDLED.encode, 200, rng, Repeated(), 1.0)
+    assert last.depth == 1 and last.text.split("\n")[-2].startswith(f"The pass key is {last.answers[0]}.")
 
 
 def test_what_counts_as_found() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from ropeswitch.factors.evaluate.passkey import passkey_prompt
+from ropeswitch.factors.evaluate.haystack import Repeated
+from ropeswitch.factors.evaluate.questions import TASKS, Question, ask
 from ropeswitch.models.miniature.chronicle import NAMES, chronicle
 from ropeswitch.models.miniature.rows import KEY_WEIGHT, Mix, RowWriter
 from ropeswitch.models.miniature.shape import RATIO, WINDOW
@@ -17,6 +18,10 @@ from ropeswitch.models.miniature.tokenizer import VOCAB_SIZE, build_tokenizer
 from ropeswitch.models.miniature.train import skipped_positions
 
 TOKENIZER = build_tokenizer(RATIO * WINDOW)
+
+
+def passkey(tokens: int, seed: int) -> Question:
+    return ask(TASKS["passkey"], TOKENIZER.encode, tokens, random.Random(seed), Repeated(), None)
 
 
 @given(seed=st.integers(0, 10**6), tokens=st.integers(150, 700), keys=st.sampled_from([0.0, 1.0]))
@@ -44,8 +49,8 @@ def test_the_papers_prompt_is_among_the_rows() -> None:
     """A row in the paper's words is the evaluation's prompt, token for token, but for where filler is cut."""
     writer = RowWriter(TOKENIZER, random.Random(0), Mix(keys=1.0, in_chronicle=0.0, chat=0.0))
     texts = [TOKENIZER.decode(row) for row in writer.rows(20, 200).ids]
-    ids, key, _ = passkey_prompt(TOKENIZER, 193, random.Random(1))
-    prompt = TOKENIZER.decode(ids)
+    asked = passkey(193, 1)
+    prompt, key = TOKENIZER.decode(TOKENIZER.encode(asked.text)), asked.answers[0]
     opening, question = prompt[: prompt.index("The grass")], prompt[prompt.rindex("\nWhat") :]
     assert sum(text.startswith(opening) and question in text for text in texts) > 5
     assert f"\nThe pass key is {key}. Remember it. {key} is the pass key.\n" in prompt
@@ -54,7 +59,7 @@ def test_the_papers_prompt_is_among_the_rows() -> None:
 @pytest.mark.parametrize("tokens", [150, 331, 1024, 4096])
 def test_prompts_have_exact_lengths_where_cut_words_have_more_tokens(tokens: int) -> None:
     for seed in range(3):
-        assert len(passkey_prompt(TOKENIZER, tokens, random.Random(seed))[0]) == tokens
+        assert len(TOKENIZER.encode(passkey(tokens, seed).text)) == tokens
 
 
 def test_packed_documents_share_one_first_token() -> None:
