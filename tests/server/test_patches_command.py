@@ -1,14 +1,19 @@
 """``ropeswitch patches`` covers what the API server wraps, too: a server's start checks both."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ropeswitch.model_patches.guard import cli
+from ropeswitch.model_patches.guard.fingerprints import FILE, symbols
 from ropeswitch.model_patches.guard.registry import for_this_device
 from ropeswitch.server.cli import main
 from ropeswitch.server.patches import SERVER_PATCHES
 
 GENERATE = "vllm.v1.engine.async_llm.AsyncLLM.generate"
+HASHER = "vllm.v1.core.kv_cache_utils.get_request_block_hasher"
 
 
 def test_list_has_the_patches_of_engines_and_of_the_server(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,7 +26,7 @@ def test_list_has_the_patches_of_engines_and_of_the_server(capsys: pytest.Captur
 
 
 def test_check_counts_every_symbol_once(capsys: pytest.CaptureFixture[str]) -> None:
-    count = len({path for record in (*for_this_device(), *SERVER_PATCHES) for path in record.relies_on})
+    count = len(symbols((*for_this_device(), *SERVER_PATCHES)))
     assert main(["patches", "check"]) == 0
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{count} of {count} symbols are those of vLLM ")
@@ -41,3 +46,55 @@ def test_check_names_a_changed_symbol_of_the_server_once(
     assert changed.startswith(f"{GENERATE}: recorded ")
     same, _, count = summary.split()[:3]
     assert int(same) == int(count) - 1
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the file of fingerprints, which `record` writes instead."""
+    copy = tmp_path / FILE.name
+    copy.write_bytes(FILE.read_bytes())
+    monkeypatch.setattr(cli, "FILE", copy)
+    return copy
+
+
+def test_record_writes_what_is_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong, an unused and a missing fingerprint are put right, and each is said; the others stay."""
+    right = file.read_text()
+    values = json.loads(right)
+    missing = next(path for path in sorted(values) if path != GENERATE)
+    was = values.pop(missing)
+    generate, values[GENERATE], values["vllm.unused"] = values[GENERATE], "0" * 16, "1" * 16
+    file.write_text(json.dumps(values))
+    assert main(["patches", "record"]) == 0
+    assert file.read_text() == right
+    *changes, last = capsys.readouterr().out.splitlines()
+    assert sorted(changes) == sorted(
+        [
+            f"{missing}: not recorded -> {was}",
+            f"{GENERATE}: {'0' * 16} -> {generate}",
+            f"vllm.unused: {'1' * 16} -> no longer relied on",
+        ]
+    )
+    assert last == f"recorded {len(json.loads(right))} symbols in {file}"
+
+
+def test_record_writes_all_or_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = file.read_bytes()
+    monkeypatch.delattr(HASHER)
+    assert main(["patches", "record"]) == 2
+    assert f"nothing recorded: {HASHER}: not found in the installed vLLM" in capsys.readouterr().err
+    assert file.read_bytes() == before and list(file.parent.iterdir()) == [file]
+
+
+def test_record_refuses_another_version_unless_asked(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = file.read_bytes()
+    monkeypatch.setattr(cli, "_installed", lambda: "vllm 0.33.0+cpu")
+    assert main(["patches", "record"]) == 2
+    assert "the installed vLLM is 0.33.0, but this release is for 0.32.0" in capsys.readouterr().err
+    assert main(["patches", "record", "--other-version"]) == 0
+    assert file.read_bytes() == before
+    assert file.with_name("0.33.0.json").read_bytes() == before  # its symbols are those that are installed
