@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.model_patches.guard import port
 from ropeswitch.model_patches.guard.fingerprints import (
     FILE,
     VLLM_VERSION,
@@ -22,6 +23,7 @@ from ropeswitch.model_patches.guard.fingerprints import (
 )
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device, mismatches
+from ropeswitch.model_patches.guard.source_tree import SourceTree
 
 # Prints one symbol's source; run in a process of its own so that the other copy of vLLM can be imported.
 _PRINT_SOURCE = (
@@ -55,6 +57,10 @@ def add_parser(
     diff.add_argument("symbol", metavar="SYMBOL", help="dotted path, as `patches check` prints it")
     diff.add_argument("--against", required=True, type=Path, metavar="DIR", help="a folder with the pinned release")
     diff.set_defaults(func=_diff)
+    porting = commands.add_parser("port", help="list what another vLLM release changed, by file of ours")
+    porting.add_argument("--against", required=True, type=Path, metavar="DIR", help="a folder with the other release")
+    porting.add_argument("--diff", action="store_true", help="add the diff of every changed symbol")
+    porting.set_defaults(func=partial(_port, server_patches))
 
 
 def table(server_patches: Sequence[Patch]) -> str:
@@ -111,10 +117,26 @@ def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> i
     return 0
 
 
+def _port(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
+    new = SourceTree(_release(arguments.against))
+    try:
+        found = port.compare((*PATCHES, *server_patches), SourceTree(port.installed_folder()), new)
+    except LookupError as error:
+        raise FactorError(str(error)) from error
+    for line in port.lines(found, diff=arguments.diff):
+        print(line)
+    return 1 if any(each.state != port.UNCHANGED for differences in found.values() for each in differences) else 0
+
+
+def _release(folder: Path) -> Path:
+    if not (folder / "vllm").is_dir():
+        raise FactorError(f"--against: {str(folder)!r} has no folder named vllm")
+    return folder
+
+
 def _diff(arguments: argparse.Namespace) -> int:
-    if not (arguments.against / "vllm").is_dir():
-        raise FactorError(f"--against: {str(arguments.against)!r} has no folder named vllm")
-    pinned, installed = (_source(arguments.symbol, folder) for folder in (arguments.against, None))
+    release = _release(arguments.against)
+    pinned, installed = (_source(arguments.symbol, folder) for folder in (release, None))
     lines = list(difflib.unified_diff(pinned, installed, f"vLLM {VLLM_VERSION}", f"installed {_installed()}"))
     sys.stdout.writelines(lines)
     return 1 if lines else 0
