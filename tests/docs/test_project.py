@@ -1,5 +1,6 @@
 """The project carries everything it needs in its wheel, and nothing of the machine it was written on."""
 
+import importlib.metadata
 import re
 import shutil
 import subprocess
@@ -68,3 +69,15 @@ def test_both_locks_pin_the_vllm_that_the_project_names() -> None:
         for requirement in project["project"]["optional-dependencies"][extra]:
             assert requirement in pinned
         assert all("==" in line for line in pinned)
+
+
+def test_every_lock_has_the_versions_whose_insides_the_server_relies_on() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    pinned = [requirement for requirement in project["project"]["dependencies"] if "==" in requirement]
+    names = {requirement.partition("==")[0] for requirement in pinned}
+    assert names == {"fastapi", "starlette", "uvicorn", "prometheus-client"}
+    for lock in ("cpu.lock", "image-cpu.lock", "cuda.lock"):
+        assert set(pinned) <= set((ROOT / "requirements" / lock).read_text(encoding="utf-8").splitlines())
+    for requirement in pinned:
+        name, _, version = requirement.partition("==")
+        assert importlib.metadata.version(name) == version
