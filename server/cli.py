@@ -53,6 +53,7 @@ def _make_parser() -> argparse.ArgumentParser:
     from ropeswitch.loadtests.client import cli as loadtest
     from ropeswitch.model_patches.guard import cli as patches
     from ropeswitch.server.patches import SERVER_PATCHES
+    from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
 
     description = "Serve RoPE models with the LongRoPE factors for each request's length."
     parser: argparse.ArgumentParser = _Parser(prog=PROGRAM, description=description)
@@ -62,6 +63,6 @@ def _make_parser() -> argparse.ArgumentParser:
     commands.add_parser("serve", help="start an OpenAI-compatible server", add_help=False)
     plan.add_parser(commands)
     factors.add_parser(commands)
-    patches.add_parser(commands, SERVER_PATCHES)
+    patches.add_parser(commands, SERVER_PATCHES, UPSTREAM_TEXTS)
     loadtest.add_parser(commands)
     return parser

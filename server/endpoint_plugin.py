@@ -41,6 +41,7 @@ from ropeswitch.server.plugin_names import PLUGIN
 from ropeswitch.server.scheduling_metrics import FreshMetrics, SchedulingMetrics
 from ropeswitch.server.stream_errors import EndStreams
 from ropeswitch.server.ui import page, status
+from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
 
 
 class RopeSwitchEndpoints:
@@ -72,7 +73,7 @@ class RopeSwitchEndpoints:
                 command that started us prints the reason.
         """
         try:
-            require(SERVER_PATCHES)
+            require(SERVER_PATCHES, UPSTREAM_TEXTS)
             settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
             if settings is None:
                 raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")

@@ -1,7 +1,8 @@
 """The upstream methods that are wrapped in the API server, with the upstream functions each wrapper relies on.
 
 They are wrapped on the server's own objects when it starts, so the workers, which report ``registry.PATCHES``, have none of
-them. Each record also counts on the upstream method that calls its target: it gives the prompt before the response starts.
+them. Callers of a wrapped method are no part of its record where a changed caller fails loudly or costs only a header, a
+metric or speed. Messages and log texts that the server matches are in ``upstream_texts.py``.
 Of ``/metrics`` the route is wrapped, by a middleware; its record counts on what carries an engine's report to it.
 """
 
@@ -15,16 +16,16 @@ _RESPONSES = "vllm.entrypoints.openai.responses.serving.OpenAIServingResponses"
 _LAUNCHER = "vllm.entrypoints.launchers.launcher"
 _METRICS = "vllm.entrypoints.serve.instrumentator.metrics.attach_router"
 _DETOKENIZER = "vllm.v1.engine.detokenizer.FastIncrementalDetokenizer"
-_ENGINE = "vllm.v1.engine.core.EngineCoreProc"
 _ENGINE_CLIENT = "vllm.v1.engine.core_client"
 _MIDDLEWARE = "vllm.entrypoints.serve.middleware.register.init_entrypoints_middleware"
 _OUTPUTS = "vllm.v1.engine.output_processor.OutputProcessor"
 _RENDERER = "vllm.renderers.base.BaseRenderer"
 _WAIT = "vllm.entrypoints.cli.serve.wait_for_completion_or_failure"
 _SETUP = f"{_LAUNCHER}.setup_server"
-_TOKENS = "vllm.renderers.params.TokenizeParams"
 _FILE = "server/engine_prompts.py"
 
+# What both handlers inherit.
+_BEAM = "vllm.entrypoints.generate.beam_search.online.BeamSearchOnlineMixin.beam_search"
 # Puts the handlers into the app's state, under the names by which they are found there.
 _HANDLERS = ("vllm.entrypoints.generate.api_router.init_generate_state",)
 
@@ -44,10 +45,8 @@ SERVER_PATCHES = (
         file="server/engine_watch.py",
         relies_on=(
             f"{_CLIENT}.shutdown",
-            f"{_CLIENT}.abort",
             "vllm.v1.engine.output_processor.OutputProcessor.abort_requests",
             f"{_LAUNCHER}.serve_http",
-            f"{_LAUNCHER}.terminate_if_errored",
         ),
     ),
     Patch(
@@ -56,7 +55,6 @@ SERVER_PATCHES = (
         file="server/deaths.py",
         relies_on=(
             _WAIT,
-            "vllm.entrypoints.cli.serve.run_multi_api_server",
             f"{_OUTPUTS}.propagate_error",
         ),
     ),
@@ -66,8 +64,6 @@ SERVER_PATCHES = (
         file="server/starting.py",
         relies_on=(
             _SETUP,
-            "vllm.entrypoints.cli.serve.run_multi_api_server",
-            "vllm.entrypoints.launchers.api_server.entry.run_server",
             f"{_LAUNCHER}.serve_http",
         ),
     ),
@@ -77,12 +73,7 @@ SERVER_PATCHES = (
         file="server/scheduling_metrics.py",
         relies_on=(
             _METRICS,
-            "vllm.v1.metrics.prometheus.get_prometheus_registry",
             f"{_ENGINE_CLIENT}.AsyncMPClient._call_utility_async",
-            f"{_ENGINE_CLIENT}.MPClient.ensure_alive",
-            f"{_ENGINE_CLIENT}._process_utility_output",
-            f"{_ENGINE}._handle_client_request",
-            f"{_ENGINE}._reject_utility_in_shutdown",
         ),
     ),
     Patch(
@@ -95,48 +86,35 @@ SERVER_PATCHES = (
         target=f"{_RESPONSES}._generate_with_builtin_tools",
         kind="wrapped",
         file=_FILE,
-        relies_on=(*_HANDLERS, f"{_RESPONSES}._generate_with_builtin_tools", f"{_RESPONSES}._create_responses"),
+        relies_on=(*_HANDLERS, f"{_RESPONSES}._generate_with_builtin_tools"),
     ),
     Patch(
         target=f"{_CHAT}.beam_search",
         kind="wrapped",
         file=_FILE,
-        relies_on=(*_HANDLERS, f"{_CHAT}.beam_search", f"{_CHAT}._create_chat_completion"),
+        relies_on=(*_HANDLERS, _BEAM),
     ),
     Patch(
         target=f"{_COMPLETION}.beam_search",
         kind="wrapped",
         file=_FILE,
-        relies_on=(*_HANDLERS, f"{_COMPLETION}.beam_search", f"{_COMPLETION}._create_completion"),
+        relies_on=(*_HANDLERS, _BEAM),
     ),
     Patch(
         target=f"{_OUTPUTS}.do_tracing",
         kind="wrapped",
         file="server/traces.py",
-        relies_on=(
-            f"{_OUTPUTS}.do_tracing",
-            "vllm.tracing.otel.manual_instrument_otel",
-            "vllm.tracing.otel.init_otel_tracer",
-        ),
+        relies_on=(f"{_OUTPUTS}.do_tracing",),
     ),
-    # The last of --middleware lies outside what it adds. The rest are the errors that error_bodies.py knows by their
-    # messages, and what tells whether a prompt still waits.
+    # The last of --middleware lies outside what it adds. The rest tells whether a prompt still waits.
     Patch(
         target=_MIDDLEWARE,
         kind="wrapped",
         file="server/front/front.py",
         relies_on=(
             _MIDDLEWARE,
-            "vllm.entrypoints.serve.exception_handling.error_response.create_error_response",
-            "vllm.entrypoints.serve.utils.api_utils.get_max_tokens",
-            f"{_TOKENS}._text_len_check",
-            f"{_TOKENS}._token_len_check",
-            f"{_RESPONSES}._validate_generator_input",
-            "vllm.v1.engine.input_processor.InputProcessor._validate_prompt_len",
-            f"{_CLIENT}.check_admission",
             f"{_OUTPUTS}.add_request",
             f"{_OUTPUTS}.process_outputs",
-            f"{_OUTPUTS}._finish_request",
         ),
     ),
     Patch(
@@ -147,9 +125,6 @@ SERVER_PATCHES = (
             f"{_RENDERER}.validate_token_ids",
             f"{_RENDERER}._tokenize_singleton_prompt_async",
             f"{_RENDERER}._tokenize_prompt",
-            f"{_RENDERER}._wants_offsets",
-            f"{_TOKENS}.get_encode_kwargs",
-            "vllm.v1.engine.input_processor.InputProcessor._validate_model_input",
         ),
     ),
     Patch(
@@ -159,8 +134,6 @@ SERVER_PATCHES = (
         relies_on=(
             f"{_ENGINE_CLIENT}.AsyncMPClient.add_request_async",
             f"{_ENGINE_CLIENT}.DPAsyncMPClient.add_request_async",
-            f"{_ENGINE_CLIENT}.DPLBAsyncMPClient.get_core_engine_for_request",
-            f"{_CLIENT}.add_request",
             f"{_CLIENT}._add_request",
         ),
     ),
@@ -177,13 +150,13 @@ SERVER_PATCHES = (
         target=f"{_CHAT}.create_chat_completion",
         kind="wrapped",
         file="server/ingest/progress.py",
-        relies_on=(*_HANDLERS, "vllm.entrypoints.openai.chat_completion.api_router.create_chat_completion"),
+        relies_on=_HANDLERS,
     ),
     Patch(
         target=f"{_COMPLETION}.create_completion",
         kind="wrapped",
         file="server/ingest/progress.py",
-        relies_on=(*_HANDLERS, "vllm.entrypoints.openai.completion.api_router.create_completion"),
+        relies_on=_HANDLERS,
     ),
     *METRICS_PATCHES,
 )

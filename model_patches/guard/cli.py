@@ -16,13 +16,14 @@ from ropeswitch.model_patches.guard.fingerprints import (
     FILE,
     VLLM_VERSION,
     Patch,
+    Reading,
     RegistryError,
     fingerprint,
     resolve,
     symbols,
 )
 from ropeswitch.model_patches.guard.records import PATCHES
-from ropeswitch.model_patches.guard.registry import for_this_device, mismatches
+from ropeswitch.model_patches.guard.registry import for_this_device, mismatches, missing_texts
 from ropeswitch.model_patches.guard.source_tree import SourceTree
 
 # Prints one symbol's source; run in a process of its own so that the other copy of vLLM can be imported.
@@ -34,20 +35,23 @@ _PRINT_SOURCE = (
 
 
 def add_parser(
-    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]", server_patches: Sequence[Patch]
+    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    server_patches: Sequence[Patch],
+    readings: Sequence[Reading],
 ) -> None:
     """Add the command and its sub-commands; each sets ``func``, which returns the exit code.
 
     Args:
         subparsers: Where to add it.
         server_patches: What the API server wraps besides; this package knows only engines and workers.
+        readings: The upstream texts that the API server matches.
     """
     parser = subparsers.add_parser("patches", help="list and check what is patched in vLLM")
     commands = parser.add_subparsers(dest="patches_command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="every upstream symbol that is replaced, wrapped or subclassed")
     listing.set_defaults(func=partial(_list, server_patches))
     check = commands.add_parser("check", help="compare the installed vLLM with the recorded fingerprints")
-    check.set_defaults(func=partial(_check, server_patches))
+    check.set_defaults(func=partial(_check, server_patches, readings))
     record = commands.add_parser("record", help="write the installed vLLM's fingerprints into their JSON file")
     record.add_argument(
         "--other-version", action="store_true", help=f"record a vLLM that is not {VLLM_VERSION}, in a file of its own"
@@ -60,7 +64,7 @@ def add_parser(
     porting = commands.add_parser("port", help="list what another vLLM release changed, by file of ours")
     porting.add_argument("--against", required=True, type=Path, metavar="DIR", help="a folder with the other release")
     porting.add_argument("--diff", action="store_true", help="add the diff of every changed symbol")
-    porting.set_defaults(func=partial(_port, server_patches))
+    porting.set_defaults(func=partial(_port, server_patches, readings))
 
 
 def table(server_patches: Sequence[Patch]) -> str:
@@ -76,17 +80,19 @@ def _list(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int
     return 0
 
 
-def _check(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
+def _check(server_patches: Sequence[Patch], readings: Sequence[Reading], arguments: argparse.Namespace) -> int:
     records = (*for_this_device(), *server_patches)
     try:
-        changed = mismatches(records)
+        changed, missing = mismatches(records), missing_texts(readings)
     except RegistryError as error:
         raise FactorError(str(error)) from error
     for path, recorded, installed in changed:
         print(f"{path}: recorded {recorded}, installed {installed}")
+    for path, text, file in missing:
+        print(f"{path}: its source no longer holds {text!r}, which {file} matches")
     count = len(symbols(records))
     print(f"{count - len(changed)} of {count} symbols are those of vLLM {VLLM_VERSION} (installed: {_installed()})")
-    return 1 if changed else 0
+    return 1 if changed or missing else 0
 
 
 def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
@@ -117,10 +123,10 @@ def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> i
     return 0
 
 
-def _port(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
+def _port(server_patches: Sequence[Patch], readings: Sequence[Reading], arguments: argparse.Namespace) -> int:
     new = SourceTree(_release(arguments.against))
     try:
-        found = port.compare((*PATCHES, *server_patches), SourceTree(port.installed_folder()), new)
+        found = port.compare((*PATCHES, *server_patches), readings, SourceTree(port.installed_folder()), new)
     except LookupError as error:
         raise FactorError(str(error)) from error
     for line in port.lines(found, diff=arguments.diff):

@@ -42,6 +42,21 @@ class Patch:
     when: str = "always"
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Texts of upstream's that a file of ours matches: messages, log lines and names of functions in a traceback.
+
+    Attributes:
+        file: The file that matches them.
+        symbol: Dotted path of the function or class whose source holds them.
+        texts: The texts, each on one line of that source.
+    """
+
+    file: str
+    symbol: str
+    texts: tuple[str, ...]
+
+
 def symbols(records: Iterable[Patch]) -> list[str]:
     """Every symbol that records rely on, once each, in their order."""
     return list(dict.fromkeys(path for record in records for path in record.relies_on))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ropeswitch.model_patches.guard.fingerprints import Patch
+from ropeswitch.model_patches.guard.fingerprints import Patch, Reading
 from ropeswitch.model_patches.guard.source_tree import Definition, SourceTree
 
 UNCHANGED, CHANGED, GONE = "unchanged", "changed", "gone"
@@ -39,13 +39,16 @@ def installed_folder() -> Path:
     return Path(spec.origin).parent.parent
 
 
-def compare(records: Sequence[Patch], old: SourceTree, new: SourceTree) -> dict[str, list[Difference]]:
+def compare(
+    records: Sequence[Patch], readings: Sequence[Reading], old: SourceTree, new: SourceTree
+) -> dict[str, list[Difference]]:
     """What another release changed of the symbols that patches rely on, by file of ours.
 
     A target that nothing else is said of is in it only where it is gone.
 
     Args:
         records: What is patched, and what each patch relies on.
+        readings: The upstream texts that files of ours match; a symbol has changed when it lost one of them.
         old: The installed release.
         new: The other release.
 
@@ -59,6 +62,12 @@ def compare(records: Sequence[Patch], old: SourceTree, new: SourceTree) -> dict[
             of_file[path] = _difference(path, old.find(path), new.find(path))
         if record.target not in of_file and not new.find(record.target):
             of_file[record.target] = Difference(record.target, GONE)
+    for reading in readings:
+        path = reading.symbol
+        difference = _difference(path, old.find(path), definitions := new.find(path))
+        if difference.state == CHANGED and all(any(t in each.text for each in definitions) for t in reading.texts):
+            difference = Difference(path, UNCHANGED)
+        found.setdefault(reading.file, {})[path] = difference
     return {file: list(differences.values()) for file, differences in found.items()}
 
 

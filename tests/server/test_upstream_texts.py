@@ -1,0 +1,101 @@
+"""The patterns that the server matches against vLLM's messages fit messages in the installed vLLM's source."""
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from ropeswitch.model_patches.guard import registry
+from ropeswitch.model_patches.guard.fingerprints import Reading, RegistryError
+from ropeswitch.model_patches.guard.port import installed_folder
+from ropeswitch.model_patches.guard.source_tree import SourceTree
+from ropeswitch.server import refusals, vllm_adapter
+from ropeswitch.server.cli import main
+from ropeswitch.server.front import error_bodies
+from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
+
+# This server's own message, which no source of vLLM's holds.
+OURS = "prompt: a sequence of"
+
+
+def alternatives(pattern: re.Pattern[str]) -> list[str]:
+    """A pattern's alternatives at its top level."""
+    return re.split(r"\|(?![^(]*\))", pattern.pattern)
+
+
+def messages(file: str) -> Iterator[str]:
+    """The strings in the functions that a file of ours reads, with a 7 for every value in them but words."""
+    source = SourceTree(installed_folder())
+    for reading in (each for each in UPSTREAM_TEXTS if each.file == file):
+        for node in itertools.chain(*(ast.walk(found.node) for found in source.find(reading.symbol))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(map(rendered, node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def rendered(part: ast.expr) -> str:
+    """A part of an f-string as it may read in a message."""
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    return "decoder" if "prompt_type" in ast.unparse(part) else "7"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        each
+        for pattern in (error_bodies._TOO_LONG, error_bodies._BUSY, error_bodies._NO_MODEL)
+        for each in alternatives(pattern)
+        if not each.startswith(OURS)
+    ],
+)
+def test_every_alternative_fits_a_message(pattern: str) -> None:
+    assert any(re.match(pattern, message, re.DOTALL) for message in messages("server/front/error_bodies.py"))
+
+
+def test_the_number_of_alternatives() -> None:
+    """Splitting found them all; a new one is tried above by itself."""
+    assert len(alternatives(error_bodies._TOO_LONG)) == 6
+    assert len(alternatives(error_bodies._BUSY)) == 1
+
+
+def test_the_sizes_in_the_message_on_the_kv_cache_are_found() -> None:
+    found = [match for each in messages("server/refusals.py") if (match := refusals._KV_CACHE.search(each))]
+    assert [match.group("wanted", "needed", "free") for match in found] == [("7", "7", "7")]
+    assert any("estimated maximum model length is 7" in each for each in messages("server/refusals.py"))
+
+
+def test_what_refusals_match_is_read() -> None:
+    """Every function looked for in a traceback, every logger and the answer of a leaving engine has a text."""
+    readings = [each for each in UPSTREAM_TEXTS if each.file == "server/refusals.py"]
+    functions = {each.symbol.rsplit(".", 1)[1] for each in readings}
+    assert functions >= refusals._UPSTREAM_CHECKS | refusals._WORKER_CHECKS | {"create_server_socket"}
+    modules = {each.symbol for each in readings}
+    assert all(any(path.startswith(f"{name}.") for path in modules) for name in refusals._LOGGERS)
+    assert any(vllm_adapter._LEAVING in text for each in UPSTREAM_TEXTS for text in each.texts)
+
+
+def test_every_text_is_in_the_installed_source() -> None:
+    registry.require((), UPSTREAM_TEXTS)
+
+
+def test_a_text_that_is_gone_stops_the_start() -> None:
+    gone = Reading("server/refusals.py", "vllm.exceptions.QueueOverflowError", ("is currently idle",))
+    with pytest.raises(RegistryError, match=r"QueueOverflowError: its source no longer holds 'is currently idle'"):
+        registry.require((), (gone,))
+
+
+def test_check_names_a_text_that_is_gone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error has another message, as in another release of vLLM."""
+
+    class QueueOverflowError(Exception): ...
+
+    monkeypatch.setattr("vllm.exceptions.QueueOverflowError", QueueOverflowError)
+    assert main(["patches", "check"]) == 1
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "vllm.exceptions.QueueOverflowError: its source no longer holds 'The engine is currently busy', "
+        "which server/front/error_bodies.py matches"
+    )
