@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 FINE_BITS = 12
 FINE = 1 << FINE_BITS
-
-Complex = npt.NDArray[np.complex64]
+# Table rows made at a time, so that start-up's float64 scratch stays a tenth of the table it makes.
+CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -35,29 +35,22 @@ class Frequencies:
 class AngleTables:
     """cos + i sin of every set, split in two levels.
 
+    Where any set has start tokens, the angles without factors follow the last set's, as one more set that ends at the last
+    start token.
+
     Attributes:
-        coarse: ``[sets * coarse_rows, pairs]`` complex64, at multiples of FINE.
-        fine: ``[sets * FINE, pairs]`` complex64, at positions 0 to FINE - 1.
-        unscaled: ``[pairs]`` float64 radians per token, for positions below a set's start tokens.
+        coarse: ``[sets * coarse_rows (+ rows without factors), pairs]`` complex64, at multiples of FINE.
+        fine: ``[(sets or sets + 1) * FINE, pairs]`` complex64, at positions 0 to FINE - 1.
         coarse_rows: Rows of ``coarse`` that one set has.
         scales: ``[sets]`` float32 multipliers of cos and sin.
-        start_tokens: ``[sets]`` int64.
+        start_tokens: ``[sets]`` int64; None where all are 0.
     """
 
-    coarse: Complex
-    fine: Complex
-    unscaled: npt.NDArray[np.float64]
+    coarse: npt.NDArray[np.complex64]
+    fine: npt.NDArray[np.complex64]
     coarse_rows: int
     scales: npt.NDArray[np.float32]
-    start_tokens: npt.NDArray[np.int64]
-
-    @property
-    def pairs(self) -> int:
-        return int(self.fine.shape[1])
-
-    @property
-    def nbytes(self) -> int:
-        return self.coarse.nbytes + self.fine.nbytes
+    start_tokens: npt.NDArray[np.int64] | None
 
 
 def inverse_frequencies(theta: float, rotary_dim: int, factors: tuple[float, ...]) -> npt.NDArray[np.float64]:
@@ -79,35 +72,30 @@ def build_tables(theta: float, rotary_dim: int, sets: tuple[Frequencies, ...], n
         num_positions: How many positions must be covered, at least 1.
     """
     pairs = rotary_dim // 2
+    frequencies = [inverse_frequencies(theta, rotary_dim, entry.factors) for entry in sets]
+    start_tokens = np.array([entry.start_tokens for entry in sets], dtype=np.int64)
+    last_start = min(int(start_tokens.max()), num_positions)
+    if last_start:
+        frequencies.append(inverse_frequencies(theta, rotary_dim, (1.0,) * pairs))
     coarse_rows = (num_positions - 1) // FINE + 1
-    coarse = np.empty((len(sets) * coarse_rows, pairs), dtype=np.complex64)
-    fine = np.empty((len(sets) * FINE, pairs), dtype=np.complex64)
-    for index, entry in enumerate(sets):
-        frequencies = inverse_frequencies(theta, rotary_dim, entry.factors)
-        fill_turns(coarse[index * coarse_rows : (index + 1) * coarse_rows], frequencies, step=FINE)
-        fill_turns(fine[index * FINE : (index + 1) * FINE], frequencies, step=1)
+    coarse = np.empty((len(sets) * coarse_rows + -(-last_start // FINE), pairs), dtype=np.complex64)
+    fine = np.empty((len(frequencies) * FINE, pairs), dtype=np.complex64)
+    for index, each in enumerate(frequencies):
+        _fill(coarse[index * coarse_rows :][:coarse_rows], each, step=FINE)
+        _fill(fine[index * FINE :][:FINE], each, step=1)
     return AngleTables(
         coarse=coarse,
         fine=fine,
-        unscaled=inverse_frequencies(theta, rotary_dim, (1.0,) * pairs),
         coarse_rows=coarse_rows,
         scales=np.array([entry.scale for entry in sets], dtype=np.float32),
-        start_tokens=np.array([entry.start_tokens for entry in sets], dtype=np.int64),
+        start_tokens=start_tokens if last_start else None,
     )
 
 
-def fill_turns(out: Complex, frequencies: npt.NDArray[np.float64], step: int, chunk: int = 256) -> None:
-    """Write cos + i sin at positions 0, ``step``, ``2 step``, ... into ``out``, ``[rows, pairs]``.
-
-    Args:
-        out: Written in place.
-        frequencies: ``[pairs]`` radians per token.
-        step: Tokens from row to row.
-        chunk: Rows made at a time.
-    """
-    # In chunks, so that start-up's float64 scratch stays a tenth of the table it makes.
-    for first in range(0, len(out), chunk):
-        positions = step * np.arange(first, min(first + chunk, len(out)), dtype=np.float64)
-        angles = positions[:, None] * frequencies
-        out[first : first + chunk].real = np.cos(angles)
-        out[first : first + chunk].imag = np.sin(angles)
+def _fill(table: npt.NDArray[np.complex64], frequencies: npt.NDArray[np.float64], step: int) -> None:
+    """Write cos + i sin at positions 0, ``step``, ``2 step``, ... into ``table``, ``[rows, pairs]``."""
+    for first in range(0, len(table), CHUNK):
+        rows = table[first : first + CHUNK]
+        angles = step * np.arange(first, first + len(rows), dtype=np.float64)[:, None] * frequencies
+        rows.real = np.cos(angles)
+        rows.imag = np.sin(angles)

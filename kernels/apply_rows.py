@@ -12,29 +12,6 @@ BLOCK = 1 << 18
 FEW = 1 << 16
 
 
-def apply_rows_reference(rows: torch.Tensor, values: torch.Tensor, head_size: int, neox: bool) -> torch.Tensor:
-    """Rotate in float64, one pair of values at a time.
-
-    Args:
-        rows: ``[tokens, rotary_dim]`` cosines, then sines, of each token.
-        values: ``[tokens, heads * head_size]`` queries or keys.
-        head_size: Values per head.
-        neox: How values pair up.
-
-    Returns:
-        ``[tokens, heads * head_size]`` float64.
-    """
-    pairs = rows.shape[1] // 2
-    out = values.double().flatten(1).unflatten(1, (-1, head_size)).clone()
-    source = out.clone()
-    for i in range(pairs):
-        first, second = (i, i + pairs) if neox else (2 * i, 2 * i + 1)
-        cos, sin = rows[:, None, i].double(), rows[:, None, pairs + i].double()
-        out[..., first] = source[..., first] * cos - source[..., second] * sin
-        out[..., second] = source[..., second] * cos + source[..., first] * sin
-    return out.reshape(values.shape)
-
-
 def apply_rows(
     rows: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None, head_size: int, neox: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:

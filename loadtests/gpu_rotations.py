@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from ropeswitch.kernels.angles import Frequencies, build_tables
-from ropeswitch.kernels.apply_rows import apply_rows_reference
 from ropeswitch.kernels.apply_rows_triton import apply_rows_triton, apply_rows_triton_
-from ropeswitch.kernels.fill_rows import fill_rows_reference
 from ropeswitch.kernels.fill_rows_triton import DeviceTables, fill_rows_triton
+from ropeswitch.kernels.reference import apply_rows_reference, fill_rows_reference
 
 WINDOW, MAXIMUM, THETA, FIRST = 4096, 131072, 10000.0, 20000
 # Rotations that round to bf16 several times, with angles formed in float32, are further from float64 than ours.

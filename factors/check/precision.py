@@ -7,7 +7,9 @@ import torch
 
 from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.kernels.angles import Frequencies, build_tables
-from ropeswitch.kernels.fill_rows import ExactRows, ParityRows, fill_rows_reference
+from ropeswitch.kernels.fill_rows import ExactRows
+from ropeswitch.kernels.parity_rows import ParityRows
+from ropeswitch.kernels.reference import fill_rows_reference
 
 # The last positions before a length stand for all: float32 errors grow with the position, the others do not.
 LAST = 1 << 13

@@ -23,7 +23,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.factors.set_rotary import cos_sin
 from ropeswitch.kernels.angles import Frequencies
-from ropeswitch.kernels.fill_rows import ParityRows
+from ropeswitch.kernels.parity_rows import ParityRows
 
 # cos and sin of positions, float32 [n, pairs].
 Rows = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]

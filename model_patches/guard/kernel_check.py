@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from ropeswitch.kernels.angles import Frequencies
-from ropeswitch.kernels.apply_rows import apply_rows_reference
-from ropeswitch.kernels.fill_rows import fill_rows_reference
+from ropeswitch.kernels.reference import apply_rows_reference, fill_rows_reference
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.step_rows import StepRows, frequencies

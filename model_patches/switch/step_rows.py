@@ -14,7 +14,8 @@ from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 from vllm.utils.torch_utils import async_tensor_h2d
 
 from ropeswitch.kernels.angles import AngleTables, Frequencies, build_tables
-from ropeswitch.kernels.fill_rows import ExactRows, ParityRows
+from ropeswitch.kernels.fill_rows import ExactRows
+from ropeswitch.kernels.parity_rows import ParityRows
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 

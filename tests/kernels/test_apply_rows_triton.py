@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeswitch.kernels.apply_rows import apply_rows_reference
+from ropeswitch.kernels.reference import apply_rows_reference
 from tests.kernels.conftest import rounding
 
 pytest.importorskip("triton", reason="Triton has no build for this machine")
