@@ -1,7 +1,8 @@
 """Op 2: rotate queries and keys with the step's rows, in float32, cast once.
 
-Only the first ``rotary_dim`` of each head's values turn; the rest pass through (partial rotary). ``neox`` pairs value i
+Only the first ``rotary_dim`` of each head's values rotate; the rest pass through (partial rotary). ``neox`` pairs value i
 with value ``i + rotary_dim / 2`` (GPT-NeoX, Llama, Phi), interleaved pairs ``2 i`` with ``2 i + 1`` (GPT-J).
+:func:`ropeswitch.kernels.reference.apply_rows_reference` does the same in float64.
 """
 
 import torch
@@ -15,7 +16,7 @@ FEW = 1 << 16
 def apply_rows(
     rows: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None, head_size: int, neox: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Rotate a step's queries and keys; token i turns by row i.
+    """Rotate a step's queries and keys, token i by row i.
 
     Args:
         rows: ``[tokens, rotary_dim]`` float32, cosines then sines.

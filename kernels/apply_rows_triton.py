@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ropeswitch.kernels.triton_launch import FUSED, check_device, check_tensor, power_of_2
+from ropeswitch.kernels.triton_launch import FUSED, check, power_of_2
 
 # Pairs of values that one program rotates, and that one of its threads rotates: 16 bytes of bf16 at a time, the widest
 # access there is, twice in and twice out.
@@ -133,14 +133,17 @@ def _launch(
     query: Tensor, key: Tensor | None, query_out: Tensor, key_out: Tensor | None,
     rows: Tensor, row_numbers: Tensor, head_size: int, neox: bool,
 ) -> None:  # fmt: skip
-    check_device(apply_rows_kernel, query.device)
+    rotary_dim = rows.shape[-1]
     if query.dtype not in DTYPES:
         raise TypeError(f"query has dtype {query.dtype}, but must be bfloat16, float16 or float32")
-    rotary_dim = rows.shape[-1]
     if rotary_dim % 2 or not 0 < rotary_dim <= head_size:
         raise ValueError(f"rows has rotary_dim {rotary_dim}, but must be even and at most head_size {head_size}")
-    check_tensor("rows", rows, (torch.float32,), (len(rows), rotary_dim), query.device)
-    check_tensor("row_numbers", row_numbers, (torch.int64,), (len(query),), query.device)
+    check(
+        apply_rows_kernel,
+        query.device,
+        ("rows", rows, (torch.float32,), (len(rows), rotary_dim)),
+        ("row_numbers", row_numbers, (torch.int64,), (len(query),)),
+    )
     query_heads, *query_strides = _layout("query", query, head_size, query)
     _, *query_out_strides = _layout("query_out", query_out, head_size, query)
     key_heads, *key_strides = _layout("key", key, head_size, query)
@@ -185,9 +188,7 @@ def _layout(name: str, values: Tensor | None, head_size: int, like: Tensor) -> t
 
 def _new_tensors(query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor]:
     # An op cannot return an optional tensor: no key gives an empty one.
-    new = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    shape = (0,) if key is None else key.shape
-    return new, torch.empty(shape, dtype=query.dtype, device=query.device)
+    return query.new_empty(query.shape), query.new_empty((0,) if key is None else key.shape)
 
 
 def _in_place(query: Tensor, key: Tensor | None, *rest: Any) -> None:

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ropeswitch.kernels.angles import FINE_BITS, AngleTables
-from ropeswitch.kernels.triton_launch import FUSED, check_device, check_tensor, power_of_2
+from ropeswitch.kernels.triton_launch import FUSED, check, power_of_2
 
 # Tokens per program: few, so that a short step still spreads over the GPU.
 TOKENS = 8
@@ -102,15 +102,15 @@ def fill_rows_triton(
         TypeError, ValueError: A data type or a shape that is not as above.
         RuntimeError: CPU tensors outside Triton's interpreter.
     """
-    check_device(fill_rows_kernel, rows.device)
     tokens, requests, rotary_dim = len(positions), len(request_sets), tables.fine.shape[1]
-    for name, tensor, dtypes, shape in (
+    check(
+        fill_rows_kernel,
+        tables.fine.device,
         ("rows", rows, (torch.float32,), (max(tokens, len(rows)), rotary_dim)),
         ("positions", positions, (torch.int64,), (tokens,)),
         ("request_sets", request_sets, (torch.int32, torch.int64), (requests,)),
         ("query_start_loc", query_start_loc, (torch.int32,), (max(requests + 1, len(query_start_loc)),)),
-    ):
-        check_tensor(name, tensor, dtypes, shape, tables.fine.device)
+    )
     if tokens == 0 or requests == 0:
         return
     fill_rows_kernel[(-(-tokens // TOKENS),)](

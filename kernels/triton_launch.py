@@ -9,40 +9,33 @@ import triton
 FUSED = True
 
 
-def check_device(kernel: Any, device: torch.device) -> None:
-    """Refuse to launch where the kernel cannot run.
+def check(
+    kernel: Any, device: torch.device, *tensors: tuple[str, torch.Tensor, tuple[torch.dtype, ...], tuple[int, ...]]
+) -> None:
+    """Refuse what ``kernel`` cannot run on or would misread.
 
     Args:
-        kernel: What ``@triton.jit`` made: a compiled function, or an interpreted one where
-            ``triton.knobs.runtime.interpret`` (``TRITON_INTERPRET=1``) was set when its module was imported.
-        device: Where the op's tensors are.
+        kernel: From ``@triton.jit``: interpreted where ``TRITON_INTERPRET=1`` was set when its module was imported.
+        device: Where all tensors must be.
+        tensors: Name, tensor, its possible data types and its shape, each contiguous.
 
     Raises:
         RuntimeError: ``device`` is a CPU and the kernel is not interpreted.
+        TypeError, ValueError: A tensor that is not so.
     """
     if device.type == "cpu" and isinstance(kernel, triton.JITFunction):
         raise RuntimeError(
             f"{kernel.__name__} got tensors on device 'cpu', but runs on a GPU only, or in Triton's interpreter "
             "(TRITON_INTERPRET=1 when its module is imported); CPU engines use kernels/fill_rows.py and apply_rows.py"
         )
-
-
-def check_tensor(
-    name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], shape: tuple[int, ...], device: torch.device
-) -> None:
-    """Refuse a tensor that a kernel would misread.
-
-    Raises:
-        TypeError: Its data type is not one of ``dtypes``.
-        ValueError: It does not have ``shape``, has gaps, or is not on ``device``.
-    """
-    if tensor.dtype not in dtypes:
-        raise TypeError(f"{name} has dtype {tensor.dtype}, but must be {' or '.join(map(str, dtypes))}")
-    if tensor.shape != shape or not tensor.is_contiguous() or tensor.device != device:
-        raise ValueError(
-            f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()} on {tensor.device}, but must be "
-            f"contiguous {list(shape)} on {device}"
-        )
+    for name, tensor, dtypes, shape in tensors:
+        if tensor.dtype not in dtypes:
+            raise TypeError(f"{name} has dtype {tensor.dtype}, but must be {' or '.join(map(str, dtypes))}")
+        if tensor.shape != shape or not tensor.is_contiguous() or tensor.device != device:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()} on {tensor.device}, but must be "
+                f"contiguous {list(shape)} on {device}"
+            )
 
 
 def power_of_2(number: int) -> int:

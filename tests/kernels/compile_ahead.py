@@ -50,7 +50,7 @@ def compiled(launch: Callable[[], object]) -> Any:
         return lambda *args, **options: kernels.append(self.run(*args, grid=grid, warmup=True, **options))
 
     for module in (apply_rows_triton, fill_rows_triton):
-        module.check_device = lambda *_: None
+        module.check = lambda *_: None
     triton.JITFunction.__getitem__ = compile_only
     launch()
     [kernel] = kernels

@@ -80,10 +80,10 @@ def make(
     )
 
 
-def assert_rounded_once(turned: torch.Tensor, expected: torch.Tensor) -> None:
+def assert_rounded_once(rotated: torch.Tensor, expected: torch.Tensor) -> None:
     """Off by one rounding to the type, and what float32 arithmetic may add."""
-    allowed = rounding(turned.dtype) * expected.abs() + 2e-6
-    assert ((turned.cpu().double() - expected).abs() <= allowed).all()
+    allowed = rounding(rotated.dtype) * expected.abs() + 2e-6
+    assert ((rotated.cpu().double() - expected).abs() <= allowed).all()
 
 
 @given(data=st.data())
@@ -107,18 +107,18 @@ def test_any_layout(device: torch.device, data: st.DataObject) -> None:
     query, key = case.query, case.key
     expected = case.expected(query), None if key is None else case.expected(key)
     before = case.projection.clone()
-    turned, turned_key = apply_rows_triton(*case.arguments)
+    rotated, rotated_key = apply_rows_triton(*case.arguments)
     assert torch.equal(case.projection, before)
-    assert turned.shape == query.shape and turned.dtype == query.dtype and turned.is_contiguous()
-    assert (turned_key is None) == (key is None)
-    assert_rounded_once(turned, expected[0])
+    assert rotated.shape == query.shape and rotated.dtype == query.dtype and rotated.is_contiguous()
+    assert (rotated_key is None) == (key is None)
+    assert_rounded_once(rotated, expected[0])
 
     apply_rows_triton_(*case.arguments)
-    assert torch.equal(query, turned)
+    assert torch.equal(query, rotated)
     end = query.flatten(1).shape[1]
-    if key is not None and turned_key is not None:
-        assert_rounded_once(turned_key, expected[1])
-        assert torch.equal(key, turned_key)
+    if key is not None and rotated_key is not None:
+        assert_rounded_once(rotated_key, expected[1])
+        assert torch.equal(key, rotated_key)
         end += key.flatten(1).shape[1]
     assert torch.equal(case.projection[:, end:], before[:, end:])
 
@@ -138,10 +138,10 @@ def test_heads_may_lie_apart(device: torch.device) -> None:
 def test_row_numbers_and_pairing_count(device: torch.device) -> None:
     """Other row numbers, or the other pairing, give other values."""
     case = make(device, 3, 2, 1, 64, 64, torch.float32, True, first_row=2)
-    turned, _ = apply_rows_triton(*case.arguments)
+    rotated, _ = apply_rows_triton(*case.arguments)
     others = apply_rows_triton(case.query, case.key, case.rows, case.row_numbers - 2, 64, True)[0]
     interleaved = apply_rows_triton(case.query, case.key, case.rows, case.row_numbers, 64, False)[0]
-    assert (turned - others).abs().max() > 0.1 and (turned - interleaved).abs().max() > 0.1
+    assert (rotated - others).abs().max() > 0.1 and (rotated - interleaved).abs().max() > 0.1
 
 
 def test_what_does_not_fit_is_refused(device: torch.device) -> None:

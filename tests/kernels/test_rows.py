@@ -118,15 +118,15 @@ def test_apply(
     # As vLLM hands them over: views of one projection, not contiguous.
     both = torch.randn(tokens, (heads + 2) * head, generator=generator).to(dtype)
     query, key = both.split([heads * head, 2 * head], dim=-1)
-    turned_query, turned_key = apply_rows(rows, query, key, head, neox)
-    assert turned_key is not None
+    rotated_query, rotated_key = apply_rows(rows, query, key, head, neox)
+    assert rotated_key is not None
     fused = _rotate(*rows.unsqueeze(1).chunk(2, dim=-1), query, head, neox)
-    for turned, values in ((turned_query, query), (turned_key, key), (fused, query)):
-        assert turned.dtype == dtype and turned.shape == values.shape
+    for rotated, values in ((rotated_query, query), (rotated_key, key), (fused, query)):
+        assert rotated.dtype == dtype and rotated.shape == values.shape
         expected = apply_rows_reference(rows, values, head, neox)
-        assert torch.allclose(turned.double(), expected, atol=tolerance, rtol=tolerance)
+        assert torch.allclose(rotated.double(), expected, atol=tolerance, rtol=tolerance)
     by_head, no_key = apply_rows(rows, query.reshape(tokens, heads, head), None, head, neox)
-    assert no_key is None and torch.equal(by_head.reshape(query.shape), turned_query)
+    assert no_key is None and torch.equal(by_head.reshape(query.shape), rotated_query)
 
 
 def test_kernels_import_no_vllm() -> None:
