@@ -8,18 +8,10 @@ import pytest
 
 from tests.layers import LAYERS, PARTS, ROOT, imports, modules, outside, part_of
 
-KNOWN = {("model_patches/switch/scheduler.py", "model_patches.scheduling.length_aware")}
-"""(file, imported module) of upward imports that are still to be turned around; the list only shrinks."""
-
 
 def test_no_import_goes_up() -> None:
-    up = [each for each in imports() if each.goes_up and (each.file, each.target) not in KNOWN]
+    up = [each for each in imports() if each.goes_up]
     assert not up, "\n" + "\n".join(map(str, up))
-
-
-def test_known_violations_are_still_there() -> None:
-    up = {(each.file, each.target) for each in imports() if each.goes_up}
-    assert set(KNOWN) <= up, f"mended; drop from KNOWN: {sorted(set(KNOWN) - up)}"
 
 
 def test_every_module_and_part_has_its_place() -> None:

@@ -15,8 +15,8 @@ from ropeswitch.server.patches import SERVER_PATCHES
 ROOT = Path(registry.__file__).resolve().parent.parent
 # Files that touch no upstream symbol by themselves, and whole parts of which that is true.
 PLUMBING = {
-    "__init__.py", "settings.py", "support.py", "request_set.py", "rotary.py", "step_rows.py", "prefill_progress.py",
-    "packed_prompt.py",
+    "__init__.py", "settings.py", "unsupported.py", "request_set.py", "rotary.py", "step_rows.py", "prefill_progress.py",
+    "packed_prompt.py", "part.py", "parts.py", "patching.py", "engine_args.py", "worker.py", "plugin.py",
 }  # fmt: skip
 PARTS = {"guard", "scheduling"}
 SECTIONS = ("replaces:", "why:", "what differs:", "limits:", "when it can go:")
@@ -65,8 +65,7 @@ config = SimpleNamespace(device_config=device, parallel_config=parallel)
 
 def run_with(change: str, then: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh process where upstream's source was changed before anything was applied."""
-    imports = "import vllm.v1.core.kv_cache_utils as changed", "from ropeswitch.model_patches.guard import registry"
-    code = "\n".join((imports[0], change, imports[1], then))
+    code = "\n".join(("import vllm.v1.core.kv_cache_utils as changed", change, _PATCHING, then))
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
