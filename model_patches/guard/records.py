@@ -151,7 +151,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.worker.cpu_worker.CPUWorker",
         kind="subclassed",
-        file="model_patches/cpu/cpu_worker.py",
+        file="model_patches/switch/cpu_worker.py",
         relies_on=(),
         when="CPUs",
     ),
