@@ -11,6 +11,7 @@ from ropeswitch.factors.check import cli as check_cli
 from ropeswitch.factors.evaluate import cli as evaluate_cli
 from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.import_factors import SCALE_CHOICES, CsvSet, ladder_file_from_config, ladder_from_csv
+from ropeswitch.factors.numbers import whole
 from ropeswitch.factors.rules import cli as rules_cli
 from ropeswitch.factors.search import cli as search_cli
 
@@ -19,6 +20,8 @@ EXAMPLE = """examples:
       --scale longrope --original-length 4096 --rope-theta 10000 -o llama2.json
   ropeswitch factors import Phi-3-mini-128k-instruct/config.json -o phi3.json
 """
+# Bounds of what is read as a number; the ladder says which are lengths.
+TOKENS = (0, 10**10 - 1, "a whole number of tokens")
 # [NAME=]VALUE: for all sets, or for one.
 PER_SET = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<value>[^=]+)")
 SET = re.compile(r"(?P<name>[^=]+)=(?P<length>[^:=]+):(?P<path>.+)", re.DOTALL)
@@ -100,13 +103,15 @@ def _from_csv(args: argparse.Namespace) -> file.LadderFile:
     if not args.sets:
         raise FactorError("factors import: give a config.json, or CSV files with --set NAME=LENGTH:CSV")
     start_tokens = {
-        name: _whole("--start-tokens", value) for name, value in _by_set("--start-tokens", args.start_tokens)
+        name: whole("--start-tokens", value, *TOKENS) for name, value in _by_set("--start-tokens", args.start_tokens)
     }
     ladder = ladder_from_csv(
         [_csv_set(text) for text in args.sets],
         scales=dict(_by_set("--scale", args.scale)),
         start_tokens=start_tokens,
-        original_length=None if args.original_length is None else _whole("--original-length", args.original_length),
+        original_length=None
+        if args.original_length is None
+        else whole("--original-length", args.original_length, *TOKENS),
     )
     return file.LadderFile(ladder, None if args.rope_theta is None else _base(args.rope_theta))
 
@@ -115,7 +120,7 @@ def _csv_set(text: str) -> CsvSet:
     match = SET.fullmatch(text)
     if not match:
         raise FactorError(f"--set: {text!r} must read NAME=LENGTH:CSV, for instance 8k=8192:8k.csv")
-    return CsvSet(match["name"], _whole("--set", match["length"]), match["path"])
+    return CsvSet(match["name"], whole("--set", match["length"], *TOKENS), match["path"])
 
 
 def _by_set(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -131,12 +136,6 @@ def _by_set(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
     if names.count("") > 1:
         raise FactorError(f"{flag}: given twice for all sets")
     return pairs
-
-
-def _whole(flag: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise FactorError(f"{flag}: {text!r} must be a whole number of tokens")
-    return int(text)
 
 
 def _base(text: str) -> float:

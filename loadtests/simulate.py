@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ropeswitch.factors.errors import InputError, UsageError
-from ropeswitch.loadtests.client.cli import number, whole
+from ropeswitch.factors.numbers import flag, number, whole
 
 if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.cluster import Cluster
@@ -63,11 +63,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KIND",
         help="the kind of GPU, as for ropeswitch plan (default: A100-80GB)",
     )
-    add("--gpus", type=whole(1, 1024), default=16, metavar="N", help="tensor parallel over so many (default: 16)")
+    add("--gpus", type=flag(whole, 1, 1024), default=16, metavar="N", help="tensor parallel over so many (default: 16)")
     add("--gpu-file", metavar="FILE", help="a TOML file with more kinds of GPU, as for ropeswitch plan")
-    add("--requests", type=whole(2, 100_000), metavar="N", help="short requests (default: by workload, 600 to 2000)")
-    add("--longest", type=whole(8192, 2_096_640), metavar="TOKENS", help="the longest prompt (default: 2096640)")
-    add("--load", type=number(0.01, 10), default=0.65, help="share of time that the requests need (default: 0.65)")
+    add(
+        "--requests",
+        type=flag(whole, 2, 100_000),
+        metavar="N",
+        help="short requests (default: by workload, 600 to 2000)",
+    )
+    add("--longest", type=flag(whole, 8192, 2_096_640), metavar="TOKENS", help="the longest prompt (default: 2096640)")
+    add(
+        "--load", type=flag(number, 0.01, 10), default=0.65, help="share of time that the requests need (default: 0.65)"
+    )
     add(
         "--targets",
         type=_targets,
@@ -75,8 +82,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S,S",
         help="step latency targets of ours to sweep, seconds",
     )
-    add("--seed", type=whole(0, 2**31), default=0, help="of the requests and the noise (default: 0)")
-    add("--noise", type=number(0, 1), default=0.0, metavar="X", help="spread of step times, as a share (default: 0)")
+    add("--seed", type=flag(whole, 0, 2**31), default=0, help="of the requests and the noise (default: 0)")
+    add(
+        "--noise",
+        type=flag(number, 0, 1),
+        default=0.0,
+        metavar="X",
+        help="spread of step times, as a share (default: 0)",
+    )
     add("--async", dest="asynchronous", action="store_true", help="asynchronous scheduling: a step is planned ahead")
     add("--prefix-caching", action="store_true", help="hash prompts, which takes seconds for each million tokens")
     add("--quick", action="store_true", help="few requests, prompts up to 128k and fewer settings: seconds in all")
@@ -206,7 +219,7 @@ def _check_fits(cluster: "Cluster", longest: int) -> None:
 
 
 def _targets(text: str) -> tuple[float, ...]:
-    return tuple(number(0.001, 60)(part) for part in text.split(","))
+    return tuple(flag(number, 0.001, 60)(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

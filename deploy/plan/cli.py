@@ -8,6 +8,7 @@ from typing import Any
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.numbers import number, positive, whole
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 MAX_GPUS = 1024
@@ -58,12 +59,12 @@ def _plan(args: argparse.Namespace) -> int:
 
     cluster = Cluster(
         gpu=gpus.choose(gpus.load(args.gpu_file), args.gpu),
-        gpus=_whole("--gpus", args.gpus, MAX_GPUS),
-        node_size=_whole("--gpus-per-node", args.gpus_per_node, MAX_GPUS),
-        target_concurrency=_whole("--target-concurrency", args.target_concurrency, 1_000_000),
+        gpus=whole("--gpus", args.gpus, 1, MAX_GPUS),
+        node_size=whole("--gpus-per-node", args.gpus_per_node, 1, MAX_GPUS),
+        target_concurrency=whole("--target-concurrency", args.target_concurrency, 1, 1_000_000),
     )
-    utilization = _number("--gpu-memory-utilization", args.gpu_memory_utilization, 1)
-    reserve = _number("--reserve-gib", args.reserve_gib, 1024, may_be_zero=True)
+    utilization = positive("--gpu-memory-utilization", args.gpu_memory_utilization, 1, "a number above 0 up to 1")
+    reserve = number("--reserve-gib", args.reserve_gib, 0, 1024, "a number from 0 up to 1024")
     path = model_config.find_config(args.model)
     name, config = model_config.read_model(path)
     shape = shape_from_config(name, config)
@@ -125,25 +126,9 @@ def _max_model_len(asked: str | None, ladder: FactorLadder | None, max_positions
     """The longest sequence: what was asked for, within the ladder where there is one; else the ladder's or config's end."""
     if asked is None:
         return ladder.max_length if ladder is not None else max_positions
-    length = _whole("--max-model-len", asked, 2**31 - 1)
+    length = whole("--max-model-len", asked, 1, 2**31 - 1)
     if ladder is not None and length > ladder.max_length:
         raise UsageError(
             f"--max-model-len: {length} exceeds {ladder.max_length}, where the last factor set, {ladder.names[-1]!r}, ends"
         )
     return length
-
-
-def _whole(flag: str, text: str, limit: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= limit):
-        raise UsageError(f"{flag}: {text!r} must be a whole number from 1 to {limit}")
-    return int(text)
-
-
-def _number(flag: str, text: str, limit: float, may_be_zero: bool = False) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not (0 < number <= limit or (may_be_zero and number == 0)):
-        raise UsageError(f"{flag}: {text!r} must be a number {'from 0' if may_be_zero else 'above 0'} up to {limit}")
-    return number

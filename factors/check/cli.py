@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ropeswitch.factors import file
 from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.import_factors import ladder_file_from_config
-from ropeswitch.factors.rules.cli import number, whole
+from ropeswitch.factors.numbers import positive, whole
 from ropeswitch.factors.rules.lengths import parse_length, parse_lengths
 from ropeswitch.factors.rules.rope import Rope, rope_from_model
 from ropeswitch.factors.whole_file import check_target, save_text
@@ -63,7 +63,9 @@ def _run(args: argparse.Namespace) -> int:
         if getattr(args, flag) is not None and not args.shift:
             raise FactorError(f"--{flag.replace('_', '-')}: goes with --shift")
     lengths = parse_lengths("--shift-lengths", args.shift_lengths or SHIFT_LENGTHS)
-    sequences = whole("--shift-sequences", args.shift_sequences or SHIFT_SEQUENCES)
+    sequences = whole(
+        "--shift-sequences", args.shift_sequences or SHIFT_SEQUENCES, 1, 999_999, "a whole number of at least 1"
+    )
 
     from ropeswitch.factors.check.plot import check_suffix, save_plot
     from ropeswitch.factors.check.report import check, to_text
@@ -102,7 +104,7 @@ def _open(path: str, model: str | None) -> tuple[file.LadderFile, str | None]:
 def _rope(args: argparse.Namespace, content: file.LadderFile, model: str | None) -> Rope:
     known: dict[str, Any] = {}
     if args.rope_theta is not None:
-        known["theta"] = number("--rope-theta", args.rope_theta)
+        known["theta"] = positive("--rope-theta", args.rope_theta)
     if args.original_length is not None:
         known["original_length"] = parse_length("--original-length", args.original_length)
     if model is not None:

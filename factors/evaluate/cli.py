@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropeswitch.factors import file
 from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.numbers import LARGEST, tokens, whole
 from ropeswitch.factors.whole_file import check_target, save_text
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ EXAMPLE = """examples:
 """
 INTERRUPTED = 130
 """The exit code, as shells have it for SIGINT."""
-UNITS = {"k": 1 << 10, "m": 1 << 20}
 # Flags that say how a model on this machine is opened.
 LOCAL_FLAGS = ("factors", "candidate", "dtype")
 REMOTE_FLAGS = ("model", "tokenizer", "timeout", "concurrency")
@@ -236,22 +236,14 @@ def _names(flag: str, text: str) -> tuple[str, ...]:
 
 
 def _tokens(flag: str, text: str) -> int:
-    number, unit = (text[:-1], UNITS[text[-1].lower()]) if text[-1:].lower() in UNITS else (text, 1)
-    if not (number.isascii() and number.isdigit() and 0 < len(number) <= 10 and 1 < int(number) * unit < 1 << 31):
-        raise FactorError(f"{flag}: {text!r} must be a number of tokens of at least 2, as 512, 128k or 2m")
-    return int(number) * unit
+    return tokens(flag, text, 2, "a number of tokens of at least 2, as 512, 128k or 2m")
 
 
 def _count(flag: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < len(text) <= 9 and int(text) > 0):
-        raise FactorError(f"{flag}: {text!r} must be a whole number of at least 1")
-    return int(text)
+    return whole(flag, text, 1, LARGEST, "a whole number of at least 1")
 
 
 def _depths(text: str) -> tuple[float, ...]:
-    found = []
-    for part in text.split(","):
-        if not (part.isascii() and part.isdigit() and len(part) <= 3 and int(part) <= 100):
-            raise FactorError(f"--depths: {part!r} must be a whole number of percent, from 0 to 100")
-        found.append(int(part) / 100)
-    return tuple(sorted(set(found)))
+    parts = text.split(",")
+    percent = {whole("--depths", part, 0, 100, "a whole number of percent, from 0 to 100") for part in parts}
+    return tuple(each / 100 for each in sorted(percent))

@@ -1,12 +1,12 @@
 """``ropeswitch factors rule``: a factor file by a rule with a closed form."""
 
 import argparse
-import re
 from dataclasses import fields
 from typing import Any
 
 from ropeswitch.factors import file
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.numbers import positive, whole
 from ropeswitch.factors.rules.catalogue import Rule, rule
 from ropeswitch.factors.rules.formulas import Options, Target
 from ropeswitch.factors.rules.lengths import parse_length, parse_lengths
@@ -19,7 +19,7 @@ EXAMPLE = """examples:
   ropeswitch factors rule yarn --model Llama-2-7b --length 64k -o yarn.json
   ropeswitch factors rule dynamic-ntk --rotary-dim 128 --rope-theta 10000 --original-length 4k --lengths 8k,16k,32k
 """
-NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+MOST_PAIRS = 999_999
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -73,7 +73,7 @@ def rope_of(args: argparse.Namespace) -> Rope:
     if args.rotary_dim is not None:
         values["rotary_dim"] = whole("--rotary-dim", args.rotary_dim)
     if args.rope_theta is not None:
-        values["theta"] = number("--rope-theta", args.rope_theta)
+        values["theta"] = positive("--rope-theta", args.rope_theta)
     if args.original_length is not None:
         values["original_length"] = parse_length("--original-length", args.original_length)
     if args.model is not None:
@@ -121,7 +121,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _targets(args: argparse.Namespace, chosen: Rule, rope: Rope) -> list[Target]:
-    scale = None if args.scale is None else number("--scale", args.scale)
+    scale = None if args.scale is None else positive("--scale", args.scale)
     if scale is not None and not chosen.takes_scale:
         raise FactorError(f"--scale: rule {chosen.name!r} does not take it; it goes by --length or --lengths alone")
     if args.lengths is not None:
@@ -161,29 +161,7 @@ def _option(name: str, value: Any) -> Any:
     if name == "truncate":
         return value
     if name == "critical_index":
-        return whole(flag(name), value)
+        return whole(flag(name), value, 1, MOST_PAIRS, "a whole number of at least 1")
     if name == "above":
-        return tuple(number(flag(name), part) for part in value.split(","))
-    return number(flag(name), value)
-
-
-def number(name: str, text: str) -> float:
-    """The finite number above 0 that ``text`` says.
-
-    Raises:
-        FactorError: naming the flag ``name``.
-    """
-    if not NUMBER.fullmatch(text.strip()) or not 0 < float(text) < float("inf"):
-        raise FactorError(f"{name}: {text!r} must be a finite number greater than 0")
-    return float(text)
-
-
-def whole(name: str, text: str) -> int:
-    """The whole number of at least 1 that ``text`` says.
-
-    Raises:
-        FactorError: naming the flag ``name``.
-    """
-    if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text)):
-        raise FactorError(f"{name}: {text!r} must be a whole number of at least 1")
-    return int(text)
+        return tuple(positive(flag(name), part) for part in value.split(","))
+    return positive(flag(name), value)

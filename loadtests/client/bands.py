@@ -1,13 +1,13 @@
 """Length bands, such as ``0-8k``: by the tokens of a request's prompt."""
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ropeswitch.factors import numbers
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.factor_set import FactorError
 
-UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 DEFAULT = "0-8k,8k-32k,32k-128k,128k-512k,512k-1M,1M-2M,2M-"
 
 
@@ -37,7 +37,7 @@ class Band:
 
 def short(tokens: int) -> str:
     """``8k`` for 8192, ``2M`` for 2097152; other counts in full."""
-    for unit, size in (("M", UNITS["m"]), ("k", UNITS["k"])):
+    for unit, size in (("M", numbers.UNITS["m"]), ("k", numbers.UNITS["k"])):
         if tokens and tokens % size == 0:
             return f"{tokens // size}{unit}"
     return str(tokens)
@@ -49,10 +49,10 @@ def tokens(text: str) -> int:
     Raises:
         UsageError: where it is none of these.
     """
-    found = re.fullmatch(r"([0-9]{1,9})([km]?)", text.strip().lower(), re.ASCII)
-    if not found:
-        raise UsageError(f"{text!r} must be a number of tokens such as 700, 8k (8 * 1024) or 2M (2 * 1024 * 1024)")
-    return int(found[1]) * UNITS[found[2]]
+    try:
+        return numbers.tokens("", text, 0, "a number of tokens such as 700, 8k (8 * 1024) or 2M (2 * 1024 * 1024)")
+    except FactorError as error:
+        raise UsageError(str(error)) from error
 
 
 def band(text: str) -> Band:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.numbers import flag, number, whole
 
 if TYPE_CHECKING:
     from ropeswitch.loadtests.client.workload import Workload
@@ -41,25 +41,37 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add("--baseline", metavar="URL", help="a second server that takes turns with the first, such as stock vLLM")
     add("--baseline-model", metavar="MODEL", help="the model to ask the second one for")
     add("--ca", metavar="FILE", help="certificates to trust beside the system's (PEM)")
-    add("--wait", type=number(0, 86_400), default=0.0, metavar="S", help="seconds to wait for the servers (default: 0)")
+    add(
+        "--wait",
+        type=flag(number, 0, 86_400),
+        default=0.0,
+        metavar="S",
+        help="seconds to wait for the servers (default: 0)",
+    )
     load = parser.add_argument_group("the load, instead of what the workload file says")
     add = load.add_argument
     add(
         "--rate",
-        type=listed(number(1e-6, 1e5)),
+        type=listed(flag(number, 1e-6, 1e5)),
         default=(),
         metavar="R,R",
         help="requests a second; several make a sweep",
     )
-    add("--concurrency", type=listed(whole(1, 10_000)), default=(), metavar="N,N", help="of a closed loop, likewise")
-    add("--requests", type=whole(1, 10_000_000), metavar="N", help="how many at most")
-    add("--seconds", type=number(0.1, 86_400 * 30), metavar="S", help="for how long at most")
-    add("--warmup", type=whole(0, 10_000), metavar="N", help="requests before each run that do not count")
-    add("--repetitions", type=whole(1, 1000), default=1, metavar="N", help="runs at each rate (default: 1)")
-    add("--seed", type=whole(0, 2**31), default=0, help="of lengths, texts and arrivals (default: 0)")
+    add(
+        "--concurrency",
+        type=listed(flag(whole, 1, 10_000)),
+        default=(),
+        metavar="N,N",
+        help="of a closed loop, likewise",
+    )
+    add("--requests", type=flag(whole, 1, 10_000_000), metavar="N", help="how many at most")
+    add("--seconds", type=flag(number, 0.1, 86_400 * 30), metavar="S", help="for how long at most")
+    add("--warmup", type=flag(whole, 0, 10_000), metavar="N", help="requests before each run that do not count")
+    add("--repetitions", type=flag(whole, 1, 1000), default=1, metavar="N", help="runs at each rate (default: 1)")
+    add("--seed", type=flag(whole, 0, 2**31), default=0, help="of lengths, texts and arrivals (default: 0)")
     add(
         "--scale",
-        type=number(1e-6, 1e3),
+        type=flag(number, 1e-6, 1e3),
         default=1.0,
         metavar="X",
         help="multiply the workload's prompt lengths and bands (default: 1)",
@@ -87,25 +99,29 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add("--tokenizer", metavar="DIR", help="the served tokenizer, for servers without /tokenize")
     add("--cache", type=Path, metavar="DIR", help="where prompts are kept (default: ~/.cache/ropeswitch/loadtest)")
     add(
-        "--cache-gib", type=number(0.01, 1e6), default=20.0, metavar="GIB", help="the most that they take (default: 20)"
+        "--cache-gib",
+        type=flag(number, 0.01, 1e6),
+        default=20.0,
+        metavar="GIB",
+        help="the most that they take (default: 20)",
     )
     add(
         "--timeout",
-        type=number(0.1, 86_400 * 7),
+        type=flag(number, 0.1, 86_400 * 7),
         default=6 * 3600.0,
         metavar="S",
         help="for an answer (default: 6 hours)",
     )
     add(
         "--most-failures",
-        type=whole(1, 1_000_000),
+        type=flag(whole, 1, 1_000_000),
         default=20,
         metavar="N",
         help="in a row, then it stops (default: 20)",
     )
     add(
         "--metrics-interval",
-        type=number(0, 3600),
+        type=flag(number, 0, 3600),
         default=10.0,
         metavar="S",
         help="between scrapes; 0: none (default: 10)",
@@ -257,32 +273,6 @@ def _key(path: Path | None) -> str | None:
 def _say(args: argparse.Namespace, message: str) -> None:
     if not args.quiet:
         print(f"loadtest: {message}", file=sys.stderr, flush=True)
-
-
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """A parser of whole numbers."""
-
-    def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) <= 12 and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from {least} to {most}")
-        return int(text)
-
-    return parse
-
-
-def number(least: float, most: float) -> Callable[[str], float]:
-    """A parser of numbers."""
-
-    def parse(text: str) -> float:
-        try:
-            found = float(text)
-        except ValueError:
-            found = math.nan
-        if not least <= found <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} must be a number from {least:g} to {most:g}")
-        return found
-
-    return parse
 
 
 def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:

@@ -1,0 +1,60 @@
+"""Numbers of flags: what is read is what was written, and everything else is refused by name."""
+
+import argparse
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.numbers import LARGEST, flag, number, positive, tokens, whole
+
+
+@given(st.integers(0, LARGEST), st.integers(0, LARGEST), st.integers(0, LARGEST))
+def test_whole_numbers_keep_their_bounds(value: int, least: int, most: int) -> None:
+    if least <= value <= most:
+        assert whole("--n", str(value), least, most) == value
+    else:
+        with pytest.raises(FactorError, match=f"^--n: '{value}' must be a whole number from {least} to {most}$"):
+            whole("--n", str(value), least, most)
+
+
+@given(st.floats(0, exclude_min=True, allow_infinity=False, allow_nan=False))
+def test_numbers_are_read_exactly(value: float) -> None:
+    assert number("--x", repr(value)) == positive("--x", repr(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "nan", "inf", "1e999", "0x10", "1_0", "٣", "1,5"])
+def test_anything_else_is_refused(text: str) -> None:
+    for parse in (whole, number, positive):
+        with pytest.raises(FactorError, match=r"^--x: .* must be "):
+            parse("--x", text)
+    with pytest.raises(FactorError, match=r"^--x: .* must be a length$"):
+        tokens("--x", text, 0, "a length")
+
+
+def test_zero_is_a_number_but_not_positive() -> None:
+    assert number("--x", "0") == 0 and number("--x", "5", 0, 5) == 5
+    with pytest.raises(FactorError, match=r"^--x: '0' must be a finite number greater than 0$"):
+        positive("--x", "0")
+    with pytest.raises(FactorError, match=r"^--x: '5\.1' must be a number from 0 to 5$"):
+        number("--x", "5.1", 0, 5)
+
+
+def test_tokens_have_units_of_1024() -> None:
+    assert [tokens("--n", text, 0, "") for text in ("0", "700", "8k", " 2M ", "1m")] == [0, 700, 8192, 1 << 21, 1 << 20]
+    for text, least in (("1", 2), ("2048m", 0), ("8kk", 0), ("1.5k", 0), ("8 k", 0)):
+        with pytest.raises(FactorError):
+            tokens("--n", text, least, "a length")
+
+
+def test_argparse_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser(prog="p")
+    parser.add_argument("--n", type=flag(whole, 1, 9))
+    parser.add_argument("--x", type=flag(number, 0.5, math.inf))
+    read = parser.parse_args(["--n", "9", "--x", "0.5"])
+    assert (read.n, read.x) == (9, 0.5)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--n", "10"])
+    assert "argument --n: '10' must be a whole number from 1 to 9\n" in capsys.readouterr().err
