@@ -104,8 +104,8 @@ docs-picture: $(STAMP) $(CHROMIUM) ## Take the picture of the status page, docs/
 
 bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 minutes, needs a C++ compiler)
 	@echo "bench: the rotation of one step, then throughput and start-up"
-	@$(BIN)/python -m ropeswitch.loadtests.bench_rotation
-	@$(BIN)/python -m ropeswitch.loadtests.bench_engine $(ARGS)
+	@$(BIN)/python -m ropeswitch.loadtests.bench.rotation
+	@$(BIN)/python -m ropeswitch.loadtests.bench.engine $(ARGS)
 
 # An interrupted run goes on where it was; nothing else may run on the cores meanwhile.
 bench-scheduling: $(STAMP) ## Short requests beside a long prompt, against stock vLLM (about 45 minutes, needs 16 GiB)
@@ -114,15 +114,15 @@ bench-scheduling: $(STAMP) ## Short requests beside a long prompt, against stock
 
 bench-ingest: $(STAMP) ## Million-token bodies on their way in, against stock vLLM (about 15 minutes)
 	@echo "bench-ingest: seconds until queued, and how late the loops of server and engine were" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.bench_ingest $(ARGS)
+	@$(BIN)/python -m ropeswitch.loadtests.bench.ingest $(ARGS)
 
 bench-metrics: $(STAMP) ## What the metrics by length cost the API server (about 8 minutes)
 	@echo "bench-metrics: CPU time a token, and tokens/s, with the metrics and without" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.bench_metrics $(ARGS)
+	@$(BIN)/python -m ropeswitch.loadtests.bench.metrics $(ARGS)
 
 bench-client: $(STAMP) ## The load test's client beside vLLM's own benchmark (about 15 minutes; ARGS="--guidellm PROGRAM" adds guidellm)
 	@echo "bench-client: three loads, the clients in turns" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.bench_client $(ARGS)
+	@$(BIN)/python -m ropeswitch.loadtests.bench.client $(ARGS)
 
 # Not with .venv, whose torch is for CPUs: PYTHON must have the packages of requirements/cuda.lock (docs/benchmarks.md).
 bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHON must have vllm for CUDA)
@@ -131,7 +131,7 @@ bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHO
 
 bench-search: $(STAMP) ## Candidates a second of both evaluators of factors search (about 5 minutes; ARGS="--model FOLDER" for your own)
 	@echo "bench-search: the same candidates with transformers and in the engine, in turns" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.bench_search $(ARGS)
+	@$(BIN)/python -m ropeswitch.loadtests.bench.search $(ARGS)
 
 simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 minutes; ARGS=--quick for seconds)
 	@echo "simulate: tables on stdout, figures and plots in simulation/" >&2

@@ -1,1 +1,1 @@
-"""Benchmarks against stock vLLM."""
+"""Load tests, benchmarks against stock vLLM, and the simulation of schedulers."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ropeswitch.loadtests.bench_engine import make_checkpoint
+from ropeswitch.loadtests.bench.engine import make_checkpoint
 from ropeswitch.loadtests.scheduling_curves import Point, best, nearest_rank, points
 from ropeswitch.loadtests.scheduling_engine import Side
 from ropeswitch.loadtests.scheduling_measurements import Measurements

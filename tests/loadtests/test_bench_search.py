@@ -2,7 +2,7 @@
 
 import pytest
 
-from ropeswitch.loadtests.bench_search import main
+from ropeswitch.loadtests.bench.search import main
 
 
 @pytest.mark.parametrize(

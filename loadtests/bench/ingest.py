@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ropeswitch.loadtests.ingest_server import LETTERS, IngestServer, make_model
+from ropeswitch.loadtests.bench.ingest_server import LETTERS, IngestServer, make_model
 
 WAIT_SECONDS = 1200.0
 

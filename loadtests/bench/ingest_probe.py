@@ -1,6 +1,6 @@
 """A plugin of vLLM's that writes down how late the loops of a server are, and when its engine queues a request.
 
-``bench_ingest.py`` has every process of a server load it, stock or ours. Each writes lines of JSON into a file of its own in
+``ingest.py`` has every process of a server load it, stock or ours. Each writes lines of JSON into a file of its own in
 the folder that ``INGEST_PROBE`` names: ``{"loop": "server" or "engine", "at": seconds, "late": seconds}`` for every sample
 that is late, by the system's clock, and ``{"queued": ID of the request, "at": seconds}``.
 """

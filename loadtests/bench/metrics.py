@@ -22,14 +22,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from ropeswitch.loadtests import metrics_hooks, switched_metrics
+from ropeswitch.loadtests.bench import metrics_hooks, switched_metrics
 from ropeswitch.loadtests.plugin_server import PluginServer
 from ropeswitch.models import BUNDLED_MODEL
 
 # Tokens of the prompts, in turns: in two factor sets of the model, and 450 grows from one into the other.
 PROMPTS = (40, 120, 450, 800)
 SCRAPES = 5
-PLUGIN = "ropeswitch.loadtests.switched_metrics:install"
+PLUGIN = "ropeswitch.loadtests.bench.switched_metrics:install"
 HOOK_ROUNDS = 40
 RESAMPLES = 2000
 

@@ -1,4 +1,4 @@
-"""Servers for ``bench_ingest.py``: stock or ours, on one tiny random model, probed, with an engine that takes no step."""
+"""Servers for ``ingest.py``: stock or ours, on one tiny random model, probed, with an engine that takes no step."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ropeswitch.loadtests import ingest_probe
+from ropeswitch.loadtests.bench import ingest_probe
 from ropeswitch.loadtests.plugin_server import PluginServer
 
 MAXIMUM = 1 << 21

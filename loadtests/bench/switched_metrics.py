@@ -1,4 +1,4 @@
-"""A plugin of vLLM's for ``bench_metrics.py``: an API server whose metrics by length go on and off while it works.
+"""A plugin of vLLM's for ``metrics.py``: an API server whose metrics by length go on and off while it works.
 
 What they do for every output and every step is switched. What is done once for a request, when it comes, is left on: a
 request that began without it could not go on with it.

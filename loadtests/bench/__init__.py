@@ -1,0 +1,1 @@
+"""Benchmarks: one file each, run with ``python -m``; ``make help`` lists them."""
