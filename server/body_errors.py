@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from ropeswitch.server.front.request import current_request
+from ropeswitch.server.context import current
 
 _STUMBLES = (AttributeError, IndexError, KeyError, TypeError, RecursionError)
 # SageMaker's route takes what these do, as far as the model has them.
@@ -84,8 +84,8 @@ def _choosing(upstream: Handler, models: Sequence[type[BaseModel]]) -> Handler:
 
 def not_for_engines() -> Errors:
     """What of the body of the request in hand could be sent to no engine."""
-    request = current_request.get()
-    if request is None or (fault := request.fault) is None:
+    context = current.get()
+    if context is None or (fault := context.fault) is None:
         return []
     return [{"type": fault.kind, "loc": fault.place, "msg": fault.message}]
 

@@ -1,11 +1,16 @@
-"""vLLM's ``vllm.endpoint_plugins`` hook: our route, middleware and checks in every API server process.
+"""vLLM's ``vllm.endpoint_plugins`` hook: our routes, middleware and checks in every API server process.
 
 vLLM loads it only where ``VLLM_PLUGINS`` names it, which the ``ropeswitch`` command sees to.
+
+A process is put together in three steps, each of which needs the one before: :func:`_checked` refuses an engine that is not
+patched throughout; :func:`_parts` makes every part, which the app's state gets at once; :func:`_wrap` changes vLLM's own
+objects. Within the last two no order matters.
 """
 
 import asyncio
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,18 +20,19 @@ from starlette.datastructures import State
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.guard.registry import in_play, require
-from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError, settings_of
 from ropeswitch.server import life_cycle, refusals, rope_route, starting, vllm_adapter
 from ropeswitch.server.access_log.log import start as start_access_log
 from ropeswitch.server.body_errors import name_wrong_fields
 from ropeswitch.server.engine_prompts import watch
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.factor_set_header import FactorSetHeader
 from ropeswitch.server.fault_log import tell_faults
 from ropeswitch.server.front import models_route, tls
-from ropeswitch.server.front.build import build
+from ropeswitch.server.front.admission import Admission
+from ropeswitch.server.front.inner import Inner
 from ropeswitch.server.front.queue_metrics import QueueMetrics
+from ropeswitch.server.front.state import FrontState, build
 from ropeswitch.server.front.tasks import go_on
 from ropeswitch.server.ingest.detokenizer import decode_prompt_ends
 from ropeswitch.server.ingest.engine_messages import send_packed
@@ -34,12 +40,11 @@ from ropeswitch.server.ingest.progress import show_progress
 from ropeswitch.server.ingest.renderer import take_long_prompts
 from ropeswitch.server.ingest.routes import read_long_bodies
 from ropeswitch.server.left_out_routes import leave_out
-from ropeswitch.server.length_metrics.fates import CountFates
 from ropeswitch.server.length_metrics.start import start as start_length_metrics
+from ropeswitch.server.parts import ServerParts
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import PLUGIN
-from ropeswitch.server.scheduling_metrics import FreshMetrics, SchedulingMetrics
-from ropeswitch.server.stream_errors import EndStreams
+from ropeswitch.server.scheduling_metrics import SchedulingMetrics
 from ropeswitch.server.ui import page, status
 from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
 
@@ -59,11 +64,7 @@ class RopeSwitchEndpoints:
         app.include_router(page.router)
         app.include_router(status.router)
         read_long_bodies(app)
-        app.add_middleware(EndStreams)
-        app.add_middleware(FactorSetHeader)
-        app.add_middleware(FreshMetrics)
-        app.add_middleware(life_cycle.Gate)
-        app.add_middleware(CountFates)
+        app.add_middleware(Inner)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Refuse an engine that is not patched throughout; then watch its prompts and show how it schedules.
@@ -73,52 +74,99 @@ class RopeSwitchEndpoints:
                 command that started us prints the reason.
         """
         try:
-            require(SERVER_PATCHES, UPSTREAM_TEXTS)
-            settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
-            if settings is None:
-                raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
-            patches = in_play(engine_client.vllm_config)
-            check_reports(await vllm_adapter.worker_reports(engine_client), settings.ladder, patches)
-            waits, max_model_len = vllm_adapter.prompt_waits(engine_client), engine_client.model_config.max_model_len
-            state.front, admission = build(
-                args.ropeswitch_front, settings.ladder, max_model_len, waits, vllm_adapter.http_error
-            )
+            checked = await _checked(engine_client, args)
         except (UnsupportedError, RegistryError, UsageError) as error:
             refusals.tell(str(error))
             raise SystemExit(refusals.EXIT_CODE) from error
-        state.rope_info = rope_route.rope_info(settings, max_model_len, patches)
-        if settings.length_aware:
-            engines = vllm_adapter.scheduling_reports(engine_client)
-            state.scheduling_metrics = SchedulingMetrics(engines, engine_client.model_config.served_model_name)
-        state.queue_metrics = QueueMetrics(state.front.queue, engine_client.model_config.served_model_name)
-        tell_faults(state.app)
-        name_wrong_fields(state.app)
-        leave_out(state.app, state)
-        state.length_metrics = start_length_metrics(engine_client, settings.ladder)
-        state.status_source = status.StatusSource(
-            model=engine_client.model_config.served_model_name,
-            rope=state.rope_info,
-            bands=None if state.length_metrics is None else state.length_metrics.plan.bands,
-            registry=vllm_adapter.metrics_registry(),
-        )
-        if engine_client.output_processor.tracing_enabled:
-            # Its packages are looked for only where there are traces.
-            from ropeswitch.server import traces
-
-            traces.start(engine_client.output_processor, settings.ladder)
-        if args.ropeswitch_access_log is not None:
-            state.access_log = start_access_log(args.ropeswitch_access_log, settings.ladder, engine_client)
-        take_long_prompts(engine_client.renderer, picklable=vllm_adapter.is_fast(engine_client.renderer.tokenizer))
-        send_packed(engine_client.engine_core)
-        decode_prompt_ends(vllm_adapter.FastIncrementalDetokenizer)
-        watch(engine_client, state, settings.ladder, admission)
-        show_progress(state, vllm_adapter.prefill_progress(engine_client))
-        state.front_tasks = go_on(state.front.queue.watch())
+        state.ropeswitch = parts = _parts(engine_client, args, checked)
+        _wrap(engine_client, state, checked)
+        # Tasks live as long as what holds them.
+        state.ropeswitch_tasks = go_on(parts.front.queue.watch())
         if args.ropeswitch_front.refresh_tls:
-            state.front_tasks += go_on(tls.refresh(args, partial(vllm_adapter.tls_context, state)))
-        engine_client.shutdown = life_cycle.draining(engine_client)
-        WATCH.start(engine_client, state, keep_alive=vllm_adapter.keeps_alive_without_engine())
+            state.ropeswitch_tasks += go_on(tls.refresh(args, partial(vllm_adapter.tls_context, state)))
+        WATCH.start(
+            engine_client, state, vllm_adapter.end_with_errors, keep_alive=vllm_adapter.keeps_alive_without_engine()
+        )
         await asyncio.to_thread(starting.stop)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """An engine that is patched throughout.
+
+    Attributes:
+        settings: The ladder, and how requests are scheduled.
+        patches: The patches that its processes run.
+        front: Keys and limits.
+        admission: Lets prompts in.
+    """
+
+    settings: RopeSettings
+    patches: Sequence[Patch]
+    front: FrontState
+    admission: Admission
+
+
+async def _checked(engine_client: Any, args: Namespace) -> _Checked:
+    """Check the engine, its workers and what the flags name.
+
+    Raises:
+        UnsupportedError: when a worker lacks a patch or a factor set, or the engine was not started by us.
+        RegistryError: when vLLM's server is not the one that we wrap.
+        UsageError: when the file of keys has become unreadable.
+    """
+    require(SERVER_PATCHES, UPSTREAM_TEXTS)
+    settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
+    if settings is None:
+        raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
+    patches = in_play(engine_client.vllm_config)
+    check_reports(await vllm_adapter.worker_reports(engine_client), settings.ladder, patches)
+    max_model_len = engine_client.model_config.max_model_len
+    waits = vllm_adapter.prompt_waits(engine_client)
+    front, admission = build(args.ropeswitch_front, settings.ladder, max_model_len, waits, vllm_adapter.AdmissionError)
+    return _Checked(settings, patches, front, admission)
+
+
+def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerParts:
+    """Make every part of the process; metrics need Prometheus, which vLLM has set up."""
+    settings, ladder, model = checked.settings, checked.settings.ladder, engine_client.model_config
+    rope_info = rope_route.rope_info(settings, model.max_model_len, checked.patches)
+    length_metrics = start_length_metrics(engine_client, ladder)
+    engines = vllm_adapter.scheduling_reports(engine_client) if settings.length_aware else None
+    log = args.ropeswitch_access_log
+    return ServerParts(
+        sets=ladder.names,
+        front=checked.front,
+        queue_metrics=QueueMetrics(checked.front.queue, model.served_model_name),
+        rope_info=rope_info,
+        status=status.StatusSource(
+            model=model.served_model_name,
+            rope=rope_info,
+            bands=None if length_metrics is None else length_metrics.plan.bands,
+            registry=vllm_adapter.metrics_registry(),
+        ),
+        scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
+        length_metrics=length_metrics,
+        access_log=None if log is None else start_access_log(log, ladder, engine_client),
+    )
+
+
+def _wrap(engine_client: Any, state: State, checked: _Checked) -> None:
+    """Change vLLM's own objects: the app's handlers and routes, and the engine client."""
+    ladder = checked.settings.ladder
+    tell_faults(state.app)
+    name_wrong_fields(state.app)
+    leave_out(state.app, state)
+    if engine_client.output_processor.tracing_enabled:
+        # Its packages are looked for only where there are traces.
+        from ropeswitch.server import traces
+
+        traces.start(engine_client.output_processor, ladder)
+    take_long_prompts(engine_client.renderer, picklable=vllm_adapter.is_fast(engine_client.renderer.tokenizer))
+    send_packed(engine_client.engine_core)
+    decode_prompt_ends(vllm_adapter.FastIncrementalDetokenizer)
+    watch(engine_client, state, ladder, checked.admission)
+    show_progress(state, vllm_adapter.prefill_progress(engine_client))
 
 
 def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patches: Sequence[Patch]) -> None:

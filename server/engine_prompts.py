@@ -1,4 +1,4 @@
-"""Prompts on their way into the engine: each gets a factor set, and the HTTP request's log is told which.
+"""Prompts on their way into the engine: the factor set of each is decided here, once, and noted in its request's context.
 
 Every route reaches the engine through the engine client's ``generate`` and ``encode``. They are wrapped on the client
 that the server was built with, as plain functions that decide the set when they are called; the generators they return
@@ -12,11 +12,11 @@ from typing import Any
 from starlette.datastructures import State
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch.request_set import forced_set, set_for
 from ropeswitch.model_patches.switch.settings import FORCED_SET
 from ropeswitch.server import vllm_adapter
+from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front.admission import Admission
-from ropeswitch.server.prompt_log import current_log
+from ropeswitch.server.prompt_set import PromptSet, asks_for_set, decide
 
 FIELD = f"vllm_xargs.{FORCED_SET}"
 
@@ -46,17 +46,19 @@ def watch(engine_client: Any, state: State, ladder: FactorLadder, admission: Adm
     def record(prompt: Any, params: Any, request_id: str | None) -> None:
         if (num_tokens := length(prompt)) is None:
             return
-        log = current_log.get()
+        context = current.get()
         # A step of answering a prompt that was let in.
-        step = log is not None and log.complete
-        _record(ladder, num_tokens, params)
+        step = context is not None and context.answering
+        decision = _decide(ladder, num_tokens, params, context)
+        if context is not None and request_id is not None:
+            context.decided[request_id] = decision
         if not step:
-            admission.admit(num_tokens, _answers(params), request_id)
+            admission.admit(num_tokens, decision.length_class, _answers(params), request_id)
         elif request_id is not None:
             admission.follow(request_id)
 
-    engine_client.generate = _eager(engine_client.generate, "sampling_params", record)
-    engine_client.encode = _eager(engine_client.encode, "pooling_params", record)
+    engine_client.generate = _recording(engine_client.generate, "sampling_params", record)
+    engine_client.encode = _recording(engine_client.encode, "pooling_params", record)
     for handler_name, method, prompt_argument in _LATE:
         # Absent where the model does not generate; a handler that is there must have its method.
         if (handler := getattr(state, handler_name, None)) is not None:
@@ -69,7 +71,7 @@ Record = Callable[[Any, Any, str | None], None]
 Generator = Callable[..., AsyncGenerator[Any, None]]
 
 
-def _eager(upstream: Generator, params_argument: str, record: Record) -> Generator:
+def _recording(upstream: Generator, params_argument: str, record: Record) -> Generator:
     def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         prompt = args[0] if args else kwargs["prompt"]
         params = args[1] if len(args) > 1 else kwargs[params_argument]
@@ -90,8 +92,8 @@ def _late(upstream: Generator, prompt_argument: str, params_argument: str, recor
 
 async def _completing(generator: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
     """Pass a generator on, and take no prompt of its own making for one of the request's."""
-    if (log := current_log.get()) is not None:
-        log.complete = True
+    if (context := current.get()) is not None:
+        context.answering = True
     async with aclosing(generator) as results:
         async for result in results:
             yield result
@@ -102,28 +104,26 @@ def _answers(params: Any) -> int:
     return int(getattr(params, "n", None) or getattr(params, "beam_width", None) or 1)
 
 
-def _record(ladder: FactorLadder, num_tokens: int, params: Any) -> None:
-    """Decide a prompt's set and log it.
+def _decide(ladder: FactorLadder, num_tokens: int, params: Any, context: RequestContext | None) -> PromptSet:
+    """Decide a prompt's set, and note it in the request's context.
 
     Raises:
         vllm.exceptions.VLLMValidationError: answered with a 400, when the set that the request asks for is unknown, or
             cannot be had on its route, or the prompt is longer than the ladder.
     """
-    log = current_log.get()
-    forced = None
     try:
-        forced = forced_set(params)
-        name = ladder.sets[set_for(ladder, num_tokens, forced)].name
+        decision = decide(ladder, num_tokens, params)
     except FactorError as error:
         message = str(error).removeprefix(f"{FIELD}: ")
-        field = FIELD if forced is not None or message != str(error) else "prompt"
+        field = FIELD if asks_for_set(params) else "prompt"
         raise vllm_adapter.validation_error(f"{field}: {message}", field) from error
-    if log is None or log.complete:
-        return
-    if forced is None and log.asked is not None:
+    if context is None or context.answering:
+        return decision
+    if decision.forced is None and context.asked is not None:
         raise vllm_adapter.validation_error(
-            f"{FIELD}: {log.asked!r} cannot be had here: pooling, beam search and routes that do not read vllm_xargs "
+            f"{FIELD}: {context.asked!r} cannot be had here: pooling, beam search and routes that do not read vllm_xargs "
             "choose the factor set by length alone",
             FIELD,
         )
-    log.sets.append(name)
+    context.prompts.append(decision)
+    return decision

@@ -1,12 +1,18 @@
-"""``vllm.v1.engine.async_llm.AsyncLLM.shutdown``: wrapped to tell an engine that died from one that was told to leave.
+"""``vllm.v1.engine.async_llm.AsyncLLM.shutdown``: wrapped to answer the requests in flight before the engine stops.
 
-vLLM looks for a dead engine every five seconds, and then leaves as if it had been told to, with exit code 0. This looks more
-often, and lets the command end with an error, so that whatever started it starts it again.
+It also tells an engine that died from one that was told to leave. vLLM looks for a dead engine every five seconds, and then
+leaves as if it had been told to, with exit code 0. This looks more often, and lets the command end with an error, so that
+whatever started it starts it again.
 """
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import wait
+from functools import partial
 from typing import Any
+
+from ropeswitch.server import deaths
+from ropeswitch.server.life_cycle import LAST_WORDS, LIFE, LifeCycle
 
 SECONDS = 0.25
 
@@ -23,25 +29,46 @@ class EngineWatch:
         self._told = False
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, engine_client: Any, state: Any, *, keep_alive: bool) -> None:
+    def start(self, engine_client: Any, state: Any, fail: Callable[[Any], None], *, keep_alive: bool) -> None:
         """Look until the engine dies or is told to leave; then have the server leave too.
 
         Args:
             engine_client: ``vllm.engine.protocol.EngineClient``.
             state: The app's state, in which vLLM puts its ``uvicorn.Server``.
+            fail: Ends every request of an engine client in flight as the death of its engine does.
             keep_alive: Keep a server without an engine running, to answer 503.
         """
-        engine_client.shutdown = self._noting(engine_client)
+        engine_client.shutdown = self.leaving(engine_client, fail)
         self._task = asyncio.get_running_loop().create_task(self._look(engine_client, state, keep_alive))
 
-    def _noting(self, engine_client: Any) -> Callable[..., Any]:
-        upstream = engine_client.shutdown
+    def leaving(self, engine_client: Any, fail: Callable[[Any], None], life: LifeCycle = LIFE) -> Callable[..., None]:
+        """``AsyncLLM.shutdown`` that first has the requests in flight answered, within ``--shutdown-timeout``.
 
-        def shutdown(*args: Any, **kwargs: Any) -> Any:
+        Args:
+            engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, on the running event loop.
+            fail: See :meth:`start`; called on the event loop's thread.
+            life: This process's.
+        """
+        upstream, loop = engine_client.shutdown, asyncio.get_running_loop()
+
+        def abort() -> None:
+            requests = list(engine_client.output_processor.request_states)
+            wait([asyncio.run_coroutine_threadsafe(engine_client.abort(requests, internal=True), loop)], LAST_WORDS)
+
+        def shutdown(timeout: float | None = None) -> None:
             # A server that leaves always comes here, also because its engine is dead.
             self.died = self.died or (engine_client.errored and not self._told)
             self._told = True
-            return upstream(*args, **kwargs)
+            # When the server has left, it is called again, on the loop's own thread.
+            if not (life.leaving or engine_client.errored or loop is _running_loop()):
+                if deaths.marked():
+                    life.leave(0, partial(loop.call_soon_threadsafe, fail, engine_client))
+                else:
+                    life.leave(engine_client.vllm_config.shutdown_timeout, abort)
+                # Upstream takes an engine that stops while it is listened to for one that died, and logs so.
+                if (listening := engine_client.output_handler) is not None:
+                    loop.call_soon_threadsafe(listening.cancel)
+            upstream(timeout=timeout)
 
         return shutdown
 
@@ -52,6 +79,13 @@ class EngineWatch:
         server = getattr(state, "server", None)
         if not self._told and not keep_alive and server is not None:
             server.should_exit = True
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 WATCH = EngineWatch()

@@ -45,7 +45,7 @@ class RopeInfo(BaseModel):
 @router.get("/v1/rope", response_model=RopeInfo)
 async def show_rope(request: Request) -> RopeInfo:
     """Tell the factor ladder in force and the patches applied."""
-    info: RopeInfo = request.app.state.rope_info
+    info: RopeInfo = request.app.state.ropeswitch.rope_info
     return info
 
 

@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from ropeswitch.server.front.queue_metrics import QueueMetrics
-from ropeswitch.server.front.routes import route_path
 
 # vLLM answers both alike.
 PATHS = frozenset({"/metrics", "/metrics/"})
@@ -71,26 +70,21 @@ class SchedulingMetrics:
                 gauge.labels(self._model_name, str(index)).set(report[key])
 
 
-class FreshMetrics:
-    """The ASGI middleware that refreshes gauges before ``/metrics``.
+async def fresh(scheduling: SchedulingMetrics | None, queue: QueueMetrics, scope: Scope) -> Scope:
+    """Refresh the gauges before ``/metrics`` is answered.
 
-    They are the app's ``state.scheduling_metrics`` and ``state.queue_metrics``, where it has any.
+    Args:
+        scheduling: The gauges of the engines, None without length-aware scheduling.
+        queue: The gauges of the queue.
+        scope: The request's.
+
+    Returns:
+        The scope without headers that prometheus-client cannot read.
     """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and route_path(scope) in PATHS:
-            state = scope["app"].state
-            scheduling: SchedulingMetrics | None = getattr(state, "scheduling_metrics", None)
-            if scheduling is not None:
-                await scheduling.refresh()
-            queue: QueueMetrics | None = getattr(state, "queue_metrics", None)
-            if queue is not None:
-                queue.refresh()
-            scope = {**scope, "headers": [header for header in scope["headers"] if _is_readable(header)]}
-        await self.app(scope, receive, send)
+    if scheduling is not None:
+        await scheduling.refresh()
+    queue.refresh()
+    return {**scope, "headers": [header for header in scope["headers"] if _is_readable(header)]}
 
 
 def _is_readable(header: tuple[bytes, bytes]) -> bool:

@@ -14,7 +14,6 @@ from ropeswitch.model_patches.switch.unsupported import check_device, check_feat
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags
-from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.shared_counts import SharedCounts
@@ -105,8 +104,7 @@ def serve(argv: Sequence[str]) -> int:
         counts = SharedCounts.create(told.with_name("counts"))
         args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names, counts)
         # The last one lies outside all others.
-        outside = [access_log_flags.MIDDLEWARE] if args.ropeswitch_access_log is not None else []
-        args.middleware = [*args.middleware, front_flags.MIDDLEWARE, *outside]
+        args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
         print(_summary(args, settings.ladder), file=sys.stderr, flush=True)
         return _run(vllm_adapter, args)
 
@@ -191,6 +189,8 @@ def _summary(args: argparse.Namespace, ladder: FactorLadder) -> str:
 
 
 def _run(vllm_adapter: Any, args: argparse.Namespace) -> int:
+    from ropeswitch.server.engine_watch import WATCH
+
     try:
         vllm_adapter.serve(args)
         if WATCH.died:

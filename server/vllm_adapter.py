@@ -36,6 +36,7 @@ from vllm.v1.metrics.prometheus import get_prometheus_registry
 from ropeswitch.server import legacy_config
 from ropeswitch.server.deaths import marking
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.model_folder import check_fields, check_model_folder
 from ropeswitch.server.starting import answering
 
@@ -335,10 +336,12 @@ def validation_error(message: str, field: str) -> Exception:
     return error
 
 
-def http_error(message: str, status: int) -> Exception:
-    """An error that vLLM's app answers with an HTTP status, and does not log as a fault."""
-    error: Exception = GracefulHTTPError(message, HTTPStatus(status))
-    return error
+class AdmissionError(RefusedError, GracefulHTTPError):
+    """A refusal by its status to the handlers of vLLM's that catch errors themselves; none logs it as a fault."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal)
+        self.message, self.http_status = refusal.message, HTTPStatus(refusal.status)
 
 
 def tls_context(state: Any) -> ssl.SSLContext | None:

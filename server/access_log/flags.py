@@ -6,8 +6,6 @@ from typing import Any
 
 from ropeswitch.server.errors import UsageError
 
-# By this name vLLM finds the middleware.
-MIDDLEWARE = "ropeswitch.server.access_log.middleware.LogRequests"
 CHOICES = ("json", "all", "off")
 
 

@@ -1,4 +1,4 @@
-"""The line of one HTTP request: its fields, from what was noted while it was in hand."""
+"""The line of one HTTP request: its fields, from its context."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-from ropeswitch.server.access_log.record import RequestRecord
+from ropeswitch.server.context import RequestContext
 from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.length_metrics.fates import rejection_reason
 
@@ -16,27 +16,6 @@ _OUTCOMES = ("error", "disconnect", "abort", "length", "repetition", "stop")
 # What was neither refused nor given to an engine.
 ANSWERED = "answered"
 _ID_LENGTH = 256
-
-
-@dataclass
-class Exchange:
-    """How one HTTP request went.
-
-    Attributes:
-        came: When it came, in seconds since 1970.
-        status: The status of its answer, None where none was started.
-        whole: Whether the answer was given to its end.
-        left: Whether the client left before that.
-        stopped: Whether the server was stopped meanwhile.
-        seconds: How long it took.
-    """
-
-    came: float
-    status: int | None = None
-    whole: bool = False
-    left: bool = False
-    stopped: bool = False
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,43 +35,42 @@ class Names:
     measured: bool = True
 
 
-def fields(scope: Scope, path: str, exchange: Exchange, record: RequestRecord, names: Names | None) -> dict[str, Any]:
+def fields(scope: Scope, path: str, context: RequestContext, names: Names | None) -> dict[str, Any]:
     """The fields of a line, in order.
 
     Args:
         scope: The request's.
         path: Its path, without what stands behind a ``?``, where people put keys.
-        exchange: How it went.
-        record: What was noted of it.
+        context: Its context, when it is over.
         names: None where the request is not one that runs prompts, and has no fields of theirs.
     """
-    came = datetime.fromtimestamp(exchange.came, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    came = datetime.fromtimestamp(context.came, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
     client = scope.get("client")
-    outcome, reason = _outcome(exchange, record)
+    outcome, reason = _outcome(context)
     line = {
         "time": came,
         "method": scope["method"],
         "path": path,
-        "status": exchange.status,
+        "status": context.status,
         "client": f"{client[0]}:{client[1]}" if client else None,
         "request_id": _request_id(scope),
     }
     if names is not None:
-        line |= _prompt_fields(record, names)
-    line |= {"seconds": round(exchange.seconds, 6), "outcome": outcome, "reason": reason}
-    if record.prompts:
-        line["prompts"] = list(record.prompts.values())
+        line |= _prompt_fields(context, names)
+    line |= {"seconds": round(context.seconds, 6), "outcome": outcome, "reason": reason}
+    if context.logged_prompts:
+        line["prompts"] = list(context.logged_prompts.values())
     return line
 
 
-def _prompt_fields(record: RequestRecord, names: Names) -> dict[str, Any]:
-    tracks = record.sequences
+def _prompt_fields(context: RequestContext, names: Names) -> dict[str, Any]:
+    tracks = context.sequences
     # Of several prompts the longest tells the band and the set.
     longest = max(tracks, key=lambda track: track.prompt, default=None)
     prompts = {track.request_id: track.prompt for track in tracks}
     waited = [track.waited for track in tracks if track.waited is not None]
     if longest is None:
-        model, length = None, record.refused_tokens
+        model, length = None, context.refused_tokens
         band = None if length is None else names.bands.name(length)
     else:
         model, length = longest.adapter or names.model, sum(prompts.values())
@@ -111,18 +89,18 @@ def _prompt_fields(record: RequestRecord, names: Names) -> dict[str, Any]:
     return values if names.measured else dict.fromkeys(values)
 
 
-def _outcome(exchange: Exchange, record: RequestRecord) -> tuple[str, str | None]:
+def _outcome(context: RequestContext) -> tuple[str, str | None]:
     """What became of a request, and why it was refused, if it was."""
-    status = exchange.status
-    if record.reason is not None:
-        return "rejected", record.reason
-    if status is None and not exchange.stopped:
+    status = context.status
+    if context.refusal is not None:
+        return "rejected", context.refusal.reason
+    if status is None and not context.stopped:
         return "disconnect", None
-    if status is not None and status >= 400 and (status < 500 or not record.sequences):
+    if status is not None and status >= 400 and (status < 500 or not context.sequences):
         reason = rejection_reason(status)
         return ("error", None) if reason is None else ("rejected", reason)
-    unknown = "disconnect" if exchange.left else "abort" if exchange.stopped else None
-    ended = {track.outcome or unknown for track in record.sequences} if record.sequences else {unknown}
+    unknown = "disconnect" if context.left else "abort" if context.stopped else None
+    ended = {track.outcome or unknown for track in context.sequences} if context.sequences else {unknown}
     if status is not None and status >= 500 and "abort" not in ended:
         return "error", None
     return next((outcome for outcome in _OUTCOMES if outcome in ended), ANSWERED), None

@@ -8,9 +8,8 @@ from starlette.types import Scope
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.access_log.flags import AccessLogConfig
-from ropeswitch.server.access_log.line import Exchange, Names, fields
-from ropeswitch.server.access_log.record import RequestRecord, note_refusal
-from ropeswitch.server.front import refusal
+from ropeswitch.server.access_log.line import Names, fields
+from ropeswitch.server.context import RequestContext
 from ropeswitch.server.front.routes import is_metrics, is_probe, route_path
 from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.length_metrics.fates import PATHS
@@ -39,23 +38,22 @@ class AccessLog:
             return True
         return not self._config.everything and (is_probe(path) or is_metrics(path))
 
-    def write(self, scope: Scope, exchange: Exchange, record: RequestRecord) -> None:
+    def write(self, scope: Scope, context: RequestContext) -> None:
         """Log a request that is over."""
         path = route_path(scope)
-        runs = bool(record.sequences) or (scope["method"] == "POST" and path in PATHS)
-        line = fields(scope, path, exchange, record, self._names if runs else None)
+        runs = bool(context.sequences) or (scope["method"] == "POST" and path in PATHS)
+        line = fields(scope, path, context, self._names if runs else None)
         self._logger.info("%s", json.dumps(line))
 
 
 def start(config: AccessLogConfig, ladder: FactorLadder, engine_client: Any) -> AccessLog:
-    """Start the log of this process, which what the front refuses is told to.
+    """Start the log of this process.
 
     Args:
         config: What the flags say.
         ladder: The ladder in force.
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
     """
-    refusal.listeners.append(note_refusal)
     # vLLM puts the process's name before every line that is written to sys.stdout, which would not be JSON any more.
     stream = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process lives
     measured = engine_client.logger_manager is not None

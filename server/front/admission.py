@@ -5,9 +5,9 @@ Called where ``engine_prompts.py`` sees each prompt, after its factor set was de
 
 from collections.abc import Callable
 
+from ropeswitch.server.context import current
 from ropeswitch.server.front.queue_limits import QueueLimits
-from ropeswitch.server.front.refusal import Refusal, prompt_too_long, refused
-from ropeswitch.server.front.request import FrontRequest, current_request
+from ropeswitch.server.front.refusal import Refusal, RefusedError, prompt_too_long
 
 
 class Admission:
@@ -16,47 +16,42 @@ class Admission:
     Args:
         queue: The limits of each length class.
         max_prompt_tokens: The longest prompt that is taken, None for as long as the model takes.
-        make_error: Makes an error of a message and an HTTP status that vLLM's app answers with that status.
+        make_error: Makes the error of a refusal that vLLM's handlers answer with its status.
     """
 
     def __init__(
-        self, queue: QueueLimits, max_prompt_tokens: int | None, make_error: Callable[[str, int], Exception]
+        self, queue: QueueLimits, max_prompt_tokens: int | None, make_error: Callable[[Refusal], RefusedError]
     ) -> None:
         self._queue = queue
         self._max_prompt_tokens = max_prompt_tokens
         self._make_error = make_error
 
-    def admit(self, tokens: int, copies: int, request_id: str | None) -> None:
+    def admit(self, tokens: int, length_class: int, copies: int, request_id: str | None) -> None:
         """Let a prompt of the HTTP request in hand wait for the engine; one of the server's own making is not counted.
 
         Args:
             tokens: Its length.
+            length_class: :attr:`~ropeswitch.server.prompt_set.PromptSet.length_class`.
             copies: How many answers it is to have.
             request_id: The ID that it goes into the engine under, None where that is made later (:meth:`follow`).
 
         Raises:
-            Exception: what ``make_error`` makes, when it is refused.
+            RefusedError: when it is refused.
         """
-        request = current_request.get()
-        if request is None:
+        context = current.get()
+        if context is None:
             return
         if self._max_prompt_tokens is not None and tokens > self._max_prompt_tokens:
-            self._refuse(request, prompt_too_long(tokens, self._max_prompt_tokens), tokens)
-        outcome = self._queue.admit(tokens, copies, request_id, request.tickets)
+            raise context.refuse(self._make_error(prompt_too_long(tokens, self._max_prompt_tokens)), tokens)
+        outcome = self._queue.admit(tokens, length_class, copies, request_id, context.tickets)
         if isinstance(outcome, Refusal):
-            self._refuse(request, outcome, tokens)
-        else:
-            request.tickets.append(outcome)
+            raise context.refuse(self._make_error(outcome), tokens)
+        context.tickets.append(outcome)
 
     def follow(self, request_id: str) -> None:
         """A handler that gives the engine a prompt in steps of its own has come to the first of them."""
-        request = current_request.get()
-        for ticket in request.tickets if request is not None else ():
+        context = current.get()
+        for ticket in context.tickets if context is not None else ():
             if ticket.request_id is None:
                 ticket.request_id = request_id
                 return
-
-    def _refuse(self, request: FrontRequest, refusal: Refusal, tokens: int) -> None:
-        request.refusal = refusal
-        refused(refusal.reason, tokens)
-        raise self._make_error(refusal.message, refusal.status)

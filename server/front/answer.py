@@ -1,20 +1,30 @@
 """An HTTP response on its way out: errors in OpenAI's shape, and refusals instead of what handlers made of them."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 from starlette.types import Message, Receive, Send
 
+from ropeswitch.server.context import RequestContext
 from ropeswitch.server.front.body import Body
 from ropeswitch.server.front.error_bodies import ERROR_EVENT, converted, converted_event, event_status, refusal_body
-from ropeswitch.server.front.refusal import Refusal
-from ropeswitch.server.front.request import FrontRequest
+from ropeswitch.server.front.refusal import LEAVING, Refusal
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 # RFC 6455, section 7.4.1: the message violates the endpoint's policy.
 _POLICY = 1008
+# RFC 6455, section 7.4.1, and the registry it names: try again later.
+_TRY_AGAIN = 1013
 # What is said of a body that is not the upstream one any more.
 _OF_BODY = (b"content-length", b"content-type", b"content-encoding")
+
+
+def is_event_stream(start: Message) -> bool:
+    """Whether a response that starts so is a stream of server-sent events."""
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in start.get("headers", ())
+    )
 
 
 class Answer:
@@ -22,18 +32,18 @@ class Answer:
 
     Args:
         send: The server's.
-        request: What it answers.
-        body: What it answers, too.
+        context: The request's; notes what was sent.
+        body: The request's.
         anthropic: Whether Anthropic's clients read it.
 
     Attributes:
         started: Whether the client has been sent any of it.
     """
 
-    def __init__(self, send: Send, request: FrontRequest, body: Body, *, anthropic: bool) -> None:
+    def __init__(self, send: Send, context: RequestContext, body: Body, *, anthropic: bool) -> None:
         self.started = False
         self._send = send
-        self._request = request
+        self._context = context
         self._body = body
         self._anthropic = anthropic
         # The start of an error, which is held back until its body is known.
@@ -44,14 +54,11 @@ class Answer:
     async def send(self, message: Message) -> None:
         """The ``send`` of the app inside."""
         if message["type"] == "http.response.start":
-            self._request.status = message["status"]
+            self._context.final_status = message["status"]
             if message["status"] >= 400:
                 self._error = message
                 return
-            self._events = any(
-                name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-                for name, value in message.get("headers", ())
-            )
+            self._events = is_event_stream(message)
         elif message["type"] == "http.response.body":
             if self._error is not None:
                 self._held += message.get("body", b"")
@@ -59,15 +66,24 @@ class Answer:
                     await self._send_error(self._error)
                 return
             if self._events and message.get("body", b"").startswith(ERROR_EVENT):
-                self._request.status = event_status(message["body"]) or self._request.status
+                self._context.final_status = event_status(message["body"]) or self._context.final_status
                 message = {**message, "body": converted_event(message["body"])}
-            self._request.whole = not message.get("more_body", False)
         self.started = True
-        await self._send(message)
+        await self._out(message)
+
+    def _out(self, message: Message) -> Awaitable[None]:
+        # Called for every token of every stream, so there is no coroutine of its own.
+        if message["type"] == "http.response.start":
+            # vLLM answers a client that is gone, too, with 200 and nothing.
+            if not self._context.left:
+                self._context.status = message["status"]
+        elif not message.get("more_body", False):
+            self._context.whole = True
+        return self._send(message)
 
     async def _send_error(self, start: Message) -> None:
-        if self._request.refusal is not None:
-            await self.refuse(self._request.refusal)
+        if self._context.refusal is not None:
+            await self.refuse(self._context.refusal)
             return
         status = start["status"]
         headers = [(name, value) for name, value in start.get("headers", ()) if name.lower() not in _OF_BODY]
@@ -85,24 +101,27 @@ class Answer:
 
     async def _respond(self, status: int, headers: Headers, content: bytes) -> None:
         self.started = True
-        self._request.status = status
+        self._context.final_status = status
         length = str(len(content)).encode()
         headers = [*headers, (b"content-type", b"application/json"), (b"content-length", length)]
         rest = not self._body.whole
-        if rest:
+        if rest and (b"connection", b"close") not in headers:
             headers.append((b"connection", b"close"))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": content, "more_body": rest})
+        await self._out({"type": "http.response.start", "status": status, "headers": headers})
+        await self._out({"type": "http.response.body", "body": content, "more_body": rest})
         if rest:
             # The client has the whole answer by its length. One that sends nothing any more is not waited for.
             if status != 408:
                 await self._body.throw_away()
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._out({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def refuse_websocket(refusal: Refusal, extensions: Iterable[str], receive: Receive, send: Send) -> None:
     """Answer a WebSocket handshake with a refusal: as to HTTP where the server can, else by closing it at once."""
     await receive()  # websocket.connect
+    if refusal is LEAVING:
+        await send({"type": "websocket.close", "code": _TRY_AGAIN, "reason": "the server is leaving"})
+        return
     if "websocket.http.response" not in extensions:
         await send({"type": "websocket.close", "code": _POLICY, "reason": refusal.message})
         return

@@ -4,11 +4,10 @@ import asyncio
 import time
 from contextlib import suppress
 
-from fastapi import HTTPException
 from starlette.types import Message, Receive, Scope
 
-from ropeswitch.server.front.refusal import Refusal, body_slow, body_stalled, body_too_large, refused
-from ropeswitch.server.front.request import FrontRequest
+from ropeswitch.server.context import RequestContext
+from ropeswitch.server.front.refusal import Refusal, RefusedError, body_slow, body_stalled, body_too_large
 
 # Bytes that must come in each second that a body takes longer than the time that it may stand still.
 LEAST_RATE = 1024
@@ -39,7 +38,7 @@ class Body:
     Args:
         scope: The request's.
         receive: The server's.
-        request: Told why the request ends here, so that its answer says so.
+        context: The request's.
         max_bytes: The largest body.
         timeout: Seconds that may pass between two parts of the body, and that it may take in all beside those for which
             :data:`LEAST_RATE` bytes came. A client that has sent it all may take its time.
@@ -48,28 +47,30 @@ class Body:
         whole: Whether all of it was received, or its client is gone.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, request: FrontRequest, max_bytes: int, timeout: float) -> None:
+    def __init__(self, scope: Scope, receive: Receive, context: RequestContext, max_bytes: int, timeout: float) -> None:
         self.length = declared_length(scope)
         self.whole = self.length == 0
         self._receive = receive
-        self._request = request
+        self._context = context
         self._max_bytes = max_bytes
         self._timeout = timeout
         self._taken = 0
         self._waited = 0.0
 
-    def declared_too_large(self) -> Refusal | None:
-        """Refuse a body by what its header says of it."""
+    def check_declared(self) -> None:
+        """Check the length that the headers declare.
+
+        Raises:
+            RefusedError: for a body that is too large.
+        """
         if self.length is not None and self.length > self._max_bytes:
-            return body_too_large(self._max_bytes)
-        return None
+            raise RefusedError(body_too_large(self._max_bytes))
 
     async def receive(self) -> Message:
         """The server's ``receive``, watched.
 
         Raises:
-            fastapi.HTTPException: when the body grows too large, stops coming or comes too slowly; FastAPI lets it through
-            its parsing.
+            RefusedError: when the body grows too large, stops coming or comes too slowly.
         """
         if self.whole:
             return await self._receive()
@@ -112,8 +113,5 @@ class Body:
         self.whole = message["type"] != "http.request" or not message.get("more_body", False)
         return message
 
-    def _ended(self, refusal: Refusal) -> HTTPException:
-        if self._request.refusal is None:
-            self._request.refusal = refusal
-            refused(refusal.reason, None)
-        return HTTPException(refusal.status, refusal.message)
+    def _ended(self, refusal: Refusal) -> RefusedError:
+        return self._context.refuse(RefusedError(refusal))

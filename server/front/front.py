@@ -1,73 +1,36 @@
-"""The outermost ASGI middleware: what the server's clients may ask for, and the shape of every error.
+"""The outer of our two ASGI middlewares: one request context, and one place where requests are let in, refused and logged.
 
-vLLM adds it to the app of every API server process, by its name in ``--middleware``, outside everything else. Keys, the
-limits of a key and the declared size of a body are looked at before any of the body is read.
+vLLM adds it to the app of every API server process, by its name in ``--middleware``, outside everything else. Its steps for
+an HTTP request, in order:
+
+1. Make the request's context.
+2. Check its key, the declared size of its body and the limits of its key, before any of the body is read.
+3. Refuse it when the server is leaving.
+4. Read the scheduler's and the queue's gauges, for ``/metrics``.
+5. Run the app. The body is watched on its way in, errors are shaped on their way out.
+6. Release its tickets and its key, and count it if it never reached an engine.
+7. Write its line in the access log.
+
+The inner one is ``inner.py``.
 """
 
-from dataclasses import dataclass
+import time
 
 from fastapi import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front import connection, routes
 from ropeswitch.server.front.answer import Answer, refuse_websocket
 from ropeswitch.server.front.body import Body
-from ropeswitch.server.front.held_bodies import HeldBodies
-from ropeswitch.server.front.key_limits import EVERYONE, KeyLimits
-from ropeswitch.server.front.keys import KeyRing, bearer
-from ropeswitch.server.front.queue_limits import QueueLimits
-from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, refused
-from ropeswitch.server.front.request import FrontRequest, current_request
-
-
-@dataclass(frozen=True)
-class FrontState:
-    """What the middleware goes by; it finds it in the app's state, as ``front``.
-
-    Attributes:
-        keys: The API keys.
-        metrics_keys: The keys that open the metrics alone; they are open where there are none.
-        key_limits: What each key may ask for.
-        queue: The limits of each length class.
-        max_body_bytes: The largest body.
-        held_bodies: What the bodies of the requests in hand hold.
-        body_timeout: Seconds that may pass between two parts of a body.
-    """
-
-    keys: KeyRing
-    metrics_keys: KeyRing
-    key_limits: KeyLimits
-    queue: QueueLimits
-    max_body_bytes: int
-    held_bodies: HeldBodies
-    body_timeout: float
-
-    def identify(self, scope: Scope, path: str) -> tuple[bytes, Refusal | None]:
-        """Whose request it is: the digest of its key, or :data:`EVERYONE`; and why it is refused, if it is."""
-        # A browser asks with OPTIONS, and without a key, whether it may send one.
-        if scope.get("method") == "OPTIONS" or routes.is_open(path):
-            return EVERYONE, None
-        metrics = routes.is_metrics(path)
-        needs_key = self.metrics_keys.needed if metrics else self.keys.needed
-        if not needs_key:
-            return EVERYONE, None
-        token = _token(scope, path)
-        if token is None:
-            return EVERYONE, NO_KEY
-        if metrics and self.metrics_keys.match(token) is not None:
-            return EVERYONE, None
-        key = self.keys.match(token)
-        return (key, None) if key is not None else (EVERYONE, WRONG_KEY)
-
-
-def _token(scope: Scope, path: str) -> bytes | None:
-    """The key that a request shows: as a bearer's, or in the header in which Anthropic's clients send theirs."""
-    headers = scope["headers"]
-    token = next((bearer(value) for name, value in headers if name == b"authorization"), None)
-    if token is None and routes.is_anthropic(path):
-        token = next((value.strip() for name, value in headers if name == b"x-api-key"), None)
-    return token or None
+from ropeswitch.server.front.refusal import RefusedError, refused
+from ropeswitch.server.front.state import FrontState
+from ropeswitch.server.length_metrics import fates
+from ropeswitch.server.life_cycle import LIFE
+from ropeswitch.server.parts import ServerParts
+from ropeswitch.server.scheduling_metrics import PATHS as METRICS_PATHS
+from ropeswitch.server.scheduling_metrics import fresh
 
 
 class Front:
@@ -77,52 +40,77 @@ class Front:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parts: ServerParts = scope["app"].state.ropeswitch
         if scope["type"] == "http":
-            await self._http(scope["app"].state.front, scope, receive, send)
+            await self._http(parts, scope, receive, send)
         elif scope["type"] == "websocket":
-            await self._websocket(scope["app"].state.front, scope, receive, send)
+            await self._websocket(parts.front, scope, receive, send)
         else:
             # The server's own start, before it takes any connection.
-            state = scope["app"].state
-            connection.limit(state.server.config, state.front.body_timeout)
+            connection.limit(scope["app"].state.server.config, parts.front.body_timeout)
             await self.app(scope, receive, send)
 
-    async def _http(self, state: FrontState, scope: Scope, receive: Receive, send: Send) -> None:
-        path = routes.route_path(scope)
-        request = FrontRequest()
-        body = Body(scope, receive, request, state.max_body_bytes, state.body_timeout)
-        answer = Answer(send, request, body, anthropic=routes.is_anthropic(path))
-        key, refusal = state.identify(scope, path)
-        refusal = refusal or body.declared_too_large()
-        counted = None
-        if refusal is None and scope["method"] == "POST" and not routes.is_open(path):
-            refusal = state.key_limits.take(key)
-            counted = key if refusal is None else None
-        if refusal is not None:
-            refused(refusal.reason, None)
-            if refusal.status != 413:
-                await body.take_small()
-            await answer.refuse(refusal)
-            return
-        token = current_request.set(request)
+    async def _http(self, parts: ServerParts, scope: Scope, receive: Receive, send: Send) -> None:
+        path, log = routes.route_path(scope), parts.access_log
+        if log is not None and log.leaves_out(path):
+            log = None
+        context = RequestContext(keeps_prompts=log is not None and log.keeps_prompts)
+        started = time.perf_counter()
+        token = current.set(context)
         try:
-            await self._app(scope, body, answer, request)
+            await self._checked(parts, context, scope, path, _noting(receive, context), send)
+        except Exception:
+            # The app's own outermost handler answers where nothing was.
+            context.status = context.status or 500
+            raise
+        except BaseException:
+            context.stopped = True
+            raise
         finally:
-            for each in request.over:
-                each()
-            current_request.reset(token)
-            state.queue.settle(request.tickets)
-            if counted is not None:
-                state.key_limits.give_back(counted)
+            current.reset(token)
+            if log is not None:
+                context.seconds = time.perf_counter() - started
+                log.write(scope, context)
 
-    async def _app(self, scope: Scope, body: Body, answer: Answer, request: FrontRequest) -> None:
+    async def _checked(
+        self, parts: ServerParts, context: RequestContext, scope: Scope, path: str, receive: Receive, send: Send
+    ) -> None:
+        front, counted = parts.front, scope["method"] == "POST" and not routes.is_open(path)
+        body = Body(scope, receive, context, front.max_body_bytes, front.body_timeout)
+        answer = Answer(send, context, body, anthropic=routes.is_anthropic(path))
         try:
-            await self.app(scope, body.receive, answer.send)
-        except HTTPException:
-            # Raised by the body, in a handler that reads it by itself.
-            if request.refusal is None or answer.started:
+            context.key = front.identify(scope, path)
+            body.check_declared()
+            if counted:
+                front.count(context.key)
+        except RefusedError as error:
+            context.refuse(error)
+            if error.refusal.status != 413:
+                await body.take_small()
+            await answer.refuse(error.refusal)
+            return
+        try:
+            await self._app(parts, scope, path, body, answer)
+        finally:
+            if parts.length_metrics is not None and scope["method"] == "POST" and path in fates.PATHS:
+                fates.count(context, parts.length_metrics)
+            front.queue.settle(context.tickets)
+            if counted:
+                front.key_limits.give_back(context.key)
+
+    async def _app(self, parts: ServerParts, scope: Scope, path: str, body: Body, answer: Answer) -> None:
+        try:
+            with LIFE.request(path):
+                if path in METRICS_PATHS:
+                    scope = await fresh(parts.scheduling_metrics, parts.queue_metrics, scope)
+                await self.app(scope, body.receive, answer.send)
+        except RefusedError as error:
+            # By us, or by the body in a handler that reads it by itself.
+            if answer.started:
                 raise
-            await answer.refuse(request.refusal)
+            await answer.refuse(error.refusal)
+        except HTTPException:
+            raise
         except ClientDisconnect:
             pass  # in its own body; there is nobody to answer
         except Exception:
@@ -131,14 +119,31 @@ class Front:
             # The server logs it; the app's own outermost handler sees that it was answered.
             raise
 
-    async def _websocket(self, state: FrontState, scope: Scope, receive: Receive, send: Send) -> None:
-        key, refusal = state.identify(scope, routes.route_path(scope))
-        refusal = refusal or state.key_limits.take(key)
-        if refusal is not None:
-            refused(refusal.reason, None)
-            await refuse_websocket(refusal, scope.get("extensions") or (), receive, send)
+    async def _websocket(self, front: FrontState, scope: Scope, receive: Receive, send: Send) -> None:
+        path = routes.route_path(scope)
+        try:
+            key = front.identify(scope, path)
+            front.count(key)
+        except RefusedError as error:
+            refused(error.refusal.reason, None)
+            await refuse_websocket(error.refusal, scope.get("extensions") or (), receive, send)
             return
         try:
-            await self.app(scope, receive, send)
+            with LIFE.request(path):
+                await self.app(scope, receive, send)
+        except RefusedError as error:
+            # The server is leaving.
+            await refuse_websocket(error.refusal, (), receive, send)
         finally:
-            state.key_limits.give_back(key)
+            front.key_limits.give_back(key)
+
+
+def _noting(receive: Receive, context: RequestContext) -> Receive:
+    async def noting() -> Message:
+        message = await receive()
+        # The server says so too when it has sent the answer, and with an error the client has all that it gets.
+        if message["type"] == "http.disconnect" and not context.whole and (context.final_status or 200) < 400:
+            context.left = True
+        return message
+
+    return noting

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ropeswitch.server.context import Ticket
 from ropeswitch.server.front.refusal import Refusal, queue_full
-from ropeswitch.server.front.request import Ticket
 from ropeswitch.server.front.shared_counts import SharedCounts
 
 # Seconds between two looks at which prompts still wait, for other processes that count them too.
@@ -64,7 +64,9 @@ class QueueLimits:
         # In the order in which they came.
         self._tickets: dict[int, Ticket] = {}
 
-    def admit(self, tokens: int, copies: int, request_id: str | None, siblings: Sequence[Ticket]) -> Ticket | Refusal:
+    def admit(
+        self, tokens: int, index: int, copies: int, request_id: str | None, siblings: Sequence[Ticket]
+    ) -> Ticket | Refusal:
         """Have a prompt wait, unless its class is full.
 
         A prompt is taken wherever nothing waits but prompts of its own HTTP request: whoever may send it at all must not be
@@ -72,13 +74,11 @@ class QueueLimits:
 
         Args:
             tokens: The prompt's length.
+            index: Its length class, by its place in :attr:`classes`.
             copies: How many answers it is to have.
             request_id: See :class:`Ticket`.
             siblings: The tickets of other prompts of the same HTTP request.
         """
-        # A prompt that asked for a set by its name may be longer than any.
-        last = len(self.classes) - 1
-        index = next((i for i, each in enumerate(self.classes) if tokens <= each.max_length), last)
         ticket = Ticket(index, copies, tokens * copies, request_id, self._clock())
         if (refusal := self._add(ticket, siblings)) is not None:
             self.look()

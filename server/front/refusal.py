@@ -1,11 +1,13 @@
-"""A request that is turned away: what the client is told, and who else is.
+"""Refusals: what a rejected client is told, and the one error that carries it.
 
-Everything that refuses a request, before or after its prompt is known, makes a :class:`Refusal` and gives it to
-:func:`refused`, so that whatever counts refusals counts all of them.
+Whatever rejects a request, before or after its prompt is known, raises :class:`RefusedError`; ``answer.py`` shapes the
+answer. :func:`refused` counts it.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from fastapi import HTTPException
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Refusal:
         param: The field of the request that is wrong, or None.
         retry_after: Whole seconds after which trying again makes sense, or None.
         authenticate: Whether the client is asked for a key.
+        close: Whether the connection is closed behind the answer.
     """
 
     reason: str
@@ -29,6 +32,7 @@ class Refusal:
     param: str | None = None
     retry_after: int | None = None
     authenticate: bool = False
+    close: bool = False
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -38,7 +42,21 @@ class Refusal:
             headers.append((b"retry-after", str(self.retry_after).encode()))
         if self.authenticate:
             headers.append((b"www-authenticate", b"Bearer"))
+        if self.close:
+            headers.append((b"connection", b"close"))
         return headers
+
+
+class RefusedError(HTTPException):
+    """A request is rejected. It is an ``HTTPException`` because FastAPI lets nothing else through its parsing of a body.
+
+    Attributes:
+        refusal: What its client is told.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.status, refusal.message)
+        self.refusal = refusal
 
 
 # Called with the reason and, where it is known, the number of prompt tokens.
@@ -71,6 +89,15 @@ WRONG_KEY = Refusal(
     authenticate=True,
 )
 
+# The reason is what a 503 is counted under; another server answers soon.
+LEAVING = Refusal(
+    reason="unavailable",
+    status=503,
+    code="server_leaving",
+    message="the server is leaving and takes no new requests; try again, and another one will answer",
+    retry_after=5,
+    close=True,
+)
 NO_HTTP = Refusal(
     reason="framing",
     status=400,

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import Any
 
 from ropeswitch.server import vllm_adapter
-from ropeswitch.server.front.request import Ticket, current_request
+from ropeswitch.server.context import Ticket, current
 
 FIELD = "return_progress"
 SECONDS = 1.0
@@ -46,8 +46,8 @@ def _showing(upstream: Handler, kind: str, progress: Progress) -> Handler:
         if not asks(request.model_extra or {}, stream=request.stream):
             return await upstream(request, raw_request)
         result = await upstream(request, raw_request)
-        in_hand = current_request.get()
-        if not isinstance(result, AsyncGenerator) or in_hand is None:
+        context = current.get()
+        if not isinstance(result, AsyncGenerator) or context is None:
             return result
         head = {
             "id": raw_request.state.request_metadata.request_id,
@@ -56,7 +56,7 @@ def _showing(upstream: Handler, kind: str, progress: Progress) -> Handler:
             "model": request.model,
             "choices": [],
         }
-        return _interleaved(result, head, _telling(in_hand.tickets, progress))
+        return _interleaved(result, head, _telling(context.tickets, progress))
 
     return create
 

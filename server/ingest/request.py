@@ -1,20 +1,18 @@
 """An HTTP request whose JSON body may be long."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType
 from typing import Any, TypeVar
 
-from fastapi import HTTPException, Request
+from fastapi import Request
 
-from ropeswitch.server.factor_set_header import asked_set
-from ropeswitch.server.front.held_bodies import HeldBodies
-from ropeswitch.server.front.refusal import bodies_too_many, refused
-from ropeswitch.server.front.request import current_request
+from ropeswitch.server.context import RequestContext
+from ropeswitch.server.front.refusal import RefusedError, bodies_too_many
+from ropeswitch.server.front.state import HeldBodies
 from ropeswitch.server.ingest.parse import PROMPTS, parse
 from ropeswitch.server.ingest.token_ids import completed, sample
-from ropeswitch.server.prompt_log import current_log
+from ropeswitch.server.prompt_set import asked_set
 
 # Bodies of more bytes than the first are parsed on a thread, and of more than the second on another one, so that the
 # former need not wait for the latter. A short one takes less than a millisecond.
@@ -39,20 +37,21 @@ class LongRequest(Request):
     """Upstream's routes read it like any request of Starlette's.
 
     Attributes:
-        held: What its body counts for; set before it is read.
+        held: Memory that its body counts for; set before it is read, as the others.
+        context: The request's.
         takes_samples: Whether its token IDs are kept out of validation, which takes 40 ms for a million: in their place is
-            the first of them, and :meth:`complete` puts all of them back. The parser checked each.
+            the first of them, and :func:`complete` puts all of them back. The parser checked each.
     """
 
     held: HeldBodies
+    context: RequestContext
     takes_samples = False
-    _whole: Mapping[str, Any] = MappingProxyType({})
 
     async def body(self) -> bytes:
         """The whole body, as ``starlette.requests.Request.body``.
 
         Raises:
-            fastapi.HTTPException: 503, when bodies hold all the memory that they may.
+            RefusedError: 503, when bodies hold all the memory that they may.
         """
         if not hasattr(self, "_body"):
             self._size = 0
@@ -74,24 +73,15 @@ class LongRequest(Request):
             body = await self.body()
             parsed = await _run(len(body), parse, body)
             values = parsed.values
-            if (request := current_request.get()) is not None:
-                request.fault = parsed.fault
-            if (log := current_log.get()) is not None:
-                # A route that does not read the field must not ignore it silently.
-                log.asked = asked_set(values)
+            self.context.fault = parsed.fault
+            # A route that does not read the field must not ignore it silently.
+            self.context.asked = asked_set(values)
             if self.takes_samples and isinstance(values, dict):
                 samples = {name: first for name in PROMPTS if (first := sample(values.get(name))) is not None}
-                self._whole = {name: values[name] for name in samples}
+                self.context.token_ids = {name: values[name] for name in samples}
                 values |= samples
             self._json = values
         return self._json
-
-    def complete(self, model: Any) -> None:
-        """Put the token IDs into what validation made of the body, a pydantic model."""
-        for name, value in self._whole.items():
-            # Models that ignore what they do not know have no place for it.
-            if name in type(model).model_fields or name in (model.model_extra or ()):
-                setattr(model, name, completed(value, getattr(model, name)))
 
     def release(self) -> None:
         """Let other bodies have the memory of this one, when the request's handler is done."""
@@ -99,10 +89,14 @@ class LongRequest(Request):
 
     def _hold(self, count: int) -> None:
         if self.held.bytes + count > self.held.limit:
-            refusal = bodies_too_many(self.held.limit)
-            if (request := current_request.get()) is not None and request.refusal is None:
-                request.refusal = refusal
-                refused(refusal.reason, None)
-            raise HTTPException(refusal.status, refusal.message)
+            raise self.context.refuse(RefusedError(bodies_too_many(self.held.limit)))
         self.held.bytes += count
         self._size += count
+
+
+def complete(context: RequestContext, model: Any) -> None:
+    """Put a request's token IDs into what validation made of its body, a pydantic model."""
+    for name, value in context.token_ids.items():
+        # Models that ignore what they do not know have no place for it.
+        if name in type(model).model_fields or name in (model.model_extra or ()):
+            setattr(model, name, completed(value, getattr(model, name)))

@@ -3,7 +3,6 @@
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
@@ -12,9 +11,8 @@ from fastapi.routing import APIRoute, request_response
 from pydantic import BaseModel
 from starlette.datastructures import State
 
-from ropeswitch.server.ingest.request import LongRequest
-
-_current: ContextVar[LongRequest] = ContextVar("ropeswitch_long_request")
+from ropeswitch.server.context import RequestContext, current
+from ropeswitch.server.ingest.request import LongRequest, complete
 
 # Seconds after which a thread that parses hands the interpreter's lock to the event loop; Python's own are 0.005. The loop
 # lets go of it at every system call, and waits so long for it each time.
@@ -27,7 +25,7 @@ def read_long_bodies(app: FastAPI) -> None:
     """Change every route of an app that takes a body; FastAPI documents handlers of a route's own.
 
     Args:
-        app: Its state has the :class:`~ropeswitch.server.front.front.FrontState` when it serves, as ``front``.
+        app: Its state has the :class:`~ropeswitch.server.parts.ServerParts` when it serves, as ``ropeswitch``.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     for route in app.routes:
@@ -45,12 +43,10 @@ def _change(route: APIRoute, state: State) -> None:
 
     async def handle(request: Request) -> Response:
         long = LongRequest(request.scope, request.receive, request._send)
-        long.held, long.takes_samples = state.front.held_bodies, samples
-        token = _current.set(long)
+        long.held, long.context, long.takes_samples = state.ropeswitch.front.held_bodies, _context(), samples
         try:
             return await handler(long)
         finally:
-            _current.reset(token)
             long.release()
 
     route.app = request_response(handle)
@@ -60,10 +56,17 @@ def _completing(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
     """An endpoint that gets its body with all of the token IDs."""
 
     @wraps(call)
-    async def complete(**values: Any) -> Any:
+    async def completing(**values: Any) -> Any:
+        context = _context()
         for value in values.values():
             if isinstance(value, BaseModel):
-                _current.get().complete(value)
+                complete(context, value)
         return await call(**values)
 
-    return complete
+    return completing
+
+
+def _context() -> RequestContext:
+    context = current.get()
+    assert context is not None, "the front gives every HTTP request a context"
+    return context

@@ -11,18 +11,16 @@ when it can go: when vLLM labels its metrics by length and tells of clients that
 
 import asyncio
 import sys
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.request_set import forced_set
-from ropeswitch.server.access_log.record import current_record
-from ropeswitch.server.length_metrics.fates import current_fate
+from ropeswitch.server.context import current
 from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
 from ropeswitch.server.length_metrics.series import Pair
 from ropeswitch.server.length_metrics.track import Track
+from ropeswitch.server.prompt_set import decide
 
 # The attribute under which a sequence's state and a step's statistics keep what is ours.
 KEPT = "ropeswitch"
@@ -63,11 +61,10 @@ class OutputWatch:
     def place(self, track: Track, prompt: int, length: int) -> Pair:
         """The pair of a sequence of ``length`` tokens, of which ``prompt`` are its prompt."""
         if length > track.until:
-            last = len(self._ends) - 1
-            index = track.forced
-            if index is None:
-                index = min(bisect_left(self._ends, length), last)
-            track.until = self._ends[index] if track.forced is None and index < last else sys.maxsize
+            grown = track.until >= 0
+            index = track.decision.index_at(self._ladder, length) if grown else track.decision.index
+            last = track.decision.forced is not None or index == len(self._ends) - 1
+            track.until = sys.maxsize if last else self._ends[index]
             track.pair = (min(self._bands.index(prompt), len(self._bands.names) - 1), index)
         return track.pair
 
@@ -75,21 +72,25 @@ class OutputWatch:
         def add_request(request: Any, *args: Any, **kwargs: Any) -> None:
             before = processor.request_states.get(request.request_id)
             upstream(request, *args, **kwargs)
-            if (fate := current_fate.get()) is not None:
-                fate.entered = True
+            if (context := current.get()) is not None:
+                context.entered = True
             state = processor.request_states.get(request.request_id)
             if state is None:
                 # The last chunk of a session that had answered all others ends it.
                 self._live(before.ropeswitch, None)
                 self._add_untold(before)
             elif before is None:
-                name = forced_set(request.sampling_params)
-                track = Track(None if name is None else self._ladder.index_of(name), state)
+                decision = context.decided.get(state.external_req_id) if context is not None else None
+                if decision is None:
+                    # A realtime session, whose prompt grows, or a prompt of the server's own making.
+                    length = min(state.prompt_len, self._ladder.max_length)
+                    decision = decide(self._ladder, length, request.sampling_params)
+                track = Track(decision, state)
                 track.first = self.place(track, state.prompt_len, state.prompt_len)
                 setattr(state, KEPT, track)
                 self._live(track, WAITING)
-                if (record := current_record.get()) is not None:
-                    record.add(track, state)
+                if context is not None:
+                    context.add(track, state)
 
         return add_request
 

@@ -1,12 +1,10 @@
 """Starts the per-length metrics in an API server process, once its engine client is there."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front import refusal
-from ropeswitch.server.length_metrics.fates import count_rejection
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch
 
@@ -26,7 +24,7 @@ def start(engine_client: Any, ladder: FactorLadder) -> LengthMetrics | None:
     metrics = LengthMetrics(ladder, engine_client.model_config.served_model_name)
     watch = OutputWatch(ladder, metrics, engine_finder(engine_client.engine_core))
     watch.watch(engine_client.output_processor, engine_client.logger_manager)
-    refusal.listeners.append(partial(count_rejection, metrics))
+    refusal.listeners.append(metrics.count_rejection)
     return metrics
 
 

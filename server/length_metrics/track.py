@@ -3,12 +3,14 @@
 from typing import Any
 
 from ropeswitch.server.length_metrics.series import Pair
+from ropeswitch.server.prompt_set import PromptSet
 
 
 class Track:
     """One sequence.
 
     Attributes:
+        decision: What was decided for its prompt, when that was given to the engine client.
         pair: Its band and its present set.
         first: The pair of its first output.
         engine: The index of its engine, None before its first output.
@@ -29,9 +31,9 @@ class Track:
 
     __slots__ = (
         "adapter",
+        "decision",
         "engine",
         "first",
-        "forced",
         "gaps",
         "later",
         "live",
@@ -47,13 +49,13 @@ class Track:
         "waited",
     )
 
-    def __init__(self, forced: int | None, state: Any) -> None:
+    def __init__(self, decision: PromptSet, state: Any) -> None:
         """
         Args:
-            forced: The index of the set that its request asks for, or None.
+            decision: What was decided for its prompt.
             state: ``vllm.v1.engine.output_processor.RequestState``, of which nothing large is kept.
         """
-        self.forced = forced
+        self.decision = decision
         self.pair: Pair = (0, 0)
         self.first: Pair = (0, 0)
         self.engine: int | None = None

@@ -68,7 +68,7 @@ class Status(BaseModel):
 
 @dataclass(frozen=True)
 class StatusSource:
-    """What the route reads; it finds it in the app's state, as ``status_source``.
+    """What the route reads; it finds it among the server's parts.
 
     Attributes:
         model: The served model's name.
@@ -101,7 +101,7 @@ class StatusSource:
 def show_status(request: Request, response: Response) -> Status:
     """Tell the ladder in force, live requests, latencies and switches."""
     response.headers["cache-control"] = "no-store"
-    source: StatusSource = request.app.state.status_source
+    source: StatusSource = request.app.state.ropeswitch.status
     return source.read()
 
 

@@ -13,7 +13,7 @@ from ropeswitch.server.engine_watch import EngineWatch
 def client() -> Any:
     fake = SimpleNamespace(errored=False)
     # As upstream's: an engine that is told to leave counts as one with an error from then on.
-    fake.shutdown = lambda: setattr(fake, "errored", True)
+    fake.shutdown = lambda timeout: setattr(fake, "errored", True)
     return fake
 
 
@@ -24,7 +24,7 @@ def test_who_ended_it(monkeypatch: pytest.MonkeyPatch, dies: bool, keep_alive: b
     watch, engine, server = EngineWatch(), client(), SimpleNamespace(should_exit=False)
 
     async def serve() -> None:
-        watch.start(engine, SimpleNamespace(server=server), keep_alive=keep_alive)
+        watch.start(engine, SimpleNamespace(server=server), lambda _: None, keep_alive=keep_alive)
         await asyncio.sleep(0.01)
         assert not server.should_exit
         if dies:

@@ -15,8 +15,13 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from ropeswitch.server import deaths, life_cycle, refusals
-from ropeswitch.server.life_cycle import LifeCycle, draining
+from ropeswitch.server.engine_watch import EngineWatch
+from ropeswitch.server.front.front import Front
+from ropeswitch.server.front.refusal import RefusedError
+from ropeswitch.server.life_cycle import LifeCycle
+from ropeswitch.server.vllm_adapter import end_with_errors
 from tests.passkey_tiny import SERVED
+from tests.server.front.parts import error_of, parts, server_parts
 from tests.server.running import Answer, Server, running
 
 FLAGS = ["--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", str(1 << 30)]
@@ -24,13 +29,14 @@ FLAGS = ["--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", st
 
 def test_leaving_waits_for_the_last_request() -> None:
     life, order = LifeCycle(), []
-    with life.request():
+    with life.request("/v1/models"), life.request("/v1/models"):
         thread = threading.Thread(target=lambda: (life.leave(60, lambda: order.append("abort")), order.append("left")))
         thread.start()
         while not life.leaving:
             time.sleep(0.001)
-        with life.request():
-            time.sleep(0.05)
+        with pytest.raises(RefusedError), life.request("/v1/models"):
+            pass
+        time.sleep(0.05)
         order.append("answered")
     thread.join()
     assert order == ["answered", "left"]
@@ -39,7 +45,7 @@ def test_leaving_waits_for_the_last_request() -> None:
 def test_what_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(life_cycle, "LAST_WORDS", 0.05)
     life, order = LifeCycle(), []
-    with life.request():
+    with life.request("/v1/models"):
         life.leave(0.01, lambda: order.append("abort"))
         order.append("left")
     assert order == ["abort", "left"]
@@ -57,15 +63,14 @@ def test_an_engine_is_shut_down_when_its_requests_are_answered_or_it_is_dead(err
     )
 
     async def serve() -> None:
-        shutdown = draining(engine, life)
-        with life.request():
+        shutdown = EngineWatch().leaving(engine, end_with_errors, life)
+        with life.request("/v1/models"):
             leaving = asyncio.get_running_loop().run_in_executor(None, lambda: shutdown(timeout=60))
             await asyncio.sleep(0.05)
             assert calls == ([60] if errored else [])
         await leaving
         # On the loop's own thread it waits for nothing.
-        with life.request():
-            shutdown(timeout=1)
+        shutdown(timeout=1)
 
     asyncio.run(serve())
     assert calls == [60, 1] and life.leaving != errored
@@ -91,8 +96,8 @@ def test_what_a_dead_process_leaves_behind_ends_with_errors_at_once(
     )
 
     async def serve() -> None:
-        shutdown = draining(engine, life)
-        with life.request():
+        shutdown = EngineWatch().leaving(engine, end_with_errors, life)
+        with life.request("/v1/models"):
             leaving = asyncio.get_running_loop().run_in_executor(None, lambda: shutdown(timeout=600))
             while not order:
                 await asyncio.sleep(0.01)
@@ -103,9 +108,12 @@ def test_what_a_dead_process_leaves_behind_ends_with_errors_at_once(
 
 
 @pytest.mark.parametrize("root", ["", "/prefix"])
-def test_who_leaves_answers_probes_and_scrapes_alone(monkeypatch: pytest.MonkeyPatch, root: str) -> None:
+def test_who_leaves_answers_probes_and_scrapes_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: str
+) -> None:
     app = FastAPI(root_path=root)
-    app.add_middleware(life_cycle.Gate)
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0])
+    app.add_middleware(Front)
 
     @app.get("/{path:path}")
     async def answer(path: str) -> str:
@@ -118,6 +126,9 @@ def test_who_leaves_answers_probes_and_scrapes_alone(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(life_cycle.LIFE, "leaving", leaving)
         assert {client.get(root + path).status_code for path in always} == {200}
         assert {client.get(root + path).status_code for path in others} == {503 if leaving else 200}
+    refused = client.get(f"{root}/v1/models")
+    assert error_of(refused)["code"] == "server_leaving"
+    assert (refused.headers["retry-after"], refused.headers["connection"]) == ("5", "close")
 
 
 def stream(server: Server, tokens: int) -> Iterator[Any]:

@@ -15,15 +15,16 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.datastructures import State
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from ropeswitch.server import scheduling_metrics
 from ropeswitch.server.front import queue_metrics
-from ropeswitch.server.scheduling_metrics import GAUGES, FreshMetrics, SchedulingMetrics
+from ropeswitch.server.front.front import Front
+from ropeswitch.server.scheduling_metrics import GAUGES, SchedulingMetrics
 from ropeswitch.server.vllm_adapter import scheduling_reports
 from tests.docs.pages import ROOT
 from tests.server.conftest import MODEL
+from tests.server.front.parts import parts, server_parts
 from tests.server.running import Server
 
 TARGET, ERROR, NEXT_SET = (name for name, _ in GAUGES.values())
@@ -151,7 +152,7 @@ def test_dead_and_leaving_engines_keep_their_last_values() -> None:
         asyncio.run(metrics.refresh())
 
 
-def test_only_metrics_asks_the_engines() -> None:
+def test_only_metrics_asks_the_engines(tmp_path: Path) -> None:
     asked: list[str] = []
 
     class Noting:
@@ -163,7 +164,9 @@ def test_only_metrics_asks_the_engines() -> None:
             asked.append("queue")
 
     app = FastAPI()
-    app.add_middleware(FreshMetrics)
+    app.add_middleware(Front)
+    noting: Any = {"scheduling_metrics": Noting(), "queue_metrics": NotingToo()}
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0], **noting)
 
     @app.get("/metrics")
     @app.get("/metrics/")
@@ -174,12 +177,11 @@ def test_only_metrics_asks_the_engines() -> None:
     # Behind a proxy under a prefix, which may or may not take the prefix away.
     for root, prefix in (("", ""), ("/prefix", ""), ("/prefix", "/prefix")):
         asked.clear()
-        app.state = State({"scheduling_metrics": Noting(), "queue_metrics": NotingToo()})
         http = TestClient(app, root_path=root)
         assert http.get(f"{prefix}/metrics/more").json() == 0
         assert http.get(f"{prefix}/metrics").json() == 2
         assert http.get(f"{prefix}/metrics/").json() == 4
-    app.state = State()
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0])
     assert http.get("/metrics").status_code == 200 and len(asked) == 4
 
 

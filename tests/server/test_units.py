@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,14 +19,17 @@ from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import require
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 from ropeswitch.server import refusals
+from ropeswitch.server.context import current
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints, check_reports
 from ropeswitch.server.engine_prompts import _LATE, watch
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.factor_set_header import FactorSetHeader, asked_set
+from ropeswitch.server.front.front import Front
+from ropeswitch.server.front.inner import Inner
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import plugin_names
-from ropeswitch.server.prompt_log import current_log
+from ropeswitch.server.prompt_set import asked_set, decide
 from ropeswitch.server.rope_route import rope_info
+from tests.server.front.parts import parts, server_parts
 
 LADDER = FactorLadder.checked(
     [{"name": "a", "max_length": 8, "factors": [1.0, 2.0]}, {"name": "b", "max_length": 16, "factors": [1.5, 3.0]}]
@@ -49,7 +53,7 @@ def test_rope_is_behind_the_api_key_and_in_the_openapi() -> None:
     app = FastAPI()
     RopeSwitchEndpoints().attach_router(app)
     app.add_middleware(AuthenticationMiddleware, tokens=["key"])
-    app.state.rope_info = rope_info(RopeSettings(LADDER, 10000.0), 12, PATCHES)
+    app.state.ropeswitch = SimpleNamespace(rope_info=rope_info(RopeSettings(LADDER, 10000.0), 12, PATCHES))
     client = TestClient(app)
     assert client.get("/v1/rope").status_code == 401
     answer = client.get("/v1/rope", headers={"authorization": "Bearer key"})
@@ -58,15 +62,18 @@ def test_rope_is_behind_the_api_key_and_in_the_openapi() -> None:
     assert "/v1/rope" in app.openapi()["paths"]
 
 
-def test_the_header_belongs_to_its_own_request() -> None:
+def test_the_header_belongs_to_its_own_request(tmp_path: Path) -> None:
     app = FastAPI()
-    app.add_middleware(FactorSetHeader)
+    app.add_middleware(Inner)
+    app.add_middleware(Front)
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0], sets=LADDER.names)
+    lengths = {each.name: each.max_length for each in LADDER.sets}
 
     @app.post("/prompts/{names}")
     async def prompts(names: str) -> str:
-        log = current_log.get()
-        assert log is not None and not log.sets
-        log.sets.extend(names.split("-"))
+        context = current.get()
+        assert context is not None and not context.prompts
+        context.prompts.extend(decide(LADDER, lengths[name], None) for name in names.split("-"))
         return names
 
     @app.get("/none")
@@ -75,9 +82,9 @@ def test_the_header_belongs_to_its_own_request() -> None:
 
     @app.post("/refused")
     async def refuse() -> None:
-        log = current_log.get()
-        assert log is not None
-        log.sets.append("a")
+        context = current.get()
+        assert context is not None
+        context.prompts.append(decide(LADDER, 1, None))
         raise HTTPException(400)
 
     client = TestClient(app)
@@ -86,7 +93,7 @@ def test_the_header_belongs_to_its_own_request() -> None:
     assert "x-rope-factor-set" not in client.get("/none").headers
     refused = client.post("/refused")
     assert refused.status_code == 400 and "x-rope-factor-set" not in refused.headers
-    assert current_log.get() is None
+    assert current.get() is None
 
 
 @pytest.mark.parametrize(

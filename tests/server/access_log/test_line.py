@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.server.access_log.line import Exchange, Names, fields
-from ropeswitch.server.access_log.record import RequestRecord
+from ropeswitch.server.access_log.line import Names, fields
+from ropeswitch.server.context import RequestContext
+from ropeswitch.server.front.refusal import prompt_too_long
 from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.length_metrics.track import Track
+from ropeswitch.server.prompt_set import decide
 from tests.server.length_metrics.ladders import ladder
 
 LADDER = ladder(10, 20, 64)
@@ -25,17 +27,18 @@ SCOPE = {
 
 def track(prompt: int = 5, tokens: int = 3, outcome: str | None = "stop", name: str = "a") -> Track:
     stats = SimpleNamespace(num_generation_tokens=tokens)
-    made = Track(None, SimpleNamespace(external_req_id=name, prompt_len=prompt, lora_name=None, stats=stats))
+    made = Track(
+        decide(LADDER, prompt, None),
+        SimpleNamespace(external_req_id=name, prompt_len=prompt, lora_name=None, stats=stats),
+    )
     made.first = made.pair = (NAMES.bands.index(prompt), LADDER.index_for(prompt))
     made.outcome = outcome
     return made
 
 
 def line(*tracks: Track, names: Names | None = NAMES, status: int | None = 200, **more: Any) -> dict[str, Any]:
-    exchange = Exchange(came=1_700_000_000.25, status=status, seconds=2.5, left=more.pop("left", False))
-    exchange.stopped = more.pop("stopped", False)
-    record = RequestRecord(sequences=list(tracks), **more)
-    return fields(SCOPE, "/v1/completions", exchange, record, names)
+    context = RequestContext(came=1_700_000_000.25, status=status, seconds=2.5, sequences=list(tracks), **more)
+    return fields(SCOPE, "/v1/completions", context, names)
 
 
 def test_an_answer_that_switched() -> None:
@@ -87,7 +90,7 @@ def test_several_answers_and_prompts() -> None:
         ([], {"status": 401}, ("rejected", "authentication")),
         ([], {"status": 503}, ("rejected", "unavailable")),
         ([], {"status": 500}, ("error", None)),
-        ([], {"status": 413, "reason": "prompt_tokens", "refused_tokens": 15}, ("rejected", "prompt_tokens")),
+        ([], {"status": 413, "refusal": prompt_too_long(15, 10), "refused_tokens": 15}, ("rejected", "prompt_tokens")),
         ([], {"status": None, "left": True}, ("disconnect", None)),
         ([], {"status": 200, "left": True}, ("disconnect", None)),
         ([], {"status": None, "stopped": True}, ("abort", None)),
@@ -110,7 +113,7 @@ def test_outcomes(tracks: list[Track], more: dict[str, Any], expected: tuple[str
 
 
 def test_a_refused_prompt_tells_its_length_where_it_is_known() -> None:
-    told = line(status=413, reason="prompt_tokens", refused_tokens=15)
+    told = line(status=413, refusal=prompt_too_long(15, 10), refused_tokens=15)
     assert (told["prompt_tokens"], told["length_band"], told["factor_set"]) == (15, "11-20", None)
     assert line(status=401)["length_band"] is None
 
@@ -122,7 +125,7 @@ def test_nothing_is_made_up_where_nothing_is_measured() -> None:
 
 def test_ids_are_cut() -> None:
     scope = SCOPE | {"headers": [(b"x-request-id", b"x" * 8000)]}
-    told = fields(scope, "/", Exchange(0.0), RequestRecord(), None)
+    told = fields(scope, "/", RequestContext(came=0.0), None)
     assert len(told["request_id"]) == 256
     scope["state"] = {"request_metadata": SimpleNamespace(request_id="cmpl-1")}
-    assert fields(scope, "/", Exchange(0.0), RequestRecord(), None)["request_id"] == "cmpl-1"
+    assert fields(scope, "/", RequestContext(came=0.0), None)["request_id"] == "cmpl-1"

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +17,14 @@ from starlette.types import Message, Receive, Scope, Send
 from ropeswitch.server.access_log.flags import AccessLogConfig, take
 from ropeswitch.server.access_log.line import Names
 from ropeswitch.server.access_log.log import AccessLog, logger
-from ropeswitch.server.access_log.middleware import LogRequests
-from ropeswitch.server.access_log.record import RequestRecord, current_record, note_refusal
+from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.front.front import Front
+from ropeswitch.server.front.refusal import RefusedError, queue_full
 from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.length_metrics.track import Track
-from ropeswitch.server.prompt_log import PromptLog, current_log
+from ropeswitch.server.prompt_set import decide
+from tests.server.front.parts import parts, server_parts
 from tests.server.length_metrics.ladders import ladder
 
 LADDER = ladder(10, 20)
@@ -31,11 +34,12 @@ SECRET = "the prompt that nobody may read"
 class Logged:
     """A tiny app behind the log, and the lines that it wrote."""
 
-    def __init__(self, config: AccessLogConfig) -> None:
+    def __init__(self, config: AccessLogConfig, folder: Path) -> None:
         self.stream = io.StringIO()
         self.app = app = FastAPI()
-        app.state.access_log = AccessLog(config, Names(Bands(LADDER), LADDER.names, "m"), logger(self.stream))
-        app.add_middleware(LogRequests)
+        log = AccessLog(config, Names(Bands(LADDER), LADDER.names, "m"), logger(self.stream))
+        app.state.ropeswitch = server_parts(parts(folder)[0], access_log=log)
+        app.add_middleware(Front)
         self.client = TestClient(app, raise_server_exceptions=False)
 
         @app.post("/v1/completions")
@@ -44,11 +48,11 @@ class Logged:
                 raise RuntimeError("fault")
             if what == "leave":
                 raise ClientDisconnect
+            context = current.get()
+            assert context is not None
             if what == "refuse":
-                note_refusal("queue_tokens", 15)
-            record = current_record.get()
-            assert record is not None
-            add(record)
+                raise context.refuse(RefusedError(queue_full("long", "tokens", 1, 1)), 15)
+            add(context)
             return "answer"
 
         @app.get("/health/live")
@@ -61,11 +65,11 @@ class Logged:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
 
-def add(record: RequestRecord, prompt: str | None = SECRET, name: str = "a") -> None:
+def add(record: RequestContext, prompt: str | None = SECRET, name: str = "a") -> None:
     stats = SimpleNamespace(num_generation_tokens=2)
     state = SimpleNamespace(external_req_id=name, prompt_len=5, lora_name=None, stats=stats)
     state.prompt, state.prompt_token_ids = prompt, [1, 2, 3, 4, 5]
-    track = Track(None, state)
+    track = Track(decide(LADDER, 5, None), state)
     track.outcome = "stop"
     record.add(track, state)
 
@@ -73,8 +77,8 @@ def add(record: RequestRecord, prompt: str | None = SECRET, name: str = "a") -> 
 CONFIG = AccessLogConfig(everything=False, prompts=False)
 
 
-def test_one_line_for_each_request() -> None:
-    logged = Logged(CONFIG)
+def test_one_line_for_each_request(tmp_path: Path) -> None:
+    logged = Logged(CONFIG, tmp_path)
     for what in ("", "fault", "leave", "refuse"):
         logged.client.post("/v1/completions", params={"what": what})
     logged.client.get("/v1/models", params={"key": "sk-1"})
@@ -83,19 +87,19 @@ def test_one_line_for_each_request() -> None:
     assert told == [
         ("/v1/completions", 200, "stop", None),
         ("/v1/completions", 500, "error", None),
-        ("/v1/completions", 500, "error", None),
-        ("/v1/completions", 200, "rejected", "queue_tokens"),
+        ("/v1/completions", None, "disconnect", None),
+        ("/v1/completions", 503, "rejected", "queue_tokens"),
         ("/v1/models", 200, "answered", None),
         ("/nothing", 404, "rejected", "invalid"),
     ]
-    assert current_record.get() is None
+    assert current.get() is None
     text = logged.stream.getvalue()
     assert SECRET not in text and "sk-1" not in text
     assert "prompt_tokens" in logged.lines()[0] and "prompt_tokens" not in logged.lines()[4]
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_client_that_leaves(late: bool) -> None:
+def test_a_client_that_leaves(late: bool, tmp_path: Path) -> None:
     """Before its answer starts, which then goes to nobody; or in the middle of it."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,7 +111,7 @@ def test_a_client_that_leaves(late: bool) -> None:
             await send(start)
         await send({"type": "http.response.body", "body": b"null"})
 
-    logged = Logged(CONFIG)
+    logged = Logged(CONFIG, tmp_path)
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "app": logged.app}
     sent: list[Message] = []
 
@@ -117,39 +121,37 @@ def test_a_client_that_leaves(late: bool) -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    asyncio.run(LogRequests(app)(scope, receive, send))
+    asyncio.run(Front(app)(scope, receive, send))
     [line] = logged.lines()
     assert (line["outcome"], line["status"]) == ("disconnect", 200 if late else None)
     assert len(sent) == 2
 
 
-def test_probes_and_metrics_are_left_out_unless_asked_for() -> None:
+def test_probes_and_metrics_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     for config, count in ((CONFIG, 0), (AccessLogConfig(everything=True, prompts=False), 2)):
-        logged = Logged(config)
+        logged = Logged(config, tmp_path)
         for path in ("/health/live", "/metrics"):
             assert logged.client.get(path).status_code == 200
         assert len(logged.lines()) == count
 
 
-def test_paths_that_are_left_out() -> None:
-    logged = Logged(AccessLogConfig(everything=True, prompts=False, left_out=frozenset({"/v1/models"})))
+def test_paths_that_are_left_out(tmp_path: Path) -> None:
+    logged = Logged(AccessLogConfig(everything=True, prompts=False, left_out=frozenset({"/v1/models"})), tmp_path)
     logged.client.get("/v1/models")
     assert logged.lines() == []
 
 
-def test_prompts_where_they_are_asked_for() -> None:
-    logged = Logged(AccessLogConfig(everything=False, prompts=True))
+def test_prompts_where_they_are_asked_for(tmp_path: Path) -> None:
+    logged = Logged(AccessLogConfig(everything=False, prompts=True), tmp_path)
     logged.client.post("/v1/completions")
     assert logged.lines()[0]["prompts"] == [SECRET]
 
 
 def test_of_steps_the_first_prompt_is_kept() -> None:
-    record = RequestRecord(keeps_prompts=True)
-    token = current_log.set(PromptLog(complete=True))
+    record = RequestContext(keeps_prompts=True, answering=True)
     add(record, None, "step 1")
     add(record, None, "step 2")
-    current_log.reset(token)
-    assert list(record.prompts.values()) == [[1, 2, 3, 4, 5]] and len(record.sequences) == 2
+    assert list(record.logged_prompts.values()) == [[1, 2, 3, 4, 5]] and len(record.sequences) == 2
 
 
 def arguments(**more: Any) -> Namespace:

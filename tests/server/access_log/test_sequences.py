@@ -1,12 +1,13 @@
 """What upstream's own output processor is seen to do for the HTTP request in hand goes into its line."""
 
+from dataclasses import replace
 from typing import Any
 
 from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import PrefillStats
 
-from ropeswitch.server.access_log.line import Exchange, Names, fields
-from ropeswitch.server.access_log.record import RequestRecord, current_record
+from ropeswitch.server.access_log.line import Names, fields
+from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.traces import attributes
 from tests.server.length_metrics.test_outputs import LADDER, Server, first, output
@@ -14,17 +15,17 @@ from tests.server.length_metrics.test_outputs import LADDER, Server, first, outp
 NAMES = Names(Bands(LADDER), LADDER.names, "m")
 
 
-def line(record: RequestRecord, **more: Any) -> dict[str, Any]:
+def line(record: RequestContext, **more: Any) -> dict[str, Any]:
     scope = {"method": "POST", "headers": []}
-    return fields(scope, "/v1/completions", Exchange(0.0, **more), record, NAMES)
+    return fields(scope, "/v1/completions", replace(record, came=0.0, **more), NAMES)
 
 
-def started(prompt: int) -> tuple[Server, RequestRecord]:
+def started(prompt: int) -> tuple[Server, RequestContext]:
     """A server with one request in hand, which has had its first token."""
-    server, record = Server(), RequestRecord()
-    token = current_record.set(record)
+    server, record = Server(), RequestContext()
+    token = current.set(record)
     server.add("a", prompt)
-    current_record.reset(token)
+    current.reset(token)
     server.step(first("a", prompt))
     return server, record
 

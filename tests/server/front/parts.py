@@ -8,14 +8,18 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI, Request
+from prometheus_client import CollectorRegistry
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front.admission import Admission
-from ropeswitch.server.front.build import build
 from ropeswitch.server.front.flags import FrontConfig
-from ropeswitch.server.front.front import Front, FrontState
+from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.keys import digest
+from ropeswitch.server.front.queue_metrics import QueueMetrics
+from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.front.shared_counts import SharedCounts
+from ropeswitch.server.front.state import FrontState, build
+from ropeswitch.server.parts import ServerParts
 
 LADDER = FactorLadder.checked(
     [
@@ -41,12 +45,12 @@ CONFIG = FrontConfig(
 )
 
 
-class HttpError(Exception):
-    """Stands for vLLM's errors with an HTTP status."""
+class HttpError(RefusedError):
+    """Stands for the one that is also one of vLLM's errors."""
 
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal)
+        self.status = refusal.status
 
 
 class Engine:
@@ -72,10 +76,26 @@ def parts(folder: Path, engine: Engine | None = None, **changes: Any) -> tuple[F
     return build(config, LADDER, LADDER.max_length, (engine or Engine()).waits, HttpError)
 
 
+def server_parts(front: FrontState, **more: Any) -> ServerParts:
+    """A process's parts, of which a test brings those that it looks at."""
+    absent: Any = None
+    parts = ServerParts(
+        sets=LADDER.names,
+        front=front,
+        queue_metrics=QueueMetrics(front.queue, "m", CollectorRegistry()),
+        rope_info=absent,
+        status=absent,
+        scheduling_metrics=None,
+        length_metrics=None,
+        access_log=None,
+    )
+    return replace(parts, **more)
+
+
 def app_behind(state: FrontState) -> FastAPI:
     """An app with the front outside it, and a route that answers with the length of its body."""
     app = FastAPI()
-    app.state.front = state
+    app.state.ropeswitch = server_parts(state)
     app.add_middleware(Front)
 
     @app.post("/v1/length")

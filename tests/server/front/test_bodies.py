@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ropeswitch.server.context import RequestContext
 from ropeswitch.server.front import body as body_module
 from ropeswitch.server.front.body import SMALL_BYTES, Body, declared_length
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.front.request import FrontRequest
 from tests.server.front.parts import Clock, app_behind, ask, error_of, parts, run_raw
 
 LIMIT = 10
@@ -200,4 +200,4 @@ def test_declared_lengths(headers: list[tuple[bytes, bytes]], length: int | None
 
 def test_without_a_body_nothing_is_closed() -> None:
     clock = Clock()
-    assert Body({"headers": []}, None, FrontRequest(), LIMIT, clock.now).whole  # type: ignore[arg-type]
+    assert Body({"headers": []}, None, RequestContext(), LIMIT, clock.now).whole  # type: ignore[arg-type]

@@ -10,13 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
+from ropeswitch.server.context import Ticket
 from ropeswitch.server.front.admission import Admission
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
-from ropeswitch.server.front.front import FrontState
 from ropeswitch.server.front.key_limits import EVERYONE
 from ropeswitch.server.front.refusal import Refusal, listeners
-from ropeswitch.server.front.request import Ticket
+from ropeswitch.server.front.state import FrontState
+from ropeswitch.server.prompt_set import decide
 from tests.server.front.parts import LADDER, Engine, HttpError, app_behind, ask, client_of, error_of, parts
+
+
+def class_of(tokens: int) -> int:
+    """The length class of a prompt, which ``prompt_set.py`` decides."""
+    return decide(LADDER, min(tokens, LADDER.max_length), None).length_class
 
 
 def app_with_prompts(state: FrontState, admission: Admission, engine: Engine) -> FastAPI:
@@ -32,7 +38,7 @@ def app_with_prompts(state: FrontState, admission: Admission, engine: Engine) ->
         asked = await request.json()
         names = [f"{asked['id']}-{number}" for number in range(len(asked["lengths"]))]
         for name, length in zip(names, asked["lengths"], strict=True):
-            admission.admit(length, asked.get("n", 1), name)
+            admission.admit(length, class_of(length), asked.get("n", 1), name)
         if asked.get("fault"):
             raise ZeroDivisionError
         try:
@@ -82,23 +88,23 @@ def test_a_full_class_leaves_the_other(tmp_path: Path) -> None:
 def test_tokens_and_answers_are_counted(tmp_path: Path) -> None:
     engine = Engine()
     queue = parts(tmp_path, engine, max_queued_tokens={"short": 20}, max_queued_requests={"short": 5})[0].queue
-    first = queue.admit(5, 3, "a", [])
+    first = queue.admit(5, 0, 3, "a", [])
     assert isinstance(first, Ticket) and queue.waiting(0) == (3, 15)
-    tokens = queue.admit(6, 1, "b", [])
+    tokens = queue.admit(6, 0, 1, "b", [])
     assert isinstance(tokens, Refusal) and tokens.reason == "queue_tokens" and "20 tokens" in tokens.message
-    requests = queue.admit(1, 3, "c", [])
+    requests = queue.admit(1, 0, 3, "c", [])
     assert isinstance(requests, Refusal) and requests.reason == "queue_requests" and "5 requests" in requests.message
-    assert isinstance(queue.admit(5, 1, "d", []), Ticket) and queue.waiting(0) == (4, 20)
+    assert isinstance(queue.admit(5, 0, 1, "d", []), Ticket) and queue.waiting(0) == (4, 20)
 
 
 def test_a_request_that_is_alone_is_taken_whatever_its_size(tmp_path: Path) -> None:
     state, _ = parts(tmp_path, max_queued_tokens={None: 1}, max_queued_requests={None: 1})
     siblings: list[Ticket] = []
     for number in range(4):
-        ticket = state.queue.admit(8, 2, str(number), siblings)
+        ticket = state.queue.admit(8, 0, 2, str(number), siblings)
         assert isinstance(ticket, Ticket)
         siblings.append(ticket)
-    assert isinstance(state.queue.admit(1, 1, "other", []), Refusal)
+    assert isinstance(state.queue.admit(1, 0, 1, "other", []), Refusal)
     state.queue.settle(siblings)
     assert state.queue.waiting(0) == (0, 0)
 
@@ -107,24 +113,24 @@ def test_the_first_in_the_queue_tells_when_to_come_back(tmp_path: Path) -> None:
     state, _ = parts(tmp_path, Engine(), max_queued_requests={None: 1})
     now = [0.0]
     state.queue._clock = lambda: now[0]
-    state.queue.admit(1, 1, "a", [])
+    state.queue.admit(1, 0, 1, "a", [])
     for waited, expected in ((0.0, 1), (0.5, 1), (7.2, 8), (500.0, 60)):
         now[0] = waited
-        refusal = state.queue.admit(1, 1, "b", [])
+        refusal = state.queue.admit(1, 0, 1, "b", [])
         assert isinstance(refusal, Refusal) and refusal.retry_after == expected
 
 
 def test_limits_are_of_all_processes_together(tmp_path: Path) -> None:
     engines = [Engine(), Engine()]
     queues = [parts(tmp_path, engine, max_queued_requests={None: 3})[0].queue for engine in engines]
-    tickets = [queues[number % 2].admit(1, 1, str(number), []) for number in range(3)]
+    tickets = [queues[number % 2].admit(1, 0, 1, str(number), []) for number in range(3)]
     assert all(isinstance(ticket, Ticket) for ticket in tickets)
-    assert all(isinstance(queue.admit(1, 1, "x", []), Refusal) for queue in queues)
+    assert all(isinstance(queue.admit(1, 0, 1, "x", []), Refusal) for queue in queues)
     engines[0].requests["0"] = False
     # The other process sees it when the one that counted it has looked.
-    assert isinstance(queues[1].admit(1, 1, "x", []), Refusal)
+    assert isinstance(queues[1].admit(1, 0, 1, "x", []), Refusal)
     queues[0].look()
-    assert isinstance(queues[1].admit(1, 1, "x", []), Ticket)
+    assert isinstance(queues[1].admit(1, 0, 1, "x", []), Ticket)
 
 
 @settings(max_examples=50)
@@ -145,7 +151,7 @@ def test_counts_are_those_of_what_waits(
     for number, tokens, copies, step in steps:
         name = str(number)
         if step == "a" and name not in held:
-            ticket = queue.admit(tokens, copies, name, [])
+            ticket = queue.admit(tokens, class_of(tokens), copies, name, [])
             if isinstance(ticket, Ticket):
                 held[name] = ticket
         elif step in "wd" and name in held:
@@ -235,7 +241,7 @@ def test_a_prompt_in_steps_waits_for_the_first_of_them(tmp_path: Path) -> None:
 
     @app.post("/v1/steps")
     async def steps() -> None:
-        admission.admit(4, 2, None)
+        admission.admit(4, 0, 2, None)
         state.queue.look()
         assert state.queue.waiting(0) == (2, 8)
         admission.follow("first")
@@ -249,7 +255,7 @@ def test_a_prompt_in_steps_waits_for_the_first_of_them(tmp_path: Path) -> None:
 
 def test_what_is_no_requests_own_is_not_counted(tmp_path: Path) -> None:
     state, admission = parts(tmp_path, max_prompt_tokens=1)
-    admission.admit(9, 1, "warm-up")
+    admission.admit(9, 1, 1, "warm-up")
     admission.follow("warm-up")
     assert state.queue.waiting(1) == (0, 0)
 

@@ -25,7 +25,7 @@ def test_they_follow_what_waits(tmp_path: Path) -> None:
     empty = [(0, 0)] * len(LADDER.names)
     assert read() == empty
     lengths = [each.max_length for each in LADDER.sets[:2]]
-    tickets = [state.queue.admit(lengths[0], 2, None, ()), state.queue.admit(lengths[1], 1, None, ())]
+    tickets = [state.queue.admit(lengths[0], 0, 2, None, ()), state.queue.admit(lengths[1], 1, 1, None, ())]
     assert read()[:2] == [(2, 2 * lengths[0]), (1, lengths[1])]
     state.queue.settle(tickets)
     assert read() == empty

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ropeswitch.server.front.request import FrontRequest, Ticket, current_request
+from ropeswitch.server.context import RequestContext, Ticket, current
 from ropeswitch.server.ingest import progress as module
 from ropeswitch.server.ingest.progress import show_progress
 
@@ -45,9 +45,11 @@ class Prompt:
 
 
 @pytest.fixture(autouse=True)
-def in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "SECONDS", 0.01)
-    current_request.set(FrontRequest(tickets=[Ticket(0, 2, 20, "cmpl-1-0", 0.0)]))
+    token = current.set(RequestContext(tickets=[Ticket(0, 2, 20, "cmpl-1-0", 0.0)]))
+    yield
+    current.reset(token)
 
 
 def told(chunk: str) -> Any:

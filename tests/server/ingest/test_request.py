@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -10,11 +11,11 @@ from fastapi import FastAPI, Form, Request
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, ConfigDict, Field
 
-from ropeswitch.server.front.held_bodies import HeldBodies
+from ropeswitch.server.context import RequestContext, current
+from ropeswitch.server.front.state import HeldBodies
 from ropeswitch.server.ingest import parse
 from ropeswitch.server.ingest import request as module
 from ropeswitch.server.ingest.routes import read_long_bodies
-from ropeswitch.server.prompt_log import PromptLog, current_log
 
 
 class Other(BaseModel):
@@ -55,6 +56,13 @@ def limit() -> int:
     return 1 << 30
 
 
+@pytest.fixture(autouse=True)
+def context() -> Iterator[None]:
+    token = current.set(RequestContext())
+    yield
+    current.reset(token)
+
+
 @pytest.fixture
 def client(limit: int, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     monkeypatch.setattr(module, "LONG", 1000)
@@ -62,7 +70,7 @@ def client(limit: int, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     monkeypatch.setattr(parse, "PIECE", 100)
     app = make_app()
     read_long_bodies(app)
-    app.state.front = SimpleNamespace(held_bodies=HeldBodies(limit))
+    app.state.ropeswitch = SimpleNamespace(front=SimpleNamespace(held_bodies=HeldBodies(limit)))
     return TestClient(app)
 
 
@@ -143,7 +151,7 @@ def test_validation_looks_at_one_token(client: TestClient) -> None:
 @pytest.mark.parametrize("limit", [5000])
 def test_bodies_hold_no_more_than_they_may(client: TestClient) -> None:
     app: Any = client.app
-    held = app.state.front.held_bodies
+    held = app.state.ropeswitch.front.held_bodies
     refused = client.post("/model", json={"prompt": "a" * 6000})
     assert refused.status_code == 503 and "5000 bytes" in refused.text
     assert held.bytes == 0
@@ -157,10 +165,6 @@ def test_bodies_hold_no_more_than_they_may(client: TestClient) -> None:
 
 @pytest.mark.parametrize("size", [1, 1000])
 def test_the_set_that_a_body_asks_for_is_noted(client: TestClient, size: int) -> None:
-    log = PromptLog()
-    token = current_log.set(log)
-    try:
-        client.post("/raw", json={"vllm_xargs": {"rope_factor_set": "long"}, "prompt": [1] * size})
-    finally:
-        current_log.reset(token)
-    assert log.asked == "long"
+    client.post("/raw", json={"vllm_xargs": {"rope_factor_set": "long"}, "prompt": [1] * size})
+    context = current.get()
+    assert context is not None and context.asked == "long"

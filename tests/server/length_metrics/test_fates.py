@@ -1,6 +1,8 @@
 """Requests that never reach an engine are counted once, by what became of them."""
 
 import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 
+from ropeswitch.server.context import current
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.length_metrics.fates import PATHS, CountFates, count_rejection, current_fate
+from ropeswitch.server.front.refusal import RefusedError
+from ropeswitch.server.length_metrics.fates import PATHS
 from ropeswitch.server.length_metrics.instruments import REASONS
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
-from tests.server.front.parts import parts
+from tests.server.front.parts import parts, server_parts
 from tests.server.length_metrics.ladders import DEFAULT, ladder, read, total
 
 PATH = "/v1/completions"
@@ -28,23 +32,20 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def app(registry: CollectorRegistry, tmp_path: Path) -> FastAPI:
+def app(registry: CollectorRegistry, tmp_path: Path) -> Iterator[FastAPI]:
     app = FastAPI()
-    app.state.length_metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
-    app.state.front = parts(tmp_path)[0]
-    app.add_middleware(CountFates)
+    metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0], length_metrics=metrics)
     app.add_middleware(Front)
 
     @app.post(PATH)
     @app.post("/tokenize")
     async def answer(request: Request, status: int = 200, entered: bool = False, limit: int = 0) -> str:
-        fate = current_fate.get()
-        if entered:
-            assert fate is not None
-            fate.entered = True
+        context = current.get()
+        assert context is not None
+        context.entered = entered
         if limit:
-            count_rejection(app.state.length_metrics, "prompt_tokens", limit)
-            raise HTTPException(413)
+            raise context.refuse(RefusedError(refusal.prompt_too_long(limit, 100)), limit)
         if status == 600:
             raise RuntimeError("fault")
         if status != 200:
@@ -55,7 +56,10 @@ def app(registry: CollectorRegistry, tmp_path: Path) -> FastAPI:
     async def leaves() -> None:
         raise ClientDisconnect
 
-    return app
+    # As start.py has it.
+    refusal.listeners.append(metrics.count_rejection)
+    yield app
+    refusal.listeners.remove(metrics.count_rejection)
 
 
 @pytest.fixture
@@ -101,9 +105,7 @@ def test_what_is_not_counted(client: TestClient, registry: CollectorRegistry, ap
     client.post("/tokenize", params={"status": 400})
     client.post("/unknown")
     client.get(PATH)
-    app.state.length_metrics = None
-    client.post(PATH, params={"status": 400})
-    del app.state.length_metrics
+    app.state.ropeswitch = replace(app.state.ropeswitch, length_metrics=None)
     client.post(PATH, params={"status": 400})
     assert read(registry) == {}
 
@@ -142,7 +144,7 @@ def test_a_client_that_leaves_before_its_prompt_is_there(app: FastAPI, registry:
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
-    asyncio.run(Front(CountFates(read_body))(scope, receive, send))
+    asyncio.run(Front(read_body)(scope, receive, send))
     assert outcomes(registry) == {"disconnect": 1}
 
 
@@ -163,7 +165,7 @@ def test_a_client_that_leaves_a_stream_before_its_prompt_is_taken(app: FastAPI, 
             await send({"type": "http.response.body", "body": b"", "more_body": not whole})
             await receive()
 
-        asyncio.run(Front(CountFates(stream))(scope, receive, send))
+        asyncio.run(Front(stream)(scope, receive, send))
     assert outcomes(registry) == {"disconnect": 1}
 
 
@@ -191,13 +193,13 @@ def test_a_middleware_that_holds_the_answer_back(tmp_path: Path, registry: Colle
         async def keep(message: Any) -> None:
             held.append(message)
 
-        await CountFates(refuse)(scope, receive, keep)
+        await refuse(scope, receive, keep)
         for message in held:
             await send(message)
 
     app = FastAPI()
-    app.state.front = parts(tmp_path)[0]
-    app.state.length_metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
+    metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0], length_metrics=metrics)
     scope = {"type": "http", "method": "POST", "path": PATH, "headers": [], "app": app}
 
     async def nothing(message: Any = None) -> Any:
@@ -218,7 +220,7 @@ def test_every_reason_of_the_front_is_known() -> None:
 
 def test_reasons_are_few(app: FastAPI) -> None:
     with pytest.raises(ValueError, match="'because' must be one of prompt_tokens"):
-        count_rejection(app.state.length_metrics, "because")
+        app.state.ropeswitch.length_metrics.count_rejection("because")
     assert len(set(REASONS)) == len(REASONS) == 15
 
 

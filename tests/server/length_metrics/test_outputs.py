@@ -15,10 +15,11 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
-from ropeswitch.server.length_metrics.fates import Fate, current_fate
+from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch
 from ropeswitch.server.length_metrics.start import engine_finder, start
+from ropeswitch.server.prompt_set import PromptSet
 from tests.server.length_metrics.ladders import ladder, read, total
 
 LADDER = ladder(10, 20, 64)
@@ -286,11 +287,23 @@ def test_a_dead_engine_fails_all_its_requests_once(server: Server) -> None:
 
 
 def test_a_prompt_that_reaches_an_engine_is_not_counted_as_a_request_too(server: Server) -> None:
-    fate = Fate()
-    token = current_fate.set(fate)
+    context = RequestContext()
+    token = current.set(context)
     server.add("a", 5)
-    current_fate.reset(token)
-    assert fate.entered
+    current.reset(token)
+    assert context.entered
+
+
+def test_the_decision_for_a_prompt_is_taken_from_its_context(server: Server) -> None:
+    """Not worked out again by length, which would give another set here."""
+    context = RequestContext(decided={"a": PromptSet(2, 0)})
+    token = current.set(context)
+    server.add("a", 5)
+    current.reset(token)
+    server.step(first("a", 5))
+    [track] = context.sequences
+    assert track.decision is context.decided["a"] and track.first[1] == 2
+    assert server.value("generated_tokens_total", factor_set="set2") == 1
 
 
 def test_nothing_is_measured_where_upstream_measures_nothing() -> None:

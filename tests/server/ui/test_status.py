@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,7 +42,8 @@ def app_of(sets: FactorLadder, registry: CollectorRegistry, metrics: LengthMetri
     rope = rope_info(RopeSettings(ladder=sets, theta=10000.0), sets.max_length, [])
     app = FastAPI()
     app.include_router(status.router)
-    app.state.status_source = status.StatusSource("m", rope, metrics.plan.bands if metrics else None, registry)
+    source = status.StatusSource("m", rope, metrics.plan.bands if metrics else None, registry)
+    app.state.ropeswitch = SimpleNamespace(status=source)
     return TestClient(app)
 
 

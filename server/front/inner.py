@@ -1,0 +1,65 @@
+"""The inner of our two ASGI middlewares: adds the header of factor sets, and ends failed streams with an event.
+
+It is innermost because what lies outside it, vLLM's middlewares and those of ``--middleware``, must see both: one that
+encodes bodies could not be given an event behind its back.
+"""
+
+import json
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ropeswitch.factors.factor_set import SET_HEADER
+from ropeswitch.server import vllm_adapter
+from ropeswitch.server.context import RequestContext, current
+from ropeswitch.server.front.answer import is_event_stream
+from ropeswitch.server.parts import ServerParts
+
+
+class Inner:
+    """Adds ``x-rope-factor-set: short, long`` to the responses of requests that run prompts, not to errors.
+
+    The handlers give every prompt to the engine before they start the response, streams included (``engine_prompts.py``
+    sees to the few that would not), so the sets are known when the headers are sent.
+
+    A stream of events whose handler raises ends with an event that says so, as those of most of vLLM's handlers do; a
+    fault of the server's is raised again.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (context := current.get()) is None:
+            await self.app(scope, receive, send)
+            return
+        parts: ServerParts = scope["app"].state.ropeswitch
+        open_stream = False
+
+        async def noting(message: Message) -> None:
+            nonlocal open_stream
+            if message["type"] == "http.response.start":
+                message = _headed(message, context, parts.sets)
+                open_stream = is_event_stream(message)
+            elif message["type"] == "http.response.body":
+                open_stream = open_stream and message.get("more_body", False)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        except Exception as error:
+            if not open_stream:
+                raise
+            # In the shape of the handlers' own events, from which the front makes OpenAI's.
+            blame = vllm_adapter.blames_client(error)
+            shown = {"message": blame or "", "param": None, "code": 400 if blame else 500}
+            event = b"data: " + json.dumps({"error": shown}).encode() + b"\n\n"
+            await send({"type": "http.response.body", "body": event, "more_body": False})
+            if not blame:
+                raise
+
+
+def _headed(message: Message, context: RequestContext, sets: tuple[str, ...]) -> Message:
+    if message["status"] >= 400 or not context.prompts:
+        return message
+    names = ", ".join(sets[each.index] for each in context.prompts)
+    return {**message, "headers": [*message.get("headers", ()), (SET_HEADER.encode(), names.encode())]}

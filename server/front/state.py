@@ -1,0 +1,153 @@
+"""The front's parts in an API server process, put together when its engine is known."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.types import Scope
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.front import routes
+from ropeswitch.server.front.admission import Admission
+from ropeswitch.server.front.flags import (
+    BODY_BYTES,
+    BODY_BYTES_PER_TOKEN,
+    HELD_BODIES,
+    QUEUED_PROMPTS,
+    QUEUED_REQUESTS,
+    QUEUED_TOKENS,
+    FrontConfig,
+)
+from ropeswitch.server.front.key_limits import EVERYONE, KeyLimits
+from ropeswitch.server.front.keys import KeyRing, bearer
+from ropeswitch.server.front.queue_limits import LengthClass, QueueLimits, Waits
+from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError
+from ropeswitch.server.front.shared_counts import SharedCounts
+
+
+class HeldBodies:
+    """Memory of the bodies of requests in flight; one per API server process, used on its event loop alone.
+
+    Args:
+        limit: The most bytes (``--max-held-body-bytes``).
+
+    Attributes:
+        bytes: Those that are held.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bytes = 0
+
+
+@dataclass(frozen=True)
+class FrontState:
+    """What the front's middleware goes by.
+
+    Attributes:
+        keys: The API keys.
+        metrics_keys: The keys that open the metrics alone; they are open where there are none.
+        key_limits: The limits of each key.
+        queue: The limits of each length class.
+        max_body_bytes: The largest body.
+        held_bodies: Memory of the bodies of requests in flight.
+        body_timeout: Seconds that may pass between two parts of a body.
+    """
+
+    keys: KeyRing
+    metrics_keys: KeyRing
+    key_limits: KeyLimits
+    queue: QueueLimits
+    max_body_bytes: int
+    held_bodies: HeldBodies
+    body_timeout: float
+
+    def identify(self, scope: Scope, path: str) -> bytes:
+        """Whose request it is: the digest of its key, or :data:`EVERYONE`.
+
+        Raises:
+            RefusedError: for a request that needs a key and has none, or a wrong one.
+        """
+        # A browser asks with OPTIONS, and without a key, whether it may send one.
+        if scope.get("method") == "OPTIONS" or routes.is_open(path):
+            return EVERYONE
+        metrics = routes.is_metrics(path)
+        needs_key = self.metrics_keys.needed if metrics else self.keys.needed
+        if not needs_key:
+            return EVERYONE
+        token = _token(scope, path)
+        if token is None:
+            raise RefusedError(NO_KEY)
+        if metrics and self.metrics_keys.match(token) is not None:
+            return EVERYONE
+        if (key := self.keys.match(token)) is None:
+            raise RefusedError(WRONG_KEY)
+        return key
+
+    def count(self, key: bytes) -> None:
+        """Count a request of a key as in flight; it must be given back to ``key_limits``.
+
+        Raises:
+            RefusedError: for one more than the key may have.
+        """
+        if (refusal := self.key_limits.take(key)) is not None:
+            raise RefusedError(refusal)
+
+
+def _token(scope: Scope, path: str) -> bytes | None:
+    """The key that a request shows: as a bearer's, or in the header in which Anthropic's clients send theirs."""
+    headers = scope["headers"]
+    token = next((bearer(value) for name, value in headers if name == b"authorization"), None)
+    if token is None and routes.is_anthropic(path):
+        token = next((value.strip() for name, value in headers if name == b"x-api-key"), None)
+    return token or None
+
+
+def build(
+    config: FrontConfig,
+    ladder: FactorLadder,
+    max_model_len: int,
+    waits: Waits,
+    make_error: Callable[[Refusal], RefusedError],
+) -> tuple[FrontState, Admission]:
+    """What the middleware goes by, and what lets prompts into the engine.
+
+    Args:
+        config: What the flags say.
+        ladder: The ladder in force.
+        max_model_len: The longest sequence, in tokens.
+        waits: See :data:`~ropeswitch.server.front.queue_limits.Waits`.
+        make_error: See :class:`~ropeswitch.server.front.admission.Admission`.
+
+    Raises:
+        UsageError: when the file of keys has become unreadable since the command looked at it.
+        IndexError: for a ladder of more sets than there may be length classes.
+    """
+    counts = SharedCounts(config.counts)
+    queue = QueueLimits(length_classes(config, ladder, max_model_len), counts, waits)
+    max_body_bytes = config.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
+    state = FrontState(
+        keys=KeyRing(config.key_digests, config.key_file),
+        metrics_keys=KeyRing(config.metrics_digests, config.metrics_key_file, "--metrics-key-file"),
+        key_limits=KeyLimits(counts, config.max_concurrent_per_key, config.requests_per_minute_per_key),
+        queue=queue,
+        max_body_bytes=max_body_bytes,
+        held_bodies=HeldBodies(config.max_held_body_bytes or HELD_BODIES * max_body_bytes),
+        body_timeout=config.body_timeout,
+    )
+    return state, Admission(queue, config.max_prompt_tokens, make_error)
+
+
+def length_classes(config: FrontConfig, ladder: FactorLadder, max_model_len: int) -> list[LengthClass]:
+    """One class for each factor set, with the limits that were given for it, or for all, or else suit its prompts."""
+    requests, tokens = config.max_queued_requests, config.max_queued_tokens
+    return [
+        LengthClass(
+            name=each.name,
+            max_length=each.max_length,
+            max_requests=requests.get(each.name) or requests.get(None) or QUEUED_REQUESTS,
+            max_tokens=tokens.get(each.name)
+            or tokens.get(None)
+            or max(QUEUED_TOKENS, QUEUED_PROMPTS * min(each.max_length, max_model_len)),
+        )
+        for each in ladder.sets
+    ]

@@ -1,0 +1,36 @@
+"""The parts of one API server process, put on the app's state once."""
+
+from dataclasses import dataclass
+
+from ropeswitch.server.access_log.log import AccessLog
+from ropeswitch.server.front.queue_metrics import QueueMetrics
+from ropeswitch.server.front.state import FrontState
+from ropeswitch.server.length_metrics.metrics import LengthMetrics
+from ropeswitch.server.rope_route import RopeInfo
+from ropeswitch.server.scheduling_metrics import SchedulingMetrics
+from ropeswitch.server.ui.status import StatusSource
+
+
+@dataclass(frozen=True)
+class ServerParts:
+    """The app's ``state.ropeswitch``: middlewares and routes find there what they need, and nowhere else.
+
+    Attributes:
+        sets: The names of the ladder's factor sets, in order.
+        front: Keys and limits.
+        queue_metrics: Gauges of the queue.
+        rope_info: The answer of ``/v1/rope``.
+        status: The source of the status page.
+        scheduling_metrics: Gauges of the scheduler, None without length-aware scheduling.
+        length_metrics: Metrics by length, None with ``--disable-log-stats``.
+        access_log: The access log, None with ``--access-log off``.
+    """
+
+    sets: tuple[str, ...]
+    front: FrontState
+    queue_metrics: QueueMetrics
+    rope_info: RopeInfo
+    status: StatusSource
+    scheduling_metrics: SchedulingMetrics | None
+    length_metrics: LengthMetrics | None
+    access_log: AccessLog | None
