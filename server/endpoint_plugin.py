@@ -29,8 +29,8 @@ from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.fault_log import tell_faults
 from ropeswitch.server.front import models_route, tls
-from ropeswitch.server.front.admission import Admission
 from ropeswitch.server.front.inner import Inner
+from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.front.queue_metrics import QueueMetrics
 from ropeswitch.server.front.state import FrontState, build
 from ropeswitch.server.front.tasks import go_on

@@ -15,7 +15,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch.settings import FORCED_SET
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import RequestContext, current
-from ropeswitch.server.front.admission import Admission
+from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.prompt_set import PromptSet, asks_for_set, decide
 
 FIELD = f"vllm_xargs.{FORCED_SET}"

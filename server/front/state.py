@@ -7,7 +7,6 @@ from starlette.types import Scope
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front import routes
-from ropeswitch.server.front.admission import Admission
 from ropeswitch.server.front.flags import (
     BODY_BYTES,
     BODY_BYTES_PER_TOKEN,
@@ -19,7 +18,7 @@ from ropeswitch.server.front.flags import (
 )
 from ropeswitch.server.front.key_limits import EVERYONE, KeyLimits
 from ropeswitch.server.front.keys import KeyRing, bearer
-from ropeswitch.server.front.queue_limits import LengthClass, QueueLimits, Waits
+from ropeswitch.server.front.queue_limits import Admission, LengthClass, QueueLimits, Waits
 from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError
 from ropeswitch.server.front.shared_counts import SharedCounts
 
@@ -116,7 +115,7 @@ def build(
         ladder: The ladder in force.
         max_model_len: The longest sequence, in tokens.
         waits: See :data:`~ropeswitch.server.front.queue_limits.Waits`.
-        make_error: See :class:`~ropeswitch.server.front.admission.Admission`.
+        make_error: See :class:`~ropeswitch.server.front.queue_limits.Admission`.
 
     Raises:
         UsageError: when the file of keys has become unreadable since the command looked at it.

@@ -10,7 +10,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.length_metrics import instruments
 from ropeswitch.server.length_metrics.collectors import StepCounter, StepHistogram
 from ropeswitch.server.length_metrics.instruments import INSTRUMENTS, Instrument
-from ropeswitch.server.length_metrics.series import Pair, SeriesPlan, bounds
+from ropeswitch.server.length_metrics.series import BandSet, SeriesPlan, bounds
 from ropeswitch.server.length_metrics.track import Track
 
 
@@ -19,14 +19,14 @@ class Finished:
     """A sequence that ended in an engine.
 
     Attributes:
-        first: The pair of its first output.
-        last: The pair of its last output.
+        first: The band and set of its first output.
+        last: The band and set of its last output.
         outcome: One of ``instruments.OUTCOMES``.
         times: ``vllm.v1.metrics.stats.FinishedRequestStats``, in seconds.
     """
 
-    first: Pair
-    last: Pair
+    first: BandSet
+    last: BandSet
     outcome: str
     times: Any
 
@@ -36,17 +36,17 @@ class Step:
     """What the outputs of one engine step tell.
 
     Attributes:
-        later: Outputs that are not a sequence's first: pair, seconds between them, tokens.
+        later: Outputs that are not a sequence's first: band and set, seconds between them, tokens.
         begun: What is known of the sequences that had their first output.
-        firsts: First outputs: pair, seconds since the request arrived, prompt tokens, tokens.
-        switches: Switches of sets: pair, seconds since the last output, tokens computed again, tokens found in the cache.
+        firsts: First outputs: band and set, seconds since the request arrived, prompt tokens, tokens.
+        switches: Switches of sets: band and set, seconds since the last output, recomputed tokens, tokens in the cache.
         finished: Sequences that ended.
     """
 
-    later: list[tuple[Pair, list[float], int]] = field(default_factory=list)
+    later: list[tuple[BandSet, list[float], int]] = field(default_factory=list)
     begun: list[Track] = field(default_factory=list)
-    firsts: list[tuple[Pair, float, int, int]] = field(default_factory=list)
-    switches: list[tuple[Pair, float, int, int]] = field(default_factory=list)
+    firsts: list[tuple[BandSet, float, int, int]] = field(default_factory=list)
+    switches: list[tuple[BandSet, float, int, int]] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
 
 
@@ -83,45 +83,45 @@ class LengthMetrics:
             instruments.REJECTIONS_LABELS,
             registry=registry,
         )
-        self._known_live: dict[tuple[Pair, str], Gauge] = {}
-        self._known_histograms: dict[tuple[Instrument, int, Pair], StepHistogram] = {}
-        self._known_counters: dict[tuple[Instrument, int | None, Pair, str | None], StepCounter] = {}
+        self._known_live: dict[tuple[BandSet, str], Gauge] = {}
+        self._known_histograms: dict[tuple[Instrument, int, BandSet], StepHistogram] = {}
+        self._known_counters: dict[tuple[Instrument, int | None, BandSet, str | None], StepCounter] = {}
 
     def add_step(self, step: Step, engine: int) -> None:
         """Add what one step of an engine tells."""
         for track in step.begun:
             track.engine = engine
-        for pair, gaps, tokens in step.later:
-            self.add_later(engine, pair, gaps, tokens)
-        for pair, seconds, prompt, tokens in step.firsts:
+        for band_set, gaps, tokens in step.later:
+            self.add_later(engine, band_set, gaps, tokens)
+        for band_set, seconds, prompt, tokens in step.firsts:
             if tokens:
-                self._counter(instruments.GENERATED_TOKENS, engine, pair).inc(tokens)
-            self._histogram(instruments.TTFT, engine, pair).add(seconds)
-            self._counter(instruments.PROMPT_TOKENS, engine, pair).inc(prompt)
-        for pair, stall, computed, cached in step.switches:
-            self._counter(instruments.SWITCHES, engine, pair).inc()
-            self._histogram(instruments.STALL, engine, pair).add(stall)
-            self._counter(instruments.RECOMPUTED, engine, pair).inc(computed)
-            self._counter(instruments.CACHED, engine, pair).inc(cached)
+                self._counter(instruments.GENERATED_TOKENS, engine, band_set).inc(tokens)
+            self._histogram(instruments.TTFT, engine, band_set).add(seconds)
+            self._counter(instruments.PROMPT_TOKENS, engine, band_set).inc(prompt)
+        for band_set, stall, computed, cached in step.switches:
+            self._counter(instruments.SWITCHES, engine, band_set).inc()
+            self._histogram(instruments.STALL, engine, band_set).add(stall)
+            self._counter(instruments.RECOMPUTED, engine, band_set).inc(computed)
+            self._counter(instruments.CACHED, engine, band_set).inc(cached)
         for finished in step.finished:
             self._finish(finished, engine)
 
-    def add_later(self, engine: int, pair: Pair, gaps: Sequence[float], tokens: int) -> None:
+    def add_later(self, engine: int, band_set: BandSet, gaps: Sequence[float], tokens: int) -> None:
         """Add outputs of a sequence that are not its first; see :class:`Step`."""
         if gaps:
-            self._counter(instruments.GENERATED_TOKENS, engine, pair).inc(tokens)
-            self._histogram(instruments.GAP, engine, pair).add(*gaps)
+            self._counter(instruments.GENERATED_TOKENS, engine, band_set).inc(tokens)
+            self._histogram(instruments.GAP, engine, band_set).add(*gaps)
 
-    def add_live(self, pair: Pair, state: str, change: int) -> None:
+    def add_live(self, band_set: BandSet, state: str, change: int) -> None:
         """Count sequences that come into a state, one of the values of ``instruments.LIVE``, or that leave it."""
-        if (pair, state) not in self._known_live:
-            labels = self.plan.labels(instruments.LIVE, pair)
-            self._known_live[pair, state] = self._live.labels(self._model_name, *labels, state)
-        self._known_live[pair, state].inc(change)
+        if (band_set, state) not in self._known_live:
+            labels = self.plan.labels(instruments.LIVE, band_set)
+            self._known_live[band_set, state] = self._live.labels(self._model_name, *labels, state)
+        self._known_live[band_set, state].inc(change)
 
-    def count_ended(self, engine: int | None, pair: Pair, outcome: str) -> None:
+    def count_ended(self, engine: int | None, band_set: BandSet, outcome: str) -> None:
         """Count a sequence that ended without its last output; its engine is None where none was chosen yet."""
-        self._counter(instruments.REQUESTS, engine, pair, outcome).inc()
+        self._counter(instruments.REQUESTS, engine, band_set, outcome).inc()
 
     def count_outside(self, outcome: str, length: int | None = None) -> None:
         """Count a request that never reached an engine.
@@ -162,18 +162,20 @@ class LengthMetrics:
             per_token = times.mean_time_per_output_token
             self._histogram(instruments.PER_OUTPUT_TOKEN, engine, last).add(per_token)
 
-    def _histogram(self, instrument: Instrument, engine: int, pair: Pair) -> StepHistogram:
-        key = (instrument, engine, pair)
+    def _histogram(self, instrument: Instrument, engine: int, band_set: BandSet) -> StepHistogram:
+        key = (instrument, engine, band_set)
         if key not in self._known_histograms:
-            values = (self._model_name, str(engine), *self.plan.labels(instrument, pair))
+            values = (self._model_name, str(engine), *self.plan.labels(instrument, band_set))
             self._known_histograms[key] = self._histograms[instrument].labels(*values)
         return self._known_histograms[key]
 
-    def _counter(self, instrument: Instrument, engine: int | None, pair: Pair, value: str | None = None) -> StepCounter:
-        key = (instrument, engine, pair, value)
+    def _counter(
+        self, instrument: Instrument, engine: int | None, band_set: BandSet, value: str | None = None
+    ) -> StepCounter:
+        key = (instrument, engine, band_set, value)
         if key not in self._known_counters:
             where = instruments.NOWHERE if engine is None else str(engine)
-            labels = (self._model_name, where, *self.plan.labels(instrument, pair))
+            labels = (self._model_name, where, *self.plan.labels(instrument, band_set))
             values = labels if value is None else (*labels, value)
             self._known_counters[key] = self._counters[instrument].labels(*values)
         return self._known_counters[key]

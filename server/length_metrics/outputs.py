@@ -18,7 +18,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.context import current
 from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
-from ropeswitch.server.length_metrics.series import Pair
+from ropeswitch.server.length_metrics.series import BandSet
 from ropeswitch.server.length_metrics.track import Track
 from ropeswitch.server.prompt_set import decide
 
@@ -58,15 +58,15 @@ class OutputWatch:
         processor.propagate_error = self._failing(processor, processor.propagate_error)
         manager.record = self._recording(manager.record)
 
-    def place(self, track: Track, prompt: int, length: int) -> Pair:
-        """The pair of a sequence of ``length`` tokens, of which ``prompt`` are its prompt."""
+    def place(self, track: Track, prompt: int, length: int) -> BandSet:
+        """The band and set of a sequence of ``length`` tokens, of which ``prompt`` are its prompt."""
         if length > track.until:
             grown = track.until >= 0
             index = track.decision.index_at(self._ladder, length) if grown else track.decision.index
             last = track.decision.forced is not None or index == len(self._ends) - 1
             track.until = sys.maxsize if last else self._ends[index]
-            track.pair = (min(self._bands.index(prompt), len(self._bands.names) - 1), index)
-        return track.pair
+            track.band_set = (min(self._bands.index(prompt), len(self._bands.names) - 1), index)
+        return track.band_set
 
     def _adding(self, processor: Any, upstream: Callable[..., None]) -> Callable[..., None]:
         def add_request(request: Any, *args: Any, **kwargs: Any) -> None:
@@ -117,21 +117,21 @@ class OutputWatch:
             if state.is_prefilling:
                 # Again for each chunk of a session.
                 _tell(track, iteration)
-                track.first, track.told = track.pair, now
+                track.first, track.told = track.band_set, now
                 self._live(track, GENERATING)
                 track.waited = stats.first_token_latency
                 prompt = prefill.num_prompt_tokens if prefill is not None else 0
                 step = _step(iteration)
                 step.begun.append(track)
-                step.firsts.append((track.pair, stats.first_token_latency, prompt, tokens))
+                step.firsts.append((track.band_set, stats.first_token_latency, prompt, tokens))
                 return
             track.gaps.append(now - before)
             track.tokens += tokens
             if prefill is not None:
-                track.later.append(track.pair[1])
+                track.later.append(track.band_set[1])
                 computed, cached = prefill.num_computed_tokens, prefill.num_cached_tokens
                 track.recomputed += computed
-                _step(iteration).switches.append((track.pair, now - before, computed, cached))
+                _step(iteration).switches.append((track.band_set, now - before, computed, cached))
             if now - track.told >= TELL_SECONDS:
                 track.told = now
                 _tell(track, iteration)
@@ -148,7 +148,7 @@ class OutputWatch:
             _tell(track, iteration)
             track.outcome = str(finish_reason)
             _step(iteration).finished.append(
-                Finished(track.first, track.pair, track.outcome, iteration.finished_requests[-1])
+                Finished(track.first, track.band_set, track.outcome, iteration.finished_requests[-1])
             )
 
         return update_stats_from_finished
@@ -184,8 +184,8 @@ class OutputWatch:
         return propagate_error
 
     def _live(self, track: Track, state: str | None) -> None:
-        """Count a sequence as live in a state and in the pair that it is in, and nowhere else; None when it has ended."""
-        live = None if state is None else (track.pair, state)
+        """Count a sequence as live in a state, in its band and set and nowhere else; None when it has ended."""
+        live = None if state is None else (track.band_set, state)
         if live == track.live:
             return
         if track.live is not None:
@@ -199,7 +199,7 @@ class OutputWatch:
         self._live(track, None)
         if track.outcome is None:
             track.outcome = outcome
-            self._metrics.count_ended(self._add_untold(state), track.pair, outcome)
+            self._metrics.count_ended(self._add_untold(state), track.band_set, outcome)
 
     def _add_untold(self, state: Any) -> int | None:
         """Add what a sequence that ends has not told, and return its engine."""

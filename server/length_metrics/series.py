@@ -1,7 +1,7 @@
-"""Which series a server has: how fine its buckets are, and which pairs of length band and factor set it tells apart.
+"""Which series a server has: how fine its buckets are, and which combinations of length band and factor set it tells apart.
 
-A histogram has one series a bucket, for every pair, so pairs and buckets share one budget. What is told apart is worked out
-from the ladder alone: every process, and every start, shows the same series.
+A histogram has one series a bucket, for every combination, so combinations and buckets share one budget. Which of them have
+series of their own follows from the ladder alone: every process, and every start, shows the same series.
 """
 
 from collections.abc import Collection, Iterable
@@ -28,7 +28,7 @@ QUEUE_SERIES = 2
 RATIOS = (1.1, 1.12, 1.14, 1.16, 1.18, 1.2)
 
 # The index of a band and of a factor set.
-Pair = tuple[int, int]
+BandSet = tuple[int, int]
 
 
 def bounds(instrument: Instrument, ratio: float) -> tuple[float, ...]:
@@ -48,7 +48,7 @@ def _three_digits_down(value: float) -> float:
 
 
 def series(instrument: Instrument, ratio: float) -> int:
-    """How many series one pair has in a metric: a histogram's buckets with the last one, its sum and its count."""
+    """How many series one band and set has in a metric: a histogram's buckets with the last one, its sum and its count."""
     if instrument.kind == "histogram":
         return len(bounds(instrument, ratio)) + 3
     return max(len(instrument.values), 1)
@@ -75,32 +75,32 @@ class SeriesPlan:
         self._ladder = ladder
         left = MOST_SERIES - SCHEDULER_SERIES - QUEUE_SERIES * len(ladder.sets) - outside_series(bands)
         likely, unlikely = set(self._likely()), list(self._unlikely())
-        cheap = {(each, pair) for each, pair in unlikely if each.kind != "histogram"}
+        cheap = {(each, band_set) for each, band_set in unlikely if each.kind != "histogram"}
         fitting = (
             ratio for wanted in (likely | cheap, likely) for ratio in RATIOS if self._cost(wanted, ratio) <= left
         )
         self.ratio = next(fitting, RATIOS[-1])
         costs = {instrument: series(instrument, self.ratio) for instrument in INSTRUMENTS}
-        # Whatever has no series of its own is counted under one pair for all.
+        # Whatever has no series of its own is counted under one band and set for all.
         left -= sum(costs.values())
-        shown: dict[Instrument, set[Pair]] = {instrument: set() for instrument in INSTRUMENTS}
-        for instrument, pair in (*self._likely(), *unlikely):
-            if pair not in shown[instrument] and costs[instrument] <= left:
-                shown[instrument].add(pair)
+        shown: dict[Instrument, set[BandSet]] = {instrument: set() for instrument in INSTRUMENTS}
+        for instrument, band_set in (*self._likely(), *unlikely):
+            if band_set not in shown[instrument] and costs[instrument] <= left:
+                shown[instrument].add(band_set)
                 left -= costs[instrument]
         self._shown = shown
 
-    def labels(self, instrument: Instrument, pair: Pair) -> tuple[str, str]:
-        """The values of ``input_sequence_length`` and ``factor_set`` of a pair in a metric."""
-        if pair not in self._shown[instrument]:
+    def labels(self, instrument: Instrument, band_set: BandSet) -> tuple[str, str]:
+        """The values of ``input_sequence_length`` and ``factor_set`` of a band and set in a metric."""
+        if band_set not in self._shown[instrument]:
             return OTHER, OTHER
-        return self.bands.names[pair[0]], self._ladder.names[pair[1]]
+        return self.bands.names[band_set[0]], self._ladder.names[band_set[1]]
 
-    def shown(self, instrument: Instrument) -> frozenset[Pair]:
-        """The pairs that have series of their own in a metric."""
+    def shown(self, instrument: Instrument) -> frozenset[BandSet]:
+        """The bands and sets that have series of their own in a metric."""
         return frozenset(self._shown[instrument])
 
-    def _likely(self) -> Iterable[tuple[Instrument, Pair]]:
+    def _likely(self) -> Iterable[tuple[Instrument, BandSet]]:
         """What ordinary requests bring: the sets that prompts start in, and the sets that they outgrow them into."""
         starts = list(enumerate(self.bands.sets))
         # The nearer a band is to its set's end, the likelier its prompts are to outgrow it.
@@ -109,19 +109,19 @@ class SeriesPlan:
         # Counters and gauges cost next to nothing.
         for kind in ("counter", "gauge", "histogram"):
             instruments = [instrument for instrument in INSTRUMENTS if instrument.kind == kind]
-            yield from ((each, pair) for pair in starts for each in instruments if each.starting)
-            yield from ((each, pair) for pair in later for each in instruments if each.crossing)
+            yield from ((each, band_set) for band_set in starts for each in instruments if each.starting)
+            yield from ((each, band_set) for band_set in later for each in instruments if each.crossing)
 
-    def _unlikely(self) -> Iterable[tuple[Instrument, Pair]]:
+    def _unlikely(self) -> Iterable[tuple[Instrument, BandSet]]:
         """What is left: sets that requests ask for, and those that they reach after two switches or more."""
-        pairs = [(band, index) for index in range(len(self._ladder.sets)) for band in range(len(self.bands.names))]
+        band_sets = [(band, index) for index in range(len(self._ladder.sets)) for band in range(len(self.bands.names))]
         for instrument in sorted(INSTRUMENTS, key=lambda each: each.kind):
-            yield from ((instrument, pair) for pair in pairs)
+            yield from ((instrument, band_set) for band_set in band_sets)
 
-    def _steps_to_end(self, start: Pair) -> int:
+    def _steps_to_end(self, start: BandSet) -> int:
         """Bands between this one and the last of its set."""
         return sum(index == start[1] for index in self.bands.sets[start[0] + 1 :])
 
-    def _cost(self, wanted: Collection[tuple[Instrument, Pair]], ratio: float) -> int:
+    def _cost(self, wanted: Collection[tuple[Instrument, BandSet]], ratio: float) -> int:
         costs = {instrument: series(instrument, ratio) for instrument in INSTRUMENTS}
         return sum(costs.values()) + sum(costs[instrument] for instrument, _ in wanted)

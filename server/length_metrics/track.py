@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ropeswitch.server.length_metrics.series import Pair
+from ropeswitch.server.length_metrics.series import BandSet
 from ropeswitch.server.prompt_set import PromptSet
 
 
@@ -11,10 +11,10 @@ class Track:
 
     Attributes:
         decision: What was decided for its prompt, when that was given to the engine client.
-        pair: Its band and its present set.
-        first: The pair of its first output.
+        band_set: Its band and its present set.
+        first: The band and set of its first output.
         engine: The index of its engine, None before its first output.
-        until: The longest sequence for which ``pair`` is right.
+        until: The longest sequence for which ``band_set`` is right.
         request_id: The ID under which its prompt came; sequences that answer one prompt share it.
         prompt: Tokens of its prompt.
         adapter: The name of the LoRA that it runs with, or None.
@@ -22,7 +22,7 @@ class Track:
         gaps: Seconds between its last outputs, those that are not told yet.
         tokens: How many tokens came with them.
         told: When it was last told, by the engine's clock, in seconds.
-        live: The pair and the state that it is counted as live in, None when it is not.
+        live: The band and set and the state that it is counted as live in, None when it is not.
         waited: Seconds from its arrival to its first output, None before that.
         later: The sets that it went on in, in order; one a switch.
         recomputed: Tokens that its switches computed again.
@@ -31,6 +31,7 @@ class Track:
 
     __slots__ = (
         "adapter",
+        "band_set",
         "decision",
         "engine",
         "first",
@@ -38,7 +39,6 @@ class Track:
         "later",
         "live",
         "outcome",
-        "pair",
         "prompt",
         "recomputed",
         "request_id",
@@ -56,8 +56,8 @@ class Track:
             state: ``vllm.v1.engine.output_processor.RequestState``, of which nothing large is kept.
         """
         self.decision = decision
-        self.pair: Pair = (0, 0)
-        self.first: Pair = (0, 0)
+        self.band_set: BandSet = (0, 0)
+        self.first: BandSet = (0, 0)
         self.engine: int | None = None
         self.until = -1
         self.request_id: str = state.external_req_id
@@ -67,14 +67,14 @@ class Track:
         self.gaps: list[float] = []
         self.tokens = 0
         self.told = 0.0
-        self.live: tuple[Pair, str] | None = None
+        self.live: tuple[BandSet, str] | None = None
         self.waited: float | None = None
         self.later: list[int] = []
         self.recomputed = 0
         self.outcome: str | None = None
 
-    def take_untold(self) -> tuple[Pair, list[float], int]:
-        """What it has made and not told yet, as told by this: its pair, the seconds between its outputs, their tokens."""
-        untold = self.pair, self.gaps, self.tokens
+    def take_untold(self) -> tuple[BandSet, list[float], int]:
+        """Take the outputs not told yet: their band and set, the seconds between them, their tokens."""
+        untold = self.band_set, self.gaps, self.tokens
         self.gaps, self.tokens = [], 0
         return untold

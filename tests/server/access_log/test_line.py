@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.server.access_log.line import Names, fields
+from ropeswitch.server.access_log.log import Names, fields
 from ropeswitch.server.context import RequestContext
 from ropeswitch.server.front.refusal import prompt_too_long
 from ropeswitch.server.length_metrics.bands import Bands
@@ -31,7 +31,7 @@ def track(prompt: int = 5, tokens: int = 3, outcome: str | None = "stop", name: 
         decide(LADDER, prompt, None),
         SimpleNamespace(external_req_id=name, prompt_len=prompt, lora_name=None, stats=stats),
     )
-    made.first = made.pair = (NAMES.bands.index(prompt), LADDER.index_for(prompt))
+    made.first = made.band_set = (NAMES.bands.index(prompt), LADDER.index_for(prompt))
     made.outcome = outcome
     return made
 

@@ -15,8 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from ropeswitch.server.access_log.flags import AccessLogConfig, take
-from ropeswitch.server.access_log.line import Names
-from ropeswitch.server.access_log.log import AccessLog, logger
+from ropeswitch.server.access_log.log import AccessLog, Names, logger
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.front.front import Front

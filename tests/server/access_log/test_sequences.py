@@ -6,7 +6,7 @@ from typing import Any
 from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import PrefillStats
 
-from ropeswitch.server.access_log.line import Names, fields
+from ropeswitch.server.access_log.log import Names, fields
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.traces import attributes

@@ -11,10 +11,10 @@ from fastapi import FastAPI, Request
 from prometheus_client import CollectorRegistry
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.server.front.admission import Admission
 from ropeswitch.server.front.flags import FrontConfig
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.keys import digest
+from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.front.queue_metrics import QueueMetrics
 from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.front.shared_counts import SharedCounts

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
 from ropeswitch.server.context import Ticket
-from ropeswitch.server.front.admission import Admission
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
 from ropeswitch.server.front.key_limits import EVERYONE
+from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, listeners
 from ropeswitch.server.front.state import FrontState
 from ropeswitch.server.prompt_set import decide

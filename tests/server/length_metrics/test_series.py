@@ -22,7 +22,7 @@ from ropeswitch.server.length_metrics.series import (
     QUEUE_SERIES,
     RATIOS,
     SCHEDULER_SERIES,
-    Pair,
+    BandSet,
     SeriesPlan,
     bounds,
 )
@@ -38,24 +38,24 @@ TIMES = SimpleNamespace(
 )
 
 
-def use(metrics: LengthMetrics, pair: Pair) -> None:
-    """Everything that can happen to a sequence in a pair."""
+def use(metrics: LengthMetrics, band_set: BandSet) -> None:
+    """Everything that can happen to a sequence in a band and set."""
     step = Step()
-    step.later.append((pair, [0.05], 1))
-    step.firsts.append((pair, 0.5, 100, 1))
-    step.switches.append((pair, 0.3, 50, 50))
+    step.later.append((band_set, [0.05], 1))
+    step.firsts.append((band_set, 0.5, 100, 1))
+    step.switches.append((band_set, 0.3, 50, 50))
     for state in instruments.LIVE.values:
-        metrics.add_live(pair, state, 1)
-    step.finished += [Finished(pair, pair, outcome, TIMES) for outcome in instruments.OUTCOMES]
+        metrics.add_live(band_set, state, 1)
+    step.finished += [Finished(band_set, band_set, outcome, TIMES) for outcome in instruments.OUTCOMES]
     metrics.add_step(step, 0)
 
 
-def used(sets: FactorLadder, pairs: Sequence[Pair]) -> CollectorRegistry:
-    """A server that has had sequences in these pairs, and everything else that makes series."""
+def used(sets: FactorLadder, band_sets: Sequence[BandSet]) -> CollectorRegistry:
+    """A server that has had sequences in these bands and sets, and everything else that makes series."""
     registry = CollectorRegistry()
     metrics = LengthMetrics(sets, "m", registry)
-    for pair in pairs:
-        use(metrics, pair)
+    for band_set in band_sets:
+        use(metrics, band_set)
     for length in (*metrics.plan.bands.ends, sets.max_length + 1, None):
         for reason in instruments.REASONS:
             metrics.count_rejection(reason, length)
@@ -104,17 +104,17 @@ def test_switches_into_the_next_set_have_series_of_their_own(ends: tuple[int, ..
     later = {(band, 1) for band, index in enumerate(plan.bands.sets) if index == 0}
     for each in (each for each in INSTRUMENTS if each.crossing):
         assert later <= plan.shown(each)
-        assert all(OTHER not in plan.labels(each, pair) for pair in later)
+        assert all(OTHER not in plan.labels(each, band_set) for band_set in later)
 
 
 def test_what_has_no_room_is_still_counted() -> None:
     sets = ladder(*(1000 + 50 * i for i in range(60)))
     plan = SeriesPlan(sets)
-    pairs = [(band, index) for band in range(len(plan.bands.names)) for index in range(60)]
-    found = read(used(sets, pairs))
+    band_sets = [(band, index) for band in range(len(plan.bands.names)) for index in range(60)]
+    found = read(used(sets, band_sets))
     counts = [value for (name, _), value in found.items() if name == f"{GAP.name}_count"]
-    assert sum(counts) == len(pairs)
-    assert found[f"{GAP.name}_count", frozenset(_others())] == len(pairs) - len(plan.shown(GAP))
+    assert sum(counts) == len(band_sets)
+    assert found[f"{GAP.name}_count", frozenset(_others())] == len(band_sets) - len(plan.shown(GAP))
 
 
 def _others() -> list[tuple[str, str]]:
