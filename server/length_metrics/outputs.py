@@ -95,7 +95,7 @@ class OutputWatch:
         return add_request
 
     def _noting(self, upstream: Callable[..., None]) -> Callable[..., None]:
-        # Called for every token of every stream: what few steps it has are as short as they can be.
+        # Called for every output of every request, so it is kept short.
         def update_stats_from_output(state: Any, output: Any, timestamp: float | None, iteration: Any) -> None:
             stats, track = state.stats, state.ropeswitch
             if iteration is None or track.outcome is not None:
