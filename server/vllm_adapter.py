@@ -26,13 +26,14 @@ from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMError, VLLMV
 from vllm.logger import configure_logging_from_args
 from vllm.platforms import current_platform
 from vllm.renderers.inputs.preprocess import extract_prompt_len
-from vllm.transformers_utils.config import get_config, get_hf_text_config
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer as FastIncrementalDetokenizer
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.prometheus import get_prometheus_registry
 
+from ropeswitch.model_patches.switch import engine_args
+from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.server import legacy_config
 from ropeswitch.server.deaths import marking
 from ropeswitch.server.errors import UsageError
@@ -138,26 +139,12 @@ def text_config(args: Namespace) -> dict[str, Any]:
     check_fields("--hf-overrides", overrides)
     try:
         source = _without_su(args, source)
-        config = get_config(
-            source,
-            args.trust_remote_code,
-            args.revision,
-            args.code_revision,
-            args.config_format,
-            hf_overrides_kw={key: value for key, value in overrides.items() if not isinstance(value, dict)},
-            token=args.hf_token,
-        )
-        for key, value in overrides.items():
-            if isinstance(value, dict):
-                _override(config, key, value)
-        text = get_hf_text_config(config)
+        return engine_args.text_config(args)
+    except UnsupportedError as error:
+        raise UsageError(str(error)) from error
     except Exception as error:
         # Only what the user named is read above, by each model's own code, which raises anything at all.
         raise UsageError(f"MODEL: cannot read the config of {source!r}: {_reason(error)}") from error
-    if text is not config:
-        raise UsageError(f"MODEL: {source!r} nests its text model's config; only plain text models are supported")
-    values: dict[str, Any] = text.to_dict()
-    return values
 
 
 def _without_su(args: Namespace, source: str) -> str:
@@ -185,19 +172,6 @@ def _reason(error: Exception) -> str:
 def device_name() -> str:
     """The kind of device that this build of vLLM runs on: ``cpu``, ``cuda``, ``rocm`` (cuda to torch), ``xpu`` and so on."""
     return str(current_platform.device_name)
-
-
-def _override(config: Any, key: str, value: dict[str, Any]) -> None:
-    """Apply a dict of ``--hf-overrides`` as ``vllm.config.ModelConfig`` does: into a nested config, or as it is."""
-    nested = getattr(config, key, None)
-    if not hasattr(nested, "to_dict"):
-        setattr(config, key, value)
-        return
-    for nested_key, nested_value in value.items():
-        if isinstance(nested_value, dict):
-            _override(nested, nested_key, nested_value)
-        else:
-            setattr(nested, nested_key, nested_value)
 
 
 def serve(args: Namespace) -> None:

@@ -87,7 +87,7 @@ def _check_options(settings: RopeSettings, where: str) -> None:
     for name, fits, allowed in (
         ("angles", settings.angles in ANGLES, f"one of {', '.join(ANGLES)}"),
         ("length_aware", isinstance(settings.length_aware, bool), "true or false"),
-        ("step_latency_target", number, "a number of seconds from 0.001 to 3600, or null"),
+        ("step_latency_target", number, "a number of seconds above 0 and at most 60, or null"),
         ("parts", known, f"a list of any of {', '.join(parts.PARTS)}"),
     ):
         if not fits:
