@@ -42,6 +42,7 @@ class EngineEvaluator:
         from vllm.platforms import current_platform
         from vllm.transformers_utils.config import get_config
 
+        from ropeswitch.factors.search.replace_sets import EXTENSION
         from ropeswitch.model_patches.switch.engine_args import configure
         from ropeswitch.model_patches.switch.settings import FORCED_SET, RopeSettings, UnsupportedError
         from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model
@@ -71,6 +72,7 @@ class EngineEvaluator:
             "tensor_parallel_size": parallel,
             "kv_cache_memory_bytes": together * _cache_bytes(config, objective.length, dtype, parallel),
             "disable_log_stats": True,
+            "worker_extension_cls": EXTENSION,
             "seed": 0,
         }
         try:

@@ -3,7 +3,7 @@
 The buffers are made once and keep their addresses, as captured CUDA graphs need.
 """
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -51,10 +51,9 @@ class StepRows:
         self.rows = torch.zeros(max_num_tokens, rotary_dim, dtype=torch.float32, device=device)
         self.numbers = torch.arange(max_num_tokens, dtype=torch.int64, device=device)
         self.sets = settings.ladder.names
-        self._kept = _kept(settings)
         self.max_model_len = max_model_len
         self._on_triton = device.type in TRITON_DEVICES
-        self._prepare(settings)
+        self.load(settings)
 
     def bind(self, model: nn.Module) -> None:
         """Give every rotary module of ``model`` these rows.
@@ -76,24 +75,8 @@ class StepRows:
         if not bound:
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
 
-    def replace(self, settings: RopeSettings) -> None:
-        """Rotate with other factors under the same names, from the next step on; no request may be running.
-
-        A search judges one population after another this way (``factors/search/engine_evaluator.py``).
-
-        Args:
-            settings: As at the start, but for its sets' factors, scales and start tokens.
-
-        Raises:
-            ValueError: when anything else differs; the rows stay as they are.
-        """
-        given = _kept(settings)
-        for name, value in self._kept.items():
-            if given[name] != value:
-                raise ValueError(f"{name}: {given[name]!r} must be {value!r}, as at the start")
-        self._prepare(settings)
-
-    def _prepare(self, settings: RopeSettings) -> None:
+    def load(self, settings: RopeSettings) -> None:
+        """Fill rows by these factors from the next step on; sets keep their names, ends and numbers of factors."""
         self._filler = _filler(settings, self.max_model_len, len(self.rows), self.rows.device)
 
     def fill(self, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
@@ -106,11 +89,6 @@ class StepRows:
                 Rows from there on keep what they hold.
         """
         self._filler(self.rows, positions, request_sets, query_start_loc)
-
-
-def _kept(settings: RopeSettings) -> dict[str, Any]:
-    """What :meth:`StepRows.replace` may not change; of the sets the name, the end in tokens and the number of factors."""
-    return settings.to_json() | {"sets": tuple((s.name, s.max_length, len(s.factors)) for s in settings.ladder.sets)}
 
 
 def frequencies(settings: RopeSettings) -> tuple[Frequencies, ...]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.patching import patch_process
-from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.step_rows import StepRows
 
 
@@ -28,10 +28,6 @@ class LadderWorker:
         holder = getattr(self.model_runner, "model_state", None) or self.model_runner
         rows: StepRows = holder.step_rows
         return rows
-
-    def replace_sets(self, settings: dict[str, Any]) -> None:
-        """Rotate with other factors from now on; see :meth:`~ropeswitch.model_patches.switch.step_rows.StepRows.replace`."""
-        self.step_rows.replace(RopeSettings.from_json(settings))
 
     def patch_report(self) -> dict[str, Any]:
         """What this worker runs with, from the guard.

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.factors.search.replace_sets import ReplaceSets
 from ropeswitch.model_patches.switch.settings import RopeSettings
 from ropeswitch.model_patches.switch.step_rows import StepRows
 
@@ -13,9 +14,17 @@ SHORT, LONG = FactorSet("short", 64, (1.0, 2.0)), FactorSet("long", 128, (3.0, 4
 SETTINGS = RopeSettings(FactorLadder((SHORT, LONG)), 10000.0)
 
 
+class Worker(ReplaceSets):
+    """As vLLM puts the extension under a worker of ours."""
+
+    def __init__(self) -> None:
+        self.settings = SETTINGS
+        self.step_rows = StepRows(SETTINGS, 128, 8, torch.device("cpu"))
+
+
 @pytest.fixture
-def rows() -> StepRows:
-    return StepRows(SETTINGS, 128, 8, torch.device("cpu"))
+def worker() -> Worker:
+    return Worker()
 
 
 def filled(rows: StepRows) -> torch.Tensor:
@@ -24,10 +33,11 @@ def filled(rows: StepRows) -> torch.Tensor:
     return rows.rows.clone()
 
 
-def test_factors_scales_and_start_tokens_are_replaced(rows: StepRows) -> None:
+def test_factors_scales_and_start_tokens_are_replaced(worker: Worker) -> None:
     other = replace(SETTINGS, ladder=FactorLadder((SHORT, FactorSet("long", 128, (5.0, 6.0), 1.1, 0))))
+    rows = worker.step_rows
     before = filled(rows)
-    rows.replace(other)
+    worker.replace_sets(other.to_json())
     assert torch.equal(filled(rows), filled(StepRows(other, 128, 8, torch.device("cpu"))))
     assert not torch.equal(filled(rows), before)
 
@@ -52,8 +62,8 @@ def test_factors_scales_and_start_tokens_are_replaced(rows: StepRows) -> None:
         ),
     ],
 )
-def test_all_else_is_refused(rows: StepRows, settings: RopeSettings, message: str) -> None:
-    before = filled(rows)
+def test_all_else_is_refused(worker: Worker, settings: RopeSettings, message: str) -> None:
+    before = filled(worker.step_rows)
     with pytest.raises(ValueError, match=message):
-        rows.replace(settings)
-    assert torch.equal(filled(rows), before)
+        worker.replace_sets(settings.to_json())
+    assert torch.equal(filled(worker.step_rows), before)
