@@ -3,7 +3,7 @@
 They are wrapped on the server's own objects when it starts, so the workers, which report ``registry.PATCHES``, have none of
 them. Callers of a wrapped method are no part of its record where a changed caller fails loudly or costs only a header, a
 metric or speed. Messages and log texts that the server matches are in ``upstream_texts.py``.
-Of ``/metrics`` the route is wrapped, by a middleware; its record counts on what carries an engine's report to it.
+Two records wrap nothing (``beside``): a middleware of ours, added by vLLM's flag or our endpoint plugin, counts on them.
 """
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
@@ -69,7 +69,7 @@ SERVER_PATCHES = (
     ),
     Patch(
         target=_METRICS,
-        kind="wrapped",
+        kind="beside",
         file="server/scheduling_metrics.py",
         relies_on=(
             _METRICS,
@@ -109,7 +109,7 @@ SERVER_PATCHES = (
     # The last of --middleware lies outside what it adds. The rest tells whether a prompt still waits.
     Patch(
         target=_MIDDLEWARE,
-        kind="wrapped",
+        kind="beside",
         file="server/front/front.py",
         relies_on=(
             _MIDDLEWARE,

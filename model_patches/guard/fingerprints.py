@@ -28,7 +28,7 @@ class Patch:
 
     Attributes:
         target: Dotted path of the symbol that is replaced, wrapped or subclassed.
-        kind: ``replaced``, ``wrapped`` or ``subclassed``.
+        kind: ``replaced``, ``wrapped`` or ``subclassed``; ``beside`` where a middleware of ours counts on what stays.
         file: The file that does it, and says why.
         relies_on: Dotted paths of the upstream functions whose behaviour the patch counts on; each has a fingerprint.
         when: In which engines it is in play, one of ``records.CONDITIONS``. All engines on that kind of device check its
