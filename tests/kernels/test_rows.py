@@ -94,6 +94,14 @@ def test_parity_rows_are_hugging_faces() -> None:
         assert torch.equal(rows[:, 48:], sin[0, :, :48])
 
 
+def test_parity_rows_keep_the_unscaled_angles_below_start_tokens() -> None:
+    positions, chosen = torch.tensor([127, 128, 127]), torch.tensor([1, 1, 0])
+    rows = torch.empty(3, ROTARY)
+    ParityRows(THETA, ROTARY, SETS).fill(rows, positions, chosen)
+    expected = fill_rows_reference(positions.numpy(), chosen.numpy(), THETA, ROTARY, SETS)
+    assert torch.allclose(rows.double(), expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("neox", [True, False])
 @pytest.mark.parametrize(
     ("tokens", "heads", "head", "rotary"),
