@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-search simulate lock
+.PHONY: help setup serve test test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -128,6 +128,9 @@ bench-client: $(STAMP) ## The load test's client beside vLLM's own benchmark (ab
 bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHON must have vllm for CUDA)
 	@echo "bench-gpu: the rotation of a whole step, every way in turns" >&2
 	@$(PYTHON) -m ropeswitch.loadtests.bench_gpu $(ARGS)
+
+bench-schedule: $(STAMP) ## Host time that our schedulers add to stock's schedule() (about 1 minute, no model)
+	@$(BIN)/python -m ropeswitch.loadtests.bench_schedule $(ARGS)
 
 bench-search: $(STAMP) ## Candidates a second of both evaluators of factors search (about 5 minutes; ARGS="--model FOLDER" for your own)
 	@echo "bench-search: the same candidates with transformers and in the engine, in turns" >&2

@@ -26,13 +26,18 @@ from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.driver import Simulation
 from ropeswitch.loadtests.simulation.records import Clock
 from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
-from ropeswitch.model_patches.scheduling.scheduler import make_scheduler
+from ropeswitch.model_patches.scheduling import scheduler as length_aware
+from ropeswitch.model_patches.switch import scheduler as switch
 from ropeswitch.model_patches.switch.engine_args import configure
+from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
+from ropeswitch.model_patches.switch.settings import RopeSettings
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
 # The user's first case: recovered short factors up to 8k tokens, long ones above. The factors' values do not matter here.
 LADDER_ENDS = (("8k", 8192), ("2048k", MAX_MODEL_LEN))
+# The kinds of policy that switch factor sets.
+LADDERED = ("ours", "core")
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,8 @@ class Policy:
     """One way to schedule.
 
     Attributes:
-        kind: ``default`` and ``tuned`` are stock vLLM; ``ours`` is ropeswitch's.
+        kind: ``default`` and ``tuned`` are stock vLLM; ``ours`` is ropeswitch's, and ``core`` its switch alone, with
+            vLLM's own order of work.
         max_num_batched_tokens: Tokens of a step, at most.
         threshold: vLLM's ``--long-prefill-token-threshold``, 0 for none.
         adaptive: vLLM's ``--long-prefill-token-threshold-adaptive``.
@@ -126,7 +132,8 @@ class Builder:
             block_size=BLOCK_SIZE, num_kv_heads=heads, head_size=shape.head_dim, dtype=torch.bfloat16
         )
         kv_cache = KVCacheConfig(workload.kv_blocks, [], [KVCacheGroupSpec(["layer"], spec)])
-        make = make_scheduler if policy.kind == "ours" else AsyncScheduler if options.asynchronous else Scheduler
+        stock = AsyncScheduler if options.asynchronous else Scheduler
+        make = {"ours": length_aware.make_scheduler, "core": switch.make_scheduler}.get(policy.kind, stock)
         # The runner of GPUs, whose protocol differs: the other is sent a request's whole text whenever it skipped a step.
         with patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": "1"}):
             scheduler = make(
@@ -143,7 +150,7 @@ class Builder:
             # What an engine measures when it starts: steps without context, of one token and of as many as it may take.
             sizes = (1, policy.max_num_batched_tokens)
             scheduler.length_aware.calibrate([(tokens, self.costs.seconds([(0, tokens)])) for tokens in sizes])
-        requests = _Requests(self.ladder if policy.kind == "ours" else None, options.prefix_caching)
+        requests = _Requests(self.ladder if policy.kind in LADDERED else None, options.prefix_caching)
         return Simulation(
             scheduler, clock, self.costs, workload.arrivals, requests, depth, noise=options.noise, seed=options.seed
         )
@@ -160,9 +167,10 @@ class Builder:
             enable_prefix_caching=options.prefix_caching,
             enforce_eager=True,
         )
-        if policy.kind == "ours":
+        if policy.kind in LADDERED:
             theta = MODELS[self.cluster.model]["rope_theta"]
-            settings = RopeSettings(self.ladder, theta, length_aware=True, step_latency_target=policy.target)
+            by_length = policy.kind == "ours"
+            settings = RopeSettings(self.ladder, theta, length_aware=by_length, step_latency_target=policy.target)
             configure(args, settings, MODELS[self.cluster.model], device_name=current_platform.device_name)
         config = args.create_engine_config()
         # The CPU platform, on which this runs, turns it off.
