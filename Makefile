@@ -130,7 +130,7 @@ bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHO
 	@$(PYTHON) -m ropeswitch.loadtests.bench_gpu $(ARGS)
 
 bench-schedule: $(STAMP) ## Host time that our schedulers add to stock's schedule() (about 1 minute, no model)
-	@$(BIN)/python -m ropeswitch.loadtests.bench_schedule $(ARGS)
+	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m ropeswitch.loadtests.bench_schedule $(ARGS)
 
 bench-search: $(STAMP) ## Candidates a second of both evaluators of factors search (about 5 minutes; ARGS="--model FOLDER" for your own)
 	@echo "bench-search: the same candidates with transformers and in the engine, in turns" >&2

@@ -5,7 +5,6 @@ Every running request decodes. Stock's scheduler, the switch alone and length-aw
 
 import argparse
 import gc
-import os
 import random
 import statistics
 import sys
@@ -57,7 +56,7 @@ class Driven:
     def __post_init__(self) -> None:
         options = Options(asynchronous=self.asynchronous, prefix_caching=True)
         policy = Policy(KINDS[self.kind], TOKENS)
-        simulation = self.builder.simulation(policy, Workload("decodes", "", [], BLOCKS), options)
+        simulation = self.builder.simulation(policy, Workload("decodes", "", (), BLOCKS), options)
         self.scheduler, self.clock = simulation.scheduler, simulation.clock
         self.depth, self.noise = simulation.depth, random.Random(0)
         lengths = random.Random(0)
@@ -125,7 +124,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.rounds < 5:
         parser.error(f"--rounds: {args.rounds} is too few for a median; use at least 5")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     print("CPU milliseconds per step: stock's schedule() and update_from_output(), and what ours add.")
     print("| running | scheduler | schedule() | core | length-aware | target | update | core | length-aware |")
     print("| --- " * 9 + "|")

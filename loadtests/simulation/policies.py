@@ -149,7 +149,7 @@ class Builder:
             scheduler.clock = clock
             # What an engine measures when it starts: steps without context, of one token and of as many as it may take.
             sizes = (1, policy.max_num_batched_tokens)
-            scheduler.length_aware.calibrate([(tokens, self.costs.seconds([(0, tokens)])) for tokens in sizes])
+            scheduler.calibrate([(tokens, self.costs.seconds([(0, tokens)])) for tokens in sizes])
         requests = _Requests(self.ladder if policy.kind in LADDERED else None, options.prefix_caching)
         return Simulation(
             scheduler, clock, self.costs, workload.arrivals, requests, depth, noise=options.noise, seed=options.seed

@@ -7,134 +7,103 @@ those pass that fit beside it, and so do not delay it (as backfilling does in ba
 system, 1995).
 """
 
-from typing import Any
-
 from vllm.v1.request import Request
 
 from ropeswitch.model_patches.scheduling.step_cost import StepCost, chunk
+from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
 
 class Admission:
-    """Counts the slots and blocks that a step's plan may give away.
+    """Counts the slots and blocks that one step may give away, and what is kept for the oldest that does not fit.
 
     Args:
-        scheduler: ``vllm.v1.core.sched.scheduler.Scheduler``.
-        queue: Its waiting queue.
+        view: The engine before the step.
+        limits: The engine's.
+        engine: Answers questions about single requests.
+        queue: The waiting queue.
         cost: The predicted time of steps.
+        target: Minimum seconds that a request is passed over before anything is kept for it.
     """
 
-    def __init__(self, scheduler: Any, queue: WaitingQueue, cost: StepCost) -> None:
-        self._scheduler = scheduler
-        self._queue = queue
-        self._cost = cost
-        self._block: int = scheduler.block_size
-        self._total: int = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-
-    def start(self, now: float, target: float) -> None:
-        """Count what is free before a step, and what is kept for the oldest that does not fit.
-
-        Args:
-            now: The scheduler's clock.
-            target: The least time that a request is passed over before anything is kept for it.
-        """
-        scheduler, manager = self._scheduler, self._scheduler.kv_cache_manager
-        self.slots: int = scheduler.max_num_active_reqs - scheduler.num_waiting_for_streaming_input
-        self.slots -= len(scheduler.running)
-        self.blocks: int = manager.block_pool.get_num_free_blocks()
-        if scheduler.running:
-            self.blocks -= manager.watermark_blocks
-        prefills = scheduler._inflight_prefills
-        self._coming_blocks: int = scheduler._inflight_prefill_reserved_blocks() if prefills else 0
-        loads = (chunk(each.num_tokens - each.num_computed_tokens, each.num_computed_tokens) for each in prefills)
+    def __init__(
+        self, view: StepView, limits: Limits, engine: Engine, queue: WaitingQueue, cost: StepCost, target: float
+    ) -> None:
+        self._view, self._limits, self._engine = view, limits, engine
+        self._queue, self._cost, self._target = queue, cost, target
+        self.slots, self.blocks = view.slots, view.free_blocks
+        loads = (
+            chunk(each.num_tokens - each.num_computed_tokens, each.num_computed_tokens)
+            for each in view.inflight_prefills
+        )
         self._coming_seconds = sum(self._cost.seconds(load) for load in loads)
-        self._target = target
         self._needed: dict[Request, int] = {}
-        self._loras = {each.lora_request.lora_int_id for each in scheduler.running if each.lora_request}
-        self._kept_slots, self._kept_blocks, self._beside = 0, 0, 0
+        self._loras: set[int] = set()
+        if limits.max_loras is not None:
+            self._loras = {each.lora_request.lora_int_id for each in view.running if each.lora_request}
+        self._kept_slots, self._kept_blocks = 0, 0
+        # Blocks that those which pass the oldest may come to hold, counted when first asked for.
+        self._beside: int | None = None
+        self._taken = 0
         self.oldest = self._oldest_ready() if self.slots > 0 else None
         if self.oldest is not None and not self.fits(self.oldest):
-            tokens = self.oldest.num_tokens
-            waited = (now - self.oldest.queued_at) / max(self._cost.seconds(chunk(tokens, 0)), target)
+            since = queue.place(self.oldest).since
+            waited = (view.now - since) / max(cost.seconds(chunk(self.oldest.num_tokens, 0)), target)
             self._kept_blocks = int(self.needs(self.oldest) * min(waited, 1.0))
             self._kept_slots = int(waited >= 1.0)
-            self._beside = self._total - self.needs(self.oldest) - self._passed(self.oldest)
 
-    def _passed(self, oldest: Request) -> int:
-        """The most blocks that running requests which came after the oldest may come to hold."""
-        order = self._queue.key(oldest)
-        return sum(self._most(each) for each in self._scheduler.running if self._queue.key(each) > order)
+    def _fits_beside(self, oldest: Request, request: Request) -> bool:
+        """Whether a request's prompt and answer fit beside the oldest and those that came after it and run."""
+        if self._beside is None:
+            order = self._queue.key(oldest)
+            passed = sum(self._most(each) for each in self._view.running if self._queue.key(each) > order)
+            self._beside = self._limits.blocks - self.needs(oldest) - passed
+        return self._most(request) <= self._beside - self._taken
 
     def _most(self, request: Request) -> int:
-        return -(-(request.num_prompt_tokens + request.max_tokens) // self._block)
+        return -(-(request.num_prompt_tokens + request.max_tokens) // self._limits.block)
 
     def _oldest_ready(self) -> Request | None:
         return next((entry[3] for entry in self._queue.by_age if self.ready(entry[3])), None)
 
     def ready(self, request: Request) -> bool:
         """Whether nothing but space may keep a waiting request from starting, by upstream's own rules."""
-        scheduler = self._scheduler
-        # The second call promotes it once what it waits for is there.
-        blocked = scheduler._is_blocked_waiting_status(request.status)
-        if blocked and not scheduler._handle_blocked_waiting_request(request):
+        if not self._engine.ready(request):
             return False
-        if request.num_stale_output_tokens and not request.drop_stale_output:
-            return False
-        if scheduler.lora_config and request.lora_request:
-            full = len(self._loras) >= scheduler.lora_config.max_loras
-            return not full or request.lora_request.lora_int_id in self._loras
+        if self._limits.max_loras is not None and request.lora_request:
+            return len(self._loras) < self._limits.max_loras or request.lora_request.lora_int_id in self._loras
         return True
 
     def needs(self, request: Request) -> int:
         """The free blocks that a waiting request takes, those it shares with running ones not counted."""
         if request not in self._needed:
-            self._needed[request] = self._blocks_of(request)
+            self._needed[request] = self._engine.blocks(request, shares=self._queue.place(request).hit > 0)
         return self._needed[request]
-
-    def _blocks_of(self, request: Request) -> int:
-        scheduler, tokens = self._scheduler, min(request.num_tokens, self._scheduler.max_model_len)
-        manager = scheduler.kv_cache_manager
-        # As upstream's own check of a whole sequence, `allocate_slots(full_sequence_must_fit=True)`.
-        blocks: int = manager.coordinator.get_num_blocks_to_allocate(
-            request_id=request.request_id,
-            num_tokens=tokens,
-            new_computed_blocks=manager.empty_kv_cache_blocks.blocks,
-            num_encoder_tokens=0,
-            total_computed_tokens=0,
-            num_local_computed_tokens=0,
-            num_tokens_main_model=tokens,
-            apply_admission_cap=True,
-            prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
-        )
-        if request.expected_hit:
-            hit = manager.get_computed_blocks(request)[0]
-            blocks -= sum(not block.is_null and block.ref_cnt > 0 for block in hit.blocks[0])
-        return blocks
 
     def fits(self, request: Request) -> bool:
         """Whether a ready request may start, without what is kept for an older one."""
         if self.slots <= 0:
             return False
-        if not self._scheduler.running:
+        if not self._view.running:
             # Nothing will ever free more.
             return request is self.oldest or self.needs(request) <= self.blocks - self._kept_blocks
         needs, free = self.needs(request), self.blocks
-        if self._coming_blocks:
+        if self._view.reserved_blocks:
             # What running prefills take while this one is there; the rest is free again before they come to it.
             stay = self._cost.seconds(chunk(request.num_tokens, 0)) + request.max_tokens * self._target
             share = stay / self._coming_seconds if stay < self._coming_seconds else 1.0
-            free -= int(self._coming_blocks * share)
+            free -= int(self._view.reserved_blocks * share)
         if needs > free:
             return False
-        if request is self.oldest or not self._kept_blocks:
+        if self.oldest is None or request is self.oldest or not self._kept_blocks:
             return True
-        beside = self._most(request) <= self._beside
-        return self.slots > self._kept_slots and (beside or needs <= free - self._kept_blocks)
+        room = needs <= free - self._kept_blocks
+        return self.slots > self._kept_slots and (room or self._fits_beside(self.oldest, request))
 
     def take(self, request: Request) -> None:
         """Count a request that this step starts."""
         self.slots -= 1
         self.blocks -= self.needs(request)
-        self._beside -= self._most(request)
+        self._taken += self._most(request)
         if request.lora_request:
             self._loras.add(request.lora_request.lora_int_id)

@@ -5,14 +5,20 @@ prefill is in it, never samples, and leaves its full blocks in the prefix cache,
 What the stream has said meanwhile becomes the prompt of another one, and so on, each with less to do than the last.
 """
 
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core.kv_cache_utils import BlockHash
 from vllm.v1.request import Request, RequestStatus
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.scheduling.admission import Admission
+from ropeswitch.model_patches.scheduling.decision import BackgroundDecision, StepDecision
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
-from ropeswitch.model_patches.switch.request_set import assigned_set, forced_set
+from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView, lengths
+from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
+from ropeswitch.model_patches.switch.request_set import assign, assigned_set, forced_set
 from ropeswitch.model_patches.switch.settings import FORCED_SET
 
 # The work lengthens a step of the streams by so many times its own length: the least that is done in time.
@@ -33,7 +39,9 @@ class NextSetPrefill:
     """Works for one stream at a time, through one internal request at a time.
 
     Args:
-        scheduler: Our subclass of ``vllm.v1.core.sched.scheduler.Scheduler``, with a :class:`WaitingQueue`.
+        limits: The engine's.
+        engine: Answers questions about single requests.
+        queue: The waiting queue.
         ladder: The factor sets.
         cost: The predicted time of steps.
 
@@ -42,14 +50,13 @@ class NextSetPrefill:
         tokens: Tokens computed for next sets since the start.
     """
 
-    def __init__(self, scheduler: Any, ladder: FactorLadder, cost: StepCost) -> None:
-        self._scheduler = scheduler
+    def __init__(
+        self, limits: Limits, engine: Engine, queue: WaitingQueue, ladder: FactorLadder, cost: StepCost
+    ) -> None:
+        self._limits, self._engine, self._queue = limits, engine, queue
         self._ladder = ladder
         self._cost = cost
-        self._block: int = scheduler.block_size
-        self._blocks: int = scheduler.kv_cache_manager.block_pool.num_gpu_blocks
-        self._most_tokens: int = scheduler.max_num_scheduled_tokens
-        self._most_chunk: int = scheduler.scheduler_config.long_prefill_token_threshold or self._most_tokens
+        self._block = limits.block
         self._made = 0
         self._stream: Request | None = None
         # Tokens of the stream whose next keys were computed before the present internal request.
@@ -58,40 +65,55 @@ class NextSetPrefill:
         self._pass_end = 0
         self._finish_at = 0
         # Of the pieces so far, so that each hashes its own blocks alone.
-        self._hashes: list[Any] = []
+        self._hashes: list[BlockHash] = []
         self.request: Request | None = None
         self.tokens = 0
 
-    def prepare(self, busy: float, spare: float) -> None:
-        """Give the internal request tokens of a step that is otherwise planned, or hold it.
+    def decide(self, view: StepView, step: StepDecision, admission: Admission) -> BackgroundDecision:
+        """What happens to the internal request in a step that is otherwise planned.
 
         Args:
-            busy: Seconds that the step takes without it.
-            spare: Seconds that it may take more; 0 where there are prefills in the step.
+            view: The engine before the step.
+            step: The step without it.
+            admission: What the step's plan has left.
         """
-        if self._stream is not None and not self._worth(self._stream):
-            self.cancel()
-        if self._stream is None and spare > 0 and self._scheduler.current_step % LOOK_EVERY == 0:
-            self._stream = next(
-                (each for each in self._scheduler.running if self._worth(each) and self._due(each, busy)), None
-            )
+        before, busy, spare = self.request, step.busy, step.spare
+        # Nothing else may need the room.
+        quiet = len(step.offered) == self._queue.num_offerable and all(map(self._engine.blocked, view.holding))
+        if self._stream is not None and not (quiet and self._worth(self._stream)):
+            self._stream, self.request, self._done, self._pass_end, self._hashes = None, None, 0, 0, []
+        if self._stream is None and spare > 0 and view.step % LOOK_EVERY == 0 and quiet:
+            near = self._near(view.running, busy)
+            self._stream = next((each for each in near if self._worth(each) and self._due(each, busy)), None)
         if self._stream is None:
-            return
+            return BackgroundDecision(finish=before)
         self._close()
         if self.request is None and spare > 0 and self._due(self._stream, busy):
-            self._open(self._stream)
-        if self.request is not None:
-            self._give(self.request, self._stream, busy, spare)
+            self._open(self._stream, admission)
+        tokens = 0 if self.request is None else self._give(self.request, self._stream, step)
+        new = self.request is not before
+        return BackgroundDecision(
+            finish=before if new else None,
+            start=self.request if new else None,
+            request=self.request,
+            tokens=tokens,
+        )
 
-    def cancel(self) -> None:
-        """Forget the stream, and free what the internal request holds."""
-        if self.request is not None:
-            self._scheduler.finish_requests(self.request.request_id, RequestStatus.FINISHED_ABORTED)
-        self._stream, self.request, self._done, self._pass_end, self._hashes = None, None, 0, 0, []
+    def _near(self, running: Sequence[Request], busy: float) -> Iterator[Request]:
+        """The running requests that may be due: of a thousand all but few are too far from any set's end."""
+        known = lengths(running)
+        if not len(known):
+            return iter(())
+        # No step computes fewer tokens than at the greatest depth, so a request of n tokens needs at most n / slowest steps.
+        slowest = max(self._cost.tokens_within(PACES[1] * busy, int(known.max())), 0.5)
+        near = np.zeros(len(known), dtype=bool)
+        for each in self._ladder.sets[:-1]:
+            near |= (known <= each.max_length) & (2 * known / slowest >= each.max_length - known)
+        return (running[i] for i in np.flatnonzero(near))
 
     def _worth(self, stream: Request) -> bool:
-        """Whether a request is a stream that may outgrow its set, and nothing else needs the room."""
-        scheduler, index = self._scheduler, assigned_set(stream)
+        """Whether a request is a stream that may outgrow its set."""
+        index = assigned_set(stream)
         if stream.status != RequestStatus.RUNNING or stream.is_prefill_chunk or stream is self.request:
             return False
         if index + 1 == len(self._ladder.sets) or forced_set(stream.sampling_params) is not None:
@@ -101,10 +123,7 @@ class NextSetPrefill:
             return False
         if not stream.num_tokens <= end < stream.num_prompt_tokens + stream.max_tokens:
             return False
-        if self.request is not None and self.request.status == RequestStatus.PREEMPTED:
-            return False
-        blocked = scheduler._is_blocked_waiting_status
-        return scheduler.waiting.all_offered and all(blocked(each.status) for each in scheduler.kv_holding_waiting)
+        return self.request is None or self.request.status != RequestStatus.PREEMPTED
 
     def _full(self, stream: Request) -> int:
         """Tokens of the stream in full blocks, with at least one more known."""
@@ -134,19 +153,16 @@ class NextSetPrefill:
         """End an internal request that has computed all its full blocks; they stay in the prefix cache."""
         if self.request is not None and self.request.num_computed_tokens >= self.request.num_tokens - 1:
             self._done = self.request.num_tokens - 1
-            self._scheduler.finish_requests(self.request.request_id, RequestStatus.FINISHED_ABORTED)
             self.request = None
 
-    def _open(self, stream: Request) -> None:
-        scheduler = self._scheduler
+    def _open(self, stream: Request, admission: Admission) -> None:
         if self._done >= self._pass_end:
             self._pass_end = self._full(stream)
             # Done when a quarter of the steps is left for what the stream says meanwhile, as slowly as that allows.
             self._finish_at = self._steps(stream) // 4
         full = min(self._pass_end, self._done + PIECE // self._block * self._block)
         needed = -(-full // self._block)
-        admission = scheduler.length_aware.admission
-        if admission.slots < 2 or needed > min(admission.blocks, MOST_BLOCKS * self._blocks):
+        if admission.slots < 2 or needed > min(admission.blocks, MOST_BLOCKS * self._limits.blocks):
             return
         self._made += 1
         index = assigned_set(stream) + 1
@@ -160,40 +176,35 @@ class NextSetPrefill:
             cache_salt=stream.cache_salt,
             priority=LAST_PRIORITY,
         )
-        request.rope_set = index
+        assign(request, index)
         request._block_hasher = stream._block_hasher
         request.block_hashes = list(self._hashes)
         request.update_block_hashes()
         self._hashes = list(request.block_hashes)
         # Its hits are no one's, as those of a request that was preempted are not counted.
         request.num_preemptions = 1
-        request.works_apart = True
-        scheduler.add_request(request)
         self.request = request
         # What was computed may be gone.
-        self._done = scheduler.length_aware.expected_hit(request)
+        self._done = self._engine.cache_hit(request)
 
-    def _give(self, request: Request, stream: Request, busy: float, spare: float) -> None:
-        scheduler = self._scheduler
+    def _give(self, request: Request, stream: Request, step: StepDecision) -> int:
+        """The internal request's tokens in this step; 0 holds it. It is ended where the cache already has its keys."""
         waits = request.status == RequestStatus.WAITING
-        before = scheduler.length_aware.expected_hit(request) if waits else request.num_computed_tokens
+        before = self._engine.cache_hit(request) if waits else request.num_computed_tokens
         goal = request.num_tokens - 1
         tokens = 0
-        if spare > 0 and before < goal:
+        if step.spare > 0 and before < goal:
             steps = max(self._steps(stream) - self._finish_at, 1)
-            enough = (pace for pace in PACES if self._needed(before, self._pass_end - before, pace * busy) <= steps)
-            seconds = min(next(enough, PACES[-1]) * busy, spare)
-            left = self._most_tokens - scheduler.max_num_scheduled_tokens
-            tokens = min(self._cost.tokens_within(seconds, before), goal - before, left, self._most_chunk)
+            enough = (
+                pace for pace in PACES if self._needed(before, self._pass_end - before, pace * step.busy) <= steps
+            )
+            seconds = min(next(enough, PACES[-1]) * step.busy, step.spare)
+            left = self._limits.tokens - step.budget
+            tokens = min(self._cost.tokens_within(seconds, before), goal - before, left, self._limits.chunk)
         if waits and before >= goal:
             self._done = goal
-            scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
             self.request = None
-        elif tokens > scheduler.num_spec_tokens:
-            self.tokens += tokens
-            scheduler.scheduler_config.long_prefill_token_threshold = tokens
-            scheduler.max_num_scheduled_tokens += tokens
-            if waits:
-                scheduler.waiting.offer_apart(request)
-        elif not waits:
-            request.next_decode_eligible_step = max(request.next_decode_eligible_step, scheduler.current_step + 2)
+        if tokens <= self._limits.drafts:
+            return 0
+        self.tokens += tokens
+        return tokens

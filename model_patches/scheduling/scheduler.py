@@ -7,18 +7,25 @@ limits: none known.
 when it can go: when vLLM plans steps by their predicted time.
 """
 
+import copy
 import time
+from collections.abc import Callable, Sequence, Set
+from operator import attrgetter
 from typing import Any
 
-from vllm.config import VllmConfig
+from vllm.config import SchedulerConfig, VllmConfig
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
+from ropeswitch.model_patches.scheduling.decision import StepDecision
+from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
 from ropeswitch.model_patches.scheduling.length_aware import LengthAware
+from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 from ropeswitch.model_patches.switch.scheduler import (
     LadderAsyncScheduler,
     LadderScheduler,
@@ -36,20 +43,44 @@ def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
 class LengthAwareScheduler(LadderScheduler):
     """The synchronous scheduler; see the module's docstring."""
 
+    waiting: WaitingQueue
+    scheduler_config: SchedulerConfig
+
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
         settings = settings_of(vllm_config)
         assert settings is not None
-        self.clock = time.monotonic
-        self.length_aware = LengthAware(self, settings)
+        self._settings = settings
+        self.clock: Callable[[], float] = time.monotonic
+        self._engine = SchedulerEngine(self)
+        self._by_priority = self.policy == SchedulingPolicy.PRIORITY
+        self.length_aware = LengthAware(self._engine, self._by_priority, lambda: self.clock())
+        self.waiting = self.length_aware.queue
+        self._held: Set[Request] = frozenset()
+        # Upstream's schedule() takes a step's longest chunk only from its config, at every step: the decision's is written
+        # into a copy of this scheduler's own, so that the engine's config stays as the user gave it.
+        self.scheduler_config = copy.copy(self.scheduler_config)
+        # Upstream would raise our thresholds.
+        self.adaptive_long_prefill_threshold = False
 
-    def add_request(self, request: Request) -> None:
-        request.queued_at = self.clock()
-        super().add_request(request)
+    def calibrate(self, measured: Sequence[tuple[int, float]]) -> None:
+        """Start from measured steps; see ``LengthAware.calibrate``."""
+        ahead = self.cache_config.enable_prefix_caching and len(self.ladder.sets) > 1
+        self.length_aware.calibrate(
+            measured,
+            self._engine.limits(),
+            self.vllm_config.model_config.get_hidden_size(),
+            self._settings.step_latency_target,
+            self.ladder if ahead else None,
+        )
 
     def schedule(self, throttle_prefills: bool = False) -> LadderSchedulerOutput:
         output = super().schedule(throttle_prefills)
-        self.length_aware.after_planning(output, throttle_prefills)
+
+        def computed() -> list[int]:
+            return [self.requests[req_id].num_computed_tokens for req_id in output.num_scheduled_tokens]
+
+        self.length_aware.after_planning(output, computed, throttle_prefills)
         return output
 
     def update_from_output(
@@ -59,21 +90,56 @@ class LengthAwareScheduler(LadderScheduler):
         return super().update_from_output(scheduler_output, model_runner_output)
 
     def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
+        """As upstream's, without the internal request."""
         stats = super().make_stats(*args, **kwargs)
-        return None if stats is None else self.length_aware.without_background(stats)
+        background = self.length_aware.background
+        if stats is not None and background is not None:
+            stats.num_running_reqs -= background in self.running
+            stats.num_waiting_reqs = max(stats.num_waiting_reqs - (background in self.waiting), 0)
+        return stats
 
     def _prepare_step(self) -> None:
         super()._prepare_step()
-        self.length_aware.before_step()
+        self._held = frozenset()
+        self._apply(self.length_aware.decide(self._engine.view(self.clock(), self.length_aware.background)))
+
+    def _apply(self, decision: StepDecision) -> None:
+        """Arrange what upstream's ``schedule()`` finds, so that it gives the decision's requests their tokens alone."""
+        budget, offered, chunk = decision.budget, decision.offered, decision.chunk
+        held, background = set(decision.held), decision.background
+        if background.finish is not None:
+            self.finish_requests(background.finish.request_id, RequestStatus.FINISHED_ABORTED)
+        if background.start is not None:
+            self.waiting.internal = background.start
+            self.add_request(background.start)
+        if background.request is not None:
+            if background.tokens:
+                budget, chunk = budget + background.tokens, background.tokens
+                offered += (background.request,) if background.request in self.waiting else ()
+            elif background.request.status == RequestStatus.RUNNING:
+                held.add(background.request)
+        self._held = held
+        for request in held:
+            # The largest: a pipeline may have it wait longer.
+            request.next_decode_eligible_step = max(request.next_decode_eligible_step, self.current_step + 2)
+        self.scheduler_config.long_prefill_token_threshold = chunk
+        self.max_num_scheduled_tokens = budget
+        self.waiting.offer(offered)
+        if not self._by_priority:
+            # Upstream preempts from the end: what is cheapest to compute again, the internal request first of all.
+            self.running.sort(key=attrgetter("num_computed_tokens"), reverse=True)
+            if background.request is not None and background.request in self.running:
+                self.running.remove(background.request)
+                self.running.append(background.request)
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
-        if self.length_aware.hold(request):
+        if request in self._held:
             return False
         return super()._handle_blocked_waiting_request(request)
 
     def _move_up(self, request: Request) -> None:
         super()._move_up(request)
-        self.length_aware.queue.reorder(request)
+        self.waiting.reorder(request)
 
 
 class LengthAwareAsyncScheduler(LengthAwareScheduler, LadderAsyncScheduler):

@@ -1,7 +1,7 @@
 """What the next step does: which prefills, how much of them, so that no one waits long for another's length.
 
-Before upstream's scheduler plans a step, it is shown only what this plan has chosen: running prefills that were not are
-held back, the waiting queue offers the chosen ones alone, and the token budget is exactly theirs and the streams'.
+The plan is a :class:`StepDecision`: running prefills that were not chosen are held, the waiting queue offers the chosen ones
+alone, and the token budget is exactly theirs and the decoding requests'.
 
 Steps take turns. A *short* step serves whole prefills that fit one step, the shortest first; a *long* step serves a chunk
 of one prefill. Short steps go first until together they have taken two targets' time; then a long step is due, for the
@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import chain, islice
 from operator import attrgetter, itemgetter
-from typing import Any
 
-from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import Request, RequestStatus
 
 from ropeswitch.model_patches.scheduling.admission import Admission
-from ropeswitch.model_patches.scheduling.step_cost import STEP, StepCost, chunk
+from ropeswitch.model_patches.scheduling.decision import StepDecision
+from ropeswitch.model_patches.scheduling.step_cost import StepCost, chunk
+from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
-# Tokens that a chunk has at least, however deep in its prompt.
-LEAST_CHUNK = 16
 # A chunk may have twice as many tokens whatever ran before.
 LEAST_KNOWN = 64
 # Waiting requests that are looked at in vain before a step is planned without more of them.
@@ -59,67 +57,56 @@ class Prefill:
 
 
 class StepPlan:
-    """Plans the steps of one scheduler.
+    """Plans steps, one after the other.
 
     Args:
-        scheduler: Our subclass of ``vllm.v1.core.sched.scheduler.Scheduler``.
-        queue: Its waiting queue.
+        limits: The engine's.
+        engine: Answers questions about single requests.
+        queue: The waiting queue.
         cost: The predicted time of steps.
         target: Seconds that a step should take while anything urgent runs or waits.
+
+    Attributes:
+        admission: What the last planned step could give away.
     """
 
-    def __init__(self, scheduler: Any, queue: WaitingQueue, cost: StepCost, target: float) -> None:
-        self._scheduler = scheduler
-        self._queue = queue
+    admission: Admission
+
+    def __init__(self, limits: Limits, engine: Engine, queue: WaitingQueue, cost: StepCost, target: float) -> None:
+        self._limits, self._engine, self._queue = limits, engine, queue
         self.cost = cost
         self.target = target
-        self.admission = Admission(scheduler, queue, cost)
-        config = scheduler.scheduler_config
-        self._most_tokens: int = scheduler.max_num_scheduled_tokens
-        self._most_chunk: int = config.long_prefill_token_threshold or self._most_tokens
-        self._chunked: bool = config.enable_chunked_prefill
-        self._least_chunk = max(LEAST_CHUNK, 1 + scheduler.num_spec_tokens)
-        if scheduler.need_mamba_block_aligned_split:
-            self._least_chunk = max(self._least_chunk, scheduler.cache_config.block_size)
         # Seconds of short steps since the last long one, and whether the oldest prefill is due in the next long one.
         self._short_seconds = 0.0
         self._oldest_is_due = True
         self._turn = (0.0, True)
         self._chosen: list[Request] = []
-        self.held: set[Request] = set()
         self._going_on: set[Request] = set()
         self._refused: set[Request] = set()
         self._last_count = LEAST_KNOWN
         self._now = 0.0
+        self._may_start = False
         # Never yet: a number of seconds that no step takes.
         self._last_urgent = -1e9
 
-    def plan(self, background: Request | None) -> tuple[float, float]:
-        """Choose the next step's prefills and prepare the scheduler for them.
-
-        Args:
-            background: A running request that this plan is not about.
-
-        Returns:
-            Seconds that the step takes without any prefill, and seconds that are left for one: 0 where it has one.
-        """
-        scheduler, now = self._scheduler, self._scheduler.clock()
-        self._now = now
-        load, taken, here = STEP, 0, []
+    def plan(self, view: StepView) -> StepDecision:
+        """Choose the next step's prefills."""
+        self._now = now = view.now
+        load, taken = view.decodes, int(view.decodes.tokens)
+        self._going_on = set()
+        self.admission = Admission(view, self._limits, self._engine, self._queue, self.cost, self.target)
+        self._may_start = view.unpaused and self.admission.slots > 0
         # Those that wait with blocks of their own are upstream's to start, unless they are held.
-        self.held, self._going_on = set(), set()
-        self.admission.start(now, self.target)
-        holding = list(scheduler.kv_holding_waiting)
-        holders = [each for each in holding if self.admission.slots > 0 and self.admission.ready(each)]
-        for request in chain(scheduler.running, holders):
-            if request is background:
-                continue
-            left = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
-            if request.is_prefill_chunk or request.status != RequestStatus.RUNNING:
-                here.append(self._prefill(request, left, request.num_computed_tokens, False))
-            elif left:
-                load += chunk(left, request.num_computed_tokens)
-                taken += left
+        holders = [each for each in view.holding if self.admission.slots > 0 and self.admission.ready(each)]
+        here = [
+            self._prefill(
+                each,
+                each.num_tokens_with_spec + each.num_output_placeholders - each.num_computed_tokens,
+                each.num_computed_tokens,
+                False,
+            )
+            for each in chain(view.prefills, holders)
+        ]
         here.sort(key=attrgetter("order"))
         if taken:
             self._last_urgent = now
@@ -137,10 +124,19 @@ class StepPlan:
         chosen: list[tuple[Prefill, int]] = []
         if shortest is not None:
             # Streams that fill the budget leave a chunk too; those that come last then miss a step.
-            chosen = self._choose(here, short, busy, room, max(self._most_tokens - taken, self._least_chunk))
-        self.held = {prefill.request for prefill in here} | set(holding)
-        self._prepare(resumed, chosen, taken)
-        return busy, 0.0 if resumed or chosen else room
+            left = max(self._limits.tokens - taken, self._limits.least_chunk)
+            chosen = self._choose(here, short, busy, room, left)
+        self._chosen = [prefill.request for prefill, _ in chosen]
+        partial = len(chosen) == 1 and chosen[0][1] < chosen[0][0].remaining
+        waiting = [each.request for each, _ in chosen if each.waits]
+        return StepDecision(
+            held={prefill.request for prefill in here}.union(view.holding).difference(self._chosen),
+            budget=min(taken + sum(self._budget(*each) for each in chosen), self._limits.tokens),
+            chunk=chosen[0][1] if partial else 0,
+            offered=tuple(prefill.request for prefill in resumed) + tuple(waiting),
+            busy=busy,
+            spare=0.0 if resumed or chosen else room,
+        )
 
     def _room(self, seconds: float, busy: float) -> float:
         """What prefills may take of a step of ``seconds``, of which streams take ``busy``."""
@@ -148,7 +144,12 @@ class StepPlan:
 
     def _longest_known(self) -> int:
         """While anything is urgent no chunk is twice as long as the last one, whose time is known."""
-        return 2 * self._last_count if self._last_urgent == self._now else self._most_tokens
+        return 2 * self._last_count if self._last_urgent == self._now else self._limits.tokens
+
+    @property
+    def chosen_any(self) -> bool:
+        """Whether the last planned step has a prefill."""
+        return bool(self._chosen or self._going_on)
 
     def scheduled(self, counts: dict[str, int], throttled: bool) -> None:
         """Count the turn as taken if upstream's scheduler gave tokens to any chosen prefill.
@@ -169,15 +170,18 @@ class StepPlan:
         priority, order = self._queue.key(request)
         return Prefill((priority, self.cost.length(remaining, before), order), request, remaining, before, waits)
 
+    def _waiting_prefill(self, request: Request) -> Prefill:
+        hit = self._queue.place(request).hit
+        return self._prefill(request, request.num_tokens - hit, hit, True)
+
     def _seconds(self, prefill: Prefill) -> float:
         return self.cost.seconds(chunk(prefill.remaining, prefill.before))
 
     def _resumed(self, room: float) -> list[Prefill]:
         """Streams that were stopped, and go on with so little to compute that it joins any step."""
         found: list[Prefill] = []
-        unpaused = self._scheduler.pause_state == PauseState.UNPAUSED
-        for request in sorted(self._queue.resuming, key=self._queue.key) if unpaused else ():
-            prefill = self._prefill(request, request.num_tokens - request.expected_hit, request.expected_hit, True)
+        for request in sorted(self._queue.resuming, key=self._queue.key) if self._may_start else ():
+            prefill = self._waiting_prefill(request)
             if self._seconds(prefill) <= room and self._admitted(request):
                 self.admission.take(request)
                 self._going_on.add(request)
@@ -208,23 +212,23 @@ class StepPlan:
             yield prefill
 
     def _waiting(self, at_least: int = 0) -> Iterator[Prefill]:
-        if self._scheduler.pause_state == PauseState.UNPAUSED and self.admission.slots > 0:
+        if self._may_start and self.admission.slots > 0:
             entries = self._queue.by_length
             # The lengths are in order within each priority; where there are several the list is read from its start.
             one = bool(entries) and entries[0][0] == entries[-1][0]
             for entry in islice(entries, bisect_left(entries, at_least, key=itemgetter(1)) if one else 0, None):
                 request = entry[3]
-                hit = request.expected_hit
+                hit = self._queue.place(request).hit
                 yield Prefill(entry[:3], request, request.num_tokens - hit, hit, True)
 
     def _oldest(self, here: list[Prefill]) -> Prefill:
         """The oldest prefill of the best priority; there must be one."""
         found = [prefill for prefill in here if prefill.request not in self._refused]
-        if self._scheduler.pause_state == PauseState.UNPAUSED and self.admission.slots > 0:
+        if self._may_start and self.admission.slots > 0:
             requests = (entry[3] for entry in islice(self._queue.by_age, MOST_LOOKS))
             first = next((request for request in requests if self._admitted(request)), None)
             if first is not None:
-                found.append(self._prefill(first, first.num_tokens - first.expected_hit, first.expected_hit, True))
+                found.append(self._waiting_prefill(first))
         return min(found, key=lambda prefill: self._queue.key(prefill.request))
 
     def _choose(
@@ -257,18 +261,18 @@ class StepPlan:
                 continue
             seen.add(prefill.request)
             seconds = self._seconds(prefill)
-            if seconds <= room and prefill.remaining <= min(tokens, self._most_chunk):
+            if seconds <= room and prefill.remaining <= min(tokens, self._limits.chunk):
                 count = prefill.remaining
-            elif not self._chunked:
+            elif not self._limits.chunked:
                 if chosen or prefill.remaining > tokens:
                     break
                 count = prefill.remaining
             elif not chosen:
                 within = min(self.cost.tokens_within(room, prefill.before), self._longest_known())
-                count = min(max(within, self._least_chunk), prefill.remaining, tokens, self._most_chunk)
+                count = min(max(within, self._limits.least_chunk), prefill.remaining, tokens, self._limits.chunk)
             elif seconds <= room and prefill.waits:
                 # It is the last that upstream's scheduler comes to, so that what is left of the budget is its own.
-                count = min(tokens, self._most_chunk)
+                count = min(tokens, self._limits.chunk)
             else:
                 break
             chosen.append((prefill, count))
@@ -279,21 +283,8 @@ class StepPlan:
                 break
         return chosen
 
-    def _prepare(self, resumed: list[Prefill], chosen: list[tuple[Prefill, int]], taken: int) -> None:
-        """Show upstream's scheduler this step's prefills alone, and give it their tokens alone."""
-        scheduler = self._scheduler
-        self._chosen = [prefill.request for prefill, _ in chosen]
-        self.held -= set(self._chosen)
-        for request in self.held:
-            # The largest: a pipeline may have it wait longer.
-            request.next_decode_eligible_step = max(request.next_decode_eligible_step, scheduler.current_step + 2)
-        partial = len(chosen) == 1 and chosen[0][1] < chosen[0][0].remaining
-        scheduler.scheduler_config.long_prefill_token_threshold = chosen[0][1] if partial else 0
-        scheduler.max_num_scheduled_tokens = min(taken + sum(self._budget(*each) for each in chosen), self._most_tokens)
-        self._queue.offer([prefill.request for prefill in resumed] + [each.request for each, _ in chosen if each.waits])
-
     def _budget(self, prefill: Prefill, count: int) -> int:
         # One that starts with a single token is given placeholders for drafts, or is not scheduled at all.
         starts = prefill.request.status != RequestStatus.RUNNING
-        drafts: int = self._scheduler.num_spec_tokens if starts else 0
+        drafts = self._limits.drafts if starts else 0
         return count + (drafts if count <= 1 + drafts else 0)

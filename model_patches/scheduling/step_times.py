@@ -72,7 +72,7 @@ def telling_scheduler(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
             def slowest(tokens: int) -> float:
                 return float(max(self.model_executor.collective_rpc(time_step, args=(tokens,))))
 
-            length_aware.calibrate(measure(slowest, most, together))
+            self.scheduler.calibrate(measure(slowest, most, together))
             self.scheduling_report = length_aware.report
 
     return initialize

@@ -6,7 +6,9 @@ A vLLM ``RequestQueue`` that shows upstream's scheduler only what the step's pla
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain, count
+from weakref import WeakKeyDictionary
 
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
@@ -15,52 +17,77 @@ from vllm.v1.request import Request
 Entry = tuple[int, int, int, Request]
 
 
+@dataclass(slots=True)
+class Place:
+    """What the queue knows of a request from its arrival to its end, whether it waits or runs.
+
+    Attributes:
+        order: Order of arrival, which a preempted request keeps.
+        since: Seconds on the scheduler's clock at arrival.
+        hit: Tokens that the prefix cache had when the request was last put in its place.
+    """
+
+    order: int
+    since: float
+    hit: int = 0
+
+
 class WaitingQueue(RequestQueue):
     """See the module's docstring.
 
     Args:
-        length: How much there is to compute of a request before it says its next token, in tokens.
+        look: Of a request, the tokens to compute before its next token, and those that the prefix cache has.
         by_priority: Whether a request's ``priority`` goes before all else; a smaller one is served first.
+        clock: Seconds.
+
+    Attributes:
+        internal: The internal request for a next set; it is in no one's way and only offered.
     """
 
-    def __init__(self, length: Callable[[Request], int], by_priority: bool) -> None:
-        self._length = length
+    def __init__(
+        self, look: Callable[[Request], tuple[int, int]], by_priority: bool, clock: Callable[[], float]
+    ) -> None:
+        self._look = look
         self._by_priority = by_priority
+        self._clock = clock
         self._arrivals = count()
+        self._places: WeakKeyDictionary[Request, Place] = WeakKeyDictionary()
         self._entries: dict[Request, tuple[Entry, Entry]] = {}
         self.by_length: list[Entry] = []
         self.by_age: list[Entry] = []
         # Streams that were stopped; in the order in which they were.
         self.resuming: dict[Request, None] = {}
-        # The internal request for a next set is in no one's way: it is only offered.
-        self._apart: set[Request] = set()
+        self.internal: Request | None = None
+        self._internal_waits = False
         self._offered: deque[Request] = deque()
 
     def offer(self, requests: Iterable[Request]) -> None:
         """Show these requests, all of which wait here, to the scheduler's next pass, in this order."""
         self._offered = deque(requests)
 
-    def offer_apart(self, request: Request) -> None:
-        """Offer the internal request too, after all others."""
-        self._offered.append(request)
-
     @property
-    def all_offered(self) -> bool:
-        """Whether all that wait here are offered, the internal request aside."""
-        return len(self._offered) == len(self._entries)
+    def num_offerable(self) -> int:
+        """Requests that wait here, the internal request left out."""
+        return len(self._entries)
+
+    def place(self, request: Request) -> Place:
+        """What is known of a request that waits here or did."""
+        place = self._places.get(request)
+        if place is None:
+            place = self._places[request] = Place(next(self._arrivals), self._clock())
+        return place
 
     def key(self, request: Request) -> tuple[int, int]:
         """A request's priority and order of arrival, which it keeps when it is preempted."""
-        if not hasattr(request, "arrival_order"):
-            request.arrival_order = next(self._arrivals)
-        return (request.priority if self._by_priority else 0, request.arrival_order)
+        return (request.priority if self._by_priority else 0, self.place(request).order)
 
     def add_request(self, request: Request) -> None:
-        if getattr(request, "works_apart", False):
-            self._apart.add(request)
+        if request is self.internal:
+            self._internal_waits = True
             return
         priority, order = self.key(request)
-        by_length, by_age = (priority, self._length(request), order, request), (priority, order, order, request)
+        length, self.place(request).hit = self._look(request)
+        by_length, by_age = (priority, length, order, request), (priority, order, order, request)
         self._entries[request] = by_length, by_age
         insort(self.by_length, by_length)
         insort(self.by_age, by_age)
@@ -99,8 +126,8 @@ class WaitingQueue(RequestQueue):
             self.add_request(request)
 
     def _forget(self, request: Request) -> None:
-        if request in self._apart:
-            self._apart.remove(request)
+        if request is self.internal:
+            self._internal_waits = False
             return
         self.resuming.pop(request, None)
         for entries, entry in zip((self.by_length, self.by_age), self._entries.pop(request), strict=True):
@@ -111,10 +138,11 @@ class WaitingQueue(RequestQueue):
         return bool(self._offered)
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._apart)
+        return len(self._entries) + self._internal_waits
 
     def __contains__(self, request: object) -> bool:
-        return request in self._entries or request in self._apart
+        return request in self._entries or (self._internal_waits and request is self.internal)
 
     def __iter__(self) -> Iterator[Request]:
-        return chain((entry[3] for entry in self.by_age), self._apart)
+        apart = [self.internal] if self._internal_waits and self.internal is not None else []
+        return chain((entry[3] for entry in self.by_age), apart)

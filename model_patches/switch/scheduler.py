@@ -22,12 +22,17 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import PrefillStats
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
 from ropeswitch.model_patches.switch.patching import patch_process
 from ropeswitch.model_patches.switch.request_set import assign, assigned_set, forced_set, wanted_set
 from ropeswitch.model_patches.switch.settings import settings_of
+
+# Maximum steps between two comparisons of a running request with its set's end; bounds what is kept of finished ones.
+MOST_STEPS = 512
 
 
 @dataclass
@@ -66,6 +71,16 @@ class LadderScheduler(Scheduler):
         settings = settings_of(vllm_config)
         assert settings is not None
         self.ladder = settings.ladder
+        self._ends = [each.max_length for each in settings.ladder.sets]
+        # Tokens by which a request may grow from one step to the next.
+        self._growth = 1 + self.num_spec_tokens
+        # Step after which running requests are next compared with their sets' ends, by id, and the ids by that step.
+        self._due: dict[str, int] = {}
+        self._checks: dict[int, set[str]] = {}
+        # Waiting requests with tokens in flight that may yet outgrow their set.
+        self._draining: set[Request] = set()
+        # Requests whose next output must report what was recomputed.
+        self._moved_up: set[str] = set()
 
     def add_request(self, request: Request) -> None:
         if not hasattr(request, "rope_set"):
@@ -80,32 +95,59 @@ class LadderScheduler(Scheduler):
         sets = {req_id: assigned_set(self.requests[req_id]) for req_id in placed}
         for req_id in placed:
             self._tell_switch(self.requests[req_id], output.num_scheduled_tokens[req_id])
+            self._check_after(req_id, self.current_step)
         for new in output.scheduled_new_reqs:
             # All that the V2 runner hands on to its model state (gpu_model_state.py).
             new.rope_set = sets[new.req_id]
         return LadderSchedulerOutput(**vars(output), rope_sets=sets)
 
-    def _make_cached_request_data(self, running_reqs: list[Request], *args: Any) -> CachedRequestData:
-        # The V1 runner would be sent all tokens of a prefill that was held for a step, of which it reads the output alone.
-        silent = {each.request_id for each in running_reqs if not each.num_output_tokens + each.num_output_placeholders}
-        before = self.prev_step_scheduled_req_ids
-        self.prev_step_scheduled_req_ids = before | silent
-        data = super()._make_cached_request_data(running_reqs, *args)
-        self.prev_step_scheduled_req_ids = before
-        return data
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        # Tokens that were in flight when their request was preempted may take it past its set's end.
+        for request in list(self._draining):
+            if request.status == RequestStatus.PREEMPTED:
+                self._move_up(request)
+            if request.status != RequestStatus.PREEMPTED or not request.num_in_flight_tokens:
+                self._draining.remove(request)
+        return outputs
+
+    def _make_cached_request_data(
+        self, running_reqs: list[Request], resumed_reqs: list[Request], *args: Any
+    ) -> CachedRequestData:
+        if not self.use_v2_model_runner:
+            # The V1 runner would be sent all tokens of a prefill that was held for a step; it reads only output tokens.
+            self.prev_step_scheduled_req_ids.update(
+                each.request_id
+                for each in self._inflight_prefills.difference(resumed_reqs)
+                if not each.num_output_tokens
+            )
+        return super()._make_cached_request_data(running_reqs, resumed_reqs, *args)
 
     def _prepare_step(self) -> None:
         """Preempt the running requests that outgrew their sets, so that this step prefills them under the next ones."""
         outgrown = []
-        for request in self.running:
-            # Placeholders stand for tokens in flight: drafts among them may yet be rejected.
-            if request.num_tokens + request.num_output_placeholders <= self._end(request):
+        for req_id in self._checks.pop(self.current_step, ()):
+            request = self.requests.get(req_id)
+            if self._due.get(req_id) != self.current_step:
                 continue
-            if request.num_in_flight_tokens:
+            if request is None or request.status != RequestStatus.RUNNING:
+                del self._due[req_id]
+                continue
+            # Placeholders stand for tokens in flight: drafts among them may yet be rejected.
+            left = self._end(request) - request.num_tokens - request.num_output_placeholders
+            if left < 0 and not request.num_in_flight_tokens:
+                outgrown.append(request)
+                continue
+            if left < 0:
                 # The largest: a pipeline may have it wait longer.
                 request.next_decode_eligible_step = max(request.next_decode_eligible_step, self.current_step + 2)
-            else:
-                outgrown.append(request)
+            # One step is in flight under synchronous scheduling, without placeholders for its tokens.
+            steps = int(min(left / self._growth, MOST_STEPS)) - 1
+            self._check_after(req_id, self.current_step + max(steps, 1))
+        if len(outgrown) > 1:
+            outgrown.sort(key=self.running.index)
         # Each goes to the head of the queue: backwards, so that the first stays first.
         for request in reversed(outgrown):
             self.running.remove(request)
@@ -116,17 +158,22 @@ class LadderScheduler(Scheduler):
                 self.waiting.remove_request(request)
                 self.kv_holding_waiting.prepend_request(request)
 
+    def _check_after(self, req_id: str, step: int) -> None:
+        """Compare a running request with its set's end before the step after ``step``."""
+        self._due[req_id] = step
+        self._checks.setdefault(step, set()).add(req_id)
+
     def _end(self, request: Request) -> float:
         """The most tokens that the request may have in its set."""
         if forced_set(request.sampling_params) is not None:
             return float("inf")
-        return self.ladder.sets[assigned_set(request)].max_length
+        return self._ends[assigned_set(request)]
 
     def _move_up(self, request: Request) -> None:
         """Put a request that holds no keys into the set of its present length."""
         if request.num_tokens > self._end(request):
             assign(request, wanted_set(request, self.ladder))
-            request.moved_up = True
+            self._moved_up.add(request.request_id)
 
     def _tell_switch(self, request: Request, scheduled: int) -> None:
         """Have the next output of a request that moved up tell how much of it is computed again in its new set.
@@ -135,9 +182,9 @@ class LadderScheduler(Scheduler):
             request: One that this step starts or resumes.
             scheduled: Its tokens in this step, which are counted as computed already.
         """
-        if not getattr(request, "moved_up", False):
+        if request.request_id not in self._moved_up:
             return
-        request.moved_up = False
+        self._moved_up.remove(request.request_id)
         # All but the last sampled token, whose keys would be computed anyway.
         before = request.num_tokens - 1
         cached = min(request.num_computed_tokens - scheduled, before)
@@ -147,12 +194,21 @@ class LadderScheduler(Scheduler):
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super()._preempt_request(request, *args, **kwargs)
         self._move_up(request)
+        if request.num_in_flight_tokens:
+            self._draining.add(request)
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        self._moved_up.discard(request.request_id)
+        self._draining.discard(request)
+        return super()._free_request(request, *args, **kwargs)
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         # Slots were allocated for these drafts too; what is left unused serves the next step.
         for req_id in list(scheduler_output.scheduled_spec_decode_tokens):
             request, drafts = self.requests[req_id], scheduler_output.scheduled_spec_decode_tokens[req_id]
             length = request.num_computed_tokens + scheduler_output.num_scheduled_tokens[req_id]
+            if length <= self._ends[assigned_set(request)]:
+                continue
             surplus = min(int(max(length - self._end(request), 0)), len(drafts))
             scheduler_output.num_scheduled_tokens[req_id] -= surplus
             scheduler_output.total_num_scheduled_tokens -= surplus
@@ -161,15 +217,6 @@ class LadderScheduler(Scheduler):
             elif surplus:
                 scheduler_output.scheduled_spec_decode_tokens[req_id] = drafts[:-surplus]
         super()._update_after_schedule(scheduler_output)
-
-    def _update_request_with_output(
-        self, request: Request, new_token_ids: list[int], is_stale: bool = False
-    ) -> tuple[list[int], bool]:
-        kept, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
-        # One that was preempted while these tokens were in flight moves up where it waits.
-        if not stopped and request.status == RequestStatus.PREEMPTED:
-            self._move_up(request)
-        return kept, stopped
 
     def _update_request_as_session(self, session: Request, update: StreamingUpdate) -> None:
         super()._update_request_as_session(session, update)

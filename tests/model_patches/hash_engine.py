@@ -26,7 +26,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.scheduling import length_aware, step_plan
+from ropeswitch.model_patches.scheduling import engine, length_aware
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
@@ -156,9 +156,9 @@ class Engine:
         if isinstance(scheduler, LengthAwareScheduler):
             scheduler.clock = lambda: self.now
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(step_plan, "LEAST_CHUNK", 2)
+                patched.setattr(engine, "LEAST_CHUNK", 2)
                 patched.setattr(length_aware, "LEAST_TARGET", 0.0)
-                scheduler.length_aware.calibrate([(count, seconds([(count, 0)])) for count in (1, 12)])
+                scheduler.calibrate([(count, seconds([(count, 0)])) for count in (1, 12)])
         self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), LADDER)
         self.slots: dict[tuple[int, int], int] = {}

@@ -24,7 +24,7 @@ class Queue(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = WaitingQueue(lambda each: each.num_tokens, self.by_priority)
+        self.queue = WaitingQueue(lambda each: (each.num_tokens, 0), self.by_priority, lambda: 0.0)
         self.waiting: list[Request] = []
         self.arrived: dict[Request, int] = {}
 

@@ -1,0 +1,106 @@
+"""The planner's view of vLLM's scheduler: the one place that reads its state for planning."""
+
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.request import Request
+
+from ropeswitch.model_patches.scheduling.view import Limits, StepView, decode_load, split
+from ropeswitch.model_patches.switch.scheduler import LadderScheduler
+
+# Minimum tokens of a chunk, however deep in its prompt.
+LEAST_CHUNK = 16
+
+
+class SchedulerEngine:
+    """Reads a scheduler, for :class:`StepView` and as the planner's ``Engine``.
+
+    Args:
+        scheduler: Constructed, before its first step.
+    """
+
+    def __init__(self, scheduler: LadderScheduler) -> None:
+        self._scheduler = scheduler
+        # Without drafts and recovered KV transfers, a decoding request has one token to compute, or none while in flight.
+        self._single = not scheduler.num_spec_tokens and scheduler.connector is None
+
+    def limits(self) -> Limits:
+        scheduler = self._scheduler
+        least = max(LEAST_CHUNK, 1 + scheduler.num_spec_tokens)
+        if scheduler.need_mamba_block_aligned_split:
+            least = max(least, scheduler.cache_config.block_size)
+        return Limits(
+            tokens=scheduler.max_num_scheduled_tokens,
+            chunk=scheduler.scheduler_config.long_prefill_token_threshold or scheduler.max_num_scheduled_tokens,
+            least_chunk=least,
+            chunked=scheduler.scheduler_config.enable_chunked_prefill,
+            drafts=scheduler.num_spec_tokens,
+            block=scheduler.block_size,
+            blocks=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+            max_loras=scheduler.lora_config.max_loras if scheduler.lora_config else None,
+        )
+
+    def view(self, now: float, background: Request | None) -> StepView:
+        """The scheduler's state.
+
+        Args:
+            now: Seconds on the scheduler's clock.
+            background: The internal request, which is neither a prefill nor a decoding request.
+        """
+        scheduler, manager = self._scheduler, self._scheduler.kv_cache_manager
+        prefills, decodes = split(scheduler.running, background)
+        inflight = scheduler._inflight_prefills
+        free: int = manager.block_pool.get_num_free_blocks()
+        return StepView(
+            now=now,
+            step=scheduler.current_step,
+            unpaused=scheduler.pause_state == PauseState.UNPAUSED,
+            running=scheduler.running,
+            prefills=prefills,
+            holding=list(scheduler.kv_holding_waiting),
+            inflight_prefills=list(inflight),
+            decodes=decode_load(decodes, self._single),
+            slots=scheduler.max_num_active_reqs - scheduler.num_waiting_for_streaming_input - len(scheduler.running),
+            free_blocks=free - manager.watermark_blocks if scheduler.running else free,
+            reserved_blocks=scheduler._inflight_prefill_reserved_blocks() if inflight else 0,
+        )
+
+    def blocked(self, request: Request) -> bool:
+        """See ``Engine``."""
+        blocked: bool = self._scheduler._is_blocked_waiting_status(request.status)
+        return blocked
+
+    def ready(self, request: Request) -> bool:
+        """See ``Engine``."""
+        scheduler = self._scheduler
+        # The second call promotes it once what it waits for is there.
+        if self.blocked(request) and not scheduler._handle_blocked_waiting_request(request):
+            return False
+        return not request.num_stale_output_tokens or request.drop_stale_output
+
+    def blocks(self, request: Request, shares: bool) -> int:
+        """See ``Engine``."""
+        scheduler, tokens = self._scheduler, min(request.num_tokens, self._scheduler.max_model_len)
+        manager = scheduler.kv_cache_manager
+        # As upstream's own check of a whole sequence, `allocate_slots(full_sequence_must_fit=True)`.
+        blocks: int = manager.coordinator.get_num_blocks_to_allocate(
+            request_id=request.request_id,
+            num_tokens=tokens,
+            new_computed_blocks=manager.empty_kv_cache_blocks.blocks,
+            num_encoder_tokens=0,
+            total_computed_tokens=0,
+            num_local_computed_tokens=0,
+            num_tokens_main_model=tokens,
+            apply_admission_cap=True,
+            prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
+        )
+        if shares:
+            hit = manager.get_computed_blocks(request)[0]
+            blocks -= sum(not block.is_null and block.ref_cnt > 0 for block in hit.blocks[0])
+        return blocks
+
+    def cache_hit(self, request: Request) -> int:
+        """See ``Engine``."""
+        manager = self._scheduler.kv_cache_manager
+        if request.num_computed_tokens or not manager.prefix_cache_lookup_enabled(request):
+            return 0
+        hit: int = manager.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)[1]
+        return hit

@@ -1,0 +1,134 @@
+"""What the planner sees of the engine before a step: a frozen snapshot, and three questions about single requests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+from operator import attrgetter
+from typing import Protocol
+
+import numpy as np
+from vllm.v1.request import Request
+
+from ropeswitch.model_patches.scheduling.step_cost import STEP, Load
+
+_PREFILLS = attrgetter("is_prefill_chunk")
+_COMPUTED = attrgetter("num_computed_tokens")
+_PLACEHOLDERS = attrgetter("num_output_placeholders")
+# The list itself: ``num_tokens`` is a property, which takes twice as long for a thousand requests.
+_TOKENS = attrgetter("_all_token_ids")
+_DRAFTS = attrgetter("spec_token_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What stays the same as long as an engine runs.
+
+    Attributes:
+        tokens: Maximum tokens per step.
+        chunk: Maximum tokens of one prefill per step.
+        least_chunk: Minimum tokens of a chunk; below it the engine schedules none.
+        chunked: Whether a prompt may be computed in several steps.
+        drafts: Draft tokens per request and step.
+        block: Tokens per KV cache block.
+        blocks: KV cache blocks of the engine.
+        max_loras: Maximum LoRA adapters per step, or None without LoRA.
+    """
+
+    tokens: int
+    chunk: int
+    least_chunk: int
+    chunked: bool
+    drafts: int
+    block: int
+    blocks: int
+    max_loras: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """The engine's state before a step.
+
+    Attributes:
+        now: Seconds on the scheduler's clock.
+        step: Number of the last step.
+        unpaused: Whether waiting requests may start.
+        running: Running requests, the background request included.
+        prefills: Running requests with prompt tokens to compute, the background request left out.
+        holding: Waiting requests that hold KV cache blocks.
+        inflight_prefills: Every request that upstream counts as a prefill in flight.
+        decodes: Load of one step of the decoding requests alone.
+        slots: Requests that may start.
+        free_blocks: Free KV cache blocks beyond the watermark.
+        reserved_blocks: Blocks that the prefills in flight still need.
+    """
+
+    now: float
+    step: int
+    unpaused: bool
+    running: Sequence[Request]
+    prefills: Sequence[Request]
+    holding: Sequence[Request]
+    inflight_prefills: Sequence[Request]
+    decodes: Load
+    slots: int
+    free_blocks: int
+    reserved_blocks: int
+
+
+class Engine(Protocol):
+    """What the planner asks about one request."""
+
+    def blocked(self, request: Request) -> bool:
+        """Whether a waiting request waits for something else than space."""
+
+    def ready(self, request: Request) -> bool:
+        """Whether only space may keep a waiting request from starting; a blocked one may become ready by this call."""
+
+    def blocks(self, request: Request, shares: bool) -> int:
+        """Free blocks that a waiting request takes; ``shares``: do not count those that running requests hold too."""
+
+    def cache_hit(self, request: Request) -> int:
+        """Tokens of a request without blocks that the prefix cache has now."""
+
+
+def split(running: Sequence[Request], background: Request | None) -> tuple[list[Request], Sequence[Request]]:
+    """The running requests with prompt tokens to compute, and those that decode; ``background`` is in neither."""
+    prefills = list(compress(running, map(_PREFILLS, running)))
+    if not prefills and background is None:
+        return prefills, running
+    decodes = [each for each in running if not each.is_prefill_chunk and each is not background]
+    return [each for each in prefills if each is not background], decodes
+
+
+def decode_load(decodes: Sequence[Request], single: bool) -> Load:
+    """Load of one step of the decoding requests; a request without tokens to compute does not count.
+
+    Args:
+        decodes: Running requests whose prompts are computed.
+        single: Whether each has at most one token to compute, so that sums are enough: this runs at every step.
+    """
+    computed = list(map(_COMPUTED, decodes))
+    if single:
+        total = sum(computed)
+        tokens = sum(map(len, map(_TOKENS, decodes))) + sum(map(_PLACEHOLDERS, decodes)) - total
+        if tokens == len(computed):
+            return Load(1.0, tokens, tokens, total + tokens / 2, total + tokens)
+    waiting = map(len, map(_DRAFTS, decodes)), map(_PLACEHOLDERS, decodes)
+    known = lengths(decodes)
+    for each in waiting:
+        known += np.fromiter(each, np.int64, len(computed))
+    before = np.array(computed, dtype=np.int64)
+    return STEP + chunks(known - before, before)
+
+
+def chunks(tokens: "np.ndarray", before: "np.ndarray") -> Load:
+    """The part of a step that computes ``tokens[i]`` tokens after ``before[i]`` others, for every i with any."""
+    some = tokens > 0
+    tokens, before = tokens[some], before[some]
+    products = float((tokens * (before + tokens / 2)).sum())
+    return Load(0.0, len(tokens), int(tokens.sum()), products, int((before + tokens).sum()))
+
+
+def lengths(requests: Sequence[Request]) -> "np.ndarray":
+    """Number of known tokens of every request, (requests,)."""
+    return np.fromiter(map(len, map(_TOKENS, requests)), np.int64, len(requests))
