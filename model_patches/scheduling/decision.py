@@ -1,7 +1,7 @@
 """What length-aware scheduling decides about a step; ``scheduler.py`` alone applies it."""
 
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from vllm.v1.request import Request
 
@@ -23,6 +23,10 @@ class BackgroundDecision:
     tokens: int = 0
 
 
+# No internal request, as in most steps.
+IDLE = BackgroundDecision()
+
+
 @dataclass(frozen=True, slots=True)
 class StepDecision:
     """One step, as planned.
@@ -34,6 +38,7 @@ class StepDecision:
         offered: Waiting requests that may start, in this order.
         busy: Seconds that the step is predicted to take without any prefill.
         spare: Seconds left for the background request; 0 where the step has a prefill.
+        sort: Whether the running requests must be put in the order in which they are to keep their blocks.
         background: What happens to the background request.
     """
 
@@ -43,4 +48,5 @@ class StepDecision:
     offered: tuple[Request, ...] = ()
     busy: float = 0.0
     spare: float = 0.0
-    background: BackgroundDecision = field(default_factory=BackgroundDecision)
+    sort: bool = True
+    background: BackgroundDecision = IDLE

@@ -3,7 +3,7 @@
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import Request
 
-from ropeswitch.model_patches.scheduling.view import Limits, StepView, decode_load, split
+from ropeswitch.model_patches.scheduling.view import Limits, StepView, computed_tokens, decode_load, single_load, split
 from ropeswitch.model_patches.switch.scheduler import LadderScheduler
 
 # Minimum tokens of a chunk, however deep in its prompt.
@@ -19,8 +19,11 @@ class SchedulerEngine:
 
     def __init__(self, scheduler: LadderScheduler) -> None:
         self._scheduler = scheduler
-        # Without drafts and recovered KV transfers, a decoding request has one token to compute, or none while in flight.
+        # Without drafts and recovered KV transfers a decoding request has one token to compute; under synchronous
+        # scheduling none as long as its last one is in flight.
         self._single = not scheduler.num_spec_tokens and scheduler.connector is None
+        self._single = self._single and scheduler.num_sampled_tokens_per_step == 1
+        self._asynchronous = scheduler.scheduler_config.async_scheduling
 
     def limits(self) -> Limits:
         scheduler = self._scheduler
@@ -38,28 +41,33 @@ class SchedulerEngine:
             max_loras=scheduler.lora_config.max_loras if scheduler.lora_config else None,
         )
 
-    def view(self, now: float, background: Request | None) -> StepView:
+    def view(self, now: float, background: Request | None, settled: bool) -> StepView:
         """The scheduler's state.
 
         Args:
             now: Seconds on the scheduler's clock.
             background: The internal request, which is neither a prefill nor a decoding request.
+            settled: Whether the results of all steps so far are there.
         """
         scheduler, manager = self._scheduler, self._scheduler.kv_cache_manager
-        prefills, decodes = split(scheduler.running, background)
-        inflight = scheduler._inflight_prefills
+        inflight, running = scheduler._inflight_prefills, scheduler.running
+        plain = self._single and not inflight and background is None
+        prefills, decodes = ([], running) if plain else split(running, background)
+        computed = computed_tokens(decodes)
+        single = self._single and (self._asynchronous or settled)
         free: int = manager.block_pool.get_num_free_blocks()
         return StepView(
             now=now,
             step=scheduler.current_step,
             unpaused=scheduler.pause_state == PauseState.UNPAUSED,
-            running=scheduler.running,
+            running=running,
             prefills=prefills,
             holding=list(scheduler.kv_holding_waiting),
             inflight_prefills=list(inflight),
-            decodes=decode_load(decodes, self._single),
-            slots=scheduler.max_num_active_reqs - scheduler.num_waiting_for_streaming_input - len(scheduler.running),
-            free_blocks=free - manager.watermark_blocks if scheduler.running else free,
+            in_order=decodes is running and computed == sorted(computed, reverse=True),
+            decodes=single_load(computed) if single else decode_load(decodes, computed),
+            slots=scheduler.max_num_active_reqs - scheduler.num_waiting_for_streaming_input - len(running),
+            free_blocks=free - manager.watermark_blocks if running else free,
             reserved_blocks=scheduler._inflight_prefill_reserved_blocks() if inflight else 0,
         )
 

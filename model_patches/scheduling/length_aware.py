@@ -12,7 +12,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.scheduling.decision import StepDecision
+from ropeswitch.model_patches.scheduling.decision import IDLE, StepDecision
 from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost
 from ropeswitch.model_patches.scheduling.step_plan import StepPlan
@@ -74,6 +74,11 @@ class LengthAware:
         """The internal request for a next set, if there is one."""
         return None if self.next_set is None else self.next_set.request
 
+    @property
+    def settled(self) -> bool:
+        """Whether the results of all planned steps are there."""
+        return not self._flights
+
     def decide(self, view: StepView) -> StepDecision:
         """Plan a step."""
         self._look_again()
@@ -81,7 +86,8 @@ class LengthAware:
         step = self._plan.plan(view)
         if self.next_set is None:
             return step
-        return replace(step, background=self.next_set.decide(view, step, self._plan.admission))
+        background = self.next_set.decide(view, step, self._plan.admission)
+        return step if background is IDLE else replace(step, background=background)
 
     def _look_again(self) -> None:
         """Look in the prefix cache again for those that wait longest: others may have filled it since they came."""

@@ -14,7 +14,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.scheduling.admission import Admission
-from ropeswitch.model_patches.scheduling.decision import BackgroundDecision, StepDecision
+from ropeswitch.model_patches.scheduling.decision import IDLE, BackgroundDecision, StepDecision
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
 from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView, lengths
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
@@ -78,11 +78,14 @@ class NextSetPrefill:
             admission: What the step's plan has left.
         """
         before, busy, spare = self.request, step.busy, step.spare
+        looks = spare > 0 and view.step % LOOK_EVERY == 0
+        if self._stream is None and not looks:
+            return IDLE
         # Nothing else may need the room.
         quiet = len(step.offered) == self._queue.num_offerable and all(map(self._engine.blocked, view.holding))
         if self._stream is not None and not (quiet and self._worth(self._stream)):
             self._stream, self.request, self._done, self._pass_end, self._hashes = None, None, 0, 0, []
-        if self._stream is None and spare > 0 and view.step % LOOK_EVERY == 0 and quiet:
+        if self._stream is None and looks and quiet:
             near = self._near(view.running, busy)
             self._stream = next((each for each in near if self._worth(each) and self._due(each, busy)), None)
         if self._stream is None:

@@ -101,7 +101,8 @@ class LengthAwareScheduler(LadderScheduler):
     def _prepare_step(self) -> None:
         super()._prepare_step()
         self._held = frozenset()
-        self._apply(self.length_aware.decide(self._engine.view(self.clock(), self.length_aware.background)))
+        planner = self.length_aware
+        self._apply(planner.decide(self._engine.view(self.clock(), planner.background, planner.settled)))
 
     def _apply(self, decision: StepDecision) -> None:
         """Arrange what upstream's ``schedule()`` finds, so that it gives the decision's requests their tokens alone."""
@@ -125,7 +126,7 @@ class LengthAwareScheduler(LadderScheduler):
         self.scheduler_config.long_prefill_token_threshold = chunk
         self.max_num_scheduled_tokens = budget
         self.waiting.offer(offered)
-        if not self._by_priority:
+        if decision.sort and not self._by_priority:
             # Upstream preempts from the end: what is cheapest to compute again, the internal request first of all.
             self.running.sort(key=attrgetter("num_computed_tokens"), reverse=True)
             if background.request is not None and background.request in self.running:

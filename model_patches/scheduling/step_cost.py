@@ -76,7 +76,12 @@ class StepCost:
 
     def seconds(self, load: Load) -> float:
         """The predicted time of a load."""
-        return self._correction * sum(price * amount for price, amount in zip(self._prices, load, strict=True))
+        return self._correction * self._raw(load)
+
+    def _raw(self, load: Load) -> float:
+        step, sequence, token, product, context = self._prices
+        steps, sequences, tokens, products, read = load
+        return step * steps + sequence * sequences + token * tokens + product * products + context * read
 
     def tokens_within(self, seconds: float, before: int) -> int:
         """The most tokens of one sequence, ``before`` of which are in the cache, that a step does in ``seconds`` more."""
@@ -96,7 +101,7 @@ class StepCost:
 
     def observe(self, load: Load, seconds: float) -> None:
         """Learn from a step that took ``seconds``."""
-        raw = sum(price * amount for price, amount in zip(self._prices, load, strict=True))
+        raw = self._raw(load)
         predicted = self._correction * raw
         seconds = min(max(seconds, predicted / _MOST), _MOST * predicted)
         self.error += _ERROR * (abs(seconds - predicted) / seconds - self.error)
@@ -111,7 +116,7 @@ class StepCost:
             )
         if abs(seconds - predicted) > 0.02 * seconds:
             self._fit()
-            raw = sum(price * amount for price, amount in zip(self._prices, load, strict=True))
+            raw = self._raw(load)
             # What the five costs cannot express differs little from one step to the next.
             self._correction += _CORRECTION * (min(max(seconds / raw, 1 / _MOST), _MOST) - self._correction)
 

@@ -136,6 +136,7 @@ class StepPlan:
             offered=tuple(prefill.request for prefill in resumed) + tuple(waiting),
             busy=busy,
             spare=0.0 if resumed or chosen else room,
+            sort=not view.in_order,
         )
 
     def _room(self, seconds: float, busy: float) -> float:

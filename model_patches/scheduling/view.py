@@ -56,6 +56,7 @@ class StepView:
         prefills: Running requests with prompt tokens to compute, the background request left out.
         holding: Waiting requests that hold KV cache blocks.
         inflight_prefills: Every request that upstream counts as a prefill in flight.
+        in_order: Whether the running requests are known to have ever fewer computed tokens.
         decodes: Load of one step of the decoding requests alone.
         slots: Requests that may start.
         free_blocks: Free KV cache blocks beyond the watermark.
@@ -69,6 +70,7 @@ class StepView:
     prefills: Sequence[Request]
     holding: Sequence[Request]
     inflight_prefills: Sequence[Request]
+    in_order: bool
     decodes: Load
     slots: int
     free_blocks: int
@@ -100,24 +102,23 @@ def split(running: Sequence[Request], background: Request | None) -> tuple[list[
     return [each for each in prefills if each is not background], decodes
 
 
-def decode_load(decodes: Sequence[Request], single: bool) -> Load:
-    """Load of one step of the decoding requests; a request without tokens to compute does not count.
+def computed_tokens(requests: Sequence[Request]) -> list[int]:
+    """Number of computed tokens of every request."""
+    return list(map(_COMPUTED, requests))
 
-    Args:
-        decodes: Running requests whose prompts are computed.
-        single: Whether each has at most one token to compute, so that sums are enough: this runs at every step.
-    """
-    computed = list(map(_COMPUTED, decodes))
-    if single:
-        total = sum(computed)
-        tokens = sum(map(len, map(_TOKENS, decodes))) + sum(map(_PLACEHOLDERS, decodes)) - total
-        if tokens == len(computed):
-            return Load(1.0, tokens, tokens, total + tokens / 2, total + tokens)
-    waiting = map(len, map(_DRAFTS, decodes)), map(_PLACEHOLDERS, decodes)
-    known = lengths(decodes)
-    for each in waiting:
-        known += np.fromiter(each, np.int64, len(computed))
+
+def single_load(computed: Sequence[int]) -> Load:
+    """Load of one step of decoding requests with one token to compute each, given their computed tokens."""
+    count, total = len(computed), sum(computed)
+    return Load(1.0, count, count, total + count / 2, total + count)
+
+
+def decode_load(decodes: Sequence[Request], computed: Sequence[int]) -> Load:
+    """Load of one step of decoding requests, whatever each has to compute; those with nothing to compute do not count."""
     before = np.array(computed, dtype=np.int64)
+    known = lengths(decodes)
+    for each in (map(len, map(_DRAFTS, decodes)), map(_PLACEHOLDERS, decodes)):
+        known += np.fromiter(each, np.int64, len(decodes))
     return STEP + chunks(known - before, before)
 
 

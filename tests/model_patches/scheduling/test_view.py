@@ -1,0 +1,186 @@
+"""What the planner is shown, and when a request is compared with its set's end, against a full recount at every step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vllm.config import VllmConfig
+from vllm.v1.request import Request, RequestStatus
+
+from ropeswitch.model_patches.scheduling import next_set
+from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
+from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
+from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, chunk
+from ropeswitch.model_patches.scheduling.view import StepView
+from ropeswitch.model_patches.switch import scheduler as switch_scheduler
+from ropeswitch.model_patches.switch.scheduler import LadderScheduler
+from tests.model_patches.hash_engine import LADDER, MODES, Engine, Mode
+
+Configs = Callable[[Mode], VllmConfig]
+REQUESTS = st.lists(
+    st.tuples(
+        st.integers(1, 40),  # prompt length
+        st.integers(1, 23),  # tokens to generate
+        st.sampled_from([None, None, None, *LADDER.names]),
+        st.integers(0, 12),  # arrives at this step
+        st.sampled_from([None, None, *range(1, 30)]),  # is aborted at this step
+    ),
+    min_size=1,
+    max_size=7,
+)
+random_run = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(autouse=True)
+def looks_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(next_set, "LOOK_EVERY", 1)
+
+
+def run(engine: Engine, requests: list[Any], reset: int | None) -> None:
+    for now in range(90):
+        for number, (length, count, forced, arrives, leaves) in enumerate(requests):
+            if arrives == now:
+                engine.add(str(number), [1 + i % 4 for i in range(length)], count, forced, None)
+            if leaves == now and str(number) in engine.scheduler.requests:
+                engine.scheduler.finish_requests(str(number), RequestStatus.FINISHED_ABORTED)
+        if reset == now:
+            engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+        engine.step()
+
+
+def recount(scheduler: LadderScheduler, background: Request | None) -> tuple[list[Request], Load]:
+    """Prefills and load of the decodes, one request after the other."""
+    load, prefills = STEP, []
+    for request in scheduler.running:
+        left = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
+        if request is background:
+            continue
+        if request.is_prefill_chunk:
+            prefills.append(request)
+        elif left:
+            load += chunk(left, request.num_computed_tokens)
+    return prefills, load
+
+
+LENGTH_AWARE = [name for name, mode in MODES.items() if mode.length_aware]
+
+
+@pytest.mark.parametrize("mode", [MODES[name] for name in LENGTH_AWARE], ids=LENGTH_AWARE)
+@given(requests=REQUESTS, blocks=st.integers(17, 40), reset=st.sampled_from([None, None, *range(1, 30)]))
+@random_run
+def test_the_view_is_a_recount(configs: Configs, mode: Mode, requests: Any, blocks: int, reset: int | None) -> None:
+    engine = Engine(configs(mode), mode, blocks)
+    scheduler = engine.scheduler
+    assert isinstance(scheduler, LengthAwareScheduler)
+    upstream = scheduler._engine.view
+
+    def view(now: float, background: Request | None, settled: bool) -> StepView:
+        seen = upstream(now, background, settled)
+        assert (list(seen.prefills), seen.decodes) == recount(scheduler, background)
+        computed = [each.num_computed_tokens for each in scheduler.running]
+        assert not seen.in_order or computed == sorted(computed, reverse=True)
+        return seen
+
+    scheduler._engine.view = view  # type: ignore[method-assign]
+    upstream_after = scheduler.length_aware.after_planning
+
+    def after_planning(output: Any, *args: Any) -> None:
+        upstream_after(output, *args)
+        expected = STEP
+        for name, count in output.num_scheduled_tokens.items():
+            expected += chunk(count, scheduler.requests[name].num_computed_tokens - count)
+        assert scheduler.length_aware._flights[-1][2] == expected
+
+    scheduler.length_aware.after_planning = after_planning  # type: ignore[method-assign]
+    run(engine, requests, reset)
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=list(MODES))
+@given(requests=REQUESTS, blocks=st.integers(17, 40), reset=st.sampled_from([None, None, *range(1, 30)]))
+@random_run
+def test_no_request_passes_its_end_unseen(
+    configs: Configs, mode: Mode, requests: Any, blocks: int, reset: int | None
+) -> None:
+    """Requests are compared with their sets' ends only when they may be there; a comparison of all finds no others."""
+    engine = Engine(configs(mode), mode, blocks)
+    scheduler = engine.scheduler
+    prepare = LadderScheduler._prepare_step
+
+    def check(self: LadderScheduler) -> None:
+        over = [each for each in self.running if each.num_tokens + each.num_output_placeholders > self._end(each)]
+        step = self.current_step
+        prepare(self)
+        for each in over:
+            if each.num_in_flight_tokens and each.status == RequestStatus.RUNNING:
+                assert each.next_decode_eligible_step >= step + 2
+            else:
+                assert each.status == RequestStatus.PREEMPTED
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LadderScheduler, "_prepare_step", check)
+        run(engine, requests, reset)
+    assert not scheduler.running
+
+
+def test_what_is_kept_of_finished_requests_goes(configs: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch_scheduler, "MOST_STEPS", 8)
+    engine = Engine(configs(MODES["v2-async"]), MODES["v2-async"], 40)
+    run(engine, [(30, 20, None, 0, None), (4, 20, None, 0, 5), (20, 9, None, 2, None)], None)
+    scheduler = engine.scheduler
+    assert isinstance(scheduler, LengthAwareScheduler)
+    assert not scheduler.requests and not scheduler._draining and not scheduler._moved_up
+    # A check that lies ahead is dropped when it is due.
+    engine.add("last", [1] * 4, 50, LADDER.names[-1], None)
+    for _ in range(60):
+        engine.step()
+    assert len(scheduler._due) <= 1
+    assert len(scheduler.waiting._places) == 0
+
+
+@pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
+@given(requests=REQUESTS, blocks=st.integers(17, 60))
+@random_run
+def test_the_filter_loses_no_request_that_is_due(configs: Configs, mode: Mode, requests: Any, blocks: int) -> None:
+    """All running requests that a full look finds due are among the near ones."""
+    engine = Engine(configs(mode), mode, blocks)
+    near = NextSetPrefill._near
+
+    def check(self: NextSetPrefill, running: list[Request], busy: float) -> Any:
+        found = list(near(self, running, busy))
+        due = [each for each in running if self._worth(each) and self._due(each, busy)]
+        assert all(each in found for each in due)
+        return iter(found)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(NextSetPrefill, "_near", check)
+        run(engine, requests, None)
+
+
+def test_the_engine_s_config_is_not_written(configs: Configs) -> None:
+    config = configs(MODES["v1"])
+    engine = Engine(config, MODES["v1"], 40)
+    before = config.scheduler_config.long_prefill_token_threshold
+    engine.add("long", [1] * 40, 3, None, None)
+    engine.add("short", [2] * 4, 3, None, None)
+    chunks = set()
+    for _ in range(20):
+        engine.step()
+        assert engine.scheduler.scheduler_config is not config.scheduler_config
+        chunks.add(engine.scheduler.scheduler_config.long_prefill_token_threshold)
+        assert config.scheduler_config.long_prefill_token_threshold == before
+    assert len(chunks) > 1
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=list(MODES))
+def test_requests_carry_only_their_set(configs: Configs, mode: Mode) -> None:
+    """No attribute on vLLM's Request but the core's own."""
+    engine = Engine(configs(mode), mode, 40)
+    engine.add("one", [1] * 8, 30, None, None)
+    request = engine.scheduler.requests["one"]
+    stock = set(vars(Request("stock", [1], request.sampling_params, None)))
+    for _ in range(12):
+        engine.step()
+        for each in engine.scheduler.requests.values():
+            assert set(vars(each)) - stock == {"rope_set"}
