@@ -31,8 +31,6 @@ from ropeswitch.model_patches.switch import scheduler as switch
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
 from ropeswitch.model_patches.switch.settings import RopeSettings
-from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
-from ropeswitch.model_patches.switch.settings import RopeSettings
 
 # The user's first case: recovered short factors up to 8k tokens, long ones above. The factors' values do not matter here.
 LADDER_ENDS = (("8k", 8192), ("2048k", MAX_MODEL_LEN))
