@@ -22,6 +22,7 @@ class ExactRows:
         self.tables = tables
         self._coarse = np.empty((max_tokens, tables.fine.shape[1]), dtype=np.complex64)
         self._fine = np.empty_like(self._coarse)
+        self._scaled = bool((tables.scales != 1.0).any())
 
     def fill(
         self, rows: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], set_indices: npt.NDArray[np.int64]
@@ -42,6 +43,9 @@ class ExactRows:
         tables.coarse.take((positions >> FINE_BITS) + chosen * tables.coarse_rows, 0, out=coarse, mode="clip")
         tables.fine.take((positions & (FINE - 1)) + chosen * FINE, 0, out=fine, mode="clip")
         coarse *= fine
+        if not self._scaled:
+            rows[:count, :pairs], rows[:count, pairs:] = coarse.real, coarse.imag
+            return
         scales = tables.scales[set_indices, None]
         np.multiply(coarse.real, scales, out=rows[:count, :pairs])
         np.multiply(coarse.imag, scales, out=rows[:count, pairs:])
