@@ -3,7 +3,7 @@
 from typing import Any
 
 from ropeswitch.model_patches.guard.records import SCHEDULER
-from ropeswitch.model_patches.guard.registry import OURS, applied
+from ropeswitch.model_patches.guard.registry import OURS, applied, in_play
 
 
 def report(worker: Any) -> dict[str, Any]:
@@ -15,13 +15,15 @@ def report(worker: Any) -> dict[str, Any]:
     config, runner = worker.vllm_config, worker.model_runner
     in_use = (worker, runner, getattr(runner, "model_state", None))
     ours = [type(each) for each in in_use if type(each).__module__.startswith(OURS)]
-    patches = [f"{base.__module__}.{base.__qualname__}" for each in ours for base in each.__mro__]
+    found = {f"{base.__module__}.{base.__qualname__}" for each in ours for base in each.__mro__}
     if str(config.scheduler_config.scheduler_cls).startswith(OURS):
-        patches.append(SCHEDULER)
+        found.add(SCHEDULER)
     if config.device_config.device_type == "cpu" and "cpu" in worker.settings.parts:
         # Imported here: upstream's CPU modules change torch for CPUs.
         from ropeswitch.model_patches.cpu import cpu_dcp_attention, slot_mapping_kernel
 
-        patches += [cpu_dcp_attention.TARGET] * cpu_dcp_attention.registered(config)
-        patches += [slot_mapping_kernel.TARGET] * slot_mapping_kernel.registered()
-    return {"rank": worker.rank, "patches": applied() + patches, "sets": list(worker.step_rows.sets)}
+        found |= {cpu_dcp_attention.TARGET} if cpu_dcp_attention.registered(config) else set()
+        found |= {slot_mapping_kernel.TARGET} if slot_mapping_kernel.registered() else set()
+    # Upstream's classes inherit from each other; what is not in play on this device is no patch of ours.
+    here = {record.target for record in in_play(config)}
+    return {"rank": worker.rank, "patches": sorted({*applied(), *(found & here)}), "sets": list(worker.step_rows.sets)}
