@@ -114,7 +114,7 @@ def test_an_error_of_any_kind_in_a_config_is_one_line(
     def divides(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("ropeswitch.server.vllm_adapter.get_config", divides)
+    monkeypatch.setattr("vllm.transformers_utils.config.get_config", divides)
     assert (
         refusal(str(checkpoint)) == f"MODEL: cannot read the config of {str(checkpoint)!r}: ZeroDivisionError: by zero"
     )

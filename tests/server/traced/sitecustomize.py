@@ -21,7 +21,9 @@ def note(frame: FrameType, event: str, _: Any) -> None:
     if not armed or event != "call":
         return
     name = frame.f_code.co_filename
-    if name.startswith(ROOT) and (now := time.time()) - last.get(name, 0.0) > SECONDS:
+    # A checkout may hold its own environment.
+    ours = name.startswith(ROOT) and "/site-packages/" not in name
+    if ours and (now := time.time()) - last.get(name, 0.0) > SECONDS:
         last[name] = now
         with open(f"{FOLDER}/{os.getpid()}", "a", encoding="utf-8") as file:
             file.write(f"{now} {name}\n")
