@@ -138,7 +138,7 @@ def _override(config: Any, key: str, value: dict[str, Any]) -> None:
 def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, Any], *, device_name: str) -> None:
     """Put a ladder on an engine that is about to be built.
 
-    The Hugging Face config is told that the model has plain RoPE up to the ladder's end, so that no part of vLLM sizes,
+    The Hugging Face config says that the model has plain RoPE up to the ladder's end, so that no part of vLLM sizes,
     scales or limits anything by the LongRoPE fields; the rotary module, which takes its angles from the ladder alone, is
     then put in (see ``rope_dict.py``).
 

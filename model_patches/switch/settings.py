@@ -1,4 +1,4 @@
-"""What a patched engine is told: the ladder, carried to every process in ``VllmConfig.additional_config``.
+"""Settings of a patched engine: the ladder and its options, carried to every process in ``VllmConfig.additional_config``.
 
 ``additional_config``, ``scheduler_cls`` and ``worker_cls`` are vLLM's documented seams; each names our code by its import
 path, so that engine cores and workers find it by themselves wherever they are started.

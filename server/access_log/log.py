@@ -74,7 +74,7 @@ def fields(scope: Scope, path: str, context: RequestContext, names: Names | None
 
 def _prompt_fields(context: RequestContext, names: Names) -> dict[str, Any]:
     tracks = context.sequences
-    # Of several prompts the longest tells the band and the set.
+    # Of several prompts, the longest decides the band and the set.
     longest = max(tracks, key=lambda track: track.prompt, default=None)
     prompts = {track.request_id: track.prompt for track in tracks}
     waited = [track.waited for track in tracks if track.waited is not None]
