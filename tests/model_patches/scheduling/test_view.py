@@ -126,9 +126,11 @@ def test_no_request_passes_its_end_unseen(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(LadderScheduler, "_prepare_step", check)
         run(engine, requests, reset)
-    # A background prefill may outlast the last request by a step.
-    internal = scheduler.length_aware.background if isinstance(scheduler, LengthAwareScheduler) else None
-    assert [each.request_id for each in scheduler.running if each is not internal] == []
+        # A background prefill may outlast the last request, until the steps in flight are back.
+        for _ in range(4):
+            if scheduler.running:
+                engine.step()
+    assert not scheduler.running
 
 
 def test_what_is_kept_of_finished_requests_goes(configs: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
