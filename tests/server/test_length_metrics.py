@@ -141,23 +141,28 @@ def connection(server: Server, body: dict[str, Any]) -> Iterator[http.client.HTT
         opened.close()
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves(server: Server, stream: bool) -> None:
+def leave(server: Server, body: dict[str, Any]) -> Moved:
+    """Disconnect once a request has its first token; return how the metrics moved until it was counted."""
     before = scrape(server)
-    body = {"model": MODEL, "prompt": [5] * 100, "max_tokens": 900, "ignore_eos": True, "stream": stream}
+    deadline = time.monotonic() + 60
     with connection(server, body) as opened:
-        if stream:
-            response = opened.getresponse()
-            assert b"data:" in response.readline()
-        else:
-            deadline = time.monotonic() + 30
-            while not Moved(before, scrape(server))("time_to_first_token_seconds_count"):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-    deadline = time.monotonic() + 30
+        if body["stream"]:
+            assert b"data:" in opened.getresponse().readline()
+        while not Moved(before, scrape(server))("time_to_first_token_seconds_count"):
+            assert time.monotonic() < deadline, "no first token"
     while not (moved := Moved(before, scrape(server)))("requests_total"):
         assert time.monotonic() < deadline, "a client that left is not counted"
         time.sleep(0.05)
+    return moved
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves(server: Server, stream: bool) -> None:
+    body = {"model": MODEL, "prompt": [5] * 100, "max_tokens": 900, "ignore_eos": True, "stream": stream}
+    # On a busy machine the answer may be complete before the client has seen its first token.
+    for _ in range(20):
+        if not (moved := leave(server, body))("requests_total", outcome="length"):
+            break
     assert moved("requests_total", outcome="disconnect", engine="0", input_sequence_length=SHORT) == 1
     assert moved("requests_total") == 1
     # It had some tokens and no end.
