@@ -28,8 +28,9 @@ def apply_rows(
     Returns:
         New tensors, shaped and typed as ``query`` and ``key``.
     """
-    # A compiler fuses the plain formula into one pass; without one, blocks that stay in the cache take its place.
-    rotate = _rotate if torch.compiler.is_compiling() or query.numel() <= FEW else _rotate_in_blocks
+    # A compiler fuses the plain formula into one pass; without one, blocks that stay in a CPU's cache take its place.
+    plain = torch.compiler.is_compiling() or query.numel() <= FEW or not query.is_cpu
+    rotate = _rotate if plain else _rotate_in_blocks
     cos, sin = rows.unsqueeze(1).chunk(2, dim=-1)
     return rotate(cos, sin, query, head_size, neox), None if key is None else rotate(cos, sin, key, head_size, neox)
 

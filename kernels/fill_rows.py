@@ -4,48 +4,40 @@ A row is ``rotary_dim`` float32 values: ``pairs`` cosines, then ``pairs`` sines,
 :func:`ropeswitch.kernels.reference.fill_rows_reference` makes the same rows in float64.
 """
 
-import numpy as np
-import numpy.typing as npt
+import torch
 
 from ropeswitch.kernels.angles import FINE, FINE_BITS, AngleTables
 
 
 class ExactRows:
-    """Fills rows on a CPU from two-level tables; scratch space is allocated once.
+    """Fills rows on any device from two-level tables, without synchronising with the host.
 
     Args:
         tables: The angles of every set.
-        max_tokens: The most tokens a step can have.
+        device: Where the rows are.
     """
 
-    def __init__(self, tables: AngleTables, max_tokens: int) -> None:
-        self.tables = tables
-        self._coarse = np.empty((max_tokens, tables.fine.shape[1]), dtype=np.complex64)
-        self._fine = np.empty_like(self._coarse)
-        self._scaled = bool((tables.scales != 1.0).any())
+    def __init__(self, tables: AngleTables, device: torch.device | str = "cpu") -> None:
+        self._coarse = torch.from_numpy(tables.coarse).to(device)
+        self._fine = torch.from_numpy(tables.fine).to(device)
+        self._coarse_rows = tables.coarse_rows
+        self._scales = torch.from_numpy(tables.scales).to(device)
+        starts = tables.start_tokens
+        self._start_tokens = None if starts is None else torch.from_numpy(starts).to(device)
 
-    def fill(
-        self, rows: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], set_indices: npt.NDArray[np.int64]
-    ) -> None:
-        """Write ``rows[: len(positions)]``, ``[tokens, rotary_dim]``, in place.
+    def fill(self, rows: torch.Tensor, positions: torch.Tensor, set_indices: torch.Tensor) -> None:
+        """Write ``rows[:tokens]`` in place.
 
         Args:
             rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer.
-            positions: ``[tokens]`` true positions, each below the tables' end.
-            set_indices: ``[tokens]`` set of each token's sequence.
+            positions: ``[tokens]`` int64 true positions, each below the tables' end.
+            set_indices: ``[tokens]`` int64, the set of each token's sequence.
         """
-        tables, count, pairs = self.tables, len(positions), self._fine.shape[1]
-        coarse, fine = self._coarse[:count], self._fine[:count]
-        chosen = set_indices
-        if tables.start_tokens is not None:
-            chosen = np.where(positions < tables.start_tokens[set_indices], len(tables.scales), set_indices)
-        # mode="clip" skips numpy's buffered bounds check; the indices are in range by construction.
-        tables.coarse.take((positions >> FINE_BITS) + chosen * tables.coarse_rows, 0, out=coarse, mode="clip")
-        tables.fine.take((positions & (FINE - 1)) + chosen * FINE, 0, out=fine, mode="clip")
-        coarse *= fine
-        if not self._scaled:
-            rows[:count, :pairs], rows[:count, pairs:] = coarse.real, coarse.imag
-            return
-        scales = tables.scales[set_indices, None]
-        np.multiply(coarse.real, scales, out=rows[:count, :pairs])
-        np.multiply(coarse.imag, scales, out=rows[:count, pairs:])
+        chosen, count, pairs = set_indices, len(positions), self._fine.shape[1]
+        if self._start_tokens is not None:
+            chosen = torch.where(positions < self._start_tokens[chosen], len(self._scales), chosen)
+        angles = self._coarse.index_select(0, (positions >> FINE_BITS) + chosen * self._coarse_rows)
+        angles *= self._fine.index_select(0, (positions & (FINE - 1)) + chosen * FINE)
+        scales = self._scales[set_indices, None]
+        torch.mul(angles.real, scales, out=rows[:count, :pairs])
+        torch.mul(angles.imag, scales, out=rows[:count, pairs:])

@@ -66,13 +66,13 @@ def _steps(tokens: int, dtype: torch.dtype, compiled: bool) -> tuple[Step, Step]
     short, long = [1.0] * pairs, np.geomspace(1.0, 32.0, pairs).tolist()
     stock_module = _stock_module(short, long, dtype)
     sets = (Frequencies(tuple(short), 1.19), Frequencies(tuple(long), 1.19))
-    filler = ExactRows(build_tables(THETA, HEAD, sets, MAXIMUM), max(TOKENS))
+    filler = ExactRows(build_tables(THETA, HEAD, sets, MAXIMUM))
     rows = torch.zeros(max(TOKENS), HEAD)
     our_module = LadderRotaryEmbedding(HEAD, HEAD, True)
     our_module.rows = rows
     positions = torch.arange(20000, 20000 + tokens)
     row_numbers = torch.arange(tokens)
-    token_sets = np.ones(tokens, dtype=np.int64)
+    token_sets = torch.ones(tokens, dtype=torch.int64)
     queries = [torch.randn(tokens, QUERY_HEADS * HEAD).to(dtype) for _ in range(LAYERS)]
     keys = [torch.randn(tokens, KEY_HEADS * HEAD).to(dtype) for _ in range(LAYERS)]
     stock_layers, our_layers = _layers(stock_module, compiled), _layers(our_module, compiled)
@@ -81,7 +81,7 @@ def _steps(tokens: int, dtype: torch.dtype, compiled: bool) -> tuple[Step, Step]
         return stock_layers(positions, queries, keys)
 
     def ours() -> object:
-        filler.fill(rows.numpy(), positions.numpy(), token_sets)
+        filler.fill(rows, positions, token_sets)
         return our_layers(row_numbers, queries, keys)
 
     return stock, ours

@@ -34,7 +34,7 @@ def check_kernels(step_rows: StepRows, model: nn.Module, settings: RopeSettings)
         _fill_and_check(step_rows, settings)
     modules = [module for module in model.modules() if isinstance(module, LadderRotaryEmbedding)]
     for module in {(each.head_size, each.is_neox_style): each for each in modules}.values():
-        _rotate_and_check(step_rows, module)
+        _rotate_and_check(step_rows, module, with_triton="triton" in settings.parts)
 
 
 def _fill_and_check(step_rows: StepRows, settings: RopeSettings) -> None:
@@ -46,16 +46,18 @@ def _fill_and_check(step_rows: StepRows, settings: RopeSettings) -> None:
         check_rows(rows[: len(places)], places, index, settings.theta, sets)
 
 
-def _rotate_and_check(step_rows: StepRows, module: LadderRotaryEmbedding) -> None:
+def _rotate_and_check(step_rows: StepRows, module: LadderRotaryEmbedding, *, with_triton: bool) -> None:
     rows, count = step_rows.rows, min(len(step_rows.rows), 4)
     angles = torch.arange(count * module.rotary_dim // 2, device=rows.device).reshape(count, -1).float()
     rows[:count] = torch.cat((angles.cos(), angles.sin()), dim=1)
     head, neox, numbers = module.head_size, module.is_neox_style, step_rows.numbers[:count]
     # Slices of one projection, as models have them.
     query, key = torch.linspace(-1, 1, count * 3 * head, device=rows.device).view(count, -1).split((2 * head, head), 1)
-    eager = module(numbers, query.clone(), key.clone())
-    compiled = torch.ops.ropeswitch.apply_rows(query, key, rows, numbers, head, neox)
-    for rotated in (eager, compiled):
+    ops = [module(numbers, query.clone(), key.clone())]
+    if with_triton:
+        # The op that compiled models call.
+        ops.append(torch.ops.ropeswitch.apply_rows(query, key, rows, numbers, head, neox))
+    for rotated in ops:
         check_rotation(rows[:count], query, rotated[0], head, neox)
         check_rotation(rows[:count], key, rotated[1], head, neox)
 

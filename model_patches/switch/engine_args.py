@@ -100,6 +100,7 @@ def text_config(engine_args: Any) -> dict[str, Any]:
     Raises:
         UnsupportedError: for a model that nests its text model's config.
     """
+    from vllm.config import ModelConfig
     from vllm.transformers_utils.config import get_config, get_hf_text_config
 
     source = engine_args.hf_config_path or engine_args.model
@@ -113,26 +114,13 @@ def text_config(engine_args: Any) -> dict[str, Any]:
         hf_overrides_kw={key: value for key, value in overrides.items() if not isinstance(value, dict)},
         token=engine_args.hf_token,
     )
-    for name, value in overrides.items():
-        if isinstance(value, dict):
-            _override(config, name, value)
+    nested = {key: value for key, value in overrides.items() if isinstance(value, dict)}
+    ModelConfig.__new__(ModelConfig)._apply_dict_overrides(config, nested)
     text = get_hf_text_config(config)
     if text is not config:
         raise UnsupportedError(f"MODEL: {source!r} nests its text model's config; only plain text models are supported")
     values: dict[str, Any] = text.to_dict()
     return values
-
-
-def _override(config: Any, key: str, value: dict[str, Any]) -> None:
-    nested = getattr(config, key, None)
-    if not hasattr(nested, "to_dict"):
-        setattr(config, key, value)
-        return
-    for nested_key, nested_value in value.items():
-        if isinstance(nested_value, dict):
-            _override(nested, nested_key, nested_value)
-        else:
-            setattr(nested, nested_key, nested_value)
 
 
 def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, Any], *, device_name: str) -> None:

@@ -52,7 +52,8 @@ class LadderGPUModelRunner(GPUModelRunner):
         assert positions is not None and positions.data_ptr() == self.positions.data_ptr()
         count = self.input_batch.num_reqs
         sets = np.array([self.rope_sets[req_id] for req_id in self.input_batch.req_ids], dtype=np.int64)
-        self.step_rows.fill(positions, sets, self.query_start_loc.gpu[: count + 1])
+        tokens = int(self.query_start_loc.np[count])
+        self.step_rows.fill(positions[:tokens], sets, self.query_start_loc.gpu[: count + 1])
         true_positions = positions.clone()
         positions.copy_(self.step_rows.numbers[: len(positions)])
         output = super()._model_forward(input_ids, positions, *args, **kwargs)

@@ -46,7 +46,8 @@ class LadderModelState(DefaultModelState):
     def prepare_inputs(self, input_batch: InputBatch, req_states: RequestState) -> dict[str, Any]:
         count = input_batch.num_reqs
         sets = self.slot_sets[input_batch.idx_mapping_np[:count]]
-        self.step_rows.fill(input_batch.positions, sets, input_batch.query_start_loc[: count + 1])
+        positions = input_batch.positions[: input_batch.num_tokens]
+        self.step_rows.fill(positions, sets, input_batch.query_start_loc[: count + 1])
         inputs: dict[str, Any] = super().prepare_inputs(input_batch, req_states)
         return inputs | {"positions": self.step_rows.numbers[: input_batch.num_tokens_after_padding]}
 

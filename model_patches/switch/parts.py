@@ -15,6 +15,7 @@ from typing import Any
 PARTS = {
     "guard": "ropeswitch.model_patches.guard.part",
     "cpu": "ropeswitch.model_patches.cpu.part",
+    "triton": "ropeswitch.model_patches.triton.part",
     "scheduling": "ropeswitch.model_patches.scheduling.part",
     "serving": "ropeswitch.model_patches.serving.part",
 }

@@ -1,8 +1,10 @@
-"""The rotary module that replaces every layer's own: token i turns by row i of the step.
+"""The rotary module that replaces every layer's own: rotates token i by row i of the step.
 
 The runner hands the model row numbers as ``positions`` and keeps the rows up to date (``step_rows.py``), so a layer
 looks up nothing by length, and any number of factor sets in a batch costs the same.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -11,6 +13,15 @@ from ropeswitch.kernels.apply_rows import apply_rows
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 Rotated = tuple[torch.Tensor, torch.Tensor | None]
+# Of query, key, rows, row numbers, head_size and neox.
+Rotate = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor, int, bool], Rotated]
+
+
+def rotate_by_row(
+    query: torch.Tensor, key: torch.Tensor | None, rows: torch.Tensor, numbers: torch.Tensor, head_size: int, neox: bool
+) -> Rotated:
+    """Rotate token i by ``rows[numbers[i]]``, with torch alone; see :class:`LadderRotaryEmbedding`."""
+    return apply_rows(rows.index_select(0, numbers), query, key, head_size, neox)
 
 
 class LadderRotaryEmbedding(nn.Module):
@@ -24,17 +35,17 @@ class LadderRotaryEmbedding(nn.Module):
     Attributes:
         rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines. The runner puts its own buffer here when
             the model is loaded and writes it before each forward.
-        with_triton: Whether the model is on a GPU, where one Triton launch rotates queries and keys.
+        rotate: Rotates queries and keys, perhaps in place; the part ``triton`` puts its own here.
     """
 
     rows: torch.Tensor
-    with_triton = False
 
     def __init__(self, head_size: int, rotary_dim: int, neox: bool) -> None:
         super().__init__()
         self.head_size = head_size
         self.rotary_dim = rotary_dim
         self.is_neox_style = neox
+        self.rotate: Rotate = rotate_by_row
         self.register_buffer("rows", torch.empty(0, rotary_dim, dtype=torch.float32), persistent=False)
 
     def forward(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) -> Rotated:
@@ -45,9 +56,7 @@ class LadderRotaryEmbedding(nn.Module):
             query: ``[tokens, query heads * head_size]`` or ``[tokens, query heads, head_size]``.
             key: As ``query`` with the key heads, or None.
         """
-        if self.with_triton:
-            return _with_triton(query, key, self.rows, positions, self.head_size, self.is_neox_style)
-        return apply_rows(self.rows.index_select(0, positions), query, key, self.head_size, self.is_neox_style)
+        return self.rotate(query, key, self.rows, positions, self.head_size, self.is_neox_style)
 
     @property
     def cos_sin_cache(self) -> torch.Tensor:
@@ -60,16 +69,3 @@ class LadderRotaryEmbedding(nn.Module):
 
     def extra_repr(self) -> str:
         return f"head_size={self.head_size}, rotary_dim={self.rotary_dim}, neox={self.is_neox_style}"
-
-
-def _with_triton(
-    query: torch.Tensor, key: torch.Tensor | None, rows: torch.Tensor, numbers: torch.Tensor, head_size: int, neox: bool
-) -> Rotated:
-    # Not every CPU install has Triton.
-    from ropeswitch.kernels.apply_rows_triton import apply_rows_triton, apply_rows_triton_
-
-    if torch.compiler.is_compiling():
-        return apply_rows_triton(query, key, rows, numbers, head_size, neox)
-    # As upstream's own op does where nothing is compiled.
-    apply_rows_triton_(query, key, rows, numbers, head_size, neox)
-    return query, key

@@ -3,7 +3,7 @@
 The buffers are made once and keep their addresses, as captured CUDA graphs need.
 """
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -13,21 +13,15 @@ from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotary
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 from vllm.utils.torch_utils import async_tensor_h2d
 
-from ropeswitch.kernels.angles import AngleTables, Frequencies, build_tables
+from ropeswitch.kernels.angles import Frequencies, build_tables
 from ropeswitch.kernels.fill_rows import ExactRows
 from ropeswitch.kernels.parity_rows import ParityRows
+from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 
-# Kinds of device on which Triton fills and applies the rows.
-TRITON_DEVICES = {"cuda"}
-Sets = npt.NDArray[np.int64]
-
-
-class _Filler(Protocol):
-    def __call__(
-        self, rows: torch.Tensor, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor
-    ) -> None: ...
+# Fills rows, ``[>= tokens, rotary_dim]``, from ``[tokens]`` positions, ``[requests]`` sets and ``[requests + 1]`` starts.
+Filler = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 class StepRows:
@@ -52,7 +46,7 @@ class StepRows:
         self.numbers = torch.arange(max_num_tokens, dtype=torch.int64, device=device)
         self.sets = settings.ladder.names
         self.max_model_len = max_model_len
-        self._on_triton = device.type in TRITON_DEVICES
+        self._kernels = parts.ask("triton", "kernels", device) if "triton" in settings.parts else None
         self.load(settings)
 
     def bind(self, model: nn.Module) -> None:
@@ -67,72 +61,47 @@ class StepRows:
                 raise UnsupportedError(f"model: {name} builds its own {type(module).__name__}, which no ladder reaches")
             if isinstance(module, LadderRotaryEmbedding):
                 module.rows = self.rows
-                module.with_triton = self._on_triton
+                if self._kernels is not None:
+                    module.rotate = self._kernels.rotate
                 bound += 1
-        if self._on_triton:
-            # A compiled model that comes from vLLM's cache is not traced, and so imports no op by itself.
-            import ropeswitch.kernels.apply_rows_triton  # noqa: F401
         if not bound:
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
 
     def load(self, settings: RopeSettings) -> None:
         """Fill rows by these factors from the next step on; sets keep their names, ends and numbers of factors."""
-        self._filler = _filler(settings, self.max_model_len, len(self.rows), self.rows.device)
+        sets, rotary_dim, device = frequencies(settings), settings.ladder.rotary_dim, self.rows.device
+        self._filler: Filler
+        if settings.angles == "hf":
+            self._filler = self._by_token(ParityRows(settings.theta, rotary_dim, sets, device).fill)
+            return
+        tables = build_tables(settings.theta, rotary_dim, sets, self.max_model_len)
+        if self._kernels is not None:
+            self._filler = self._kernels.filler(tables, device)
+        else:
+            self._filler = self._by_token(ExactRows(tables, device).fill)
 
-    def fill(self, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
-        """Write the rows of a step's tokens.
+    def fill(self, positions: torch.Tensor, request_sets: npt.NDArray[np.int64], query_start_loc: torch.Tensor) -> None:
+        """Write the rows of a step's tokens, without synchronising with the host; later rows keep what they hold.
 
         Args:
-            positions: ``[>= tokens]`` int64 true positions, on the device.
+            positions: ``[tokens]`` int64 true positions, on the device.
             request_sets: ``[requests]`` the factor set of each request of the step.
             query_start_loc: ``[requests + 1]`` int32 on the device: where each request's tokens begin and the last end.
-                Rows from there on keep what they hold.
         """
-        self._filler(self.rows, positions, request_sets, query_start_loc)
+        # A new tensor each step: the last step may still be reading its own.
+        sets = async_tensor_h2d(request_sets, device=self.rows.device)
+        self._filler(self.rows, positions, sets, query_start_loc)
+
+    def _by_token(self, fill: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]) -> Filler:
+        tokens = self.numbers.int()
+
+        def fill_step(rows: torch.Tensor, positions: torch.Tensor, sets: torch.Tensor, starts: torch.Tensor) -> None:
+            requests = torch.bucketize(tokens[: len(positions)], starts[1:], right=True)
+            fill(rows, positions, sets[requests])
+
+        return fill_step
 
 
 def frequencies(settings: RopeSettings) -> tuple[Frequencies, ...]:
     """The ladder's sets as the kernels take them."""
     return tuple(Frequencies(s.factors, s.scale, s.start_tokens) for s in settings.ladder.sets)
-
-
-def _filler(settings: RopeSettings, max_model_len: int, max_num_tokens: int, device: torch.device) -> _Filler:
-    sets = frequencies(settings)
-    rotary_dim = settings.ladder.rotary_dim
-    if settings.angles == "hf":
-        return _parity(ParityRows(settings.theta, rotary_dim, sets, device))
-    tables = build_tables(settings.theta, rotary_dim, sets, max_model_len)
-    if device.type in TRITON_DEVICES:
-        return _with_triton(tables, device)
-    return _on_host(ExactRows(tables, max_num_tokens))
-
-
-def _on_host(exact: ExactRows) -> _Filler:
-    def fill(rows: torch.Tensor, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
-        token_sets = np.repeat(request_sets, np.diff(query_start_loc.numpy()))
-        exact.fill(rows.numpy(), positions[: len(token_sets)].numpy(), token_sets)
-
-    return fill
-
-
-def _with_triton(tables: AngleTables, device: torch.device) -> _Filler:
-    # Not every CPU install has Triton.
-    from ropeswitch.kernels.fill_rows_triton import DeviceTables, fill_rows_triton
-
-    on_device = DeviceTables.from_tables(tables, device)
-
-    def fill(rows: torch.Tensor, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
-        # A new tensor each step: the last step may still be reading its own.
-        sets = async_tensor_h2d(request_sets, device=device)
-        fill_rows_triton(rows, positions, sets, query_start_loc, on_device)
-
-    return fill
-
-
-def _parity(parity: ParityRows) -> _Filler:
-    def fill(rows: torch.Tensor, positions: torch.Tensor, request_sets: Sets, query_start_loc: torch.Tensor) -> None:
-        sets = torch.from_numpy(request_sets).to(rows.device)
-        token_sets = torch.repeat_interleave(sets, query_start_loc.diff())
-        parity.fill(rows, positions[: len(token_sets)], token_sets)
-
-    return fill

@@ -20,9 +20,9 @@ def _install() -> None:
         _interpret_upstream()
     _allow_async_scheduling()
     if os.environ["ROPESWITCH_TEST_TRITON"] == "1":
-        from ropeswitch.model_patches.switch import step_rows
+        from ropeswitch.model_patches.triton import part
 
-        step_rows.TRITON_DEVICES.add("cpu")
+        part.DEVICES.add("cpu")
 
 
 def _interpret_upstream() -> None:

@@ -44,7 +44,7 @@ def test_a_captured_graph_would_read_the_same_buffers(start: Start, phi3: Path, 
     else:
         captured = {n: runner.positions[:n] for n in range(1, 513)}
     rows = runner.model_state.step_rows.rows if V2 else runner.step_rows.rows
-    addresses = {module.rows.data_ptr() for module in runner.model.modules() if hasattr(module, "with_triton")}
+    addresses = {module.rows.data_ptr() for module in runner.model.modules() if hasattr(module, "rotate")}
     assert addresses == {rows.data_ptr()}
     replayed: list[int] = []
 

@@ -30,13 +30,13 @@ def test_every_position_of_every_set_is_exact(every: int) -> None:
     unscaled = tuple(Frequencies(entry.factors) for entry in SETS)
     tables = build_tables(THETA, ROTARY, unscaled, END)
     chunk = 65536
-    filler = ExactRows(tables, chunk)
+    filler = ExactRows(tables)
     rows = np.empty((chunk, ROTARY), dtype=np.float32)
     for index, entry in enumerate(unscaled):
         frequencies = inverse_frequencies(THETA, ROTARY, entry.factors)
         for first in (*range(0, END, every * chunk), END - chunk):
             positions = np.arange(first, first + chunk)
-            filler.fill(rows, positions, np.full(chunk, index))
+            filler.fill(torch.from_numpy(rows), torch.from_numpy(positions), torch.full((chunk,), index))
             angles = positions[:, None] * frequencies
             assert np.abs(rows[:, :64] - np.cos(angles)).max() < 2e-7
             assert np.abs(rows[:, 64:] - np.sin(angles)).max() < 2e-7
@@ -58,16 +58,17 @@ def test_rows_of_a_mixed_step(data: st.DataObject) -> None:
     places = st.one_of(st.integers(0, 300), st.integers(0, END - 1), st.just(END - 1))
     positions = np.array(data.draw(st.lists(places, min_size=count, max_size=count)), dtype=np.int64)
     chosen = np.array(data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)), dtype=np.int64)
-    rows = np.full((64, ROTARY), np.nan, dtype=np.float32)
-    ExactRows(build_tables(THETA, ROTARY, SETS, END), 64).fill(rows, positions, chosen)
+    rows = torch.full((64, ROTARY), torch.nan)
+    ExactRows(build_tables(THETA, ROTARY, SETS, END)).fill(rows, torch.from_numpy(positions), torch.from_numpy(chosen))
     expected = fill_rows_reference(positions, chosen, THETA, ROTARY, SETS)
-    assert np.abs(rows[:count] - expected.numpy()).max() < 2e-7 * 1.4 + 1e-7
-    assert np.isnan(rows[count:]).all()
+    assert (rows[:count] - expected).abs().max() < 2e-7 * 1.4 + 1e-7
+    assert rows[count:].isnan().all()
 
 
 def test_start_tokens_keep_the_unscaled_angles() -> None:
-    rows = np.empty((2, ROTARY), dtype=np.float32)
-    ExactRows(build_tables(THETA, ROTARY, SETS, END), 2).fill(rows, np.array([127, 128]), np.array([1, 1]))
+    rows = torch.empty(2, ROTARY)
+    tables = build_tables(THETA, ROTARY, SETS, END)
+    ExactRows(tables).fill(rows, torch.tensor([127, 128]), torch.tensor([1, 1]))
     plain = inverse_frequencies(THETA, ROTARY, (1.0,) * 64)
     assert np.allclose(rows[0, :64], 1.4 * np.cos(127 * plain), atol=1e-6)
     assert not np.allclose(rows[1, :64], 1.4 * np.cos(128 * plain), atol=1e-2)

@@ -16,10 +16,7 @@ SETS = (Frequencies((1.0,) * 16), Frequencies(tuple(1.0 + i for i in range(16)),
 def filled(index: int) -> tuple[torch.Tensor, list[int]]:
     places = sample_positions(END, SETS[index].start_tokens)
     rows = torch.empty(len(places), 32)
-    positions = torch.tensor(places).numpy()
-    ExactRows(build_tables(THETA, 32, SETS, END), 16).fill(
-        rows.numpy(), positions, torch.full((len(places),), index).numpy()
-    )
+    ExactRows(build_tables(THETA, 32, SETS, END)).fill(rows, torch.tensor(places), torch.full((len(places),), index))
     return rows, places
 
 
