@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from vllm import LLM
 
 from ropeswitch.model_patches.switch.request_set import assigned_set
+from ropeswitch.model_patches.switch.rotary import rotate_by_row
 from tests.exactness import checkpoints
 from tests.exactness.engines import greedy, prompts, run
 from tests.exactness.reference import Reference
@@ -28,6 +30,9 @@ def test_the_engine_is_the_one_that_was_asked_for(start: Start, phi3: Path, phi3
     llm = start(phi3)
     assert isinstance(worker_of(llm).model_runner, GPUModelRunner) == V2
     assert isinstance(scheduler_of(llm), AsyncScheduler) == ASYNC
+    rotations = {module.rotate for module in worker_of(llm).model_runner.model.modules() if hasattr(module, "rotate")}
+    with_triton = torch.cuda.is_available() or os.environ.get("ROPESWITCH_TEST_TRITON") == "1"
+    assert len(rotations) == 1 and (rotate_by_row in rotations) != with_triton
     report = worker_of(llm).patch_report()
     from ropeswitch.model_patches.guard.registry import in_play
 
