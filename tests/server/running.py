@@ -117,7 +117,12 @@ class Server:
 
 @contextmanager
 def running(
-    folder: Path, *arguments: str, tls: ssl.SSLContext | None = None, variables: Mapping[str, str] | None = None
+    folder: Path,
+    *arguments: str,
+    tls: ssl.SSLContext | None = None,
+    variables: Mapping[str, str] | None = None,
+    command: Path = COMMAND,
+    ready: str = "/health/ready",
 ) -> Iterator[Server]:
     """Start ``ropeswitch serve`` with ``arguments``, wait until it answers, and stop it at the end.
 
@@ -125,12 +130,14 @@ def running(
         folder: Where its log goes.
         tls: See :class:`Server`.
         variables: What its environment has besides.
+        command: The program whose ``serve`` is started.
+        ready: The path that answers 200 once the server is ready.
     """
     port = free_port()
     log = folder / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(COMMAND), "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)],
+            [str(command), "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)],
             env=environment() | dict(variables or {}),
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -138,20 +145,20 @@ def running(
         )
     server = Server(f"{'https' if tls else 'http'}://127.0.0.1:{port}", log, process, tls)
     try:
-        _wait(process, server)
+        _wait(process, server, ready)
         yield server
     finally:
         _stop(process)
 
 
-def _wait(process: subprocess.Popen[bytes], server: Server) -> None:
+def _wait(process: subprocess.Popen[bytes], server: Server, path: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise AssertionError(f"the server left with {process.returncode}:\n{server.log.read_text()[-4000:]}")
         # Before the port is bound, and when one process has handed it to the next.
         with suppress(OSError):
-            live, ready = server.get("/health/live").status, server.get("/health/ready").status
+            live, ready = server.get("/health/live").status, server.get(path).status
             if ready == 200:
                 return
             server.probes.add((live, ready))

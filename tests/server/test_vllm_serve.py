@@ -1,0 +1,105 @@
+"""The plugin under the ``vllm serve`` command of docs/plugin.md: with the key, without it, and with a wrong one."""
+
+import json
+import math
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from ropeswitch.factors import file
+from ropeswitch.factors.evaluate.passkey import FILLER, OPENING, QUESTION, statement
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
+from tests.exactness.reference import Reference
+from tests.server.running import Server, environment, running
+
+pytestmark = pytest.mark.full
+
+VLLM = Path(sys.executable).with_name("vllm")
+# The flags of docs/plugin.md's command, and float32, so that log-probabilities compare with Hugging Face's.
+ENGINE = ["--kv-cache-memory-bytes", "1G", "--enforce-eager", "--dtype", "float32"]
+LADDER = file.load(BUNDLED_FACTORS).ladder
+KEY = "48213"
+TOKENS = 8
+# The window of the model's config.
+STOCK_WINDOW = 1024
+# Sentences of filler on either side of the key: prompts in the first, second and third set.
+PIECES = (6, 15, 20)
+START_SECONDS = 120
+
+
+def additional_config(key: Any) -> list[str]:
+    return ["--additional-config", json.dumps({"ropeswitch": key})]
+
+
+def prompt(pieces: int) -> list[int]:
+    """Token IDs of a pass-key prompt with ``pieces`` sentences of filler on either side of the key."""
+    tokenizer = AutoTokenizer.from_pretrained(BUNDLED_MODEL)
+    text = f"{OPENING}\n{FILLER * pieces}\n{statement(KEY)}\n{FILLER * pieces}\n{QUESTION}"
+    ids: list[int] = tokenizer.encode(text)
+    return ids
+
+
+def ask(server: Server, tokens: list[int]) -> tuple[str, list[int], list[float]]:
+    """The text, tokens and log-probabilities of a greedy completion."""
+    body = {
+        "model": server.get("/v1/models").json["data"][0]["id"],
+        "prompt": tokens,
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "logprobs": 1,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+    answer = server.post("/v1/completions", body)
+    assert answer.status == 200, answer.text
+    [choice] = answer.json["choices"]
+    return choice["text"], choice["token_ids"], choice["logprobs"]["token_logprobs"]
+
+
+def serve(folder: Path, *flags: str) -> AbstractContextManager[Server]:
+    return running(folder, str(BUNDLED_MODEL), *ENGINE, *flags, command=VLLM, ready="/health")
+
+
+def test_with_the_key_each_prompt_is_rotated_with_its_own_set(tmp_path: Path) -> None:
+    reference = Reference.load(BUNDLED_MODEL, LADDER)
+    with serve(tmp_path, *additional_config({"factors": str(BUNDLED_FACTORS)})) as server:
+        for number, pieces in enumerate(PIECES):
+            tokens = prompt(pieces)
+            assert LADDER.index_for(len(tokens)) == number
+            text, output, log_probs = ask(server, tokens)
+            assert text.startswith(f" {KEY}")
+            reference.check(tokens, output, log_probs)
+
+
+def test_without_the_key_stock_vllm_serves(tmp_path: Path) -> None:
+    """Stock rotates every prompt with the config's long factors, and takes its scale from the lengths alone."""
+    [long] = LADDER.sets[-1:]
+    scale = math.sqrt(1 + math.log(LADDER.max_length / STOCK_WINDOW) / math.log(STOCK_WINDOW))
+    stock = Reference.load(BUNDLED_MODEL, FactorLadder((replace(long, scale=scale),)))
+    ours = Reference.load(BUNDLED_MODEL, LADDER)
+    with serve(tmp_path) as server:
+        for pieces in PIECES:
+            tokens = prompt(pieces)
+            _, output, log_probs = ask(server, tokens)
+            stock.check(tokens, output, log_probs)
+            with pytest.raises(AssertionError, match=r"^token "):
+                ours.check(tokens, output, log_probs)
+
+
+def test_a_wrong_key_ends_the_start_with_its_reason() -> None:
+    command = [str(VLLM), "serve", str(BUNDLED_MODEL), *ENGINE, *additional_config({"ladder": 1})]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=START_SECONDS, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "ropeswitch.model_patches.switch.settings.UnsupportedError: additional_config.ropeswitch.ladder: unknown field; "
+        "allowed are factors, sets, theta, angles, length_aware, step_latency_target, parts"
+    )
