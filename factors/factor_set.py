@@ -4,20 +4,16 @@ A LongRoPE model has one list of rescale factors per length (LongRoPE, arXiv:240
 the plain data and the one rule; it reads no files and imports no engine.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ropeswitch.factors.errors import InputError
+from ropeswitch.factors.errors import FactorError as FactorError
+from ropeswitch.factors.numbers import positive_value, whole_value
 from ropeswitch.factors.quoted import quoted
 
 SET_HEADER = "x-rope-factor-set"
 """The response header with the names of the sets that a request's prompts started in."""
-
-
-class FactorError(InputError, ValueError):
-    """A factor file, list or ladder that cannot be served; the message names the field and the value."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +132,8 @@ def _checked_set(index: int, values: Mapping[str, Any]) -> FactorSet:
         raise FactorError(f"{where}.name: {quoted(name)} must be a non-empty string of {NAME_CHARACTERS}")
     if len(name) > 64:
         raise FactorError(f"{where}.name: {len(name)} characters, at most 64 are allowed")
-    max_length = _whole(f"{where}.max_length", values["max_length"], minimum=1)
-    start_tokens = _whole(f"{where}.start_tokens", values.get("start_tokens", 0), minimum=0)
+    max_length = whole_value(f"{where}.max_length", values["max_length"], least=1)
+    start_tokens = whole_value(f"{where}.start_tokens", values.get("start_tokens", 0), least=0)
     factors = values["factors"]
     if not isinstance(factors, list | tuple) or not factors:
         raise FactorError(f"{where}.factors: must be a list of at least one number, found {quoted(factors)}")
@@ -150,21 +146,8 @@ def _checked_set(index: int, values: Mapping[str, Any]) -> FactorSet:
     )
 
 
-def _whole(field: str, value: Any, minimum: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**31:
-        raise FactorError(f"{field}: {quoted(value)} must be a whole number from {minimum} to {2**31 - 1}")
-    return value
-
-
 def _positive(field: str, value: Any, limit: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise FactorError(f"{field}: {quoted(value)} must be a number")
-    try:
-        number = float(value)
-    except OverflowError as error:
-        raise FactorError(f"{field}: {quoted(value)} is too large") from error
-    if not math.isfinite(number) or number <= 0:
-        raise FactorError(f"{field}: {number!r} must be finite and greater than 0")
+    number = positive_value(field, value)
     # Beyond any use, and near where float32 rows become 0 or infinite.
     if not 1 / limit <= number <= limit:
         raise FactorError(f"{field}: {number!r} must be from {1 / limit:g} to {limit:g}")

@@ -1,13 +1,13 @@
 """Factor files: a factor ladder as JSON, in the format that docs/factors.md and factor_file.schema.json describe."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.numbers import positive_value
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import object_from_json, read_text
 from ropeswitch.factors.whole_file import save_text
@@ -90,16 +90,7 @@ def to_text(content: LadderFile) -> str:
 def _theta(values: Mapping[str, Any]) -> float | None:
     if "rope_theta" not in values:
         return None
-    theta = values["rope_theta"]
-    if isinstance(theta, bool) or not isinstance(theta, int | float):
-        raise FactorError(f"rope_theta: {quoted(theta)} must be a number greater than 0")
-    try:
-        number = float(theta)
-    except OverflowError as error:
-        raise FactorError(f"rope_theta: {quoted(theta)} is too large") from error
-    if not math.isfinite(number) or number <= 0:
-        raise FactorError(f"rope_theta: {number!r} must be finite and greater than 0")
-    return number
+    return positive_value("rope_theta", values["rope_theta"], "a number greater than 0")
 
 
 def _description(values: Mapping[str, Any]) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.numbers import is_number, whole_value
 
 LONGROPE_TYPES = ("longrope", "su")
 
@@ -54,13 +55,11 @@ def ladder_from_config(config: Mapping[str, Any]) -> FactorLadder | None:
         if not isinstance(rope.get(key), list | tuple):
             raise FactorError(f"rope_scaling.{key}: must be a list of numbers, found {rope.get(key)!r}")
     maximum = config.get("max_position_embeddings")
-    if isinstance(maximum, bool) or not isinstance(maximum, int) or maximum < 1:
-        raise FactorError(f"max_position_embeddings: {maximum!r} must be a whole number of at least 1")
+    maximum = whole_value("max_position_embeddings", maximum, most=math.inf)
     original = rope.get("original_max_position_embeddings")
     if original is None:
         original = maximum
-    if isinstance(original, bool) or not isinstance(original, int) or original < 2:
-        raise FactorError(f"original_max_position_embeddings: {original!r} must be a whole number of at least 2")
+    original = whole_value("original_max_position_embeddings", original, 2, math.inf)
     scale = attention_factor(rope, original, maximum)
     short = {
         "name": "short",
@@ -90,7 +89,7 @@ def attention_factor(rope: Mapping[str, Any], original: int, maximum: int) -> fl
     """
     for key in ("attention_factor", "factor"):
         value = rope.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+        if value is not None and not (is_number(value) and value > 0):
             raise FactorError(f"rope_scaling.{key}: {value!r} must be a number greater than 0")
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.file import LadderFile
 from ropeswitch.factors.hf_config import attention_factor, ladder_from_config, rope_parameters
+from ropeswitch.factors.numbers import number_value
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import object_from_json, read_text
 
@@ -106,11 +107,10 @@ def ladder_file_from_config(path: str | Path) -> LadderFile:
             found = quoted(rope_parameters(config)["rope_type"])
             raise FactorError(f"rope_type: {found}; only 'longrope' and 'su' configs hold factors to import")
         theta = rope_parameters(config).get("rope_theta")
-        if isinstance(theta, bool) or not isinstance(theta, int | float | None):
-            raise FactorError(f"rope_theta: {quoted(theta)} must be a number")
+        theta = None if theta is None else number_value("rope_theta", theta)
     except FactorError as error:
         raise FactorError(f"{str(file)!r}: {error}") from error
-    return LadderFile(ladder, None if theta is None else float(theta))
+    return LadderFile(ladder, theta)
 
 
 def _factors(text: str) -> tuple[float, ...]:

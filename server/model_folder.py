@@ -1,11 +1,13 @@
 """What can be wrong with a local model folder, told before vLLM looks for the name on a hub."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.numbers import is_number, is_whole
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import read_text
 from ropeswitch.server.errors import UsageError
@@ -50,7 +52,7 @@ def check_fields(name: str, values: Mapping[str, Any]) -> None:
     """
     for field in _WHOLE_NUMBERS:
         value = values.get(field)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if value is not None and not is_whole(value, 1, math.inf):
             raise UsageError(f"{name}: {field}: {quoted(value)} must be a whole number of at least 1")
     for field in _ROPE:
         rope = values.get(field)
@@ -59,12 +61,12 @@ def check_fields(name: str, values: Mapping[str, Any]) -> None:
         for key in _FACTORS:
             if rope and key in rope and not _is_numbers(rope[key]):
                 raise UsageError(f"{name}: {field}.{key}: {quoted(rope[key])} must be a list of numbers")
-        if rope and (part := rope.get("partial_rotary_factor")) is not None and not _is_numbers([part]):
+        if rope and (part := rope.get("partial_rotary_factor")) is not None and not is_number(part):
             raise UsageError(f"{name}: {field}.partial_rotary_factor: {quoted(part)} must be a number")
 
 
 def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in value)
+    return isinstance(value, list) and all(map(is_number, value))
 
 
 def read_config(name: str, config: Path) -> dict[str, Any]:

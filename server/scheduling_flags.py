@@ -3,8 +3,8 @@
 import argparse
 from typing import Any
 
+from ropeswitch.factors.numbers import seconds
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.flag_types import seconds
 
 MOST_SECONDS = 60.0
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.numbers import is_number
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import read_text
 
@@ -103,8 +104,6 @@ def _gpu(source: str, name: str, values: Any) -> Gpu:
 
 def _number(where: str, value: Any, may_be_zero: bool) -> float:
     allowed = f"a number {'from 0' if may_be_zero else 'above 0 and'} up to {LIMIT:.0f}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{where}: {quoted(value)} must be {allowed}")
-    if not (0 < value <= LIMIT or (may_be_zero and value == 0)):
+    if not is_number(value) or not (0 < value <= LIMIT or (may_be_zero and value == 0)):
         raise UsageError(f"{where}: {quoted(value)} must be {allowed}")
     return float(value)

@@ -7,6 +7,7 @@ from typing import Any
 from ropeswitch.deploy.plan.families import FAMILIES, Family
 from ropeswitch.deploy.plan.weight_format import WeightFormat, weight_format
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.numbers import LARGEST, is_whole
 from ropeswitch.factors.quoted import quoted
 
 # What `--dtype auto` of vLLM 0.32 (`config/model.py: _resolve_auto_dtype`) makes of a config's dtype on a GPU.
@@ -181,6 +182,6 @@ def whole(config: Mapping[str, Any], field: str, default: int | None = None) -> 
     value = default if value is None else value
     if value is None:
         raise UsageError(f"{field}: missing")
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-        raise UsageError(f"{field}: {quoted(value)} must be a whole number from 1 to {2**31 - 1}")
+    if not is_whole(value):
+        raise UsageError(f"{field}: {quoted(value)} must be a whole number from 1 to {LARGEST}")
     return value

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.numbers import is_whole
 from ropeswitch.factors.quoted import quoted
 
 METHODS = ("fp8", "awq", "gptq")
@@ -60,7 +61,7 @@ def weight_format(config: Any) -> WeightFormat:
 
 def _whole(config: Mapping[str, Any], field: str, allowed: tuple[int, ...] | range) -> int:
     value = config.get(field)
-    if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
+    if not is_whole(value) or value not in allowed:
         names = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else ", ".join(map(str, allowed))
         raise UsageError(f"quantization_config.{field}: {quoted(value)} must be one of {names}")
     return value
@@ -68,7 +69,7 @@ def _whole(config: Mapping[str, Any], field: str, allowed: tuple[int, ...] | ran
 
 def _block(block: Any) -> int:
     """Weights that share a scale."""
-    ok = isinstance(block, list) and len(block) == 2 and all(type(x) is int and 1 <= x <= 65536 for x in block)
+    ok = isinstance(block, list) and len(block) == 2 and all(is_whole(each, 1, 65536) for each in block)
     if not ok:
         raise UsageError(f"quantization_config.weight_block_size: {quoted(block)} must be two whole numbers")
     return int(block[0] * block[1])

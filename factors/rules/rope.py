@@ -8,7 +8,7 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.hf_config import rope_parameters
-from ropeswitch.factors.quoted import quoted
+from ropeswitch.factors.numbers import number_value, whole_value
 from ropeswitch.factors.strict_json import object_from_json, read_text
 
 
@@ -94,15 +94,15 @@ def rope_from_config(config: Mapping[str, Any], **known: Any) -> Rope:
         config = text_config
     rope = rope_parameters(config)
     if "rotary_dim" not in known:
-        part = _number("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)
+        part = number_value("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)
         known["rotary_dim"] = int(_head_dim(config) * part)
     if "theta" not in known:
         if rope.get("rope_theta") is None:
             raise FactorError("rope_theta: missing; give it with --rope-theta")
-        known["theta"] = _number("rope_theta", rope["rope_theta"])
+        known["theta"] = number_value("rope_theta", rope["rope_theta"])
     if "original_length" not in known:
         window = rope.get("original_max_position_embeddings") or config.get("max_position_embeddings")
-        known["original_length"] = _whole("max_position_embeddings", window)
+        known["original_length"] = whole_value("max_position_embeddings", window, most=math.inf)
     return Rope(**known)
 
 
@@ -110,18 +110,6 @@ def _head_dim(config: Mapping[str, Any]) -> int:
     # Models with multi-head latent attention rotate a part of the head that they name.
     for key in ("qk_rope_head_dim", "head_dim"):
         if config.get(key) is not None:
-            return _whole(key, config[key])
-    hidden = _whole("hidden_size", config.get("hidden_size"))
-    return hidden // _whole("num_attention_heads", config.get("num_attention_heads"))
-
-
-def _whole(field: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise FactorError(f"{field}: {quoted(value)} must be a whole number of at least 1")
-    return value
-
-
-def _number(field: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise FactorError(f"{field}: {quoted(value)} must be a number")
-    return float(value)
+            return whole_value(key, config[key], most=math.inf)
+    hidden = whole_value("hidden_size", config.get("hidden_size"), most=math.inf)
+    return hidden // whole_value("num_attention_heads", config.get("num_attention_heads"), most=math.inf)

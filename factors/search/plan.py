@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.numbers import positive
 from ropeswitch.factors.rules import attention, formulas
 from ropeswitch.factors.rules.formulas import Options, Target
 from ropeswitch.factors.rules.rope import Rope
@@ -117,13 +118,7 @@ def scale_of(text: str, window: int, length: int) -> float:
         return 1.0
     if text == "longrope":
         return attention.longrope(length / window, window)
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise FactorError(f"--scale: {text!r} must be {', '.join(SCALES)} or a number above 0")
-    return number
+    return positive("--scale", text, allowed=f"{', '.join(SCALES)} or a number above 0")
 
 
 def _known(facts: ModelFacts, ratio: float) -> list[tuple[float, ...]]:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.numbers import whole_value
 from ropeswitch.factors.quoted import quoted
 
 METHODS = ("evolution", "random")
@@ -58,8 +59,7 @@ class SearchSettings:
             value = getattr(self, field.name)
             if field.type in ("int", int):
                 smallest = least.get(field.name, 0)
-                if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value < 2**31:
-                    raise FactorError(f"{field.name}: {quoted(value)} must be a whole number of at least {smallest}")
+                whole_value(field.name, value, smallest, allowed=f"a whole number of at least {smallest}")
         if not 0 < self.probability <= 1:
             raise FactorError(f"probability: {quoted(self.probability)} must be above 0 and at most 1")
         if self.mutations + self.crossovers == 0 and self.iterations:

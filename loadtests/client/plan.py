@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.numbers import is_number
 from ropeswitch.loadtests.client.lengths import Fixed, draw
 from ropeswitch.loadtests.client.workload import Part, Trace, Workload
 
@@ -250,6 +251,6 @@ def read_trace(path: Path) -> list[Recorded]:
 
 
 def _at_least(value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MOST:
+    if not is_number(value) or not least <= value <= MOST:
         raise ValueError(f"{value!r} must be a number, at least {least} and at most {MOST}")
     return int(value)

@@ -2,13 +2,12 @@
 
 import argparse
 import os
-import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ropeswitch.factors.numbers import flag, seconds, size, whole
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.flag_types import seconds
 from ropeswitch.server.front import tls
 from ropeswitch.server.front.keys import MOST_KEYS, check_key, read_keys
 from ropeswitch.server.front.shared_counts import CLASSES
@@ -29,9 +28,7 @@ HELD_BODIES = 8
 # Tokens that may wait in a class: as many of its longest prompts, and this many at least.
 QUEUED_PROMPTS = 16
 QUEUED_TOKENS = 1 << 20
-_MOST = 2**53
-_SIZE = re.compile(r"(\d{1,16})([KMG]?)")
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_COUNT = flag(whole, 1, 2**53)
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ def add(parser: Any) -> None:
         metavar="SECONDS",
         help="How long a request's headers may take, nothing may come of its body, and nothing be taken of its answer.",
     )
-    group.add_argument("--max-prompt-tokens", type=whole, metavar="N", help="Longest prompt, in tokens.")
+    group.add_argument("--max-prompt-tokens", type=_COUNT, metavar="N", help="Longest prompt, in tokens.")
     for unit, what in (("requests", "Requests"), ("tokens", "Prompt tokens")):
         group.add_argument(
             f"--max-queued-{unit}",
@@ -108,38 +105,14 @@ def add(parser: Any) -> None:
         )
     group.add_argument(
         "--max-concurrent-per-key",
-        type=whole,
+        type=_COUNT,
         default=CONCURRENT_PER_KEY,
         metavar="N",
         help="Requests that one API key may have in hand.",
     )
     group.add_argument(
-        "--requests-per-minute-per-key", type=whole, metavar="N", help="Requests of one API key a minute."
+        "--requests-per-minute-per-key", type=_COUNT, metavar="N", help="Requests of one API key a minute."
     )
-
-
-def whole(text: str) -> int:
-    """A whole number from 1.
-
-    Raises:
-        argparse.ArgumentTypeError: for anything else.
-    """
-    if not re.fullmatch(r"\d{1,16}", text, re.ASCII) or not 1 <= int(text) <= _MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 to {_MOST}")
-    return int(text)
-
-
-def size(text: str) -> int:
-    """A number of bytes, with K, M or G behind it for powers of 1024.
-
-    Raises:
-        argparse.ArgumentTypeError: for anything else.
-    """
-    match = re.fullmatch(_SIZE, text)
-    value = int(match[1]) * _UNITS[match[2]] if match else 0
-    if not 1 <= value <= _MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of bytes from 1 to {_MOST}, such as 65536 or 64M")
-    return value
 
 
 def of_class(text: str) -> tuple[str | None, int]:
@@ -151,7 +124,7 @@ def of_class(text: str) -> tuple[str | None, int]:
     name, equals, number = text.rpartition("=")
     if equals and not name:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number or SET=NUMBER")
-    return name or None, whole(number)
+    return name or None, _COUNT(number)
 
 
 def take(

@@ -8,7 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.factors.numbers import LARGEST, flag, number, positive, tokens, whole
+from ropeswitch.factors.numbers import (
+    LARGEST,
+    MOST_BYTES,
+    flag,
+    is_number,
+    is_whole,
+    number,
+    positive,
+    positive_value,
+    seconds,
+    size,
+    tokens,
+    whole,
+    whole_value,
+)
 
 
 @given(st.integers(0, LARGEST), st.integers(0, LARGEST), st.integers(0, LARGEST))
@@ -58,3 +72,49 @@ def test_argparse_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser.parse_args(["--n", "10"])
     assert "argument --n: '10' must be a whole number from 1 to 9\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["abc", "nan", "inf", "0", "-1", "-0.5", "-inf", "60.01", "1e400", "1 s", ""])
+def test_what_is_no_number_of_seconds(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError) as refused:
+        seconds(60)(text)
+    assert str(refused.value) == f"{text!r} must be a number of seconds above 0 and at most 60"
+
+
+def test_seconds_up_to_the_most() -> None:
+    assert [seconds(0.5)(text) for text in ("1e-3", "0.5")] == [0.001, 0.5]
+
+
+def test_sizes_have_units_of_1024() -> None:
+    assert [size(text) for text in ("1", "64M", "2K", "1G")] == [1, 64 << 20, 2048, 1 << 30]
+    for text in ("", "0", "64m", "1.5M", "-1", "٣", str(MOST_BYTES + 1)):
+        with pytest.raises(argparse.ArgumentTypeError, match="must be a number of bytes from 1 to"):
+            size(text)
+
+
+@given(st.integers(-5, 2**40) | st.booleans() | st.floats() | st.text() | st.none())
+def test_whole_values_are_ints_within_bounds(value: object) -> None:
+    fits = type(value) is int and 1 <= value <= 100
+    assert is_whole(value, 1, 100) == fits
+    if fits:
+        assert whole_value("n", value, 1, 100) == value
+    else:
+        with pytest.raises(FactorError, match=r"^n: [\s\S]* must be a whole number from 1 to 100$"):
+            whole_value("n", value, 1, 100)
+    assert is_number(value) == (type(value) in (int, float))
+
+
+def test_values_are_refused_with_what_is_allowed() -> None:
+    assert whole_value("n", 2**40, most=math.inf) == 2**40 and positive_value("x", 2) == 2.0
+    for value, message in (
+        ("1", "x: '1' must be a number"),
+        (True, "x: True must be a number"),
+        (10**400, "x: 10000"),
+        (0, "x: 0.0 must be finite and greater than 0"),
+        (math.nan, "x: nan must be finite and greater than 0"),
+    ):
+        with pytest.raises(FactorError) as refused:
+            positive_value("x", value)
+        assert str(refused.value).startswith(message)
+    with pytest.raises(FactorError, match=r"^n: 0 must be a whole number of at least 1$"):
+        whole_value("n", 0, most=math.inf)
