@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from ropeswitch.loadtests.gpu_rotations import TOLERANCE, Model, Step, Work, rotations
+from ropeswitch.loadtests.bench.gpu_rotations import TOLERANCE, Model, Step, Work, rotations
 
 LAYERS = 32
 MODELS = (

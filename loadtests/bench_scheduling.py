@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.loadtests.bench.engine import make_checkpoint
-from ropeswitch.loadtests.scheduling_curves import Point, best, nearest_rank, points
-from ropeswitch.loadtests.scheduling_engine import Side
-from ropeswitch.loadtests.scheduling_measurements import Measurements
-from ropeswitch.loadtests.scheduling_plots import draw
-from ropeswitch.loadtests.scheduling_report import OTHERS, report
-from ropeswitch.loadtests.scheduling_settings import (
+from ropeswitch.loadtests.scheduling.curves import Point, best, nearest_rank, points
+from ropeswitch.loadtests.scheduling.engine import Side
+from ropeswitch.loadtests.scheduling.measurements import Measurements
+from ropeswitch.loadtests.scheduling.plots import draw
+from ropeswitch.loadtests.scheduling.report import OTHERS, report
+from ropeswitch.loadtests.scheduling.settings import (
     CROSSING,
     CROSSING_UNCACHED,
     HEADS,

@@ -1,1 +1,1 @@
-"""Benchmarks: one file each, run with ``python -m``; ``make help`` lists them."""
+"""Benchmarks, each run with ``python -m``, and their helpers; ``make help`` lists the commands."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropeswitch.loadtests.plugin_server import PluginServer
+from ropeswitch.loadtests.bench.plugin_server import PluginServer
 from ropeswitch.models import BUNDLED_MODEL
 
 MODEL = BUNDLED_MODEL.name

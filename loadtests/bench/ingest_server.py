@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.loadtests.bench import ingest_probe
-from ropeswitch.loadtests.plugin_server import PluginServer
+from ropeswitch.loadtests.bench.plugin_server import PluginServer
 
 MAXIMUM = 1 << 21
 WINDOW = 8192

@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 
 from ropeswitch.loadtests.bench import metrics_hooks, switched_metrics
-from ropeswitch.loadtests.plugin_server import PluginServer
+from ropeswitch.loadtests.bench.plugin_server import PluginServer
 from ropeswitch.models import BUNDLED_MODEL
 
 # Tokens of the prompts, in turns: in two factor sets of the model, and 450 grows from one into the other.

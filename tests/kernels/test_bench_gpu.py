@@ -6,8 +6,8 @@ import torch
 pytest.importorskip("triton", reason="Triton has no build for this machine")
 
 from ropeswitch.loadtests import bench_gpu
+from ropeswitch.loadtests.bench.gpu_rotations import Model, Step, Work, rotations, stock
 from ropeswitch.loadtests.bench_gpu import Result, main, measure_shape, table, verdict
-from ropeswitch.loadtests.gpu_rotations import Model, Step, Work, rotations, stock
 
 TINY = Model("tiny", 4, 2, 64, 32)
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from ropeswitch.loadtests.bench_scheduling import parse
-from ropeswitch.loadtests.scheduling_curves import Point, best, lowest_at, nearest_rank, points, undominated, value_at
-from ropeswitch.loadtests.scheduling_measurements import Measurements
-from ropeswitch.loadtests.scheduling_mixed import compare
-from ropeswitch.loadtests.scheduling_plots import draw
-from ropeswitch.loadtests.scheduling_report import report
-from ropeswitch.loadtests.scheduling_settings import CROSSING, CROSSING_UNCACHED, OURS, STOCK, Setting, ours, tuned
+from ropeswitch.loadtests.scheduling.curves import Point, best, lowest_at, nearest_rank, points, undominated, value_at
+from ropeswitch.loadtests.scheduling.measurements import Measurements
+from ropeswitch.loadtests.scheduling.mixed import compare
+from ropeswitch.loadtests.scheduling.plots import draw
+from ropeswitch.loadtests.scheduling.report import report
+from ropeswitch.loadtests.scheduling.settings import CROSSING, CROSSING_UNCACHED, OURS, STOCK, Setting, ours, tuned
 
 
 def point(setting: str, long: float, p99: float, gap: float = 1.0, throughput: float = 1000.0) -> Point:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ropeswitch.loadtests.bench.plugin_server import PluginServer
 from ropeswitch.loadtests.client import workload as workloads
-from ropeswitch.loadtests.plugin_server import PluginServer
 from tests.loadtests.client.commands import loadtest, requests, results, workload
 from tests.passkey_tiny import FOLDER
 from tests.server.running import ENGINE, Server, running

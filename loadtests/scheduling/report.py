@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from ropeswitch.loadtests.scheduling_mixed import rounds, sweep
-from ropeswitch.loadtests.scheduling_single import alone, burst, crossing
-from ropeswitch.loadtests.scheduling_tables import Figure, Record, table
+from ropeswitch.loadtests.scheduling.mixed import rounds, sweep
+from ropeswitch.loadtests.scheduling.single import alone, burst, crossing
+from ropeswitch.loadtests.scheduling.tables import Figure, Record, table
 
 # The part of the cores that other work may take beside a run before its times mean little.
 OTHERS = 0.05

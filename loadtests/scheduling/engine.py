@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-from ropeswitch.loadtests.scheduling_settings import KV_BYTES, MAXIMUM, Setting
+from ropeswitch.loadtests.scheduling.settings import KV_BYTES, MAXIMUM, Setting
 
 
 class Side:
@@ -38,7 +38,7 @@ class Side:
             raise
 
     def run(self, workload: str, **parameters: Any) -> dict[str, Any]:
-        """Run a workload of ``scheduling_workloads.py`` and return its record."""
+        """Run a workload of ``workloads.py`` and return its record."""
         self._idle = False
         self._pipe.send((workload, parameters))
         return dict(self._receive())
@@ -86,7 +86,7 @@ def _serve(pipe: Connection, folder: str, setting: Setting, compiled: bool) -> N
     engine = _start(folder, setting, compiled)
     pipe.send(time.perf_counter() - start)
 
-    from ropeswitch.loadtests.scheduling_workloads import WORKLOADS
+    from ropeswitch.loadtests.scheduling.workloads import WORKLOADS
 
     while (task := pipe.recv()) is not None:
         workload, parameters = task

@@ -17,7 +17,7 @@ from vllm import SamplingParams
 from vllm.inputs import tokens_input
 from vllm.sampling_params import RequestOutputKind
 
-from ropeswitch.loadtests.scheduling_settings import BURST, VOCABULARY, WINDOW
+from ropeswitch.loadtests.scheduling.settings import BURST, VOCABULARY, WINDOW
 
 SHORT_PROMPT, SHORT_OUTPUT = 100, 8
 # The running stream may not reach the limit itself.

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ropeswitch.loadtests.scheduling_curves import Point, lowest_at, points, value_at
-from ropeswitch.loadtests.scheduling_settings import OURS, STOCK
-from ropeswitch.loadtests.scheduling_tables import Figure, Record, least, ratio, seconds, table
+from ropeswitch.loadtests.scheduling.curves import Point, lowest_at, points, value_at
+from ropeswitch.loadtests.scheduling.settings import OURS, STOCK
+from ropeswitch.loadtests.scheduling.tables import Figure, Record, least, ratio, seconds, table
 
 AGAINST_DEFAULT, AGAINST_TUNED, AGAINST_TUNED_GAP, THROUGHPUT, SHORTS = 50.0, 3.0, 1.8, 0.95, 200
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ropeswitch.loadtests.scheduling_settings import Setting
+from ropeswitch.loadtests.scheduling.settings import Setting
 
 
 class Measurements:

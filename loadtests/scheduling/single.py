@@ -3,9 +3,9 @@
 import statistics
 from typing import Any
 
-from ropeswitch.loadtests.scheduling_curves import points
-from ropeswitch.loadtests.scheduling_settings import BURST, CROSSING, CROSSING_UNCACHED, OURS, STOCK
-from ropeswitch.loadtests.scheduling_tables import Figure, Record, milliseconds, seconds, table
+from ropeswitch.loadtests.scheduling.curves import points
+from ropeswitch.loadtests.scheduling.settings import BURST, CROSSING, CROSSING_UNCACHED, OURS, STOCK
+from ropeswitch.loadtests.scheduling.tables import Figure, Record, milliseconds, seconds, table
 
 ALONE, CROSSING_GAP = 1.02, 5.0
 # A switch shows in the gap that ends with its token, or in a neighbour where the engine drains first.

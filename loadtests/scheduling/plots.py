@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from ropeswitch.loadtests.scheduling_curves import Point, points
+from ropeswitch.loadtests.scheduling.curves import Point, points
 
 PLOTS: dict[str, tuple[str, Callable[[Point], float]]] = {
     "p99.png": ("p99 time to first token of the short requests, s", lambda point: point.p99),

@@ -1,0 +1,1 @@
+"""The benchmark of length-aware scheduling: its engines, workloads, measurements and report."""
