@@ -1,6 +1,6 @@
 """The rotation of a whole step on a GPU: ours against stock vLLM's, other kernels, and the time that the bytes need.
 
-Every way is checked against float64 before it is timed. All ways take turns, with eager launches and replayed from a CUDA
+Every way is checked against float64 before it is timed. The ways alternate, with eager launches and replayed from a CUDA
 graph; medians of the rounds count. The bound is the bytes that must move, at the speed of a large copy on the same GPU.
 """
 
@@ -26,7 +26,7 @@ MODELS = (
 )
 TOKENS = (1, 8, 64, 256, 2048, 8192)
 ROUNDS = 7
-# One measurement lasts about so long: far above what a CUDA event resolves.
+# Length of one measurement: far above the resolution of a CUDA event.
 MILLISECONDS = 20.0
 COPY_BYTES = 1 << 30
 
@@ -37,7 +37,7 @@ Ways = Mapping[str, Callable[[Work], Step] | None]
 
 @dataclass(frozen=True)
 class Result:
-    """A step's rotation, one way: the median in milliseconds, or None and why there is none."""
+    """One way of rotating a step: its median in milliseconds, or None and the reason."""
 
     model: str
     tokens: int
@@ -78,7 +78,7 @@ def copy_bandwidth(timer: Timer, device: torch.device, size: int = COPY_BYTES) -
 def measure_shape(
     work: Work, ways: Ways, bandwidth: float, timer: Timer, capture: Capture | None, rounds: int
 ) -> list[Result]:
-    """Time every rotation of one shape, taking turns.
+    """Time every rotation of one shape, alternating.
 
     Args:
         work: The step.
@@ -86,7 +86,7 @@ def measure_shape(
         bandwidth: Bytes per millisecond.
         timer: Times a call that it repeats.
         capture: Makes a step that replays; None where there are no CUDA graphs.
-        rounds: How often each takes its turn.
+        rounds: Measurements of each.
     """
     model, tokens = work.model, len(work.positions)
     bound = model.bytes_moved(tokens, len(work.projections), work.projections[0].element_size()) / bandwidth
@@ -188,7 +188,7 @@ def machine() -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench-gpu", description=__doc__)
     parser.add_argument("--json", type=Path, default=Path("build/bench-gpu.json"), help="where the figures go")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each way takes its turn (default 7)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="measurements of each way (default 7)")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("bench-gpu: needs a CUDA GPU, and torch sees none", file=sys.stderr)

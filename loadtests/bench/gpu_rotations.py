@@ -1,4 +1,4 @@
-"""Everything that can rotate a step's queries and keys on a GPU, each as one function that does all layers.
+"""Every implementation that rotates a step's queries and keys on a GPU, each as one function over all layers.
 
 All rotate the same slices of the same projections by the same factors: ours, stock vLLM's LongRoPE module, vLLM's own CUDA
 kernel, FlashInfer's and flash-attn's where they are installed.
@@ -21,10 +21,10 @@ WINDOW, MAXIMUM, THETA, FIRST = 4096, 131072, 10000.0, 20000
 # Rotations that round to bf16 several times, with angles formed in float32, are further from float64 than ours.
 TOLERANCE = 0.1
 
-Turned = tuple[torch.Tensor, torch.Tensor]
-# Rotates every layer; returns what the first and the last made.
-Step = Callable[[], tuple[Turned, Turned]]
-Rotate = Callable[[torch.Tensor, torch.Tensor], Turned]
+Rotated = tuple[torch.Tensor, torch.Tensor]
+# Rotates every layer; returns the rotated queries and keys of the first and the last.
+Step = Callable[[], tuple[Rotated, Rotated]]
+Rotate = Callable[[torch.Tensor, torch.Tensor], Rotated]
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Model:
         return [heads * self.head_size for heads in (self.query_heads, self.key_heads, self.key_heads)]
 
     def bytes_moved(self, tokens: int, layers: int, value_bytes: int = 2) -> int:
-        """The least that a step must move: rows written once; in each layer rows read, turned values read and written."""
+        """Minimum bytes that a step moves: rows written once; in each layer rows read, rotated values read and written."""
         row = 4 * self.rotary_dim
-        turned = 2 * value_bytes * (self.query_heads + self.key_heads) * self.rotary_dim
-        return tokens * (row + layers * (row + turned))
+        rotated = 2 * value_bytes * (self.query_heads + self.key_heads) * self.rotary_dim
+        return tokens * (row + layers * (row + rotated))
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Work:
     model: Model
     positions: torch.Tensor
     projections: list[torch.Tensor]
-    pristine: Turned = field(init=False)
+    pristine: Rotated = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pristine", (self.projections[0].clone(), self.projections[-1].clone()))
@@ -67,20 +67,20 @@ class Work:
         shape = tokens, sum(model.widths)
         return cls(model, positions, [torch.randn(shape, device=device, dtype=dtype) for _ in range(layers)])
 
-    def every_layer(self, rotate: Rotate) -> tuple[Turned, Turned]:
-        turned = []
+    def every_layer(self, rotate: Rotate) -> tuple[Rotated, Rotated]:
+        rotated = []
         for number, projection in enumerate(self.projections):
             query, key, _ = projection.split(self.model.widths, dim=-1)
             new = rotate(query, key)
             if number in (0, len(self.projections) - 1):
-                turned.append(new)
-        return turned[0], turned[-1]
+                rotated.append(new)
+        return rotated[0], rotated[-1]
 
     def worst_error(self, step: Step) -> float:
-        """Of the first and last layers' first and last tokens, against float64."""
+        """Largest absolute error against float64, over the first and last tokens of the first and last layer."""
         for projection, values in zip((self.projections[0], self.projections[-1]), self.pristine, strict=True):
             projection.copy_(values)
-        turned = step()
+        rotated = step()
         chosen = sorted(
             {*range(min(16, len(self.positions))), *range(max(0, len(self.positions) - 16), len(self.positions))}
         )
@@ -88,7 +88,7 @@ class Work:
         sets = (long_factors(self.model),)
         rows = fill_rows_reference(places, np.zeros_like(places), THETA, self.model.rotary_dim, sets)
         worst = 0.0
-        for projection, pair in zip(self.pristine, turned, strict=True):
+        for projection, pair in zip(self.pristine, rotated, strict=True):
             for values, got in zip(projection[chosen].cpu().split(self.model.widths, dim=-1), pair, strict=False):
                 expected = apply_rows_reference(rows, values, self.model.head_size, True)
                 worst = max(
@@ -102,7 +102,7 @@ def long_factors(model: Model) -> Frequencies:
 
 
 def stock_module(model: Model, dtype: torch.dtype, device: torch.device) -> torch.nn.Module:
-    """Stock vLLM's LongRoPE module, without a scale: what is rotated in place again and again must not grow."""
+    """Stock vLLM's LongRoPE module, without a scale: values rotated in place many times must not grow."""
     from vllm.config import DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotaryEmbedding
 
@@ -119,7 +119,7 @@ def stock_module(model: Model, dtype: torch.dtype, device: torch.device) -> torc
 
 
 def ours(work: Work, in_place: bool) -> Step:
-    """The fill of the step's rows, then every layer."""
+    """Fills the step's rows, then rotates every layer."""
     model, device, tokens = work.model, work.positions.device, len(work.positions)
     tables = DeviceTables.from_tables(build_tables(THETA, model.rotary_dim, (long_factors(model),), MAXIMUM), device)
     rows = torch.zeros(tokens, model.rotary_dim, device=device)
@@ -127,7 +127,7 @@ def ours(work: Work, in_place: bool) -> Step:
     request_sets = torch.zeros(1, dtype=torch.int32, device=device)
     starts = torch.tensor([0, tokens], dtype=torch.int32, device=device)
 
-    def rotate(query: torch.Tensor, key: torch.Tensor) -> Turned:
+    def rotate(query: torch.Tensor, key: torch.Tensor) -> Rotated:
         if in_place:
             apply_rows_triton_(query, key, rows, row_numbers, model.head_size, True)
             return query, key
@@ -135,7 +135,7 @@ def ours(work: Work, in_place: bool) -> Step:
         assert new_key is not None
         return new_query, new_key
 
-    def step() -> tuple[Turned, Turned]:
+    def step() -> tuple[Rotated, Rotated]:
         fill_rows_triton(rows, work.positions, request_sets, starts, tables)
         return work.every_layer(rotate)
 
@@ -146,7 +146,7 @@ def stock(work: Work, compiled: bool) -> Step:
     """One call of stock's module a layer; compiled as vLLM does, one graph that every layer runs."""
     module, positions = stock_module(work.model, work.projections[0].dtype, work.positions.device), work.positions
 
-    def rotate(query: torch.Tensor, key: torch.Tensor) -> Turned:
+    def rotate(query: torch.Tensor, key: torch.Tensor) -> Rotated:
         return module(positions, query, key)
 
     call = torch.compile(rotate, fullgraph=True, dynamic=False) if compiled else rotate
@@ -160,7 +160,7 @@ def vllm_kernel(work: Work) -> Step:
     module = stock_module(work.model, work.projections[0].dtype, work.positions.device)
     table = module.long_short_cos_sin_cache[WINDOW:].contiguous()
 
-    def rotate(query: torch.Tensor, key: torch.Tensor) -> Turned:
+    def rotate(query: torch.Tensor, key: torch.Tensor) -> Rotated:
         ops.rotary_embedding(work.positions, query, key, work.model.head_size, table, True)
         return query, key
 
@@ -174,7 +174,7 @@ def flashinfer_kernel(work: Work) -> Step:
         stock_module(work.model, torch.float32, work.positions.device).long_short_cos_sin_cache[WINDOW:].contiguous()
     )
 
-    def rotate(query: torch.Tensor, key: torch.Tensor) -> Turned:
+    def rotate(query: torch.Tensor, key: torch.Tensor) -> Rotated:
         apply(work.positions, query, key, work.model.head_size, table, True)
         return query, key
 
@@ -187,10 +187,10 @@ def flash_attn_kernel(work: Work) -> Step:
     module = stock_module(work.model, work.projections[0].dtype, work.positions.device)
     table = module.long_short_cos_sin_cache[WINDOW:].contiguous()
 
-    def step() -> tuple[Turned, Turned]:
+    def step() -> tuple[Rotated, Rotated]:
         cos, sin = (half.contiguous() for half in table.index_select(0, work.positions).chunk(2, dim=-1))
 
-        def rotate(query: torch.Tensor, key: torch.Tensor) -> Turned:
+        def rotate(query: torch.Tensor, key: torch.Tensor) -> Rotated:
             for values in (query, key):
                 apply(values.unflatten(1, (-1, work.model.head_size))[None], cos, sin, interleaved=False, inplace=True)
             return query, key
@@ -206,7 +206,7 @@ def flash_attn_package() -> str | None:
         return "flash_attn"
     try:
         return "vllm.vllm_flash_attn" if find_spec("vllm.vllm_flash_attn.layers") else None
-    except ImportError:  # what the CPU build has of it refuses to be imported
+    except ImportError:  # the CPU build has a part of it that cannot be imported
         return None
 
 

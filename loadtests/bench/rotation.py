@@ -1,4 +1,4 @@
-"""All rotation of one step, ours against stock vLLM's LongRoPE module, alternating in one run.
+"""Rotation of one whole step: ours against stock vLLM's LongRoPE module, alternating in one run.
 
 Ours is the fill of the step's rows and 32 layers that apply them; stock's is 32 layers that look cos and sin up and apply
 them. Both rotate the same queries and keys (32 query heads and 8 key heads of 128 values, all rotated).
@@ -19,7 +19,7 @@ from ropeswitch.kernels.fill_rows import ExactRows
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 
 LAYERS, QUERY_HEADS, KEY_HEADS, HEAD = 32, 32, 8, 128
-# Layers compiled into one graph, which the step calls as often as it takes: 32 at once take minutes to compile.
+# Layers compiled into one graph, which the step calls for each group: all 32 in one graph take minutes to compile.
 GRAPH = 8
 WINDOW, MAXIMUM, THETA = 4096, 131072, 10000.0
 TOKENS = (1, 64, 2048)
@@ -99,20 +99,20 @@ def _stock_module(short: list[float], long: list[float], dtype: torch.dtype) -> 
 
 def _layers(module: torch.nn.Module, compiled: bool) -> Layers:
     def layers(positions: torch.Tensor, queries: list[torch.Tensor], keys: list[torch.Tensor]) -> list[torch.Tensor]:
-        turned = []
+        rotated = []
         for query, key in zip(queries, keys, strict=True):
-            turned.extend(module(positions, query, key))
-        return turned
+            rotated.extend(module(positions, query, key))
+        return rotated
 
     if not compiled:
         return layers
     graph = torch.compile(layers, dynamic=False)
 
     def graphs(positions: torch.Tensor, queries: list[torch.Tensor], keys: list[torch.Tensor]) -> list[torch.Tensor]:
-        turned = []
+        rotated = []
         for first in range(0, LAYERS, GRAPH):
-            turned += graph(positions, queries[first : first + GRAPH], keys[first : first + GRAPH])
-        return turned
+            rotated += graph(positions, queries[first : first + GRAPH], keys[first : first + GRAPH])
+        return rotated
 
     return graphs
 
