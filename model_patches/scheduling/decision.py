@@ -1,4 +1,4 @@
-"""What length-aware scheduling decides about a step; ``scheduler.py`` alone applies it."""
+"""The decision of length-aware scheduling for one step; only ``scheduler.py`` applies it."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from vllm.v1.request import Request
 
 @dataclass(frozen=True, slots=True)
 class BackgroundDecision:
-    """What happens to the internal request that prefills the next set's keys.
+    """What the step does with the internal request that prefills keys in the next set.
 
     Attributes:
         finish: The internal request to end, if any; its full blocks stay in the prefix cache.
@@ -23,7 +23,7 @@ class BackgroundDecision:
     tokens: int = 0
 
 
-# No internal request, as in most steps.
+# Most steps have no internal request.
 IDLE = BackgroundDecision()
 
 
@@ -36,10 +36,10 @@ class StepDecision:
         budget: Tokens of the step.
         chunk: Maximum tokens of one prefill; 0 for no limit.
         offered: Waiting requests that may start, in this order.
-        busy: Seconds that the step is predicted to take without any prefill.
+        busy: Predicted seconds of the step without any prefill.
         spare: Seconds left for the background request; 0 where the step has a prefill.
-        sort: Whether the running requests must be put in the order in which they are to keep their blocks.
-        background: What happens to the background request.
+        sort: Whether to reorder the running requests so that the last is the cheapest to preempt.
+        background: What the step does with the internal request.
     """
 
     held: Set[Request] = frozenset()

@@ -1,4 +1,4 @@
-"""The planner's view of vLLM's scheduler: the one place that reads its state for planning."""
+"""Reads the state of vLLM's scheduler for the planner; no other module of the planner touches it."""
 
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import Request
@@ -11,7 +11,7 @@ LEAST_CHUNK = 16
 
 
 class SchedulerEngine:
-    """Reads a scheduler, for :class:`StepView` and as the planner's ``Engine``.
+    """Makes :class:`StepView` and :class:`Limits` from a scheduler, and answers the planner's ``Engine`` questions.
 
     Args:
         scheduler: Constructed, before its first step.
@@ -20,12 +20,13 @@ class SchedulerEngine:
     def __init__(self, scheduler: LadderScheduler) -> None:
         self._scheduler = scheduler
         # Without drafts and recovered KV transfers a decoding request has one token to compute; under synchronous
-        # scheduling none as long as its last one is in flight.
+        # scheduling none while its last one is in flight.
         self._single = not scheduler.num_spec_tokens and scheduler.connector is None
         self._single = self._single and scheduler.num_sampled_tokens_per_step == 1
         self._asynchronous = scheduler.scheduler_config.async_scheduling
 
     def limits(self) -> Limits:
+        """The limits of the engine, which do not change while it runs."""
         scheduler = self._scheduler
         least = max(LEAST_CHUNK, 1 + scheduler.num_spec_tokens)
         if scheduler.need_mamba_block_aligned_split:
@@ -42,12 +43,12 @@ class SchedulerEngine:
         )
 
     def view(self, now: float, background: Request | None, settled: bool) -> StepView:
-        """The scheduler's state.
+        """A snapshot of the scheduler's state.
 
         Args:
             now: Seconds on the scheduler's clock.
             background: The internal request, which is neither a prefill nor a decoding request.
-            settled: Whether the results of all steps so far are there.
+            settled: Whether the results of all planned steps have arrived.
         """
         scheduler, manager = self._scheduler, self._scheduler.kv_cache_manager
         inflight, running = scheduler._inflight_prefills, scheduler.running
@@ -79,7 +80,7 @@ class SchedulerEngine:
     def ready(self, request: Request) -> bool:
         """See ``Engine``."""
         scheduler = self._scheduler
-        # The second call promotes it once what it waits for is there.
+        # The second call promotes it once its grammar, KV transfer or data has arrived.
         if self.blocked(request) and not scheduler._handle_blocked_waiting_request(request):
             return False
         return not request.num_stale_output_tokens or request.drop_stale_output

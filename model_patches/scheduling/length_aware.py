@@ -1,6 +1,6 @@
-"""Length-aware scheduling of one engine: decides every step, and learns from the time that steps take.
+"""The planner of length-aware scheduling: decides every step of one engine, and learns from measured step times.
 
-It sees the engine through ``view.py`` alone and changes nothing of it: ``scheduler.py`` applies its decisions.
+It reads the engine only through ``view.py`` and changes nothing: ``scheduler.py`` applies its decisions.
 """
 
 from collections import deque
@@ -19,11 +19,11 @@ from ropeswitch.model_patches.scheduling.step_plan import StepPlan
 from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView, chunks
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
-# The default target in steps of one token: whatever a step costs beside its tokens is a small part of it. Never more than a
-# reader of five tokens a second would notice.
+# Default target, in steps of one token, so that the fixed cost of a step is a small part of it; bounds in seconds. At the
+# upper one a client still gets five tokens a second.
 TARGET_STEPS = 50
-# So often the prefix cache is asked again, for so many of the oldest.
-LOOK_SECONDS, LOOKS = 1.0, 8
+# Interval (seconds) and batch size (oldest waiting requests) for re-checking the prefix cache.
+RECHECK_SECONDS, RECHECKS = 1.0, 8
 LEAST_TARGET, MOST_TARGET = 0.02, 0.2
 
 
@@ -32,12 +32,12 @@ class LengthAware:
 
     Args:
         engine: Answers questions about single requests.
-        by_priority: Whether a request's ``priority`` goes before all else.
+        by_priority: Whether a request's ``priority`` comes before length and age.
         clock: Seconds.
 
     Attributes:
         queue: The engine's waiting queue.
-        target: Seconds that a step should take while anything urgent runs or waits; known once calibrated.
+        target: Seconds that a step should take while anything urgent runs or waits; set by :meth:`calibrate`.
     """
 
     def __init__(self, engine: Engine, by_priority: bool, clock: Callable[[], float]) -> None:
@@ -45,21 +45,21 @@ class LengthAware:
         self._clock = clock
         self.queue = WaitingQueue(self._look, by_priority, clock)
         self._flights: deque[tuple[SchedulerOutput, float, Load]] = deque()
-        self._last_end = self._last_look = float("-inf")
+        self._last_end = self._last_recheck = float("-inf")
         self._decodes = STEP
 
     def calibrate(
         self, measured: Sequence[tuple[int, float]], limits: Limits, hidden_size: int, target: float | None,
         ladder: FactorLadder | None,
     ) -> None:  # fmt: skip
-        """Start from measured steps; must be called once before the first step is planned.
+        """Set the latency target and the cost model from measured steps; call it once, before the first step.
 
         Args:
             measured: Steps without context, as (tokens, seconds): one of 1 token and a longer one.
             limits: The engine's.
             hidden_size: The model's width.
-            target: Seconds that a step should take, or None for what suits the hardware.
-            ladder: The factor sets whose keys are computed ahead, or None to compute none ahead.
+            target: Seconds that a step should take, or None to derive it from the measured steps.
+            ladder: The factor sets, or None to prefill no next set in the background.
         """
         suits = min(max(TARGET_STEPS * min(measured)[1], LEAST_TARGET), MOST_TARGET)
         self.target = target or suits
@@ -71,17 +71,17 @@ class LengthAware:
 
     @property
     def background(self) -> Request | None:
-        """The internal request for a next set, if there is one."""
+        """The internal request that prefills a next set, or None."""
         return None if self.next_set is None else self.next_set.request
 
     @property
     def settled(self) -> bool:
-        """Whether the results of all planned steps are there."""
+        """Whether the results of all planned steps have arrived."""
         return not self._flights
 
     def decide(self, view: StepView) -> StepDecision:
-        """Plan a step."""
-        self._look_again()
+        """Plan the next step."""
+        self._recheck_cache()
         self._decodes = view.decodes
         step = self._plan.plan(view)
         if self.next_set is None:
@@ -89,25 +89,25 @@ class LengthAware:
         background = self.next_set.decide(view, step, self._plan.admission)
         return step if background is IDLE else replace(step, background=background)
 
-    def _look_again(self) -> None:
-        """Look in the prefix cache again for those that wait longest: others may have filled it since they came."""
+    def _recheck_cache(self) -> None:
+        """Re-check the prefix cache for the requests that wait longest: others may have filled it since they arrived."""
         now = self._clock()
-        if now - self._last_look > LOOK_SECONDS:
-            self._last_look = now
-            for entry in self.queue.by_age[:LOOKS]:
+        if now - self._last_recheck > RECHECK_SECONDS:
+            self._last_recheck = now
+            for entry in self.queue.by_age[:RECHECKS]:
                 self.queue.reorder(entry[3])
 
     def after_planning(self, output: SchedulerOutput, computed: Callable[[], list[int]], throttled: bool) -> None:
-        """Note what the planned step will do, to learn from the time that it takes.
+        """Record the load of a planned step, to compare it later with the measured time.
 
         Args:
             output: The step.
-            computed: Returns the computed tokens of each of its requests, this step's included.
-            throttled: Whether upstream's scheduler was told to plan no prefills.
+            computed: Returns the computed tokens of each of its requests, including this step's.
+            throttled: Whether upstream's scheduler was called with ``throttle_prefills``.
         """
         counts, load = output.num_scheduled_tokens, self._decodes
         self._plan.scheduled(counts, throttled)
-        # No request gets more than its decode, so equal totals mean equal steps where no other request got any.
+        # No decoding request gets more than its own token, so without prefills equal totals mean that all of them got it.
         alone = not self._plan.chosen_any and self.background is None
         if not alone or (len(counts), output.total_num_scheduled_tokens) != (load.sequences, load.tokens):
             tokens = np.fromiter(counts.values(), np.int64, len(counts))
@@ -115,7 +115,7 @@ class LengthAware:
         self._flights.append((output, self._clock(), load))
 
     def after_step(self, output: SchedulerOutput) -> None:
-        """Learn from a step whose output is there; steps end in the order in which they were planned."""
+        """Learn from a finished step; steps finish in the order in which they were planned."""
         now = self._clock()
         planned, start, load = self._flights.popleft()
         assert planned is output
@@ -125,7 +125,7 @@ class LengthAware:
             self.cost.observe(load, seconds)
 
     def report(self) -> dict[str, float]:
-        """Figures for the server's metrics: the target in seconds, the predictions' relative error, tokens for next sets."""
+        """Figures for the server's metrics: target (seconds), predictions' relative error, tokens prefilled for next sets."""
         ahead = 0 if self.next_set is None else self.next_set.tokens
         return {"target_seconds": self.target, "error": self.cost.error, "next_set_tokens": ahead}
 

@@ -1,8 +1,8 @@
-"""The part ``scheduling``: steps planned by the time that they take."""
+"""The part ``scheduling``: steps planned by their predicted time."""
 
 from typing import Any
 
-from ropeswitch.model_patches.scheduling.step_times import telling_scheduler
+from ropeswitch.model_patches.scheduling.step_times import calibrating_scheduler
 from ropeswitch.model_patches.switch.patching import replace
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
@@ -17,4 +17,4 @@ def attach(engine_args: Any, settings: RopeSettings) -> None:
 
 def prepare(vllm_config: Any) -> None:
     """Have the engine core measure steps for its scheduler at start."""
-    replace("vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size", telling_scheduler)
+    replace("vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size", calibrating_scheduler)

@@ -1,7 +1,7 @@
-"""``vllm.v1.core.sched.scheduler.Scheduler``: the core's scheduler, whose steps are planned by length.
+"""``vllm.v1.core.sched.scheduler.Scheduler``: the core's scheduler with length-aware steps.
 
 replaces: the core's ``LadderScheduler`` and ``LadderAsyncScheduler``, through ``scheduler_config.scheduler_cls``.
-why: vLLM gives each step's budget to whoever came first, so a short request waits for a long prompt before it.
+why: vLLM gives each step's budget to the oldest request, so a short request waits for a long prompt before it.
 what differs: docs/scheduling.md describes it. Upstream's ``schedule`` itself stays as it is.
 limits: none known.
 when it can go: when vLLM plans steps by their predicted time.
@@ -105,7 +105,7 @@ class LengthAwareScheduler(LadderScheduler):
         self._apply(planner.decide(self._engine.view(self.clock(), planner.background, planner.settled)))
 
     def _apply(self, decision: StepDecision) -> None:
-        """Arrange what upstream's ``schedule()`` finds, so that it gives the decision's requests their tokens alone."""
+        """Set the state that upstream's ``schedule()`` reads, so that it schedules exactly the decision's requests."""
         budget, offered, chunk = decision.budget, decision.offered, decision.chunk
         held, background = set(decision.held), decision.background
         if background.finish is not None:
@@ -121,13 +121,13 @@ class LengthAwareScheduler(LadderScheduler):
                 held.add(background.request)
         self._held = held
         for request in held:
-            # The largest: a pipeline may have it wait longer.
+            # The maximum: pipeline parallelism may have set a later step.
             request.next_decode_eligible_step = max(request.next_decode_eligible_step, self.current_step + 2)
         self.scheduler_config.long_prefill_token_threshold = chunk
         self.max_num_scheduled_tokens = budget
         self.waiting.offer(offered)
         if decision.sort and not self._by_priority:
-            # Upstream preempts from the end: what is cheapest to compute again, the internal request first of all.
+            # Upstream preempts from the end: the internal request first, then the cheapest to recompute.
             self.running.sort(key=attrgetter("num_computed_tokens"), reverse=True)
             if background.request is not None and background.request in self.running:
                 self.running.remove(background.request)

@@ -1,4 +1,4 @@
-"""How long a step takes, learnt from the steps that ran.
+"""Predicts how long a step takes, from the steps measured so far.
 
 A step's time is modelled as a sum of five costs, none negative: a fixed one, one per sequence, one per token (the linear
 layers), one per token and token of context (attention's arithmetic) and one per token of context (reading keys and
@@ -13,16 +13,16 @@ import numpy as np
 
 # A new measurement's weight in the mean of its kind, in the correction and in the error.
 _KIND, _CORRECTION, _ERROR = 0.2, 0.25, 0.05
-# What was measured or assumed before any request came counts little beside what was seen.
+# Weight of measurements and assumptions from before the first request, against measured steps.
 _PRIOR_WEIGHT = 0.1
-# One step that was held up, or whose result lay there already, must not pass for the price of its kind.
+# Bound on measured over predicted time: one step that was held up, or read late, must not set the price of its kind.
 _MOST = 4.0
-# As many tokens as anyone may ask for.
+# Returned where tokens cost nothing.
 UNLIMITED = 2**31
 
 
 class Load(NamedTuple):
-    """What a step does.
+    """The work of a step, or of a part of one.
 
     Attributes:
         steps: 1 for a step, 0 for a part of one.
@@ -51,7 +51,7 @@ def chunk(tokens: int, before: int) -> Load:
 
 
 class StepCost:
-    """The fitted model.
+    """The fitted cost model.
 
     Args:
         measured: Steps run at start without any context, as (tokens, seconds).
@@ -68,7 +68,7 @@ class StepCost:
         linear = seconds - min(second for _, second in measured)
         self._prior = [(STEP + chunk(count, 0), second) for count, second in measured]
         self._prior.append((STEP + chunk(tokens, 6 * hidden_size), seconds + max(linear, 0.1 * seconds)))
-        # Each kind of step counts once, so that a thousand equal ones do not drown the few that tell the prices apart.
+        # Each kind of step counts once, so that a thousand equal steps do not outweigh the few that separate the prices.
         self._kinds: dict[tuple[int, int], tuple[np.ndarray, float]] = {}
         self._correction = 1.0
         self.error = 0.0
@@ -84,7 +84,7 @@ class StepCost:
         return step * steps + sequence * sequences + token * tokens + product * products + context * read
 
     def tokens_within(self, seconds: float, before: int) -> int:
-        """The most tokens of one sequence, ``before`` of which are in the cache, that a step does in ``seconds`` more."""
+        """Maximum tokens of one sequence, ``before`` others cached, that a step can compute in ``seconds`` more."""
         _, sequence, token, product, context = self._prices
         left = seconds / self._correction - sequence - context * before
         each = token + product * before + context
@@ -92,11 +92,11 @@ class StepCost:
             return 0
         if each + product == 0:
             return UNLIMITED
-        # The root of product / 2 * n**2 + each * n = left, written so that a tiny product does no harm.
+        # The root of product / 2 * n**2 + each * n = left, in the form that is stable for a tiny product.
         return int(2 * left / (each + (each * each + 2 * product * left) ** 0.5))
 
     def length(self, tokens: int, before: int) -> int:
-        """How many tokens at the start of a sequence take as long as these, which have ``before`` others in the cache."""
+        """Number of tokens at the start of a sequence that take as long as ``tokens`` after ``before`` cached ones."""
         return tokens if before == 0 else max(self.tokens_within(self.seconds(chunk(tokens, before)), 0), 1)
 
     def observe(self, load: Load, seconds: float) -> None:
@@ -117,7 +117,7 @@ class StepCost:
         if abs(seconds - predicted) > 0.02 * seconds:
             self._fit()
             raw = self._raw(load)
-            # What the five costs cannot express differs little from one step to the next.
+            # The error that the five costs cannot express changes little from one step to the next.
             self._correction += _CORRECTION * (min(max(seconds / raw, 1 / _MOST), _MOST) - self._correction)
 
     def _fit(self) -> None:
@@ -129,7 +129,7 @@ class StepCost:
 
 
 def _nonnegative(matrix: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Least squares with every coefficient at least 0: the most negative one is dropped until none is left.
+    """Least squares with coefficients of at least 0: drops the most negative one until none is negative.
 
     Args:
         matrix: (rows, coefficients), without a column of zeros.

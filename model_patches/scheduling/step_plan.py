@@ -1,10 +1,10 @@
-"""What the next step does: which prefills, how much of them, so that no one waits long for another's length.
+"""Chooses the prefills of the next step and how many tokens each gets, so that no request waits long for a long prompt.
 
-The plan is a :class:`StepDecision`: running prefills that were not chosen are held, the waiting queue offers the chosen ones
-alone, and the token budget is exactly theirs and the decoding requests'.
+The plan is a :class:`StepDecision`: running prefills that were not chosen are held, the waiting queue offers only the chosen
+ones, and the token budget is exactly that of the chosen prefills and the decoding requests.
 
-Steps take turns. A *short* step serves whole prefills that fit one step, the shortest first; a *long* step serves a chunk
-of one prefill. Short steps go first until together they have taken two targets' time; then a long step is due, for the
+Two kinds of step alternate. A *short* step serves whole prefills that fit one step, the shortest first; a *long* step
+serves a chunk of one prefill. Short steps go first until together they have taken two targets' time; then a long step is due, for the
 oldest prefill and for the shortest long one alternately. So the oldest prefill gets at least an eighth of the time
 (docs/scheduling.md derives the bound on any wait from that).
 """
@@ -26,26 +26,26 @@ from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
 # A chunk may have twice as many tokens whatever ran before.
 LEAST_KNOWN = 64
-# Waiting requests that are looked at in vain before a step is planned without more of them.
-MOST_LOOKS = 32
-# Streams leave prefills at least this part of the target, and this part of their own time where that is more.
-LEAST_OF_TARGET, LEAST_OF_STREAMS = 0.25, 0.5
-# Short steps may take so many times the target between two long ones.
+# Maximum waiting requests to try per step.
+MOST_TRIED = 32
+# Prefills get at least this share of the target, and at least this share of the decoding requests' own time.
+LEAST_OF_TARGET, LEAST_OF_DECODES = 0.25, 0.5
+# Time of short steps between two long ones, in targets.
 SHORT_TURN = 2.0
-# When nothing is urgent, steps may take this part of the time since something was, so that no arrival pays much more.
+# When nothing is urgent, a step may take this share of the time since something was, so that an arrival waits little longer.
 LULL_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """A request with tokens to compute before it can say one.
+    """A request with tokens to compute before it can generate one.
 
     Attributes:
-        order: (priority, length, order of arrival): the shortest first within a priority. A length is a number of tokens
-            that take as long to compute at the start of a sequence as these do where they are.
+        order: (priority, length, order of arrival): the shortest first within a priority. The length is the number of
+            tokens at the start of a sequence that take as long to compute as the remaining ones.
         request: The request.
         remaining: Tokens to compute.
-        before: Tokens whose keys it has, or is expected to find in the prefix cache.
+        before: Tokens that are computed, or expected in the prefix cache.
         waits: Whether it is in the waiting queue.
     """
 
@@ -67,7 +67,7 @@ class StepPlan:
         target: Seconds that a step should take while anything urgent runs or waits.
 
     Attributes:
-        admission: What the last planned step could give away.
+        admission: Slots and blocks after the last planned step.
     """
 
     admission: Admission
@@ -81,22 +81,22 @@ class StepPlan:
         self._oldest_is_due = True
         self._turn = (0.0, True)
         self._chosen: list[Request] = []
-        self._going_on: set[Request] = set()
+        self._resuming: set[Request] = set()
         self._refused: set[Request] = set()
         self._last_count = LEAST_KNOWN
         self._now = 0.0
         self._may_start = False
-        # Never yet: a number of seconds that no step takes.
+        # Long ago: nothing has been urgent yet.
         self._last_urgent = -1e9
 
     def plan(self, view: StepView) -> StepDecision:
         """Choose the next step's prefills."""
         self._now = now = view.now
         load, taken = view.decodes, int(view.decodes.tokens)
-        self._going_on = set()
+        self._resuming = set()
         self.admission = Admission(view, self._limits, self._engine, self._queue, self.cost, self.target)
         self._may_start = view.unpaused and self.admission.slots > 0
-        # Those that wait with blocks of their own are upstream's to start, unless they are held.
+        # Upstream starts waiting requests that hold blocks by itself, unless they are held.
         holders = [each for each in view.holding if self.admission.slots > 0 and self.admission.ready(each)]
         here = [
             self._prefill(
@@ -123,7 +123,7 @@ class StepPlan:
         room = self._room(max(self.target, LULL_SHARE * (now - self._last_urgent)), busy)
         chosen: list[tuple[Prefill, int]] = []
         if shortest is not None:
-            # Streams that fill the budget leave a chunk too; those that come last then miss a step.
+            # A chunk is left even where decoding requests fill the budget; the last of them then miss a step.
             left = max(self._limits.tokens - taken, self._limits.least_chunk)
             chosen = self._choose(here, short, busy, room, left)
         self._chosen = [prefill.request for prefill, _ in chosen]
@@ -140,26 +140,26 @@ class StepPlan:
         )
 
     def _room(self, seconds: float, busy: float) -> float:
-        """What prefills may take of a step of ``seconds``, of which streams take ``busy``."""
-        return max(seconds - busy, LEAST_OF_TARGET * self.target, LEAST_OF_STREAMS * busy)
+        """Seconds that prefills may take in a step of ``seconds``, of which decoding requests take ``busy``."""
+        return max(seconds - busy, LEAST_OF_TARGET * self.target, LEAST_OF_DECODES * busy)
 
     def _longest_known(self) -> int:
-        """While anything is urgent no chunk is twice as long as the last one, whose time is known."""
+        """Maximum tokens of a chunk: while anything is urgent, twice the last chunk, whose time is known."""
         return 2 * self._last_count if self._last_urgent == self._now else self._limits.tokens
 
     @property
     def chosen_any(self) -> bool:
         """Whether the last planned step has a prefill."""
-        return bool(self._chosen or self._going_on)
+        return bool(self._chosen or self._resuming)
 
     def scheduled(self, counts: dict[str, int], throttled: bool) -> None:
         """Count the turn as taken if upstream's scheduler gave tokens to any chosen prefill.
 
         Args:
             counts: ``SchedulerOutput.num_scheduled_tokens``.
-            throttled: Whether it was told to give prefills none.
+            throttled: Whether ``schedule()`` was called with ``throttle_prefills``.
         """
-        # Where it has reasons that are not known here, others come first in the next step.
+        # Upstream had a reason that is not known here: other requests come first in the next step.
         self._refused = set() if throttled else {each for each in self._chosen if each.request_id not in counts}
         if any(request.request_id in counts for request in self._chosen):
             self._short_seconds, self._oldest_is_due = self._turn
@@ -179,32 +179,32 @@ class StepPlan:
         return self.cost.seconds(chunk(prefill.remaining, prefill.before))
 
     def _resumed(self, room: float) -> list[Prefill]:
-        """Streams that were stopped, and go on with so little to compute that it joins any step."""
+        """Preempted requests with so little left to compute that it fits any step; they resume now."""
         found: list[Prefill] = []
         for request in sorted(self._queue.resuming, key=self._queue.key) if self._may_start else ():
             prefill = self._waiting_prefill(request)
             if self._seconds(prefill) <= room and self._admitted(request):
                 self.admission.take(request)
-                self._going_on.add(request)
+                self._resuming.add(request)
                 room -= self._seconds(prefill)
                 found.append(prefill)
         return found
 
     def _admitted(self, request: Request) -> bool:
         """Whether a waiting request may start in this step."""
-        if request in self._going_on or request in self._refused:
+        if request in self._resuming or request in self._refused:
             return False
         return self.admission.ready(request) and self.admission.fits(request)
 
     def _candidates(self, here: list[Prefill], at_least: int = 0) -> Iterator[Prefill]:
-        """The prefills of the best priority that may have tokens in this step, the shortest first."""
+        """Prefills of the best priority that may get tokens in this step, the shortest first."""
         best, refused = None, 0
         for prefill in merge(here, self._waiting(at_least), key=attrgetter("order")):
             if prefill.order[1] < at_least or prefill.request in self._refused:
                 continue
             if prefill.waits and not self._admitted(prefill.request):
                 refused += 1
-                if refused > MOST_LOOKS:
+                if refused > MOST_TRIED:
                     return
                 continue
             if best is not None and prefill.order[0] != best:
@@ -215,7 +215,7 @@ class StepPlan:
     def _waiting(self, at_least: int = 0) -> Iterator[Prefill]:
         if self._may_start and self.admission.slots > 0:
             entries = self._queue.by_length
-            # The lengths are in order within each priority; where there are several the list is read from its start.
+            # The list is sorted by length within each priority; with several priorities it is read from its start.
             one = bool(entries) and entries[0][0] == entries[-1][0]
             for entry in islice(entries, bisect_left(entries, at_least, key=itemgetter(1)) if one else 0, None):
                 request = entry[3]
@@ -223,10 +223,10 @@ class StepPlan:
                 yield Prefill(entry[:3], request, request.num_tokens - hit, hit, True)
 
     def _oldest(self, here: list[Prefill]) -> Prefill:
-        """The oldest prefill of the best priority; there must be one."""
+        """The oldest prefill of the best priority; at least one must exist."""
         found = [prefill for prefill in here if prefill.request not in self._refused]
         if self._may_start and self.admission.slots > 0:
-            requests = (entry[3] for entry in islice(self._queue.by_age, MOST_LOOKS))
+            requests = (entry[3] for entry in islice(self._queue.by_age, MOST_TRIED))
             first = next((request for request in requests if self._admitted(request)), None)
             if first is not None:
                 found.append(self._waiting_prefill(first))
@@ -235,7 +235,7 @@ class StepPlan:
     def _choose(
         self, here: list[Prefill], short: bool, busy: float, room: float, tokens: int
     ) -> list[tuple[Prefill, int]]:
-        """The step's prefills, and how many tokens each gets; ``busy`` and ``room`` are seconds of streams and prefills."""
+        """The step's prefills with their tokens; ``busy`` and ``room`` are seconds of decoding requests and of prefills."""
         if short and self._short_seconds < SHORT_TURN * self.target:
             chosen = self._fill(self._candidates(here), room, tokens)
             spent = sum(self.cost.seconds(chunk(count, each.before)) for each, count in chosen)
@@ -249,9 +249,9 @@ class StepPlan:
         return self._fill(chain([first], self._candidates(here)), room, tokens)
 
     def _fill(self, candidates: Iterator[Prefill], room: float, tokens: int) -> list[tuple[Prefill, int]]:
-        """Whole prefills until one does not fit; of that one a chunk if it is alone or the step only runs out of tokens.
+        """Take whole prefills until one does not fit; take a chunk of that one if it is alone or only tokens run out.
 
-        A prefill that completes should not wait for the chunk of another.
+        A prefill that completes should not wait for a chunk of another.
         """
         chosen: list[tuple[Prefill, int]] = []
         seen: set[Request] = set()
@@ -272,7 +272,7 @@ class StepPlan:
                 within = min(self.cost.tokens_within(room, prefill.before), self._longest_known())
                 count = min(max(within, self._limits.least_chunk), prefill.remaining, tokens, self._limits.chunk)
             elif seconds <= room and prefill.waits:
-                # It is the last that upstream's scheduler comes to, so that what is left of the budget is its own.
+                # Upstream's scheduler reaches it last, so it gets the rest of the budget.
                 count = min(tokens, self._limits.chunk)
             else:
                 break
@@ -285,7 +285,7 @@ class StepPlan:
         return chosen
 
     def _budget(self, prefill: Prefill, count: int) -> int:
-        # One that starts with a single token is given placeholders for drafts, or is not scheduled at all.
+        # A request that starts with a single token needs budget for draft placeholders, or upstream does not schedule it.
         starts = prefill.request.status != RequestStatus.RUNNING
         drafts = self._limits.drafts if starts else 0
         return count + (drafts if count <= 1 + drafts else 0)

@@ -1,11 +1,11 @@
-"""``vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size``: wrapped to time steps for the scheduler.
+"""``vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size``: wrapped to measure steps for the scheduler.
 
-replaces: nothing of the method; it is what the engine core's constructor calls first when it has its scheduler.
-why: length-aware scheduling needs a latency target that suits the hardware, and a first idea of what a step costs.
-what differs: the workers time upstream's own warm-up steps of one token and of many, which the scheduler starts from. The
+replaces: nothing of the method; the engine core's constructor calls it first after making its scheduler.
+why: length-aware scheduling needs a latency target that suits the hardware, and a first estimate of step times.
+what differs: the workers time upstream's own warm-up steps of one token and of many, and the scheduler is calibrated. The
     engine core gets the utility ``scheduling_report``, which server/scheduling_metrics.py calls by its name.
-limits: those steps have no context; what attention costs is learnt from the requests.
-when it can go: when vLLM's scheduler is told how long steps take.
+limits: those steps have no context; the cost of attention is learnt from requests.
+when it can go: when vLLM gives its scheduler measured step times.
 """
 
 import time
@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-# Ever longer steps are tried until one takes so long that it tells what a token costs.
+# Longer steps are tried until one takes this many seconds: long enough to derive the cost of a token.
 ENOUGH_SECONDS = 0.2
 FIRST_TOKENS = 64
-# What engines try that must all try the same.
+# Tokens of the long step where several engines must run the same steps.
 SAME_TOKENS = 256
-# The fastest counts: what else the machine does is not the model's.
+# Measurements of the one-token step; the fastest counts, as slower ones include other work of the machine.
 REPEATS = 7
 
 
@@ -31,7 +31,7 @@ def time_step(worker: Any, tokens: int) -> float:
         tokens: The step's tokens.
 
     Returns:
-        Seconds, without those of a first run, which may compile or load something.
+        Seconds of the second run; the first may compile or load something.
     """
     synchronize = torch.cuda.synchronize if worker.device.type == "cuda" else lambda: None
     worker.model_runner._dummy_run(tokens, skip_eplb=True)
@@ -43,12 +43,12 @@ def time_step(worker: Any, tokens: int) -> float:
 
 
 def measure(step: Callable[[int], float], most: int, together: bool) -> list[tuple[int, float]]:
-    """Steps of one token and of many, as (tokens, seconds).
+    """Measure a step of one token and one of many, as (tokens, seconds).
 
     Args:
-        step: Runs a step of so many tokens and gives its seconds.
-        most: The most tokens of a step.
-        together: Whether other engines measure the same steps and wait for each other in them, as data parallel ones do.
+        step: Runs a step of the given number of tokens and returns its seconds.
+        most: Maximum tokens per step.
+        together: Whether data parallel engines run these steps together and wait for each other.
     """
     found = [(1, min(step(1) for _ in range(REPEATS)))]
     if together:
@@ -60,7 +60,7 @@ def measure(step: Callable[[int], float], most: int, together: bool) -> list[tup
     return [found[0], found[-1]]
 
 
-def telling_scheduler(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
+def calibrating_scheduler(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
     """Wrap ``EngineCore._initialize_effective_attention_block_size``."""
 
     def initialize(self: Any) -> None:

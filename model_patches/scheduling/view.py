@@ -1,4 +1,4 @@
-"""What the planner sees of the engine before a step: a frozen snapshot, and three questions about single requests."""
+"""The planner's view of the engine before a step: a frozen snapshot, and four questions about single requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _DRAFTS = attrgetter("spec_token_ids")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What stays the same as long as an engine runs.
+    """Limits of an engine, which do not change while it runs.
 
     Attributes:
         tokens: Maximum tokens per step.
@@ -56,7 +56,7 @@ class StepView:
         prefills: Running requests with prompt tokens to compute, the background request left out.
         holding: Waiting requests that hold KV cache blocks.
         inflight_prefills: Every request that upstream counts as a prefill in flight.
-        in_order: Whether the running requests are known to have ever fewer computed tokens.
+        in_order: Whether the running requests are known to be sorted by computed tokens, largest first.
         decodes: Load of one step of the decoding requests alone.
         slots: Requests that may start.
         free_blocks: Free KV cache blocks beyond the watermark.
@@ -78,19 +78,19 @@ class StepView:
 
 
 class Engine(Protocol):
-    """What the planner asks about one request."""
+    """Questions of the planner about one request."""
 
     def blocked(self, request: Request) -> bool:
-        """Whether a waiting request waits for something else than space."""
+        """Whether a waiting request waits for something other than space."""
 
     def ready(self, request: Request) -> bool:
-        """Whether only space may keep a waiting request from starting; a blocked one may become ready by this call."""
+        """Whether only space can keep a waiting request from starting; this call may make a blocked one ready."""
 
     def blocks(self, request: Request, shares: bool) -> int:
-        """Free blocks that a waiting request takes; ``shares``: do not count those that running requests hold too."""
+        """Free blocks that a waiting request takes; with ``shares``, without those that running requests hold too."""
 
     def cache_hit(self, request: Request) -> int:
-        """Tokens of a request without blocks that the prefix cache has now."""
+        """Tokens in the prefix cache of a request that holds no blocks."""
 
 
 def split(running: Sequence[Request], background: Request | None) -> tuple[list[Request], Sequence[Request]]:

@@ -1,6 +1,6 @@
-"""The waiting requests under length-aware scheduling, in the order of their length and of their age.
+"""The waiting queue of length-aware scheduling, sorted by length and by age.
 
-A vLLM ``RequestQueue`` that shows upstream's scheduler only what the step's plan offers; all else about it is a queue.
+A vLLM ``RequestQueue`` that shows upstream's scheduler only the requests that the step's plan offers.
 """
 
 from bisect import bisect_left, insort
@@ -19,12 +19,12 @@ Entry = tuple[int, int, int, Request]
 
 @dataclass(slots=True)
 class Place:
-    """What the queue knows of a request from its arrival to its end, whether it waits or runs.
+    """A request's place in the queue; kept from its arrival to its end, also while it runs.
 
     Attributes:
         order: Order of arrival, which a preempted request keeps.
         since: Seconds on the scheduler's clock at arrival.
-        hit: Tokens that the prefix cache had when the request was last put in its place.
+        hit: Tokens in the prefix cache when the request was last sorted in.
     """
 
     order: int
@@ -36,12 +36,12 @@ class WaitingQueue(RequestQueue):
     """See the module's docstring.
 
     Args:
-        look: Of a request, the tokens to compute before its next token, and those that the prefix cache has.
-        by_priority: Whether a request's ``priority`` goes before all else; a smaller one is served first.
+        look: Returns a request's length (tokens to compute before its next token) and its tokens in the prefix cache.
+        by_priority: Whether a request's ``priority`` comes before length and age; a smaller one is served first.
         clock: Seconds.
 
     Attributes:
-        internal: The internal request for a next set; it is in no one's way and only offered.
+        internal: The internal request that prefills a next set; it is offered, but is in neither order.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class WaitingQueue(RequestQueue):
         self._entries: dict[Request, tuple[Entry, Entry]] = {}
         self.by_length: list[Entry] = []
         self.by_age: list[Entry] = []
-        # Streams that were stopped; in the order in which they were.
+        # Preempted requests that have generated tokens, in the order of their preemption.
         self.resuming: dict[Request, None] = {}
         self.internal: Request | None = None
         self._internal_waits = False
@@ -71,7 +71,7 @@ class WaitingQueue(RequestQueue):
         return len(self._entries)
 
     def place(self, request: Request) -> Place:
-        """What is known of a request that waits here or did."""
+        """The place of a request that waits or has waited here."""
         place = self._places.get(request)
         if place is None:
             place = self._places[request] = Place(next(self._arrivals), self._clock())
@@ -120,7 +120,7 @@ class WaitingQueue(RequestQueue):
                 self.remove_request(request)
 
     def reorder(self, request: Request) -> None:
-        """Put a request that changed in its new place, if it waits here."""
+        """Sort a changed request in again, if it waits here."""
         if request in self._entries:
             self._forget(request)
             self.add_request(request)
@@ -134,7 +134,7 @@ class WaitingQueue(RequestQueue):
             del entries[bisect_left(entries, entry)]
 
     def __bool__(self) -> bool:
-        """Whether the scheduler's pass has more to look at; ``len`` counts all that wait."""
+        """Whether requests are offered to the scheduler; ``len`` counts all that wait."""
         return bool(self._offered)
 
     def __len__(self) -> int:
