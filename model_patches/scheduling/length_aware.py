@@ -125,7 +125,7 @@ class LengthAware:
             self.cost.observe(load, seconds)
 
     def report(self) -> dict[str, float]:
-        """Figures for the server's metrics: target (seconds), predictions' relative error, tokens prefilled for next sets."""
+        """Figures for the server's metrics: target (seconds), relative prediction error, next-set tokens prefilled."""
         ahead = 0 if self.next_set is None else self.next_set.tokens
         return {"target_seconds": self.target, "error": self.cost.error, "next_set_tokens": ahead}
 

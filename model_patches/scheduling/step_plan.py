@@ -4,9 +4,9 @@ The plan is a :class:`StepDecision`: running prefills that were not chosen are h
 ones, and the token budget is exactly that of the chosen prefills and the decoding requests.
 
 Two kinds of step alternate. A *short* step serves whole prefills that fit one step, the shortest first; a *long* step
-serves a chunk of one prefill. Short steps go first until together they have taken two targets' time; then a long step is due, for the
-oldest prefill and for the shortest long one alternately. So the oldest prefill gets at least an eighth of the time
-(docs/scheduling.md derives the bound on any wait from that).
+serves a chunk of one prefill. Short steps go first until together they have taken two targets' time; then a long step is
+due, alternately for the oldest prefill and for the shortest long one. So the oldest prefill gets at least an eighth of the
+time (docs/scheduling.md derives the bound on any wait from that).
 """
 
 from bisect import bisect_left
