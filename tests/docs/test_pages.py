@@ -17,6 +17,7 @@ from tests.docs.pages import ROOT, blocks, commands, pages
 README = ROOT / "README.md"
 FACTORS = ROOT / "docs" / "factors.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+FILE = re.compile(r"`((?:deploy|docs|factors|kernels|loadtests|model_patches|models|server|tests)/[\w./-]*(?:\.\w+|/))`")
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -24,6 +25,15 @@ def test_links_point_to_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         if not re.match(r"https?://", target):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_files_exist(page: Path) -> None:
+    """Paths from the root, in backticks; a word in capitals is for the reader to fill in."""
+    for name in FILE.findall(page.read_text(encoding="utf-8")):
+        if re.search(r"\b[A-Z]+\.", name):
+            continue
+        assert (ROOT / name).exists(), f"{page.relative_to(ROOT)} names {name}"
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
