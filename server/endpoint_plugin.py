@@ -35,7 +35,6 @@ from ropeswitch.server.front.queue_metrics import QueueMetrics
 from ropeswitch.server.front.state import FrontState, build
 from ropeswitch.server.front.tasks import go_on
 from ropeswitch.server.ingest.detokenizer import decode_prompt_ends
-from ropeswitch.server.ingest.engine_messages import send_packed
 from ropeswitch.server.ingest.progress import show_progress
 from ropeswitch.server.ingest.renderer import take_long_prompts
 from ropeswitch.server.ingest.routes import read_long_bodies
@@ -163,7 +162,6 @@ def _wrap(engine_client: Any, state: State, checked: _Checked) -> None:
 
         traces.start(engine_client.output_processor, ladder)
     take_long_prompts(engine_client.renderer, picklable=vllm_adapter.is_fast(engine_client.renderer.tokenizer))
-    send_packed(engine_client.engine_core)
     decode_prompt_ends(vllm_adapter.FastIncrementalDetokenizer)
     watch(engine_client, state, ladder, checked.admission)
     show_progress(state, vllm_adapter.prefill_progress(engine_client))

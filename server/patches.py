@@ -7,7 +7,6 @@ Two records wrap nothing (``beside``): a middleware of ours, added by vLLM's fla
 """
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
-from ropeswitch.server.length_metrics.patches import METRICS_PATCHES
 
 _CLIENT = "vllm.v1.engine.async_llm.AsyncLLM"
 _CHAT = "vllm.entrypoints.openai.chat_completion.serving.OpenAIServingChat"
@@ -15,6 +14,7 @@ _COMPLETION = "vllm.entrypoints.openai.completion.serving.OpenAIServingCompletio
 _RESPONSES = "vllm.entrypoints.openai.responses.serving.OpenAIServingResponses"
 _LAUNCHER = "vllm.entrypoints.launchers.launcher"
 _METRICS = "vllm.entrypoints.serve.instrumentator.metrics.attach_router"
+_MANAGER = "vllm.v1.metrics.loggers.StatLoggerManager"
 _DETOKENIZER = "vllm.v1.engine.detokenizer.FastIncrementalDetokenizer"
 _ENGINE_CLIENT = "vllm.v1.engine.core_client"
 _MIDDLEWARE = "vllm.entrypoints.serve.middleware.register.init_entrypoints_middleware"
@@ -100,12 +100,6 @@ SERVER_PATCHES = (
         file=_FILE,
         relies_on=(*_HANDLERS, _BEAM),
     ),
-    Patch(
-        target=f"{_OUTPUTS}.do_tracing",
-        kind="wrapped",
-        file="server/traces.py",
-        relies_on=(f"{_OUTPUTS}.do_tracing",),
-    ),
     # The last of --middleware lies outside what it adds. The rest tells whether a prompt still waits.
     Patch(
         target=_MIDDLEWARE,
@@ -128,14 +122,33 @@ SERVER_PATCHES = (
         ),
     ),
     Patch(
-        target=f"{_ENGINE_CLIENT}.AsyncMPClient.add_request_async",
-        kind="wrapped",
-        file="server/ingest/engine_messages.py",
+        target=_OUTPUTS,
+        kind="subclassed",
+        file="server/length_metrics/outputs.py",
         relies_on=(
+            f"{_OUTPUTS}.add_request",
+            f"{_OUTPUTS}._update_stats_from_output",
+            f"{_OUTPUTS}._update_stats_from_finished",
+            f"{_OUTPUTS}.abort_requests",
+            f"{_OUTPUTS}.propagate_error",
+            f"{_OUTPUTS}.do_tracing",
+            # Takes no notice of prefill statistics but those of a first output.
+            f"{_OUTPUTS}.process_outputs",
+            # They abort their request inside the except clause that tells why.
+            f"{_CLIENT}.generate",
+            f"{_CLIENT}.encode",
+            # They send a request when it has been added, and look at its prompt no more.
+            f"{_CLIENT}.add_request",
+            f"{_CLIENT}._add_request",
             f"{_ENGINE_CLIENT}.AsyncMPClient.add_request_async",
             f"{_ENGINE_CLIENT}.DPAsyncMPClient.add_request_async",
-            f"{_CLIENT}._add_request",
         ),
+    ),
+    Patch(
+        target=_MANAGER,
+        kind="beside",
+        file="server/length_metrics/outputs.py",
+        relies_on=(f"{_MANAGER}.record",),
     ),
     Patch(
         target=f"{_DETOKENIZER}.__init__",
@@ -158,5 +171,4 @@ SERVER_PATCHES = (
         file="server/ingest/progress.py",
         relies_on=_HANDLERS,
     ),
-    *METRICS_PATCHES,
 )

@@ -1,4 +1,4 @@
-"""``vllm.v1.engine.output_processor.OutputProcessor.do_tracing``: wrapped to put what is ours into the spans that it makes.
+"""What is ours in the spans of vLLM's output processor (``length_metrics/outputs.py``).
 
 why: vLLM's spans of requests (``--otlp-traces-endpoint``) tell neither their factor set nor what a switch of sets cost.
 what differs: each span named ``llm_request`` has the attributes of :func:`attributes` too.
@@ -6,8 +6,10 @@ limits: vLLM makes a span for each sequence that was answered to its end, and no
 when it can go: when vLLM lets a plugin add attributes to its spans.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from opentelemetry import trace
@@ -34,7 +36,7 @@ def start(processor: Any, ladder: FactorLadder) -> None:
     """Add what is ours to the spans of a process from now on.
 
     Args:
-        processor: ``OutputProcessor`` with ``tracing_enabled``, whose outputs are watched (``length_metrics/outputs.py``).
+        processor: ``WatchedOutputs`` with ``tracing_enabled``, which measures.
         ladder: The ladder that the engines run.
 
     Raises:
@@ -42,7 +44,7 @@ def start(processor: Any, ladder: FactorLadder) -> None:
     """
     provider: Any = trace.get_tracer_provider()
     provider.add_span_processor(AddAttributes())
-    processor.do_tracing = _noting(processor.do_tracing, Bands(ladder), ladder.names)
+    processor.ropeswitch.spans = partial(_noting, Bands(ladder), ladder.names)
 
 
 def attributes(track: Track, bands: Bands, sets: tuple[str, ...]) -> Attributes:
@@ -62,12 +64,11 @@ def attributes(track: Track, bands: Bands, sets: tuple[str, ...]) -> Attributes:
     }
 
 
-def _noting(upstream: Callable[..., None], bands: Bands, sets: tuple[str, ...]) -> Callable[..., None]:
-    def do_tracing(output: Any, state: Any, iteration: Any) -> None:
-        token = _of_span.set(attributes(state.ropeswitch, bands, sets))
-        try:
-            upstream(output, state, iteration)
-        finally:
-            _of_span.reset(token)
-
-    return do_tracing
+@contextmanager
+def _noting(bands: Bands, sets: tuple[str, ...], track: Track) -> Iterator[None]:
+    """Have the span that is made meanwhile get the attributes of a sequence."""
+    token = _of_span.set(attributes(track, bands, sets))
+    try:
+        yield
+    finally:
+        _of_span.reset(token)

@@ -30,6 +30,8 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer as FastIncrementalDetokenizer
 from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.output_processor import OutputProcessor as OutputProcessor
+from vllm.v1.metrics.loggers import AggregateStatLoggerBase as AggregateStatLoggerBase
 from vllm.v1.metrics.prometheus import get_prometheus_registry
 
 from ropeswitch.model_patches.switch import engine_args

@@ -13,7 +13,7 @@ from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
-from ropeswitch.server.length_metrics.outputs import OutputWatch
+from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 
 PROMPT = 100
 
@@ -27,12 +27,15 @@ def measure(streams: int, tokens: int, rounds: int) -> tuple[list[float], list[f
         rounds: How often, for each side.
     """
     ladder = FactorLadder((FactorSet("short", 256, (1.0,)), FactorSet("long", 1024, (2.0,))))
-    bare, watched = ((OutputProcessor(None, log_stats=True), SimpleNamespace(record=_upstream)) for _ in range(2))
-    OutputWatch(ladder, LengthMetrics(ladder, "model", CollectorRegistry()), lambda _: 0).watch(*watched)
+    metrics = LengthMetrics(ladder, "model", CollectorRegistry())
+    watched = WatchedOutputs(None, log_stats=True)
+    watched.ropeswitch = OutputWatch(ladder, metrics, lambda _: 0)
+    bare = OutputProcessor(None, log_stats=True)
+    sides: list[tuple[Any, Any]] = [(bare, SimpleNamespace(record=_upstream)), (watched, StepLogger(metrics))]
     results: dict[int, list[float]] = {0: [], 1: []}
     for turn in range(rounds + 1):
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
-            seconds = _serve(*(bare, watched)[side], streams, tokens)
+            seconds = _serve(*sides[side], streams, tokens)
             if turn:
                 results[side].append(seconds / (streams * tokens) * 1e6)
     return results[0], results[1]

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ropeswitch.model_patches.serving.packed_prompt import packed
+
 
 class TokenIds(list[int]):
     """Token IDs of a prompt, none below 0.
@@ -29,6 +31,23 @@ class TokenIds(list[int]):
             self += each
         self.smallest, self.largest = min(ranges, default=0), max(ranges, default=0)
         self.packed: bytes | None = b"".join(pieces) if self.largest < 1 << 32 and self.smallest >= 0 else None
+
+
+def pack(request: Any) -> None:
+    """Have a request to the engine carry a long prompt as bytes, which neither side encodes or decodes number by number.
+
+    vLLM's client encodes a request on the event loop, which takes 11 ms for a million token IDs, and the engine core decodes
+    it in 28 ms (``model_patches/serving/packed_prompt.py``).
+
+    Args:
+        request: ``vllm.v1.engine.EngineCoreRequest``, of which the output processor has taken what it keeps.
+    """
+    ids = request.prompt_token_ids
+    # Requests for pooling have no sampling parameters.
+    if isinstance(ids, TokenIds) and ids.packed is not None and request.sampling_params is not None:
+        request.sampling_params, request.prompt_token_ids = packed(request.sampling_params, ids.packed), []
+        # Of several answers to a prompt, which are a request each, the others send the list.
+        ids.packed = None
 
 
 def sample(values: Any) -> list[Any] | None:

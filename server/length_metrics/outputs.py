@@ -1,10 +1,10 @@
-"""``vllm.v1.engine.output_processor.OutputProcessor``: watched for metrics, log and traces, on the server's own object.
+"""``vllm.v1.engine.output_processor.OutputProcessor``: subclassed for metrics, access log, traces and packed prompts.
 
 why: vLLM measures every request there, and its metrics tell neither its length nor its factor set, nor that a client left.
-what differs: nothing for the engine or the client. Each sequence's state keeps a :class:`Track`; what upstream has measured
-    of an output is noted by length band and factor set, and added to our metrics when upstream's
-    ``StatLoggerManager.record`` adds it to its own. A switch is known by the prefill statistics that its first output
-    brings (``model_patches/switch/scheduler.py``).
+what differs: nothing for the client. Each sequence's state keeps a :class:`Track`. What upstream has measured of an output
+    is noted by length band and factor set, and :class:`StepLogger` adds it to our metrics when vLLM records the step. The
+    first output after a switch brings prefill statistics (``model_patches/switch/scheduler.py``). A request is registered
+    here just before it is sent to the engine, so this is where a long prompt becomes bytes.
 limits: with ``--disable-log-stats`` nothing is measured. A realtime session's prompt is as long as its chunks so far.
 when it can go: when vLLM labels its metrics by length and tells of clients that leave.
 """
@@ -12,29 +12,35 @@ when it can go: when vLLM labels its metrics by length and tells of clients that
 import asyncio
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import current
+from ropeswitch.server.ingest.token_ids import pack
 from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
 from ropeswitch.server.length_metrics.series import BandSet
 from ropeswitch.server.length_metrics.track import Track
 from ropeswitch.server.prompt_set import decide
 
-# The attribute under which a sequence's state and a step's statistics keep what is ours.
+# The attribute under which a step's statistics, a sequence's state and the output processor keep what is ours.
 KEPT = "ropeswitch"
 # A running sequence tells its tokens together, when the last time is so many seconds ago.
 TELL_SECONDS = 1.0
 
 
 class OutputWatch:
-    """Watches the output processor of one API server process.
+    """Measures the sequences of one API server process.
 
     Args:
         ladder: The ladder that the engines run.
         metrics: Where to add what is seen.
         engine_of: The index of the engine that has a request, by its internal id; None where it has none.
+
+    Attributes:
+        spans: A context in which the span of a sequence is made (``traces.py``); None without traces.
     """
 
     def __init__(self, ladder: FactorLadder, metrics: LengthMetrics, engine_of: Callable[[str], int | None]) -> None:
@@ -43,20 +49,7 @@ class OutputWatch:
         self._bands = metrics.plan.bands
         self._metrics = metrics
         self._engine_of = engine_of
-
-    def watch(self, processor: Any, manager: Any) -> None:
-        """Wrap what is called for every request, output and end.
-
-        Args:
-            processor: ``OutputProcessor``, which has processed nothing yet.
-            manager: ``vllm.v1.metrics.loggers.StatLoggerManager``.
-        """
-        processor.add_request = self._adding(processor, processor.add_request)
-        processor._update_stats_from_output = self._noting(processor._update_stats_from_output)
-        processor._update_stats_from_finished = self._ending(processor._update_stats_from_finished)
-        processor.abort_requests = self._aborting(processor, processor.abort_requests)
-        processor.propagate_error = self._failing(processor, processor.propagate_error)
-        manager.record = self._recording(manager.record)
+        self.spans: Callable[[Track], AbstractContextManager[None]] | None = None
 
     def place(self, track: Track, prompt: int, length: int) -> BandSet:
         """The band and set of a sequence of ``length`` tokens, of which ``prompt`` are its prompt."""
@@ -68,122 +61,27 @@ class OutputWatch:
             track.band_set = (min(self._bands.index(prompt), len(self._bands.names) - 1), index)
         return track.band_set
 
-    def _adding(self, processor: Any, upstream: Callable[..., None]) -> Callable[..., None]:
-        def add_request(request: Any, *args: Any, **kwargs: Any) -> None:
-            before = processor.request_states.get(request.request_id)
-            upstream(request, *args, **kwargs)
-            if (context := current.get()) is not None:
-                context.entered = True
-            state = processor.request_states.get(request.request_id)
-            if state is None:
-                # The last chunk of a session that had answered all others ends it.
-                self._live(before.ropeswitch, None)
-                self._add_untold(before)
-            elif before is None:
-                decision = context.decided.get(state.external_req_id) if context is not None else None
-                if decision is None:
-                    # A realtime session, whose prompt grows, or a prompt of the server's own making.
-                    length = min(state.prompt_len, self._ladder.max_length)
-                    decision = decide(self._ladder, length, request.sampling_params)
-                track = Track(decision, state)
-                track.first = self.place(track, state.prompt_len, state.prompt_len)
-                setattr(state, KEPT, track)
-                self._live(track, WAITING)
-                if context is not None:
-                    context.add(track, state)
+    def begin(self, state: Any, params: Any) -> None:
+        """Track a new sequence, in its request's context too.
 
-        return add_request
+        Args:
+            state: Its ``vllm.v1.engine.output_processor.RequestState``.
+            params: Its ``SamplingParams``, None for pooling.
+        """
+        context = current.get()
+        decision = context.decided.get(state.external_req_id) if context is not None else None
+        if decision is None:
+            # A realtime session, whose prompt grows, or a prompt of the server's own making.
+            decision = decide(self._ladder, min(state.prompt_len, self._ladder.max_length), params)
+        track = Track(decision, state)
+        track.first = self.place(track, state.prompt_len, state.prompt_len)
+        setattr(state, KEPT, track)
+        self.live(track, WAITING)
+        if context is not None:
+            context.entered = True
+            context.add(track, state)
 
-    def _noting(self, upstream: Callable[..., None]) -> Callable[..., None]:
-        # Called for every output of every request, so it is kept short.
-        def update_stats_from_output(state: Any, output: Any, timestamp: float | None, iteration: Any) -> None:
-            stats, track = state.stats, state.ropeswitch
-            if iteration is None or track.outcome is not None:
-                # Nothing is measured, or it was counted as ended with an error.
-                upstream(state, output, timestamp, iteration)
-                return
-            before = stats.last_token_ts
-            # What the output was computed from: its set is the one that this length has.
-            length = state.prompt_len + stats.num_generation_tokens
-            upstream(state, output, timestamp, iteration)
-            tokens = len(output.new_token_ids)
-            if not tokens and output.pooling_output is None:
-                return
-            if length > track.until:
-                _tell(track, iteration)
-                self.place(track, state.prompt_len, length)
-                self._live(track, GENERATING)
-            now, prefill = stats.last_token_ts, output.prefill_stats
-            if state.is_prefilling:
-                # Again for each chunk of a session.
-                _tell(track, iteration)
-                track.first, track.told = track.band_set, now
-                self._live(track, GENERATING)
-                track.waited = stats.first_token_latency
-                prompt = prefill.num_prompt_tokens if prefill is not None else 0
-                step = _step(iteration)
-                step.begun.append(track)
-                step.firsts.append((track.band_set, stats.first_token_latency, prompt, tokens))
-                return
-            track.gaps.append(now - before)
-            track.tokens += tokens
-            if prefill is not None:
-                track.later.append(track.band_set[1])
-                computed, cached = prefill.num_computed_tokens, prefill.num_cached_tokens
-                track.recomputed += computed
-                _step(iteration).switches.append((track.band_set, now - before, computed, cached))
-            if now - track.told >= TELL_SECONDS:
-                track.told = now
-                _tell(track, iteration)
-
-        return update_stats_from_output
-
-    def _ending(self, upstream: Callable[..., None]) -> Callable[..., None]:
-        def update_stats_from_finished(state: Any, finish_reason: Any, iteration: Any) -> None:
-            upstream(state, finish_reason, iteration)
-            track = state.ropeswitch
-            self._live(track, None)
-            if iteration is None:
-                return
-            _tell(track, iteration)
-            track.outcome = str(finish_reason)
-            _step(iteration).finished.append(
-                Finished(track.first, track.band_set, track.outcome, iteration.finished_requests[-1])
-            )
-
-        return update_stats_from_finished
-
-    def _recording(self, upstream: Callable[..., None]) -> Callable[..., None]:
-        def record(
-            scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int | None = None
-        ) -> None:
-            upstream(scheduler_stats, iteration_stats, mm_cache_stats=mm_cache_stats, engine_idx=engine_idx)
-            if (step := getattr(iteration_stats, KEPT, None)) is not None:
-                self._metrics.add_step(step, engine_idx or 0)
-
-        return record
-
-    def _aborting(self, processor: Any, upstream: Callable[..., list[str]]) -> Callable[..., list[str]]:
-        def abort_requests(request_ids: Iterable[str], internal: bool) -> list[str]:
-            outcome = _why()
-            states = dict(processor.request_states)
-            # Upstream calls this for the children of a parent, whose states are then counted once.
-            aborted = upstream(request_ids, internal)
-            for request_id in aborted:
-                self._count(states[request_id], outcome)
-            return aborted
-
-        return abort_requests
-
-    def _failing(self, processor: Any, upstream: Callable[[Exception], None]) -> Callable[[Exception], None]:
-        def propagate_error(error: Exception) -> None:
-            for state in processor.request_states.values():
-                self._count(state, "error")
-            upstream(error)
-
-        return propagate_error
-
-    def _live(self, track: Track, state: str | None) -> None:
+    def live(self, track: Track, state: str | None) -> None:
         """Count a sequence as live in a state, in its band and set and nowhere else; None when it has ended."""
         live = None if state is None else (track.band_set, state)
         if live == track.live:
@@ -194,21 +92,136 @@ class OutputWatch:
             self._metrics.add_live(*live, 1)
         track.live = live
 
-    def _count(self, state: Any, outcome: str) -> None:
+    def end(self, state: Any, outcome: str | None) -> None:
+        """Add what is left of a sequence that ends without a last output, and count its outcome once; None has none."""
         track = state.ropeswitch
-        self._live(track, None)
-        if track.outcome is None:
-            track.outcome = outcome
-            self._metrics.count_ended(self._add_untold(state), track.band_set, outcome)
-
-    def _add_untold(self, state: Any) -> int | None:
-        """Add what a sequence that ends has not told, and return its engine."""
-        track = state.ropeswitch
+        self.live(track, None)
+        if outcome is not None and track.outcome is not None:
+            return
         engine = self._engine_of(state.request_id) if track.engine is None else track.engine
         untold = track.take_untold()
         if engine is not None:
             self._metrics.add_later(engine, *untold)
-        return engine
+        if outcome is not None:
+            track.outcome = outcome
+            self._metrics.count_ended(engine, track.band_set, outcome)
+
+
+class WatchedOutputs(vllm_adapter.OutputProcessor):
+    """The output processor of an API server.
+
+    Attributes:
+        ropeswitch: Measures every sequence; None with ``--disable-log-stats``.
+    """
+
+    ropeswitch: OutputWatch | None = None
+
+    def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        before = self.request_states.get(request.request_id)
+        super().add_request(request, *args, **kwargs)
+        if (watch := self.ropeswitch) is not None:
+            state = self.request_states.get(request.request_id)
+            if before is None:
+                watch.begin(state, request.sampling_params)
+            elif state is None:
+                # The last chunk of a session that had answered all others ends it.
+                watch.end(before, None)
+        pack(request)
+
+    # Called for every output of every request, so it is kept short.
+    def _update_stats_from_output(self, state: Any, output: Any, timestamp: float | None, iteration: Any) -> None:
+        watch = self.ropeswitch
+        if iteration is None or watch is None or state.ropeswitch.outcome is not None:
+            # Nothing is measured, or it was counted as ended with an error.
+            super()._update_stats_from_output(state, output, timestamp, iteration)
+            return
+        stats, track = state.stats, state.ropeswitch
+        before = stats.last_token_ts
+        # What the output was computed from: its set is the one that this length has.
+        length = state.prompt_len + stats.num_generation_tokens
+        super()._update_stats_from_output(state, output, timestamp, iteration)
+        tokens = len(output.new_token_ids)
+        if not tokens and output.pooling_output is None:
+            return
+        if length > track.until:
+            _tell(track, iteration)
+            watch.place(track, state.prompt_len, length)
+            watch.live(track, GENERATING)
+        now, prefill = stats.last_token_ts, output.prefill_stats
+        if state.is_prefilling:
+            # Again for each chunk of a session.
+            _tell(track, iteration)
+            track.first, track.told = track.band_set, now
+            watch.live(track, GENERATING)
+            track.waited = stats.first_token_latency
+            prompt = prefill.num_prompt_tokens if prefill is not None else 0
+            step = _step(iteration)
+            step.begun.append(track)
+            step.firsts.append((track.band_set, stats.first_token_latency, prompt, tokens))
+            return
+        track.gaps.append(now - before)
+        track.tokens += tokens
+        if prefill is not None:
+            track.later.append(track.band_set[1])
+            computed, cached = prefill.num_computed_tokens, prefill.num_cached_tokens
+            track.recomputed += computed
+            _step(iteration).switches.append((track.band_set, now - before, computed, cached))
+        if now - track.told >= TELL_SECONDS:
+            track.told = now
+            _tell(track, iteration)
+
+    def _update_stats_from_finished(self, state: Any, finish_reason: Any, iteration: Any) -> None:
+        super()._update_stats_from_finished(state, finish_reason, iteration)
+        if (watch := self.ropeswitch) is None:
+            return
+        track = state.ropeswitch
+        watch.live(track, None)
+        if iteration is None:
+            return
+        _tell(track, iteration)
+        track.outcome = str(finish_reason)
+        times = iteration.finished_requests[-1]
+        _step(iteration).finished.append(Finished(track.first, track.band_set, track.outcome, times))
+
+    def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:
+        outcome, states = _why(), dict(self.request_states)
+        # Upstream calls this for the children of a parent, whose states are then counted once.
+        aborted: list[str] = super().abort_requests(request_ids, internal)
+        if self.ropeswitch is not None:
+            for request_id in aborted:
+                self.ropeswitch.end(states[request_id], outcome)
+        return aborted
+
+    def propagate_error(self, error: Exception) -> None:
+        if self.ropeswitch is not None:
+            for state in self.request_states.values():
+                self.ropeswitch.end(state, "error")
+        super().propagate_error(error)
+
+    def do_tracing(self, output: Any, state: Any, iteration: Any) -> None:
+        assert self.ropeswitch is not None and self.ropeswitch.spans is not None
+        with self.ropeswitch.spans(state.ropeswitch):
+            super().do_tracing(output, state, iteration)
+
+
+class StepLogger(vllm_adapter.AggregateStatLoggerBase):
+    """Adds what is noted of a step to the metrics by length, as one of vLLM's stat loggers.
+
+    It is appended to the engine client's. The entry point ``vllm.stat_logger_plugins`` would make it before there is a
+    ladder, and would have ``--disable-log-stats`` measure all the same.
+    """
+
+    def __init__(self, metrics: LengthMetrics) -> None:
+        self._metrics = metrics
+
+    def record(
+        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
+    ) -> None:
+        if (step := getattr(iteration_stats, KEPT, None)) is not None:
+            self._metrics.add_step(step, engine_idx)
+
+    def log_engine_initialized(self) -> None:
+        """There is nothing to say of it."""
 
 
 def _tell(track: Track, iteration: Any) -> None:

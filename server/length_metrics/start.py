@@ -6,11 +6,13 @@ from typing import Any
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front import refusal
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
-from ropeswitch.server.length_metrics.outputs import OutputWatch
+from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 
 
 def start(engine_client: Any, ladder: FactorLadder) -> LengthMetrics | None:
     """Measure every request of a process from now on, and count those that its front refuses.
+
+    The output processor gets another class in place, because the engine client's output handler already holds it.
 
     Args:
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, which has had no request yet.
@@ -19,11 +21,14 @@ def start(engine_client: Any, ladder: FactorLadder) -> LengthMetrics | None:
     Returns:
         The metrics; None with ``--disable-log-stats``, where vLLM measures nothing.
     """
+    processor = engine_client.output_processor
+    processor.__class__ = WatchedOutputs
     if engine_client.logger_manager is None:
         return None
     metrics = LengthMetrics(ladder, engine_client.model_config.served_model_name)
-    watch = OutputWatch(ladder, metrics, engine_finder(engine_client.engine_core))
-    watch.watch(engine_client.output_processor, engine_client.logger_manager)
+    processor.ropeswitch = OutputWatch(ladder, metrics, engine_finder(engine_client.engine_core))
+    # Last, so that a step is in vLLM's metrics before it is in ours.
+    engine_client.logger_manager.stat_loggers.append(StepLogger(metrics))
     refusal.listeners.append(metrics.count_rejection)
     return metrics
 

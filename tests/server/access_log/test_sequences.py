@@ -10,7 +10,7 @@ from ropeswitch.server.access_log.log import Names, fields
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.traces import attributes
-from tests.server.length_metrics.test_outputs import LADDER, Server, first, output
+from tests.server.length_metrics.processor import LADDER, Server, first, output
 
 NAMES = Names(Bands(LADDER), LADDER.names, "m")
 

@@ -1,93 +1,31 @@
 """What upstream's own output processor is seen to do, request by request."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import CollectorRegistry
-from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
-from vllm.v1.metrics.stats import IterationStats, PrefillStats
+from vllm.v1.metrics.loggers import StatLoggerManager
+from vllm.v1.metrics.stats import PrefillStats
 
 from ropeswitch.server.context import RequestContext, current
+from ropeswitch.server.front import refusal
+from ropeswitch.server.length_metrics import start as start_module
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
-from ropeswitch.server.length_metrics.outputs import OutputWatch
+from ropeswitch.server.length_metrics.outputs import WatchedOutputs
 from ropeswitch.server.length_metrics.start import engine_finder, start
 from ropeswitch.server.prompt_set import PromptSet
-from tests.server.length_metrics.ladders import ladder, read, total
+from tests.server.length_metrics.ladders import read
+from tests.server.length_metrics.processor import LADDER, Server, first, output, request
 
-LADDER = ladder(10, 20, 64)
 SHORT, MIDDLE, LONG = "1-10", "11-20", "21-64"
-
-
-class Server:
-    """An API server process without a server: upstream's output processor, watched."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        metrics = LengthMetrics(LADDER, "m", self.registry)
-        self.processor = OutputProcessor(None, log_stats=True)
-        self.recorded = 0
-        self.manager = SimpleNamespace(record=self._upstream_record)
-        self.now = 100.0
-        OutputWatch(LADDER, metrics, {"lost": None}.get).watch(self.processor, self.manager)
-
-    def _upstream_record(self, *_: Any, **__: Any) -> None:
-        self.recorded += 1
-
-    def add(self, name: str, prompt: int, forced: str | None = None, parent: ParentRequest | None = None) -> None:
-        queue = RequestOutputCollector(RequestOutputKind.DELTA, name)
-        self.processor.add_request(request(name, prompt, forced), None, parent, 0, queue)
-
-    def step(self, *outputs: EngineCoreOutput, seconds: float = 0.5, engine: int = 0) -> None:
-        """One step's outputs, as ``AsyncLLM``'s output handler handles them."""
-        self.now += seconds
-        iteration = IterationStats()
-        self.processor.process_outputs(list(outputs), self.now, iteration)
-        self.manager.record(engine_idx=engine, scheduler_stats=None, iteration_stats=iteration, mm_cache_stats=None)
-
-    def value(self, name: str, **labels: str) -> float:
-        return total(read(self.registry), f"ropeswitch_{name}", **labels)
-
-    def count(self, name: str, **labels: str) -> float:
-        """The observations of a histogram."""
-        return self.value(f"{name}_seconds_count", **labels)
-
-
-def request(name: str, prompt: int, forced: str | None = None) -> EngineCoreRequest:
-    extra = None if forced is None else {"rope_factor_set": forced}
-    params = SamplingParams(max_tokens=50, detokenize=False, extra_args=extra, output_kind=RequestOutputKind.DELTA)
-    return EngineCoreRequest(
-        request_id=name,
-        external_req_id=name,
-        prompt_token_ids=[5] * prompt,
-        mm_features=None,
-        sampling_params=params,
-        pooling_params=None,
-        arrival_time=time.time() - 2.0,
-        lora_request=None,
-        cache_salt=None,
-        data_parallel_rank=None,
-    )
-
-
-def output(name: str, tokens: int = 1, reason: FinishReason | None = None, **more: Any) -> EngineCoreOutput:
-    return EngineCoreOutput(name, [7] * tokens, finish_reason=reason, **more)
-
-
-def first(name: str, prompt: int, started: float = 100.0) -> EngineCoreOutput:
-    """The first output, with the events and statistics that an engine sends with it."""
-    stats = PrefillStats()
-    stats.set(prompt, 0, 0)
-    queued = EngineCoreEvent(EngineCoreEventType.QUEUED, started - 1.0)
-    scheduled = EngineCoreEvent(EngineCoreEventType.SCHEDULED, started)
-    return output(name, prefill_stats=stats, events=[queued, scheduled])
 
 
 @pytest.fixture
@@ -112,9 +50,8 @@ def test_a_short_answer(server: Server) -> None:
     assert server.value("requests_total", outcome="stop", **here) == 1
     assert server.value("prompt_tokens_total", **here) == 5
     assert server.value("generated_tokens_total", **here) == 3
-    # Nothing anywhere else, and upstream's own metrics had all of it.
+    # Nothing anywhere else.
     assert server.value("requests_total") == 1 and server.value("switches_total") == 0
-    assert server.recorded == 3
 
 
 def test_a_stream_that_switches(server: Server) -> None:
@@ -308,11 +245,40 @@ def test_the_decision_for_a_prompt_is_taken_from_its_context(server: Server) -> 
 
 def test_nothing_is_measured_where_upstream_measures_nothing() -> None:
     """With ``--disable-log-stats`` upstream makes no statistics of a step and no manager of them."""
-    assert start(SimpleNamespace(logger_manager=None), LADDER) is None
+    client = SimpleNamespace(logger_manager=None, output_processor=OutputProcessor(None, log_stats=False))
+    assert start(client, LADDER) is None
+    assert type(client.output_processor) is WatchedOutputs and client.output_processor.ropeswitch is None
     server = Server()
-    server.add("a", 5)
-    server.processor.process_outputs([first("a", 5), output("a", reason=FinishReason.STOP)], 101.0, None)
+    for processor in (client.output_processor, server.processor):
+        queue = RequestOutputCollector(RequestOutputKind.DELTA, "b")
+        processor.add_request(request("b", 5), None, None, 0, queue)
+        processor.process_outputs([first("b", 5), output("b", reason=FinishReason.STOP)], 101.0, None)
     assert not any(read(server.registry).values())
+
+
+def test_what_is_seen_is_recorded_after_vllm_s_own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor that vLLM's output handler holds is the one that is watched."""
+    monkeypatch.setattr(
+        start_module, "LengthMetrics", partial(LengthMetrics, registry=(registry := CollectorRegistry()))
+    )
+    monkeypatch.setattr(refusal, "listeners", [])
+    upstream, manager = Mock(), StatLoggerManager.__new__(StatLoggerManager)
+    manager.stat_loggers = [upstream]
+    processor = OutputProcessor(None, log_stats=True)
+    core = SimpleNamespace(core_engines=[b"0"], engine_ranks_managed=[2])
+    model = SimpleNamespace(served_model_name="m")
+    start(
+        SimpleNamespace(output_processor=processor, logger_manager=manager, engine_core=core, model_config=model),
+        LADDER,
+    )
+    server = Server()
+    server.processor, server.manager, server.registry = processor, manager, registry
+    upstream.record.side_effect = lambda *_, **__: counts.append(server.value("generated_tokens_total"))
+    counts: list[float] = []
+    server.add("a", 5)
+    server.step(first("a", 5), engine=2)
+    server.step(output("a", reason=FinishReason.STOP), engine=2)
+    assert counts == [0, 1] and server.value("generated_tokens_total", engine="2") == 2
 
 
 def live(server: Server) -> dict[tuple[str, str, str], float]:

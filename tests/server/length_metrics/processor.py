@@ -1,0 +1,80 @@
+"""An API server's output processor without a server, for tests of metrics, log and traces."""
+
+import time
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.output_processor import RequestOutputCollector
+from vllm.v1.engine.parallel_sampling import ParentRequest
+from vllm.v1.metrics.loggers import StatLoggerManager
+from vllm.v1.metrics.stats import IterationStats, PrefillStats
+
+from ropeswitch.server.length_metrics.metrics import LengthMetrics
+from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
+from tests.server.length_metrics.ladders import ladder, read, total
+
+LADDER = ladder(10, 20, 64)
+
+
+class Server:
+    """An API server process without a server: upstream's output processor and stat loggers, of which ours are one."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        metrics = LengthMetrics(LADDER, "m", self.registry)
+        self.processor = WatchedOutputs(None, log_stats=True)
+        self.processor.ropeswitch = OutputWatch(LADDER, metrics, {"lost": None}.get)
+        self.manager = StatLoggerManager.__new__(StatLoggerManager)
+        self.manager.stat_loggers = [StepLogger(metrics)]
+        self.now = 100.0
+
+    def add(self, name: str, prompt: int, forced: str | None = None, parent: ParentRequest | None = None) -> None:
+        queue = RequestOutputCollector(RequestOutputKind.DELTA, name)
+        self.processor.add_request(request(name, prompt, forced), None, parent, 0, queue)
+
+    def step(self, *outputs: EngineCoreOutput, seconds: float = 0.5, engine: int = 0) -> None:
+        """One step's outputs, as ``AsyncLLM``'s output handler handles them."""
+        self.now += seconds
+        iteration = IterationStats()
+        self.processor.process_outputs(list(outputs), self.now, iteration)
+        self.manager.record(engine_idx=engine, scheduler_stats=None, iteration_stats=iteration, mm_cache_stats=None)
+
+    def value(self, name: str, **labels: str) -> float:
+        return total(read(self.registry), f"ropeswitch_{name}", **labels)
+
+    def count(self, name: str, **labels: str) -> float:
+        """The observations of a histogram."""
+        return self.value(f"{name}_seconds_count", **labels)
+
+
+def request(name: str, prompt: int, forced: str | None = None) -> EngineCoreRequest:
+    extra = None if forced is None else {"rope_factor_set": forced}
+    params = SamplingParams(max_tokens=50, detokenize=False, extra_args=extra, output_kind=RequestOutputKind.DELTA)
+    return EngineCoreRequest(
+        request_id=name,
+        external_req_id=name,
+        prompt_token_ids=[5] * prompt,
+        mm_features=None,
+        sampling_params=params,
+        pooling_params=None,
+        arrival_time=time.time() - 2.0,
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+def output(name: str, tokens: int = 1, reason: FinishReason | None = None, **more: Any) -> EngineCoreOutput:
+    return EngineCoreOutput(name, [7] * tokens, finish_reason=reason, **more)
+
+
+def first(name: str, prompt: int, started: float = 100.0) -> EngineCoreOutput:
+    """The first output, with the events and statistics that an engine sends with it."""
+    stats = PrefillStats()
+    stats.set(prompt, 0, 0)
+    queued = EngineCoreEvent(EngineCoreEventType.QUEUED, started - 1.0)
+    scheduled = EngineCoreEvent(EngineCoreEventType.SCHEDULED, started)
+    return output(name, prefill_stats=stats, events=[queued, scheduled])
