@@ -24,7 +24,7 @@ from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedEr
 from ropeswitch.server import life_cycle, refusals, rope_route, starting, vllm_adapter
 from ropeswitch.server.access_log.log import start as start_access_log
 from ropeswitch.server.body_errors import name_wrong_fields
-from ropeswitch.server.engine_prompts import watch
+from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.fault_log import tell_faults
@@ -163,7 +163,8 @@ def _wrap(engine_client: Any, state: State, checked: _Checked) -> None:
         traces.start(engine_client.output_processor, ladder)
     take_long_prompts(engine_client.renderer, picklable=vllm_adapter.is_fast(engine_client.renderer.tokenizer))
     decode_prompt_ends(vllm_adapter.FastIncrementalDetokenizer)
-    watch(engine_client, state, ladder, checked.admission)
+    length = vllm_adapter.prompt_length(engine_client.model_config)
+    take_over(engine_client, state, Prompts(ladder, checked.admission, length))
     show_progress(state, vllm_adapter.prefill_progress(engine_client))
 
 

@@ -1,4 +1,4 @@
-"""``vllm.v1.engine.async_llm.AsyncLLM.shutdown``: wrapped to answer the requests in flight before the engine stops.
+"""What an engine client does before it shuts down (``engine_client.py``): it answers the requests in flight.
 
 It also tells an engine that died from one that was told to leave. vLLM looks for a dead engine every five seconds, and then
 leaves as if it had been told to, with exit code 0. This looks more often, and lets the command end with an error, so that
@@ -20,57 +20,61 @@ SECONDS = 0.25
 class EngineWatch:
     """One per API server process.
 
+    Args:
+        life: The process's.
+
     Attributes:
         died: Whether the engine died while the server ran.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, life: LifeCycle = LIFE) -> None:
         self.died = False
+        self._life = life
         self._told = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._fail: Callable[[Any], None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, engine_client: Any, state: Any, fail: Callable[[Any], None], *, keep_alive: bool) -> None:
         """Look until the engine dies or is told to leave; then have the server leave too.
 
         Args:
-            engine_client: ``vllm.engine.protocol.EngineClient``.
+            engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, on the running event loop.
             state: The app's state, in which vLLM puts its ``uvicorn.Server``.
-            fail: Ends every request of an engine client in flight as the death of its engine does.
+            fail: Ends every request of an engine client in flight as the death of its engine does; called on the event
+                loop's thread.
             keep_alive: Keep a server without an engine running, to answer 503.
         """
-        engine_client.shutdown = self.leaving(engine_client, fail)
-        self._task = asyncio.get_running_loop().create_task(self._look(engine_client, state, keep_alive))
+        self._loop, self._fail = asyncio.get_running_loop(), fail
+        self._task = self._loop.create_task(self._look(engine_client, state, keep_alive))
 
-    def leaving(self, engine_client: Any, fail: Callable[[Any], None], life: LifeCycle = LIFE) -> Callable[..., None]:
-        """``AsyncLLM.shutdown`` that first has the requests in flight answered, within ``--shutdown-timeout``.
+    def leave(self, engine_client: Any) -> None:
+        """Have the requests in flight answered, within ``--shutdown-timeout``, before the client shuts its engine down.
+
+        A server that leaves always calls it, also because its engine is dead; one that has not been started does nothing.
 
         Args:
-            engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, on the running event loop.
-            fail: See :meth:`start`; called on the event loop's thread.
-            life: This process's.
+            engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
         """
-        upstream, loop = engine_client.shutdown, asyncio.get_running_loop()
+        if (loop := self._loop) is None or self._fail is None:
+            return
+        self.died = self.died or (engine_client.errored and not self._told)
+        self._told = True
+        # When the server has left, it is called again, on the loop's own thread.
+        if self._life.leaving or engine_client.errored or loop is _running_loop():
+            return
 
         def abort() -> None:
             requests = list(engine_client.output_processor.request_states)
             wait([asyncio.run_coroutine_threadsafe(engine_client.abort(requests, internal=True), loop)], LAST_WORDS)
 
-        def shutdown(timeout: float | None = None) -> None:
-            # A server that leaves always comes here, also because its engine is dead.
-            self.died = self.died or (engine_client.errored and not self._told)
-            self._told = True
-            # When the server has left, it is called again, on the loop's own thread.
-            if not (life.leaving or engine_client.errored or loop is _running_loop()):
-                if deaths.marked():
-                    life.leave(0, partial(loop.call_soon_threadsafe, fail, engine_client))
-                else:
-                    life.leave(engine_client.vllm_config.shutdown_timeout, abort)
-                # Upstream takes an engine that stops while it is listened to for one that died, and logs so.
-                if (listening := engine_client.output_handler) is not None:
-                    loop.call_soon_threadsafe(listening.cancel)
-            upstream(timeout=timeout)
-
-        return shutdown
+        if deaths.marked():
+            self._life.leave(0, partial(loop.call_soon_threadsafe, self._fail, engine_client))
+        else:
+            self._life.leave(engine_client.vllm_config.shutdown_timeout, abort)
+        # Upstream takes an engine that stops while it is listened to for one that died, and logs so.
+        if (listening := engine_client.output_handler) is not None:
+            loop.call_soon_threadsafe(listening.cancel)
 
     async def _look(self, engine_client: Any, state: Any, keep_alive: bool) -> None:
         while not engine_client.errored:

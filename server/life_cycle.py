@@ -2,8 +2,8 @@
 
 vLLM stops its engine as soon as it is told to leave, and its HTTP server only then; in between requests are answered with
 500, and where several API servers share an engine their streams break off. Here ``AsyncLLM.shutdown``, which a server that
-is told to leave calls first (``engine_watch.py`` wraps it), waits for the requests in flight; where another process of the
-server has died (``deaths.py``), it ends them with errors at once.
+is told to leave calls first (``engine_client.py``), waits for the requests in flight; where another process of the server
+has died (``deaths.py``), it ends them with errors at once.
 """
 
 import threading

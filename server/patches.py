@@ -22,30 +22,23 @@ _OUTPUTS = "vllm.v1.engine.output_processor.OutputProcessor"
 _RENDERER = "vllm.renderers.base.BaseRenderer"
 _WAIT = "vllm.entrypoints.cli.serve.wait_for_completion_or_failure"
 _SETUP = f"{_LAUNCHER}.setup_server"
-_FILE = "server/engine_prompts.py"
+_FILE = "server/engine_client.py"
 
-# What both handlers inherit.
 _BEAM = "vllm.entrypoints.generate.beam_search.online.BeamSearchOnlineMixin.beam_search"
 # Puts the handlers into the app's state, under the names by which they are found there.
 _HANDLERS = ("vllm.entrypoints.generate.api_router.init_generate_state",)
 
 SERVER_PATCHES = (
     Patch(
-        target=f"{_CLIENT}.generate",
-        kind="wrapped",
+        target=_CLIENT,
+        kind="subclassed",
         file=_FILE,
         relies_on=(
             f"{_CLIENT}.generate",
-            "vllm.renderers.inputs.preprocess.extract_prompt_len",
-        ),
-    ),
-    Patch(
-        target=f"{_CLIENT}.shutdown",
-        kind="wrapped",
-        file="server/engine_watch.py",
-        relies_on=(
+            f"{_CLIENT}.encode",
             f"{_CLIENT}.shutdown",
-            "vllm.v1.engine.output_processor.OutputProcessor.abort_requests",
+            "vllm.renderers.inputs.preprocess.extract_prompt_len",
+            f"{_OUTPUTS}.abort_requests",
             f"{_LAUNCHER}.serve_http",
         ),
     ),
@@ -77,25 +70,14 @@ SERVER_PATCHES = (
         ),
     ),
     Patch(
-        target=f"{_CLIENT}.encode",
-        kind="wrapped",
-        file=_FILE,
-        relies_on=(f"{_CLIENT}.encode",),
-    ),
-    Patch(
         target=f"{_RESPONSES}._generate_with_builtin_tools",
         kind="wrapped",
         file=_FILE,
         relies_on=(*_HANDLERS, f"{_RESPONSES}._generate_with_builtin_tools"),
     ),
+    # Wrapped on both handlers that inherit it, chat and completions.
     Patch(
-        target=f"{_CHAT}.beam_search",
-        kind="wrapped",
-        file=_FILE,
-        relies_on=(*_HANDLERS, _BEAM),
-    ),
-    Patch(
-        target=f"{_COMPLETION}.beam_search",
+        target=_BEAM,
         kind="wrapped",
         file=_FILE,
         relies_on=(*_HANDLERS, _BEAM),
@@ -112,8 +94,8 @@ SERVER_PATCHES = (
         ),
     ),
     Patch(
-        target=f"{_RENDERER}.validate_token_ids",
-        kind="wrapped",
+        target=_RENDERER,
+        kind="subclassed",
         file="server/ingest/renderer.py",
         relies_on=(
             f"{_RENDERER}.validate_token_ids",

@@ -28,6 +28,7 @@ from vllm.platforms import current_platform
 from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.async_llm import AsyncLLM as AsyncLLM
 from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer as FastIncrementalDetokenizer
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor as OutputProcessor

@@ -18,7 +18,7 @@ from ropeswitch.server.parts import ServerParts
 class Inner:
     """Adds ``x-rope-factor-set: short, long`` to the responses of requests that run prompts, not to errors.
 
-    The handlers give every prompt to the engine before they start the response, streams included (``engine_prompts.py``
+    The handlers give every prompt to the engine before they start the response, streams included (``engine_client.py``
     sees to the few that would not), so the sets are known when the headers are sent.
 
     A stream of events whose handler raises ends with an event that says so, as those of most of vLLM's handlers do; a

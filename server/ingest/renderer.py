@@ -1,6 +1,7 @@
-"""What vLLM's renderer does with long prompts, changed on the one object that an API server has.
+"""``vllm.renderers.base.BaseRenderer``: subclassed for long prompts, on the one object that an API server has.
 
-``patches.py`` records every method that is wrapped here.
+Long texts are tokenized beside the short ones, the longest in a process of their own (``text_process.py``), and token IDs
+of which all is known are not looked at again.
 """
 
 import asyncio
@@ -8,21 +9,32 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ropeswitch.server.in_place import become
 from ropeswitch.server.ingest.request import LONG, VERY_LONG
 from ropeswitch.server.ingest.text_process import TextProcess
 from ropeswitch.server.ingest.token_ids import TokenIds
 
 
+class LongPrompts:
+    """What comes before a renderer's own class, one of many that upstream derives from ``BaseRenderer``."""
+
+    def validate_token_ids(self, token_ids: Sequence[int], *, parameter: str | None = None) -> None:
+        known = [token_ids.smallest, token_ids.largest] if isinstance(token_ids, TokenIds) else token_ids
+        upstream: Any = super()
+        upstream.validate_token_ids(known, parameter=parameter)
+
+
 def take_long_prompts(renderer: Any, *, picklable: bool) -> None:
-    """Have long texts tokenized beside the short ones, and token IDs of which all is known not looked at again.
+    """Have a renderer take long prompts as :class:`LongPrompts` does, and tokenize their texts elsewhere.
 
     Args:
-        renderer: ``vllm.renderers.base.BaseRenderer``.
+        renderer: ``vllm.renderers.base.BaseRenderer``. Its ``_tokenize_prompt_async`` is an attribute, which upstream makes
+            of a method and an executor; it is given another value.
         picklable: Whether its tokenizer may go to another process; the longest texts stay with a thread otherwise.
     """
+    become(renderer, type(f"Long{type(renderer).__name__}", (LongPrompts, type(renderer)), {}))
     if renderer.tokenizer is not None:
         renderer._tokenize_prompt_async = _tokenizing(renderer, TextProcess(renderer.tokenizer) if picklable else None)
-    renderer.validate_token_ids = _validating(renderer.validate_token_ids)
 
 
 def _tokenizing(renderer: Any, process: TextProcess | None) -> Any:
@@ -40,11 +52,3 @@ def _tokenizing(renderer: Any, process: TextProcess | None) -> Any:
         return {**prompt, "prompt_token_ids": ids}
 
     return tokenize
-
-
-def _validating(upstream: Any) -> Any:
-    def validate_token_ids(token_ids: Sequence[int], *, parameter: str | None = None) -> None:
-        known = [token_ids.smallest, token_ids.largest] if isinstance(token_ids, TokenIds) else token_ids
-        upstream(known, parameter=parameter)
-
-    return validate_token_ids

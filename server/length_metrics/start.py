@@ -5,6 +5,7 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front import refusal
+from ropeswitch.server.in_place import become
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 
@@ -22,7 +23,7 @@ def start(engine_client: Any, ladder: FactorLadder) -> LengthMetrics | None:
         The metrics; None with ``--disable-log-stats``, where vLLM measures nothing.
     """
     processor = engine_client.output_processor
-    processor.__class__ = WatchedOutputs
+    become(processor, WatchedOutputs)
     if engine_client.logger_manager is None:
         return None
     metrics = LengthMetrics(ladder, engine_client.model_config.served_model_name)

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import State
-from vllm import SamplingParams
+from vllm import PoolingParams, SamplingParams
+from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.server.context import RequestContext, current
-from ropeswitch.server.engine_prompts import watch
+from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.front.refusal import RefusedError, listeners, prompt_too_long, too_many_at_once
 from ropeswitch.server.prompt_set import PromptSet, decide
 
@@ -26,25 +27,31 @@ def asking(name: str | None) -> SamplingParams:
     return SamplingParams(extra_args=None if name is None else {"rope_factor_set": name})
 
 
-def test_a_prompt_is_decided_once_and_noted_for_header_queue_and_metrics() -> None:
+def test_a_prompt_is_decided_once_and_noted_for_header_queue_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     admitted: list[Any] = []
     given_to_engine: list[Any] = []
 
-    def upstream(*args: Any) -> None:
-        given_to_engine.append(args)
+    def upstream(self: AsyncLLM, *args: Any, **options: Any) -> None:
+        given_to_engine.append((*args, options))
 
-    client = SimpleNamespace(generate=upstream, encode=None, model_config=SimpleNamespace(is_encoder_decoder=False))
+    for method in ("generate", "encode"):
+        monkeypatch.setattr(AsyncLLM, method, upstream)
+    client: Any = AsyncLLM.__new__(AsyncLLM)
     admission: Any = SimpleNamespace(admit=lambda *args: admitted.append(args))
-    watch(client, State(), LADDER, admission)
+    take_over(client, State(), Prompts(LADDER, admission, lambda prompt: len(prompt["prompt_token_ids"])))
     context = RequestContext()
     token = current.set(context)
-    for name, length, params in (("r1", 5, asking("b")), ("r2", 9, asking(None))):
-        client.generate({"prompt_token_ids": [1] * length}, params, name)
+    prompts = [{"prompt_token_ids": [1] * length} for length in (5, 9, 3)]
+    client.generate(prompts[0], asking("b"), "r1")
+    client.generate(prompts[1], asking(None), "r2", priority=3)
+    client.encode(prompts[2], pooling := PoolingParams(), request_id="r3")
     current.reset(token)
-    assert context.prompts == [PromptSet(1, 0, "b"), PromptSet(1, 1)]
-    assert context.decided == {"r1": context.prompts[0], "r2": context.prompts[1]}
-    assert admitted == [(5, 0, 1, "r1"), (9, 1, 1, "r2")]
-    assert len(given_to_engine) == 2
+    assert context.prompts == [PromptSet(1, 0, "b"), PromptSet(1, 1), PromptSet(0, 0)]
+    assert context.decided == dict(zip(("r1", "r2", "r3"), context.prompts, strict=True))
+    assert admitted == [(5, 0, 1, "r1"), (9, 1, 1, "r2"), (3, 0, 1, "r3")]
+    assert given_to_engine[0][:-1] == (prompts[0], asking("b"), "r1")
+    assert given_to_engine[1] == (prompts[1], asking(None), "r2", {"priority": 3})
+    assert given_to_engine[2] == (prompts[2], pooling, "r3", {})
 
 
 @given(st.integers(1, 20), st.sampled_from([None, "a", "b"]), st.integers(0, 20))

@@ -5,15 +5,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.datastructures import State
+from vllm.v1.engine.async_llm import AsyncLLM
 
-from ropeswitch.server import engine_watch
+from ropeswitch.server import engine_client, engine_watch
+from ropeswitch.server.engine_client import take_over
 from ropeswitch.server.engine_watch import EngineWatch
 
 
 def client() -> Any:
     fake = SimpleNamespace(errored=False)
     # As upstream's: an engine that is told to leave counts as one with an error from then on.
-    fake.shutdown = lambda timeout: setattr(fake, "errored", True)
+    fake.stop = lambda: setattr(fake, "errored", True)
     return fake
 
 
@@ -23,6 +26,10 @@ def test_who_ended_it(monkeypatch: pytest.MonkeyPatch, dies: bool, keep_alive: b
     monkeypatch.setattr(engine_watch, "SECONDS", 0.001)
     watch, engine, server = EngineWatch(), client(), SimpleNamespace(should_exit=False)
 
+    def shutdown() -> None:
+        watch.leave(engine)
+        engine.stop()
+
     async def serve() -> None:
         watch.start(engine, SimpleNamespace(server=server), lambda _: None, keep_alive=keep_alive)
         await asyncio.sleep(0.01)
@@ -30,11 +37,23 @@ def test_who_ended_it(monkeypatch: pytest.MonkeyPatch, dies: bool, keep_alive: b
         if dies:
             engine.errored = True
         else:
-            engine.shutdown()
+            shutdown()
         await asyncio.sleep(0.05)
         assert server.should_exit == (dies and not keep_alive)
         # A server that leaves takes its engine down, dead or not.
-        engine.shutdown()
+        shutdown()
 
     asyncio.run(serve())
     assert watch.died == dies
+
+
+def test_the_client_s_shutdown_waits_for_the_requests_in_flight_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(engine_client, "WATCH", SimpleNamespace(leave=lambda client: calls.append(client)))
+    monkeypatch.setattr(AsyncLLM, "shutdown", lambda self, timeout=None: calls.append(timeout))
+    upstream: Any = AsyncLLM.__new__(AsyncLLM)
+    take_over(upstream, State(), SimpleNamespace())
+    upstream.shutdown(timeout=5)
+    assert calls == [upstream, 5]
+    # Collected, it shuts down again, with no one left to be asked.
+    monkeypatch.undo()

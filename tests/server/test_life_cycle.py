@@ -59,11 +59,15 @@ def test_an_engine_is_shut_down_when_its_requests_are_answered_or_it_is_dead(err
         vllm_config=SimpleNamespace(shutdown_timeout=60),
         output_processor=SimpleNamespace(request_states={"a": None}),
         output_handler=None,
-        shutdown=lambda timeout: calls.append(timeout),
     )
+    watch = EngineWatch(life)
+
+    def shutdown(timeout: float) -> None:
+        watch.leave(engine)
+        calls.append(timeout)
 
     async def serve() -> None:
-        shutdown = EngineWatch().leaving(engine, end_with_errors, life)
+        watch.start(engine, SimpleNamespace(), end_with_errors, keep_alive=True)
         with life.request("/v1/models"):
             leaving = asyncio.get_running_loop().run_in_executor(None, lambda: shutdown(timeout=60))
             await asyncio.sleep(0.05)
@@ -92,11 +96,15 @@ def test_what_a_dead_process_leaves_behind_ends_with_errors_at_once(
         vllm_config=SimpleNamespace(shutdown_timeout=600),
         output_processor=SimpleNamespace(propagate_error=lambda error: order.append(type(error).__name__)),
         output_handler=None,
-        shutdown=lambda timeout: order.append("shutdown"),
     )
+    watch = EngineWatch(life)
+
+    def shutdown(timeout: float) -> None:
+        watch.leave(engine)
+        order.append("shutdown")
 
     async def serve() -> None:
-        shutdown = EngineWatch().leaving(engine, end_with_errors, life)
+        watch.start(engine, SimpleNamespace(), end_with_errors, keep_alive=True)
         with life.request("/v1/models"):
             leaving = asyncio.get_running_loop().run_in_executor(None, lambda: shutdown(timeout=600))
             while not order:

@@ -13,6 +13,7 @@ from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 from starlette.datastructures import State
 from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
+from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.records import PATCHES
@@ -21,7 +22,7 @@ from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedEr
 from ropeswitch.server import refusals
 from ropeswitch.server.context import current
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints, check_reports
-from ropeswitch.server.engine_prompts import _LATE, watch
+from ropeswitch.server.engine_client import LATE, Prompts, RopeClient, take_over
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.inner import Inner
@@ -126,31 +127,38 @@ def test_every_worker_must_be_patched() -> None:
             check_reports(reports, LADDER, PATCHES)
 
 
-def fake_client() -> Any:
-    def generate(prompt: Any, sampling_params: Any) -> str:
-        return "generated"
+PROMPTS = Prompts(LADDER, ADMISSION, lambda _: None)
 
-    return SimpleNamespace(generate=generate, encode=generate, model_config=None)
+
+def engine_client() -> AsyncLLM:
+    return AsyncLLM.__new__(AsyncLLM)
 
 
 def test_a_handler_that_lost_its_method_is_loud() -> None:
-    watch(fake_client(), State(), LADDER, ADMISSION)  # a model that does not generate has no handlers
+    take_over(engine_client(), State(), PROMPTS)  # a model that does not generate has no handlers
     state = State({"openai_serving_chat": object()})
     with pytest.raises(AttributeError, match="beam_search"):
-        watch(fake_client(), state, LADDER, ADMISSION)
+        take_over(engine_client(), state, PROMPTS)
+
+
+def test_an_engine_client_of_another_class_is_loud() -> None:
+    """Its methods would be lost."""
+
+    class Other(AsyncLLM): ...
+
+    with pytest.raises(TypeError, match=r"RopeClient: does not extend .*Other"):
+        take_over(Other.__new__(Other), State(), PROMPTS)
 
 
 def test_the_server_wraps_what_it_was_written_for() -> None:
     require(SERVER_PATCHES)
-    state = State({name: SimpleNamespace(**{method: None}) for name, method, _ in _LATE})
-    client = fake_client()
-    before = client.generate
-    watch(client, state, LADDER, ADMISSION)
-    assert client.generate is not before
-    wrapped = {"generate", "encode"} | {method for _, method, _ in _LATE}
-    records = [patch for patch in SERVER_PATCHES if patch.file == "server/engine_prompts.py"]
-    assert {patch.target.rsplit(".", 1)[1] for patch in records} == wrapped
-    assert len(records) == 2 + len(_LATE)
+    state = State({name: SimpleNamespace(**{method: None}) for name, method, _ in LATE})
+    client = engine_client()
+    take_over(client, state, PROMPTS)
+    assert type(client) is RopeClient
+    assert all(getattr(getattr(state, name), method) is not None for name, method, _ in LATE)
+    records = [patch for patch in SERVER_PATCHES if patch.file == "server/engine_client.py"]
+    assert {patch.target.rsplit(".", 1)[1] for patch in records} == {"AsyncLLM", *(method for _, method, _ in LATE)}
 
 
 def test_a_server_with_another_upstream_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

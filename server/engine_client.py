@@ -1,0 +1,169 @@
+"""``vllm.v1.engine.async_llm.AsyncLLM``: subclassed to decide the factor set of each prompt, and to leave in order.
+
+Every route reaches the engine through the engine client's ``generate`` and ``encode``. The set of a prompt is decided when
+they are called, once, and noted in its request's context; the generators they return are upstream's own. Two methods of
+handlers are wrapped for the same purpose (:data:`LATE`).
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from starlette.datastructures import State
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.model_patches.switch.settings import FORCED_SET
+from ropeswitch.server import vllm_adapter
+from ropeswitch.server.context import RequestContext, current
+from ropeswitch.server.engine_watch import WATCH
+from ropeswitch.server.front.queue_limits import Admission
+from ropeswitch.server.in_place import become
+from ropeswitch.server.prompt_set import PromptSet, asks_for_set, decide
+
+FIELD = f"vllm_xargs.{FORCED_SET}"
+
+# Handlers that give prompts to the engine only while the response is being sent, or in many steps, by their name in
+# the app's state: the method that is called once a prompt, before the response starts, and its prompt argument.
+LATE = (
+    ("openai_serving_responses", "_generate_with_builtin_tools", "engine_input"),
+    ("openai_serving_chat", "beam_search", "prompt"),
+    ("openai_serving_completion", "beam_search", "prompt"),
+)
+
+
+class Prompts:
+    """Decides the factor set of every prompt that the server gives to the engine, and refuses unknown sets and full queues.
+
+    Args:
+        ladder: The ladder that the engine runs.
+        admission: Lets prompts in.
+        length: Counts a prompt's tokens (:func:`~ropeswitch.server.vllm_adapter.prompt_length`).
+    """
+
+    def __init__(self, ladder: FactorLadder, admission: Admission, length: Callable[[Any], int | None]) -> None:
+        self._ladder = ladder
+        self._admission = admission
+        self._length = length
+
+    def note(self, prompt: Any, params: Any, request_id: str | None) -> None:
+        """Decide a prompt's set, and let the prompt into the queue.
+
+        Args:
+            prompt: What the engine client takes for one.
+            params: Its ``SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
+            request_id: The ID under which it goes to the engine; None where its steps are to have IDs of their own.
+
+        Raises:
+            vllm.exceptions.VLLMValidationError: answered with a 400; see :func:`_decide`.
+            RefusedError: when its length class is full, or it is too long.
+        """
+        if (num_tokens := self._length(prompt)) is None:
+            return
+        context = current.get()
+        # A step of answering a prompt that was let in.
+        step = context is not None and context.answering
+        decision = _decide(self._ladder, num_tokens, params, context)
+        if context is not None and request_id is not None:
+            context.decided[request_id] = decision
+        if not step:
+            self._admission.admit(num_tokens, decision.length_class, _answers(params), request_id)
+        elif request_id is not None:
+            self._admission.follow(request_id)
+
+
+class RopeClient(vllm_adapter.AsyncLLM):
+    """The engine client of an API server.
+
+    Attributes:
+        ropeswitch: What every prompt passes on its way into the engine.
+    """
+
+    ropeswitch: Prompts
+
+    def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
+        self.ropeswitch.note(prompt, sampling_params, request_id)
+        return super().generate(prompt, sampling_params, request_id, *args, **kwargs)
+
+    def encode(
+        self, prompt: Any, pooling_params: Any, request_id: str, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
+        self.ropeswitch.note(prompt, pooling_params, request_id)
+        return super().encode(prompt, pooling_params, request_id, *args, **kwargs)
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        WATCH.leave(self)
+        super().shutdown(timeout=timeout)
+
+
+def take_over(engine_client: Any, state: State, prompts: Prompts) -> None:
+    """Have every prompt of a server pass :class:`Prompts` from now on.
+
+    Args:
+        engine_client: The server's ``vllm.v1.engine.async_llm.AsyncLLM``.
+        state: The app's state, with vLLM's handlers in it.
+        prompts: What to pass.
+
+    Raises:
+        AttributeError: when a handler lacks its method.
+        TypeError: when the engine client is of another class.
+    """
+    become(engine_client, RopeClient)
+    engine_client.ropeswitch = prompts
+    for handler_name, method, prompt_argument in LATE:
+        # Absent where the model does not generate; a handler that is there must have its method.
+        if (handler := getattr(state, handler_name, None)) is not None:
+            params_argument = "sampling_params" if prompt_argument == "engine_input" else "params"
+            setattr(handler, method, _late(getattr(handler, method), prompt_argument, params_argument, prompts))
+
+
+Generator = Callable[..., AsyncGenerator[Any, None]]
+
+
+def _late(upstream: Generator, prompt_argument: str, params_argument: str, prompts: Prompts) -> Generator:
+    def call(**kwargs: Any) -> AsyncGenerator[Any, None]:
+        # The steps to come have IDs of their own.
+        prompts.note(kwargs[prompt_argument], kwargs[params_argument], None)
+        return _completing(upstream(**kwargs))
+
+    return call
+
+
+async def _completing(generator: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """Pass a generator on, and take no prompt of its own making for one of the request's."""
+    if (context := current.get()) is not None:
+        context.answering = True
+    async with aclosing(generator) as results:
+        async for result in results:
+            yield result
+
+
+def _answers(params: Any) -> int:
+    """How many answers to a prompt its ``SamplingParams`` or ``BeamSearchParams`` ask for; pooling ones have one."""
+    return int(getattr(params, "n", None) or getattr(params, "beam_width", None) or 1)
+
+
+def _decide(ladder: FactorLadder, num_tokens: int, params: Any, context: RequestContext | None) -> PromptSet:
+    """Decide a prompt's set, and note it in the request's context.
+
+    Raises:
+        vllm.exceptions.VLLMValidationError: answered with a 400, when the set that the request asks for is unknown, or
+            cannot be had on its route, or the prompt is longer than the ladder.
+    """
+    try:
+        decision = decide(ladder, num_tokens, params)
+    except FactorError as error:
+        message = str(error).removeprefix(f"{FIELD}: ")
+        field = FIELD if asks_for_set(params) else "prompt"
+        raise vllm_adapter.validation_error(f"{field}: {message}", field) from error
+    if context is None or context.answering:
+        return decision
+    if decision.forced is None and context.asked is not None:
+        raise vllm_adapter.validation_error(
+            f"{FIELD}: {context.asked!r} cannot be had here: pooling, beam search and routes that do not read vllm_xargs "
+            "choose the factor set by length alone",
+            FIELD,
+        )
+    context.prompts.append(decision)
+    return decision
