@@ -35,7 +35,6 @@ from ropeswitch.server.front.queue_metrics import QueueMetrics
 from ropeswitch.server.front.state import FrontState, build
 from ropeswitch.server.front.tasks import go_on
 from ropeswitch.server.ingest.detokenizer import decode_prompt_ends
-from ropeswitch.server.ingest.progress import show_progress
 from ropeswitch.server.ingest.renderer import take_long_prompts
 from ropeswitch.server.ingest.routes import read_long_bodies
 from ropeswitch.server.left_out_routes import leave_out
@@ -147,6 +146,7 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
         length_metrics=length_metrics,
         access_log=None if log is None else start_access_log(log, ladder, engine_client),
+        prefill_progress=vllm_adapter.prefill_progress(engine_client),
     )
 
 
@@ -165,7 +165,6 @@ def _wrap(engine_client: Any, state: State, checked: _Checked) -> None:
     decode_prompt_ends(vllm_adapter.FastIncrementalDetokenizer)
     length = vllm_adapter.prompt_length(engine_client.model_config)
     take_over(engine_client, state, Prompts(ladder, checked.admission, length))
-    show_progress(state, vllm_adapter.prefill_progress(engine_client))
 
 
 def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patches: Sequence[Patch]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ropeswitch.server.access_log.log import AccessLog
 from ropeswitch.server.front.queue_metrics import QueueMetrics
 from ropeswitch.server.front.state import FrontState
+from ropeswitch.server.ingest.progress import Progress
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.rope_route import RopeInfo
 from ropeswitch.server.scheduling_metrics import SchedulingMetrics
@@ -24,6 +25,7 @@ class ServerParts:
         scheduling_metrics: Gauges of the scheduler, None without length-aware scheduling.
         length_metrics: Metrics by length, None with ``--disable-log-stats``.
         access_log: The access log, None with ``--access-log off``.
+        prefill_progress: Tells how far a request's prompt is (:func:`~ropeswitch.server.vllm_adapter.prefill_progress`).
     """
 
     sets: tuple[str, ...]
@@ -34,3 +36,4 @@ class ServerParts:
     scheduling_metrics: SchedulingMetrics | None
     length_metrics: LengthMetrics | None
     access_log: AccessLog | None
+    prefill_progress: Progress

@@ -9,8 +9,6 @@ Two records wrap nothing (``beside``): a middleware of ours, added by vLLM's fla
 from ropeswitch.model_patches.guard.fingerprints import Patch
 
 _CLIENT = "vllm.v1.engine.async_llm.AsyncLLM"
-_CHAT = "vllm.entrypoints.openai.chat_completion.serving.OpenAIServingChat"
-_COMPLETION = "vllm.entrypoints.openai.completion.serving.OpenAIServingCompletion"
 _RESPONSES = "vllm.entrypoints.openai.responses.serving.OpenAIServingResponses"
 _LAUNCHER = "vllm.entrypoints.launchers.launcher"
 _METRICS = "vllm.entrypoints.serve.instrumentator.metrics.attach_router"
@@ -140,17 +138,5 @@ SERVER_PATCHES = (
             f"{_DETOKENIZER}.__init__",
             f"{_DETOKENIZER}._protected_step",
         ),
-    ),
-    Patch(
-        target=f"{_CHAT}.create_chat_completion",
-        kind="wrapped",
-        file="server/ingest/progress.py",
-        relies_on=_HANDLERS,
-    ),
-    Patch(
-        target=f"{_COMPLETION}.create_completion",
-        kind="wrapped",
-        file="server/ingest/progress.py",
-        relies_on=_HANDLERS,
     ),
 )

@@ -3,62 +3,74 @@
 A chunk without choices says so when the stream begins and every second until its first token. The fields are those of
 llama.cpp's server, where the flag comes from: ``prompt_progress`` with ``total``, ``cache`` and ``processed`` tokens, of
 which the second are among the third, and ``time_ms``.
+
+The chunks are put into the response of a route (``routes.py``), outside vLLM's handlers and its keep-alive comments.
 """
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import wraps
 from typing import Any
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from starlette.datastructures import State
 
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import Ticket, current
 
 FIELD = "return_progress"
 SECONDS = 1.0
+# Routes with such streams. The last of them reads its body by itself, and calls the others' endpoints.
+INVOCATIONS = "/invocations"
+PATHS = frozenset({"/v1/chat/completions", "/v1/completions", INVOCATIONS})
 
 Progress = Callable[[str], Awaitable[tuple[int, int]]]
-Handler = Callable[..., Awaitable[Any]]
+Endpoint = Callable[..., Awaitable[Any]]
 
-# Handlers by their name in the app's state: the method that makes a stream, and what its chunks call themselves.
-_STREAMS = (
-    ("openai_serving_chat", "create_chat_completion", "chat.completion.chunk"),
-    ("openai_serving_completion", "create_completion", "text_completion"),
-)
+# What the chunks of a stream call themselves, by how their ID begins.
+_KINDS = {"chatcmpl": "chat.completion.chunk", "cmpl": "text_completion"}
 
 
-def show_progress(state: Any, progress: Progress) -> None:
-    """Wrap the handlers of an app that make streams.
+def showing(endpoint: Endpoint, state: State) -> Endpoint:
+    """An endpoint whose streams tell their progress.
 
     Args:
-        state: The app's, with vLLM's handlers in it.
-        progress: :func:`~ropeswitch.server.vllm_adapter.prefill_progress`.
+        endpoint: Of one of :data:`PATHS`, with its arguments by name.
+        state: The app's, which has the :class:`~ropeswitch.server.parts.ServerParts` as ``ropeswitch`` when it serves.
     """
-    for name, method, kind in _STREAMS:
-        # Absent where the model does not generate.
-        if (handler := getattr(state, name, None)) is not None:
-            setattr(handler, method, _showing(getattr(handler, method), kind, progress))
 
-
-def _showing(upstream: Handler, kind: str, progress: Progress) -> Handler:
-    async def create(request: Any, raw_request: Any = None) -> Any:
-        if not asks(request.model_extra or {}, stream=request.stream):
-            return await upstream(request, raw_request)
-        result = await upstream(request, raw_request)
+    @wraps(endpoint)
+    async def show(**values: Any) -> Any:
+        raw_request = next(each for each in values.values() if isinstance(each, Request))
+        body = next((each for each in values.values() if isinstance(each, BaseModel)), None)
+        fields = await _json(raw_request) if body is None else body.model_extra or {}
+        asked = asks(fields, stream=fields.get("stream") if body is None else getattr(body, "stream", None))
+        response = await endpoint(**values)
         context = current.get()
-        if not isinstance(result, AsyncGenerator) or context is None:
-            return result
-        head = {
-            "id": raw_request.state.request_metadata.request_id,
-            "object": kind,
-            "created": int(time.time()),
-            "model": request.model,
-            "choices": [],
-        }
-        return _interleaved(result, head, _telling(context.tickets, progress))
+        if asked and isinstance(response, StreamingResponse) and context is not None:
+            request_id = raw_request.state.request_metadata.request_id
+            if (kind := _KINDS.get(request_id.partition("-")[0])) is not None:
+                model = fields.get("model") if body is None else getattr(body, "model", None)
+                head = {"id": request_id, "object": kind, "created": int(time.time()), "model": model, "choices": []}
+                tell = _telling(context.tickets, state.ropeswitch.prefill_progress)
+                response.body_iterator = _interleaved(response.body_iterator, head, tell)
+        return response
 
-    return create
+    return show
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    """The fields of a body; none where it is no JSON object, which the endpoint answers."""
+    try:
+        body = await request.json()
+    except json.JSONDecodeError:
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def asks(extra: dict[str, Any], *, stream: bool | None) -> bool:
@@ -96,19 +108,27 @@ def _telling(tickets: Sequence[Ticket], progress: Progress) -> Callable[[], Awai
 
 
 async def _interleaved(
-    stream: AsyncGenerator[str, None], head: dict[str, Any], tell: Callable[[], Awaitable[dict[str, int]]]
-) -> AsyncGenerator[str, None]:
+    stream: AsyncIterable[Any], head: dict[str, Any], tell: Callable[[], Awaitable[dict[str, int]]]
+) -> AsyncGenerator[Any, None]:
+    assert isinstance(stream, AsyncGenerator), "vLLM's streams are generators"
     async with aclosing(stream):
-        first = asyncio.ensure_future(anext(stream))
+        first = asyncio.ensure_future(_first(stream))
         try:
             while not first.done():
                 yield f"data: {json.dumps({**head, 'prompt_progress': await tell()})}\n\n"
                 await asyncio.wait({first}, timeout=SECONDS)
-            yield await first
-        except StopAsyncIteration:
-            return
+            if (chunk := await first) is not None:
+                yield chunk
         finally:
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
         async for chunk in stream:
             yield chunk
+
+
+async def _first(stream: AsyncGenerator[Any, None]) -> Any:
+    """The first chunk that is no comment, with which vLLM keeps a silent stream alive; None where the stream ends."""
+    async for chunk in stream:
+        if not chunk.startswith(":"):
+            return chunk
+    return None

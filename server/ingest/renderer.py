@@ -15,26 +15,28 @@ from ropeswitch.server.ingest.text_process import TextProcess
 from ropeswitch.server.ingest.token_ids import TokenIds
 
 
-class LongPrompts:
-    """What comes before a renderer's own class, one of many that upstream derives from ``BaseRenderer``."""
-
-    def validate_token_ids(self, token_ids: Sequence[int], *, parameter: str | None = None) -> None:
-        known = [token_ids.smallest, token_ids.largest] if isinstance(token_ids, TokenIds) else token_ids
-        upstream: Any = super()
-        upstream.validate_token_ids(known, parameter=parameter)
-
-
 def take_long_prompts(renderer: Any, *, picklable: bool) -> None:
-    """Have a renderer take long prompts as :class:`LongPrompts` does, and tokenize their texts elsewhere.
+    """Have a renderer tokenize long texts elsewhere, and look at two of the token IDs of which all is known.
 
     Args:
         renderer: ``vllm.renderers.base.BaseRenderer``. Its ``_tokenize_prompt_async`` is an attribute, which upstream makes
             of a method and an executor; it is given another value.
         picklable: Whether its tokenizer may go to another process; the longest texts stay with a thread otherwise.
     """
-    become(renderer, type(f"Long{type(renderer).__name__}", (LongPrompts, type(renderer)), {}))
+    become(renderer, _validating(type(renderer)))
     if renderer.tokenizer is not None:
         renderer._tokenize_prompt_async = _tokenizing(renderer, TextProcess(renderer.tokenizer) if picklable else None)
+
+
+def _validating(upstream: Any) -> type:
+    """A subclass of one of the many classes that upstream derives from ``BaseRenderer``."""
+
+    class LongPromptRenderer(upstream):
+        def validate_token_ids(self, token_ids: Sequence[int], *, parameter: str | None = None) -> None:
+            known = [token_ids.smallest, token_ids.largest] if isinstance(token_ids, TokenIds) else token_ids
+            super().validate_token_ids(known, parameter=parameter)
+
+    return LongPromptRenderer
 
 
 def _tokenizing(renderer: Any, process: TextProcess | None) -> Any:

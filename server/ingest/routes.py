@@ -1,4 +1,4 @@
-"""Has the app's routes read their requests as :class:`~ropeswitch.server.ingest.request.LongRequest`."""
+"""Has the app's routes read requests as :class:`~ropeswitch.server.ingest.request.LongRequest`, and tell progress."""
 
 import inspect
 import sys
@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from starlette.datastructures import State
 
 from ropeswitch.server.context import RequestContext, current
+from ropeswitch.server.ingest import progress
 from ropeswitch.server.ingest.request import LongRequest, complete
 
 # Seconds after which a thread that parses hands the interpreter's lock to the event loop; Python's own are 0.005. The loop
@@ -37,8 +38,10 @@ def _change(route: APIRoute, state: State) -> None:
     call = route.dependant.call
     # Others read the body by themselves, and get all of it.
     samples = False
-    if route.body_field is not None and call is not None and inspect.iscoroutinefunction(call):
-        route.dependant.call, samples = _completing(call), True
+    if call is not None and inspect.iscoroutinefunction(call):
+        if route.body_field is not None:
+            call, samples = _completing(call), True
+        route.dependant.call = progress.showing(call, state) if route.path in progress.PATHS else call
     handler: Handler = route.get_route_handler()
 
     async def handle(request: Request) -> Response:

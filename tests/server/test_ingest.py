@@ -119,7 +119,17 @@ def test_a_stream_that_tells_its_progress(client: OpenAI) -> None:
         assert not any(chunk["choices"] for chunk in chunks if "prompt_progress" in chunk)
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/invocations"])
+def test_every_route_to_completions_tells_progress(server: Server, path: str) -> None:
+    body = {"model": MODEL, "prompt": [5] * 9, "max_tokens": 2, "stream": True, "return_progress": True}
+    events = [line.removeprefix("data: ") for line in server.post(path, body).text.splitlines() if line]
+    first, *_, last = (json.loads(event) for event in events[:-1])
+    assert first["prompt_progress"]["total"] == 9 and events[-1] == "[DONE]"
+    assert last["choices"] and (first["id"], first["object"], first["model"]) == (last["id"], last["object"], MODEL)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/invocations"])
 @pytest.mark.parametrize("extra", [{"return_progress": 1}, {"return_progress": True, "stream": False}])
-def test_progress_that_cannot_be_told(server: Server, extra: dict[str, Any]) -> None:
-    answer = server.post("/v1/completions", {"model": MODEL, "prompt": [5], "stream": True, **extra})
+def test_progress_that_cannot_be_told(server: Server, path: str, extra: dict[str, Any]) -> None:
+    answer = server.post(path, {"model": MODEL, "prompt": [5], "stream": True, **extra})
     assert (answer.status, answer.json["error"]["param"]) == (400, "return_progress")

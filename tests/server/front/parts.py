@@ -88,6 +88,7 @@ def server_parts(front: FrontState, **more: Any) -> ServerParts:
         scheduling_metrics=None,
         length_metrics=None,
         access_log=None,
+        prefill_progress=absent,
     )
     return replace(parts, **more)
 

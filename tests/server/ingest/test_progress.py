@@ -3,37 +3,52 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
+from starlette.datastructures import State
+from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
+from vllm.exceptions import VLLMValidationError
 
 from ropeswitch.server.context import RequestContext, Ticket, current
 from ropeswitch.server.ingest import progress as module
-from ropeswitch.server.ingest.progress import show_progress
+from ropeswitch.server.ingest.progress import showing
+
+ASKING = {"return_progress": True, "stream": True, "model": "m"}
 
 
-def request(**fields: Any) -> Any:
-    return SimpleNamespace(stream=True, model="m", model_extra={"return_progress": True}, **fields)
+class Body(BaseModel, extra="allow"):
+    stream: bool = False
+    model: str | None = None
 
 
-def raw_request() -> Any:
-    return SimpleNamespace(state=SimpleNamespace(request_metadata=SimpleNamespace(request_id="cmpl-1")))
+class RawRequest(Request):
+    """One whose handler has named it."""
+
+    def __init__(self, body: Any = None, request_id: str = "cmpl-1") -> None:
+        super().__init__({"type": "http"})
+        self.state.request_metadata = State({"request_id": request_id})
+        self._body = b"" if body is None else json.dumps(body).encode()
 
 
 class Prompt:
     """A prompt of ten tokens, of which two are cached, and of an answer that is told when to begin."""
 
-    def __init__(self) -> None:
-        self.processed, self.begin, self.closed = 0, asyncio.Event(), False
+    def __init__(self, interval: float = 0) -> None:
+        self.processed, self.begin, self.closed, self.interval = 0, asyncio.Event(), False, interval
+        self.showing = showing(self.endpoint, State({"ropeswitch": State({"prefill_progress": self.progress})}))
 
     async def progress(self, request_id: str) -> tuple[int, int]:
         assert request_id == "cmpl-1-0"
         self.processed += 3
         return self.processed, 2
 
-    async def create_completion(self, request: Any, raw_request: Any = None) -> AsyncGenerator[str, None]:
-        return self._stream()
+    async def endpoint(self, **_: Any) -> StreamingResponse:
+        stream = with_sse_keep_alive(self._stream(), self.interval)
+        return StreamingResponse(stream, media_type="text/event-stream")
 
     async def _stream(self) -> AsyncGenerator[str, None]:
         try:
@@ -56,17 +71,19 @@ def told(chunk: str) -> Any:
     return json.loads(chunk.removeprefix("data: "))
 
 
-def test_progress_until_the_first_token() -> None:
+@pytest.mark.parametrize("typed", [True, False])
+def test_progress_until_the_first_token(typed: bool) -> None:
+    """By an endpoint with a body of its own, and by one that reads it itself."""
+
     async def check() -> None:
         prompt = Prompt()
-        show_progress(SimpleNamespace(openai_serving_completion=prompt), prompt.progress)
-        stream = await prompt.create_completion(request(), raw_request())
+        values = {"request": Body(**ASKING), "raw_request": RawRequest()} if typed else {"raw": RawRequest(ASKING)}
+        stream = (await prompt.showing(**values)).body_iterator
         chunks = [told(await anext(stream)) for _ in range(3)]
         assert [each["prompt_progress"]["processed"] for each in chunks] == [3, 6, 9]
         assert all((each["prompt_progress"]["total"], each["prompt_progress"]["cache"]) == (10, 2) for each in chunks)
-        assert all(
-            (each["id"], each["object"], each["choices"]) == ("cmpl-1", "text_completion", []) for each in chunks
-        )
+        heads = {(each["id"], each["object"], each["model"], *each["choices"]) for each in chunks}
+        assert heads == {("cmpl-1", "text_completion", "m")}
         prompt.begin.set()
         rest = [chunk async for chunk in stream]
         assert rest[-2:] == ["data: a\n\n", "data: b\n\n"] and prompt.closed
@@ -74,11 +91,25 @@ def test_progress_until_the_first_token() -> None:
     asyncio.run(check())
 
 
+def test_a_comment_that_keeps_the_stream_alive_is_no_first_token() -> None:
+    async def check() -> None:
+        prompt = Prompt(interval=0.002)
+        stream = (
+            await prompt.showing(request=Body(**ASKING), raw_request=RawRequest(None, "chatcmpl-1"))
+        ).body_iterator
+        chunks = [told(await anext(stream)) for _ in range(3)]
+        assert [each["prompt_progress"]["processed"] for each in chunks] == [3, 6, 9]
+        assert {each["object"] for each in chunks} == {"chat.completion.chunk"}
+        prompt.begin.set()
+        assert [chunk async for chunk in stream][-2:] == ["data: a\n\n", "data: b\n\n"]
+
+    asyncio.run(check())
+
+
 def test_a_client_that_leaves_ends_the_stream() -> None:
     async def check() -> None:
-        prompt = Prompt()
-        show_progress(SimpleNamespace(openai_serving_completion=prompt), prompt.progress)
-        stream = await prompt.create_completion(request(), raw_request())
+        prompt = Prompt(interval=60)
+        stream = (await prompt.showing(request=Body(**ASKING), raw_request=RawRequest())).body_iterator
         await anext(stream)
         await asyncio.sleep(0)
         await stream.aclose()
@@ -87,16 +118,54 @@ def test_a_client_that_leaves_ends_the_stream() -> None:
     asyncio.run(check())
 
 
-def test_who_does_not_ask_has_upstream_s_stream() -> None:
+def test_a_stream_that_ends_without_a_token() -> None:
+    async def empty(**_: Any) -> StreamingResponse:
+        async def nothing() -> AsyncGenerator[str, None]:
+            await asyncio.sleep(0)
+            return
+            yield
+
+        return StreamingResponse(nothing())
+
     async def check() -> None:
         prompt = Prompt()
-        upstream = prompt.create_completion
-        show_progress(SimpleNamespace(openai_serving_completion=prompt), prompt.progress)
-        prompt.begin.set()
-        plain = request()
-        plain.model_extra = None
-        stream = await prompt.create_completion(plain, raw_request())
-        assert stream.__qualname__ == (await upstream(plain)).__qualname__
-        assert [chunk async for chunk in stream] == ["data: a\n\n", "data: b\n\n"]
+        state = State({"ropeswitch": State({"prefill_progress": prompt.progress})})
+        response = await showing(empty, state)(request=Body(**ASKING), raw_request=RawRequest())
+        assert all("prompt_progress" in told(chunk) for chunk in [each async for each in response.body_iterator])
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("body", [{"stream": True}, {"stream": True, "return_progress": False}, [1], "text", None])
+def test_who_does_not_ask_has_upstream_s_stream(body: Any) -> None:
+    async def check() -> None:
+        prompt = Prompt()
+        prompt.begin.set()
+        responses = [await prompt.showing(raw_request=RawRequest(body))]
+        if isinstance(body, dict):
+            responses.append(await prompt.showing(request=Body(**body), raw_request=RawRequest()))
+        for response in responses:
+            assert response.body_iterator.__qualname__ == prompt._stream().__qualname__
+            assert [chunk async for chunk in response.body_iterator] == ["data: a\n\n", "data: b\n\n"]
+
+    asyncio.run(check())
+
+
+def test_an_error_is_answered_as_it_is() -> None:
+    answer = JSONResponse({}, 404)
+
+    async def endpoint(**_: Any) -> JSONResponse:
+        return answer
+
+    shown = showing(endpoint, State())(request=Body(**ASKING), raw_request=RawRequest())
+    assert asyncio.run(shown) is answer
+
+
+@pytest.mark.parametrize("changes", [{"return_progress": 1}, {"stream": False}])
+def test_who_asks_wrongly_is_refused_before_the_engine_hears_of_it(changes: Any) -> None:
+    async def endpoint(**_: Any) -> None:
+        raise AssertionError("it was called")
+
+    for values in ({"request": Body(**ASKING | changes)}, {}):
+        with pytest.raises(VLLMValidationError, match="return_progress"):
+            asyncio.run(showing(endpoint, State())(raw_request=RawRequest(ASKING | changes), **values))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
+from vllm.renderers.hf import HfRenderer
 
 from ropeswitch.server.ingest import renderer as module
 from ropeswitch.server.ingest.renderer import take_long_prompts
@@ -15,14 +16,15 @@ from ropeswitch.server.ingest.token_ids import TokenIds
 from tests.passkey_tiny import FOLDER
 
 
-class Renderer:
+class Renderer(HfRenderer):
     """Says where its tokenizer is called, and what is validated."""
 
     def __init__(self) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(FOLDER)
         self.validated: list[Any] = []
+        self._tokenize_prompt_async = self._upstream
 
-    async def _tokenize_prompt_async(self, prompt: Any, params: Any) -> Any:
+    async def _upstream(self, prompt: Any, params: Any) -> Any:
         return "upstream"
 
     def _tokenize_prompt(self, prompt: Any, params: Any) -> Any:
@@ -69,6 +71,13 @@ def test_where_texts_are_tokenized(picklable: bool, monkeypatch: pytest.MonkeyPa
         assert seen == [("a" * 21, {"truncation": True, "max_length": 5}, "text-process")]
     else:
         assert tokenized(21).startswith("tokenize-long") and not seen
+
+
+def test_upstream_s_own_class_can_be_extended_in_place() -> None:
+    renderer: Any = HfRenderer.__new__(HfRenderer)
+    renderer.tokenizer = None
+    take_long_prompts(renderer, picklable=False)
+    assert type(renderer).__bases__ == (HfRenderer,)
 
 
 def test_of_token_ids_whose_range_is_known_the_ends_are_looked_at() -> None:
