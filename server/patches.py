@@ -1,9 +1,13 @@
-"""The upstream methods that are wrapped in the API server, with the upstream functions each wrapper relies on.
+"""What the API server replaces of upstream's, with the upstream functions each replacement relies on.
 
-They are wrapped on the server's own objects when it starts, so the workers, which report ``registry.PATCHES``, have none of
-them. Callers of a wrapped method are no part of its record where a changed caller fails loudly or costs only a header, a
-metric or speed. Messages and log texts that the server matches are in ``upstream_texts.py``.
-Two records wrap nothing (``beside``): a middleware of ours, added by vLLM's flag or our endpoint plugin, counts on them.
+Eight symbols are replaced. Three are classes (``subclassed``): an object of theirs, which vLLM has made and handed on before
+it calls our endpoint plugin, gets a subclass in place (``in_place.py``). Their subclasses override ten methods: six of
+``OutputProcessor``, three of ``AsyncLLM``, one of ``BaseRenderer``, of which an attribute gets another value too. Five are
+functions or methods (``wrapped``). Three records replace nothing (``beside``): middlewares, routes and a stat logger of ours
+count on them. The workers, which report ``registry.PATCHES``, have none of these.
+
+Callers of a replaced method are no part of its record where a changed caller fails loudly or costs only a header, a metric
+or speed. Messages and log texts that the server matches are in ``upstream_texts.py``.
 """
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
@@ -73,7 +77,7 @@ SERVER_PATCHES = (
         file=_FILE,
         relies_on=(*_HANDLERS, f"{_RESPONSES}._generate_with_builtin_tools"),
     ),
-    # Wrapped on both handlers that inherit it, chat and completions.
+    # Wrapped on the two handlers that inherit it, chat and completions.
     Patch(
         target=_BEAM,
         kind="wrapped",
@@ -124,6 +128,7 @@ SERVER_PATCHES = (
             f"{_ENGINE_CLIENT}.DPAsyncMPClient.add_request_async",
         ),
     ),
+    # Hands every step's statistics to each logger of its list; one of them is ours.
     Patch(
         target=_MANAGER,
         kind="beside",
