@@ -1,4 +1,4 @@
-"""An HTTP response on its way out: errors in OpenAI's shape, and refusals instead of what handlers made of them."""
+"""Sends an HTTP response: errors in OpenAI's shape, and our refusals in place of the handlers' versions of them."""
 
 from collections.abc import Awaitable, Iterable
 
@@ -15,12 +15,12 @@ Headers = Iterable[tuple[bytes, bytes]]
 _POLICY = 1008
 # RFC 6455, section 7.4.1, and the registry it names: try again later.
 _TRY_AGAIN = 1013
-# What is said of a body that is not the upstream one any more.
+# Headers that describe upstream's body, which is replaced.
 _OF_BODY = (b"content-length", b"content-type", b"content-encoding")
 
 
 def is_event_stream(start: Message) -> bool:
-    """Whether a response that starts so is a stream of server-sent events."""
+    """Whether ``start`` begins a stream of server-sent events."""
     return any(
         name.lower() == b"content-type" and value.startswith(b"text/event-stream")
         for name, value in start.get("headers", ())
@@ -32,12 +32,12 @@ class Answer:
 
     Args:
         send: The server's.
-        context: The request's; notes what was sent.
+        context: The request's; records what was sent.
         body: The request's.
-        anthropic: Whether Anthropic's clients read it.
+        anthropic: Whether errors take the shape of Anthropic's API.
 
     Attributes:
-        started: Whether the client has been sent any of it.
+        started: Whether any part of it was sent.
     """
 
     def __init__(self, send: Send, context: RequestContext, body: Body, *, anthropic: bool) -> None:
@@ -46,13 +46,13 @@ class Answer:
         self._context = context
         self._body = body
         self._anthropic = anthropic
-        # The start of an error, which is held back until its body is known.
+        # The start of an error response, held back until its body is complete.
         self._error: Message | None = None
         self._held = bytearray()
         self._events = False
 
     async def send(self, message: Message) -> None:
-        """The ``send`` of the app inside."""
+        """The ASGI ``send`` that the app is given."""
         if message["type"] == "http.response.start":
             self._context.final_status = message["status"]
             if message["status"] >= 400:
@@ -72,9 +72,9 @@ class Answer:
         await self._out(message)
 
     def _out(self, message: Message) -> Awaitable[None]:
-        # Called for every token of every stream, so there is no coroutine of its own.
+        # Called for every token of every streamed answer, so it adds no coroutine.
         if message["type"] == "http.response.start":
-            # vLLM answers a client that is gone, too, with 200 and nothing.
+            # To a client that has disconnected, vLLM sends an empty 200.
             if not self._context.left:
                 self._context.status = message["status"]
         elif not message.get("more_body", False):
@@ -96,7 +96,7 @@ class Answer:
         await self._respond(refusal.status, refusal.headers, refusal_body(refusal, anthropic=self._anthropic))
 
     async def fail(self) -> None:
-        """Answer that the server failed, without telling how: that is for its log."""
+        """Answer 500 without details, which only the log gets."""
         await self._respond(500, [(b"connection", b"close")], converted(500, b"", anthropic=self._anthropic))
 
     async def _respond(self, status: int, headers: Headers, content: bytes) -> None:
@@ -110,14 +110,14 @@ class Answer:
         await self._out({"type": "http.response.start", "status": status, "headers": headers})
         await self._out({"type": "http.response.body", "body": content, "more_body": rest})
         if rest:
-            # The client has the whole answer by its length. One that sends nothing any more is not waited for.
+            # By its length the client has the whole answer. After a 408 the rest of the body is not waited for.
             if status != 408:
                 await self._body.throw_away()
             await self._out({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def refuse_websocket(refusal: Refusal, extensions: Iterable[str], receive: Receive, send: Send) -> None:
-    """Answer a WebSocket handshake with a refusal: as to HTTP where the server can, else by closing it at once."""
+    """Refuse a WebSocket handshake: with an HTTP response where the server can, else by closing it at once."""
     await receive()  # websocket.connect
     if refusal is LEAVING:
         await send({"type": "websocket.close", "code": _TRY_AGAIN, "reason": "the server is leaving"})

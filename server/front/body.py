@@ -1,4 +1,4 @@
-"""A request's body on its way in: no larger than allowed, never standing still, and not dripping for ever."""
+"""Receives a request's body with limits on its size, on pauses, and on its rate."""
 
 import asyncio
 import time
@@ -9,20 +9,20 @@ from starlette.types import Message, Receive, Scope
 from ropeswitch.server.context import RequestContext
 from ropeswitch.server.front.refusal import Refusal, RefusedError, body_slow, body_stalled, body_too_large
 
-# Bytes that must come in each second that a body takes longer than the time that it may stand still.
+# Minimum bytes per second of a body, after the first ``timeout`` seconds.
 LEAST_RATE = 1024
-# How long, in seconds, the rest of a body that is not wanted is thrown away, the longest pause in it, and how many bytes. A
-# connection that is closed while its client still sends loses the answer on its way to it. As nginx does it.
+# Limits for discarding the rest of a refused body: seconds, longest pause (seconds), bytes. Closing a connection while the
+# client still sends can lose the answer; nginx lingers in the same way.
 LINGER_SECONDS = 30.0
 LINGER_PAUSE = 5.0
 LINGER_BYTES = 64 << 20
-# A body of at most so many bytes is probably there already when its request is refused; it is given so many seconds.
+# A body of at most this many bytes has probably arrived when its request is refused; it gets this many seconds.
 SMALL_BYTES = 64 << 10
 SMALL_SECONDS = 0.05
 
 
 def declared_length(scope: Scope) -> int | None:
-    """The length of a request's body in bytes; None where no header tells it, as where it comes in chunks."""
+    """The length of a request's body in bytes; None where no header gives it, as with chunked encoding."""
     length: int | None = 0
     for name, value in scope["headers"]:
         if name == b"transfer-encoding":
@@ -40,11 +40,11 @@ class Body:
         receive: The server's.
         context: The request's.
         max_bytes: The largest body.
-        timeout: Seconds that may pass between two parts of the body, and that it may take in all beside those for which
-            :data:`LEAST_RATE` bytes came. A client that has sent it all may take its time.
+        timeout: Longest pause between two parts of the body, in seconds. The whole body may take this long, plus one second
+            for every :data:`LEAST_RATE` bytes.
 
     Attributes:
-        whole: Whether all of it was received, or its client is gone.
+        whole: Whether all of it was received, or its client has disconnected.
     """
 
     def __init__(self, scope: Scope, receive: Receive, context: RequestContext, max_bytes: int, timeout: float) -> None:
@@ -67,10 +67,10 @@ class Body:
             raise RefusedError(body_too_large(self._max_bytes))
 
     async def receive(self) -> Message:
-        """The server's ``receive``, watched.
+        """Receive the next part, within the limits.
 
         Raises:
-            RefusedError: when the body grows too large, stops coming or comes too slowly.
+            RefusedError: when the body exceeds its size, pauses too long or is too slow.
         """
         if self.whole:
             return await self._receive()
@@ -89,7 +89,7 @@ class Body:
         return message
 
     async def take_small(self) -> None:
-        """Receive a small body that nobody wants, so that its client, who may be told so often, can keep the connection."""
+        """Receive the small body of a refused request, so that its client can keep the connection for the next attempt."""
         if self.length is None or self.length > SMALL_BYTES:
             return
         with suppress(TimeoutError):
@@ -98,9 +98,9 @@ class Body:
                     await self._part()
 
     async def throw_away(self) -> None:
-        """Receive what is left of the body and forget it, as long as it keeps coming and not for ever."""
+        """Receive the rest of the body and discard it, within the LINGER limits."""
         most = self._taken + LINGER_BYTES
-        # The connection is closed on what is left of it.
+        # The connection is closed with the rest unread.
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
                 while not self.whole and self._taken < most:

@@ -1,6 +1,6 @@
-"""A connection whose client must send each request's head, and take what it is sent, within a time.
+"""A connection with time limits for receiving a request's head and for sending data to the client.
 
-uvicorn waits for both for ever, and its parser keeps any number of bytes of a head, or of what stands behind a body.
+uvicorn has neither limit, and its parser buffers any number of bytes of a head, or of data after a body.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from ropeswitch.server.front.error_bodies import refusal_body
 from ropeswitch.server.front.refusal import NO_HTTP, Refusal, head_late, head_too_large, refused, too_many_headers
 
-# Seconds that connections have to end when the server leaves: its requests were answered or ended before (life_cycle.py).
+# Seconds for connections to close when the server leaves; its requests have ended before that (life_cycle.py).
 LEAVING_SECONDS = 5
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is asked of a client.
+    """Limits for a client.
 
     Attributes:
-        seconds: How long a head may take, and how long the client may take nothing of what it is sent.
-        head_bytes: The largest head.
-        headers: The most headers.
+        seconds: Maximum time for a head to arrive, and for the client to read nothing of the data sent to it.
+        head_bytes: Maximum bytes of a head.
+        headers: Maximum number of headers.
     """
 
     seconds: float
@@ -34,20 +34,20 @@ class Limits:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's, with limits.
+    """uvicorn's protocol with limits.
 
     Args:
-        limits: What its client is held to.
-        uvicorn: What uvicorn makes a protocol with.
+        limits: The client's limits.
+        uvicorn: Arguments of uvicorn's protocol.
     """
 
     def __init__(self, limits: Limits, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self._limits = limits
-        # Whether a head is to come next, and until when it must be there.
+        # Whether a head is expected next, and the timer of its deadline.
         self._head = True
         self._timer: asyncio.TimerHandle | None = None
-        # Bytes of which the parser has given the app nothing yet, and whether it gave it anything of the last ones.
+        # Bytes received since the parser last passed data to the app, and whether it did so with the last ones.
         self._held = 0
         self._given = False
         self._refusal: Refusal | None = None
@@ -55,7 +55,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if (connected := transport.get_extra_info("socket")) is not None and connected.family != socket.AF_UNIX:
-            # The kernel ends a connection on which data is not taken for so long.
+            # The kernel ends a connection whose peer acknowledges no data for this long.
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.seconds * 1000))
         self._watch()
 
@@ -91,7 +91,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        # The next one is waited for no longer than uvicorn keeps an idle connection, until some of it comes.
+        # uvicorn's keep-alive timeout applies until the first byte of the next head.
         self._head = self.cycle.response_complete
 
     def send_400_response(self, msg: str) -> None:
@@ -116,7 +116,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:
-            # What is wrong comes behind a request that is being answered.
+            # The fault follows a request that is still being answered.
             self.transport.abort()
             return
         refused(refusal.reason, None)
@@ -127,7 +127,7 @@ class Connection(HttpToolsProtocol):
 
 
 def limit(config: Any, seconds: float) -> None:
-    """Have a server's connections be of this kind, and end soon when it leaves.
+    """Make a server use :class:`Connection`, and close its connections soon after it leaves.
 
     Args:
         config: The server's ``uvicorn.Config``, loaded, before it takes any connection. vLLM has put the values of
@@ -135,7 +135,7 @@ def limit(config: Any, seconds: float) -> None:
         seconds: See :class:`Limits`.
 
     Raises:
-        TypeError: when uvicorn would speak HTTP by other means, as without httptools.
+        TypeError: when uvicorn would use another protocol class, as it does without httptools.
     """
     if config.http_protocol_class is not HttpToolsProtocol:
         raise TypeError(f"uvicorn would serve HTTP with {config.http_protocol_class}, not with HttpToolsProtocol")

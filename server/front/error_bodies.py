@@ -1,4 +1,4 @@
-"""Errors in the shape of OpenAI's API: ``{"error": {"message", "type", "param", "code"}}``, with ``code`` a string or null.
+"""Converts errors to OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``, ``code`` a string or null.
 
 vLLM answers in six shapes: its own, like this one but with the HTTP status as ``code`` and types of its own;
 ``{"error": "text"}`` of its middlewares; ``{"detail": ...}`` of its router; ``{"type": "error", "error": {...}}`` of the
@@ -21,13 +21,13 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _KNOWN = {*_TYPES.values(), "invalid_request_error", "server_error"}
-# How vLLM begins the event that ends a stream with an error.
+# Start of the event with which vLLM ends a stream on an error.
 ERROR_EVENT = b'data: {"error"'
-# What is said of a fault: how the server failed is for its log, not for a client.
+# Message of every fault of the server; details go to the log only.
 FAULT = "The server failed to answer this request; its log says why"
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
-# How each check of a prompt's length begins its message; nothing that a client sends stands before it.
+# Start of the message of each prompt length check; no text of a client precedes it.
 _TOO_LONG = re.compile(
     r"This model's maximum context length is \d+ tokens"
     r"|Input length \(\d+\) exceeds model's maximum\s+context length"
@@ -39,17 +39,17 @@ _TOO_LONG = re.compile(
 )
 _BUSY = re.compile(r"The engine (?:is currently busy|has reached its prefill token backlog limit)")
 _NO_MODEL = re.compile(r"The model `.*` does not exist", re.DOTALL)
-# What the shapes above hold besides what they say of the error itself.
+# Keys of the shapes above; others are passed on.
 _SHAPES = ("error", "detail", "object", "type", "message", "param", "code")
 
 
 def error_type(status: int) -> str:
-    """OpenAI's name for the kind of error that an HTTP status stands for."""
+    """OpenAI's error type for an HTTP status."""
     return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
 
 
 def refusal_body(refusal: Refusal, *, anthropic: bool) -> bytes:
-    """The body that answers a refused request."""
+    """The response body of a refused request."""
     error = {
         "message": refusal.message,
         "type": error_type(refusal.status),
@@ -60,12 +60,12 @@ def refusal_body(refusal: Refusal, *, anthropic: bool) -> bytes:
 
 
 def converted(status: int, body: bytes, *, anthropic: bool) -> bytes:
-    """An error's body in OpenAI's shape, whatever shape it has.
+    """An error's body, of any of these shapes, in OpenAI's shape.
 
     Args:
         status: The response's HTTP status, at least 400.
         body: Its body.
-        anthropic: Whether Anthropic's clients read it; what they look for is then there too.
+        anthropic: Whether to add the ``type`` that Anthropic's clients look for.
     """
     try:
         value = json.loads(body)
@@ -76,7 +76,7 @@ def converted(status: int, body: bytes, *, anthropic: bool) -> bytes:
 
 
 def converted_event(event: bytes) -> bytes:
-    """A server-sent event ``data: {"error": ...}`` with OpenAI's error in it; other events as they are."""
+    """A server-sent event ``data: {"error": ...}`` in OpenAI's shape; other events unchanged."""
     if (status := event_status(event)) is None:
         return event
     value = json.loads(event.removeprefix(b"data: "))
@@ -84,7 +84,7 @@ def converted_event(event: bytes) -> bytes:
 
 
 def event_status(event: bytes) -> int | None:
-    """The status in a server-sent event ``data: {"error": ...}``; None of other events."""
+    """The status in a server-sent event ``data: {"error": ...}``; None for other events."""
     if not event.startswith(ERROR_EVENT):
         return None
     try:
@@ -94,13 +94,13 @@ def event_status(event: bytes) -> int | None:
 
 
 def _error(status: int, value: Any) -> dict[str, str | None]:
-    said = _said(value)
-    message = said.get("message")
+    fields = _fields(value)
+    message = fields.get("message")
     if not isinstance(message, str) or not message:
         message = _phrase(status)
     if status == 500:
         message = FAULT
-    kind, param, code = said.get("type"), said.get("param"), said.get("code")
+    kind, param, code = fields.get("type"), fields.get("param"), fields.get("code")
     if not isinstance(code, str):
         code = _CODES.get(status)
         if status == 400 and _TOO_LONG.match(message):
@@ -117,8 +117,8 @@ def _error(status: int, value: Any) -> dict[str, str | None]:
     }
 
 
-def _said(value: Any) -> Mapping[str, Any]:
-    """What an error's body says, by the names of OpenAI's fields."""
+def _fields(value: Any) -> Mapping[str, Any]:
+    """The fields of an error's body by OpenAI's names."""
     if not isinstance(value, dict):
         return {"message": value}
     error = value.get("error", value)

@@ -1,4 +1,4 @@
-"""Files that may change while the server runs, as the secrets that Kubernetes mounts do."""
+"""Reloads files that change while the server runs, such as secrets mounted by Kubernetes."""
 
 import logging
 import os
@@ -9,29 +9,29 @@ from ropeswitch.server.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
-# A file that changed less than this many nanoseconds ago may change again without its times showing it: they are no finer
-# than the kernel's clock.
+# Nanoseconds after a change within which another one may leave the same timestamp: timestamps are as coarse as the
+# kernel's clock.
 _UNSETTLED = 2_000_000_000
 
 
 class WatchedFiles:
-    """Files that are read again when they have changed.
+    """Files that are reloaded together when one of them changes.
 
     Args:
-        paths: The files, which belong together.
-        read: Reads them and puts what they say in force, or raises UsageError and changes nothing. It was called before:
-            the first :meth:`look` calls it only if they have changed since they were made known here.
+        paths: The files.
+        read: Reads them and applies their content, or raises UsageError and changes nothing. The caller has called it once
+            already: the first :meth:`look` calls it only if the files changed since.
     """
 
     def __init__(self, paths: Sequence[str], read: Callable[[], None]) -> None:
         self._paths = tuple(paths)
         self._read = read
         self._state, self._settled = _state(self._paths)
-        # The fault that was logged last, so that it is logged once.
+        # The last fault, so that it is logged once.
         self._fault: str | None = None
 
     def look(self) -> None:
-        """Read the files if they have changed; a fault in them is logged, and what was read before stays in force."""
+        """Reload the files if they have changed; on a fault log it and keep the last good content."""
         state, settled = _state(self._paths)
         if state == self._state and self._settled:
             return
@@ -47,7 +47,7 @@ class WatchedFiles:
 
 
 def _state(paths: Sequence[str]) -> tuple[object, bool]:
-    """What changes when one of the files does, also by the turn of a link to another folder; and whether it is settled."""
+    """A value that changes with any of the files, also when a link is switched; and whether it is settled."""
     states: list[object] = []
     newest = 0
     for path in paths:

@@ -1,4 +1,4 @@
-"""The flags of keys and limits, and what the processes that serve are told of them."""
+"""Flags of API keys and limits, and the config that they give to the API server processes."""
 
 import argparse
 import os
@@ -12,20 +12,20 @@ from ropeswitch.server.front import tls
 from ropeswitch.server.front.keys import MOST_KEYS, check_key, read_keys
 from ropeswitch.server.front.shared_counts import CLASSES
 
-# By this name vLLM finds the middleware that goes by what the flags say.
+# Name by which vLLM finds the middleware.
 MIDDLEWARE = "ropeswitch.server.front.front.Front"
 KEY_VARIABLE = "VLLM_API_KEY"
 CONCURRENT_PER_KEY = 1024
 BODY_SECONDS = 60.0
 MOST_SECONDS = 3600.0
 QUEUED_REQUESTS = 1024
-# A body may have this many bytes for each token of the longest sequence, and this many at least: token IDs take about
-# seven in JSON, a token of text four to six, and up to six times that where its characters are written as numbers.
+# Default limit of a body: bytes per token of the longest sequence, and a minimum. A token ID takes about seven bytes in
+# JSON, a token of text four to six, and up to six times that where its characters are escaped.
 BODY_BYTES_PER_TOKEN = 32
 BODY_BYTES = 64 << 20
-# So many of the largest bodies may be held at once.
+# Default limit for bodies in flight, in largest bodies.
 HELD_BODIES = 8
-# Tokens that may wait in a class: as many of its longest prompts, and this many at least.
+# Default limit of tokens that wait in a length class: this many of its longest prompts, and a minimum of tokens.
 QUEUED_PROMPTS = 16
 QUEUED_TOKENS = 1 << 20
 _COUNT = flag(whole, 1, 2**53)
@@ -33,23 +33,23 @@ _COUNT = flag(whole, 1, 2**53)
 
 @dataclass(frozen=True)
 class FrontConfig:
-    """What the flags say; it goes to every API server process with vLLM's arguments, and so holds no key.
+    """Values of the flags. It goes to every API server process with vLLM's arguments, so it holds no key, only digests.
 
     Attributes:
-        key_digests: Of the keys that were given as such.
-        key_file: The file with more of them, or None.
-        metrics_digests: Of the key to the metrics that was given as such.
-        metrics_key_file: The file with keys to the metrics, or None.
-        max_body_bytes: None for what suits the longest sequence.
-        max_held_body_bytes: None for as many of the largest bodies as :data:`HELD_BODIES`.
-        body_timeout: Seconds.
-        max_prompt_tokens: None for the longest that the model takes.
-        max_queued_requests: By factor set; None is for the sets that are not named.
-        max_queued_tokens: The same.
-        max_concurrent_per_key: Requests.
-        requests_per_minute_per_key: None for any number.
-        refresh_tls: Whether the files of TLS are read again when they change.
-        counts: The file of the shared counts.
+        key_digests: Digests of the API keys given on the command line or in the environment.
+        key_file: Path of the file with more API keys, or None.
+        metrics_digests: Digests of the metrics keys given on the command line.
+        metrics_key_file: Path of the file with metrics keys, or None.
+        max_body_bytes: Maximum bytes of a body; None for the default, which depends on the longest sequence.
+        max_held_body_bytes: Maximum total bytes of bodies in flight; None for :data:`HELD_BODIES` of the largest.
+        body_timeout: Maximum seconds of a pause in a body; also for a head and for sending an answer.
+        max_prompt_tokens: Maximum tokens of a prompt; None for the model's limit.
+        max_queued_requests: Maximum waiting requests by factor set; None stands for sets that are not named.
+        max_queued_tokens: Maximum waiting tokens, in the same way.
+        max_concurrent_per_key: Maximum requests in flight per key.
+        requests_per_minute_per_key: Maximum rate per key; None for no limit.
+        refresh_tls: Whether TLS files are reloaded when they change.
+        counts: Path of the file of shared counts.
     """
 
     key_digests: tuple[bytes, ...]
@@ -70,53 +70,51 @@ class FrontConfig:
 
 def add(parser: Any) -> None:
     """Add the flags to ``vllm serve``'s parser."""
-    group = parser.add_argument_group("Keys and limits", "Who may ask, and for how much.")
+    group = parser.add_argument_group("Keys and limits", "API keys and limits on requests.")
     group.add_argument(
-        "--api-key-file", metavar="FILE", help="File of API keys, one a line; read again when it changes."
+        "--api-key-file", metavar="FILE", help="File of API keys, one per line; reloaded when it changes."
     )
+    group.add_argument("--metrics-key", metavar="KEY", help="Key for /metrics, which then needs it or an API key.")
     group.add_argument(
-        "--metrics-key", metavar="KEY", help="Key that opens /metrics, which then needs it or an API key."
+        "--metrics-key-file", metavar="FILE", help="File of keys for /metrics, one per line; reloaded when it changes."
     )
-    group.add_argument(
-        "--metrics-key-file", metavar="FILE", help="File of such keys, one a line; read again when it changes."
-    )
-    group.add_argument("--max-body-bytes", type=size, metavar="SIZE", help="Largest body of a request.")
+    group.add_argument("--max-body-bytes", type=size, metavar="SIZE", help="Maximum bytes of a request body.")
     group.add_argument(
         "--max-held-body-bytes",
         type=size,
         metavar="SIZE",
-        help="What the bodies of all requests in hand may hold, in each API server process.",
+        help="Maximum total bytes of request bodies in flight, per API server process.",
     )
     group.add_argument(
         "--body-timeout",
         type=seconds(MOST_SECONDS),
         default=BODY_SECONDS,
         metavar="SECONDS",
-        help="How long a request's headers may take, nothing may come of its body, and nothing be taken of its answer.",
+        help="Maximum seconds for a request's headers, and for a pause in receiving its body or sending its answer.",
     )
-    group.add_argument("--max-prompt-tokens", type=_COUNT, metavar="N", help="Longest prompt, in tokens.")
-    for unit, what in (("requests", "Requests"), ("tokens", "Prompt tokens")):
+    group.add_argument("--max-prompt-tokens", type=_COUNT, metavar="N", help="Maximum tokens of a prompt.")
+    for unit, what in (("requests", "requests"), ("tokens", "prompt tokens")):
         group.add_argument(
             f"--max-queued-{unit}",
             type=of_class,
             nargs="+",
             metavar="[SET=]N",
-            help=f"{what} that may wait for their first token, for prompts of each factor set or of one of them.",
+            help=f"Maximum {what} waiting for a first token, for each factor set or for one of them.",
         )
     group.add_argument(
         "--max-concurrent-per-key",
         type=_COUNT,
         default=CONCURRENT_PER_KEY,
         metavar="N",
-        help="Requests that one API key may have in hand.",
+        help="Maximum requests in flight per API key.",
     )
     group.add_argument(
-        "--requests-per-minute-per-key", type=_COUNT, metavar="N", help="Requests of one API key a minute."
+        "--requests-per-minute-per-key", type=_COUNT, metavar="N", help="Maximum requests per minute and API key."
     )
 
 
 def of_class(text: str) -> tuple[str | None, int]:
-    """A limit of every length class, ``N``, or of one, ``SET=N``.
+    """Parse ``N``, a limit of every length class, or ``SET=N``, a limit of one.
 
     Raises:
         argparse.ArgumentTypeError: for anything else.
@@ -130,16 +128,16 @@ def of_class(text: str) -> tuple[str | None, int]:
 def take(
     args: argparse.Namespace, environment: MutableMapping[str, str], names: Sequence[str], counts: str
 ) -> FrontConfig:
-    """Read the flags, and take the keys out of what other processes, routes and logs are shown.
+    """Read the flags, and remove the keys from arguments and environment, which other processes, routes and logs see.
 
     Args:
-        args: What ``vllm serve``'s parser made of the command line and of a ``--config`` file; its keys are removed.
+        args: Parsed command line and ``--config`` file of ``vllm serve``; its keys are removed.
         environment: This process's; its key is removed.
-        names: The ladder's factor sets.
-        counts: The file of the shared counts.
+        names: Names of the ladder's factor sets.
+        counts: Path of the file of shared counts.
 
     Raises:
-        UsageError: with the flag, its value, unless it is a key, and what is allowed.
+        UsageError: naming the flag, its value unless it is a key, and what is allowed.
     """
     tls.check(args)
     if len(names) > CLASSES:
@@ -147,7 +145,7 @@ def take(
     from_environment = environment.pop(KEY_VARIABLE, "")
     given, source = args.api_key, "--api-key"
     if given is None:
-        # As with vLLM, the flag comes before the variable, and an empty variable is none.
+        # As in vLLM, the flag overrides the variable, and an empty variable counts as unset.
         given, source = [from_environment] if from_environment else [], KEY_VARIABLE
     digests = tuple(dict.fromkeys(check_key(source, key) for key in given))
     in_file = read_keys(args.api_key_file) if args.api_key_file is not None else ()
@@ -157,7 +155,7 @@ def take(
     if args.metrics_key_file is not None:
         read_keys(args.metrics_key_file, "--metrics-key-file")
     args.api_key = args.metrics_key = None
-    # Ours instead of vLLM's, which tls.py tells why.
+    # tls.py reloads the files instead of vLLM; its docstring gives the reason.
     refresh_tls, args.enable_ssl_refresh = args.enable_ssl_refresh, False
     return FrontConfig(
         key_digests=digests,

@@ -1,4 +1,4 @@
-"""The outer of our two ASGI middlewares: one request context, and one place where requests are let in, refused and logged.
+"""The outer of our two ASGI middlewares: makes each request's context, and admits, refuses and logs requests.
 
 vLLM adds it to the app of every API server process, by its name in ``--middleware``, outside everything else. Its steps for
 an HTTP request, in order:
@@ -7,7 +7,7 @@ an HTTP request, in order:
 2. Check its key, the declared size of its body and the limits of its key, before any of the body is read.
 3. Refuse it when the server is leaving.
 4. Read the scheduler's and the queue's gauges, for ``/metrics``.
-5. Run the app. The body is watched on its way in, errors are shaped on their way out.
+5. Run the app, with limits on the body and with errors converted to OpenAI's shape.
 6. Release its tickets and its key, and count it if it never reached an engine.
 7. Write its line in the access log.
 
@@ -34,7 +34,7 @@ from ropeswitch.server.scheduling_metrics import fresh
 
 
 class Front:
-    """See the module. Only requests that bring work count for their key: those that are posted, and WebSockets."""
+    """See the module. Only POST requests and WebSockets count for their key."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -46,7 +46,7 @@ class Front:
         elif scope["type"] == "websocket":
             await self._websocket(parts.front, scope, receive, send)
         else:
-            # The server's own start, before it takes any connection.
+            # The app's startup, before the server takes any connection.
             connection.limit(scope["app"].state.server.config, parts.front.body_timeout)
             await self.app(scope, receive, send)
 
@@ -60,7 +60,7 @@ class Front:
         try:
             await self._checked(parts, context, scope, path, _noting(receive, context), send)
         except Exception:
-            # The app's own outermost handler answers where nothing was.
+            # The app's outermost handler sends a 500 if nothing was sent.
             context.status = context.status or 500
             raise
         except BaseException:
@@ -105,18 +105,18 @@ class Front:
                     scope = await fresh(parts.scheduling_metrics, parts.queue_metrics, scope)
                 await self.app(scope, body.receive, answer.send)
         except RefusedError as error:
-            # By us, or by the body in a handler that reads it by itself.
+            # Raised by us, or by the body in a handler that reads it directly.
             if answer.started:
                 raise
             await answer.refuse(error.refusal)
         except HTTPException:
             raise
         except ClientDisconnect:
-            pass  # in its own body; there is nobody to answer
+            pass  # in the middle of its body; nobody is left to answer
         except Exception:
             if not answer.started:
                 await answer.fail()
-            # The server logs it; the app's own outermost handler sees that it was answered.
+            # The server logs it; the app's outermost handler sees that it was answered.
             raise
 
     async def _websocket(self, front: FrontState, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,7 +141,7 @@ class Front:
 def _noting(receive: Receive, context: RequestContext) -> Receive:
     async def noting() -> Message:
         message = await receive()
-        # The server says so too when it has sent the answer, and with an error the client has all that it gets.
+        # The server also sends this after a complete answer; and after an error the client has its whole answer.
         if message["type"] == "http.disconnect" and not context.whole and (context.final_status or 200) < 400:
             context.left = True
         return message

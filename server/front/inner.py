@@ -1,7 +1,7 @@
-"""The inner of our two ASGI middlewares: adds the header of factor sets, and ends failed streams with an event.
+"""The inner of our two ASGI middlewares: adds the header of factor sets, and ends failed event streams with an error event.
 
-It is innermost because what lies outside it, vLLM's middlewares and those of ``--middleware``, must see both: one that
-encodes bodies could not be given an event behind its back.
+It is innermost so that vLLM's middlewares and those of ``--middleware`` see both: one that encodes bodies must encode the
+error event too.
 """
 
 import json
@@ -21,8 +21,8 @@ class Inner:
     The handlers give every prompt to the engine before they start the response, streams included (``engine_client.py``
     sees to the few that would not), so the sets are known when the headers are sent.
 
-    A stream of events whose handler raises ends with an event that says so, as those of most of vLLM's handlers do; a
-    fault of the server's is raised again.
+    An event stream whose handler raises ends with an error event, as with most of vLLM's handlers; a fault of the server is
+    raised again.
     """
 
     def __init__(self, app: ASGIApp) -> None:

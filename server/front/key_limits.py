@@ -1,7 +1,7 @@
-"""How much one API key may ask for: requests at once, and requests a minute.
+"""Limits of each API key: requests in flight, and requests per minute.
 
-The rate is a token bucket: a key that was idle may make a minute's requests at once, and after that one for every
-sixtieth part that has filled up again. In any t seconds it makes at most ``limit * (1 + t / 60)`` requests.
+The rate is a token bucket that holds one minute's requests: a key that was idle may make them all at once, and then one
+more whenever the bucket has refilled by one. In any t seconds it makes at most ``limit * (1 + t / 60)`` requests.
 """
 
 import math
@@ -11,19 +11,19 @@ from collections.abc import Callable
 from ropeswitch.server.front.refusal import Refusal, too_many_a_minute, too_many_at_once
 from ropeswitch.server.front.shared_counts import KEYS, SharedCounts
 
-# Where no key is needed, everyone together is one.
+# Stands for all clients together where no key is needed.
 EVERYONE = b"everyone"
 _MINUTE = 60.0
 
 
 class KeyLimits:
-    """The limits of every key, kept in counts that all API server processes share.
+    """Enforces the limits, in counts that all API server processes share.
 
     Args:
         counts: The shared counts.
-        concurrency: Requests that a key may have in hand, None for any number.
-        per_minute: Requests that a key may make in a minute, None for any number.
-        clock: Seconds that only grow and are the same in every process.
+        concurrency: Maximum requests in flight per key, None for no limit.
+        per_minute: Maximum requests per minute and key, None for no limit.
+        clock: Monotonic seconds, the same in every process.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class KeyLimits:
         self._clock = clock
 
     def take(self, key: bytes) -> Refusal | None:
-        """Count a request of a key as in hand, unless it is refused; every one that is not must be given back.
+        """Count a request as in flight, or return its refusal; every counted request must be given back.
 
         Args:
-            key: What tells keys apart: the digest of one, or :data:`EVERYONE`.
+            key: The digest of an API key, or :data:`EVERYONE`.
 
         Raises:
-            RuntimeError: when more than :data:`~ropeswitch.server.front.shared_counts.KEYS` keys have requests in hand.
+            RuntimeError: when more than :data:`~ropeswitch.server.front.shared_counts.KEYS` keys have requests in flight.
         """
         now = self._clock()
         whole, real = self._counts.whole, self._counts.real
@@ -64,24 +64,24 @@ class KeyLimits:
         return None
 
     def give_back(self, key: bytes) -> None:
-        """A request that was taken is answered, or its client is gone."""
+        """Count a request as ended: answered, or its client has disconnected."""
         with self._counts.locked():
             self._counts.whole[self._find(key, self._clock()) + 1] -= 1
 
-    def in_hand(self, key: bytes) -> int:
-        """How many requests of a key are in hand, in all processes."""
+    def in_flight(self, key: bytes) -> int:
+        """Number of a key's requests in flight, in all processes."""
         with self._counts.locked():
             return self._counts.whole[self._find(key, self._clock()) + 1]
 
     def _filled(self, at: int, now: float) -> float:
-        """The requests that a key may make now; as a real number, of which whole ones count."""
+        """Level of a key's token bucket; each whole unit is one request."""
         if self._per_minute is None:
             return math.inf
         real = self._counts.real
         return min(self._per_minute, real[at + 2] + (now - real[at + 3]) * self._per_minute / _MINUTE)
 
     def _find(self, key: bytes, now: float) -> int:
-        """Where the words of a key are; a new key gets those of one that has nothing in hand and its whole rate."""
+        """Index of a key's words; a new key takes over those of a key with nothing in flight and a full bucket."""
         number = int.from_bytes(key[:8], "little", signed=True) or 1
         whole, real = self._counts.whole, self._counts.real
         free = None
@@ -92,11 +92,11 @@ class KeyLimits:
             if whole[at] == 0:
                 free = at if free is None else free
                 break
-            # Words are given to another key but never emptied, so that the keys behind them are still found.
+            # Words pass to another key but are never emptied, so that probing still finds the keys after them.
             if free is None and whole[at + 1] == 0 and self._idle(at, now):
                 free = at
         if free is None:
-            raise RuntimeError(f"more than {KEYS} API keys have requests in hand")
+            raise RuntimeError(f"more than {KEYS} API keys have requests in flight")
         whole[free], whole[free + 1] = number, 0
         real[free + 2], real[free + 3] = float(self._per_minute or 0), now
         return free

@@ -1,6 +1,6 @@
-"""The keys to a server's API and metrics: from flags, the environment and files that are read again when they change.
+"""API keys and metrics keys: from flags, the environment and files that are reloaded when they change.
 
-Only digests are kept, so that no key is in the arguments, the memory of another process or a log.
+Only digests are kept, so that no key appears in arguments, in another process or in a log.
 """
 
 import hashlib
@@ -12,33 +12,33 @@ from pathlib import Path
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.front.files import WatchedFiles
 
-# Of all keys together: the table of what each key has in hand has room for twice as many.
+# Maximum number of API keys; the table of requests in flight per key (shared_counts.py) has room for twice as many.
 MOST_KEYS = 4096
-# Seconds between two looks at the file.
+# Seconds between two checks of the file.
 LOOK_SECONDS = 1.0
-# Far more than that many keys need; a wrong path must not fill the memory.
+# Far more than that many keys need; bounds the memory that a wrong path can take.
 _MOST_BYTES = 1 << 20
 
 
 def digest(key: bytes) -> bytes:
-    """What is kept of a key."""
+    """The SHA-256 digest of a key."""
     return hashlib.sha256(key).digest()
 
 
 def bearer(header: bytes) -> bytes | None:
-    """The token of an ``Authorization: Bearer`` header's value, None where it is of another kind or empty."""
+    """The token of an ``Authorization: Bearer`` header's value, None for another scheme or an empty token."""
     scheme, _, token = header.strip().partition(b" ")
     return token.strip() or None if scheme.lower() == b"bearer" else None
 
 
 def check_key(source: str, key: str) -> bytes:
-    """The digest of a key that fits into a header.
+    """Check that a key fits into a header, and return its digest.
 
     Args:
-        source: Where it was given, for the message, which never shows the key.
+        source: Where it was given, for the error message, which never shows the key.
 
     Raises:
-        UsageError: for an empty key, or one that a client could not send.
+        UsageError: for an empty key, or one that does not fit into a header.
     """
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise UsageError(f"{source}: a key must be one or more printable ASCII characters without spaces")
@@ -46,13 +46,13 @@ def check_key(source: str, key: str) -> bytes:
 
 
 def read_keys(path: str, source: str = "--api-key-file") -> tuple[bytes, ...]:
-    """The digests of the keys in a file: one a line, without the space around it; empty lines and ``#`` lines are skipped.
+    """Digests of the keys in a file: one key per line, stripped; empty lines and ``#`` lines are skipped.
 
     Args:
         source: The flag that named the file, for the message.
 
     Raises:
-        UsageError: when the file cannot be read, holds no key, too many or one that no client can send.
+        UsageError: when the file cannot be read, or holds no key, too many, or one that does not fit into a header.
     """
     try:
         with Path(path).open("rb") as file:
@@ -78,10 +78,10 @@ class KeyRing:
     """The keys in force in one process.
 
     Args:
-        fixed: Digests of the keys that do not change.
-        path: The file with more of them, which was read once without fault, or None.
+        fixed: Digests of the keys from flags and the environment.
+        path: The file with more keys, already read once without error, or None.
         source: The flag that named the file, for messages.
-        clock: Gives seconds that only grow.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class KeyRing:
         return bool(self._fixed) or self._path is not None
 
     def match(self, token: bytes) -> bytes | None:
-        """The digest of the key that a token is, None where it is none of them; in the same time for all tokens."""
+        """The digest of the key that equals ``token``, or None; takes the same time for every token."""
         self._look()
         return match(digest(token), (*self._fixed, *self._from_file))
 
@@ -124,7 +124,7 @@ class KeyRing:
 
 
 def match(wanted: bytes, digests: Iterable[bytes]) -> bytes | None:
-    """The one of ``digests`` that is ``wanted``; all are compared, so that the time does not tell which it is."""
+    """The digest in ``digests`` that equals ``wanted``, or None; compares all, so that the time reveals nothing."""
     found = None
     for each in digests:
         if hmac.compare_digest(each, wanted):

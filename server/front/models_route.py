@@ -9,7 +9,7 @@ router = APIRouter()
 
 @router.get("/v1/models/{model_id:path}")
 async def show_model(model_id: str, request: Request) -> dict[str, Any]:
-    """Tell of one of the models that ``GET /v1/models`` lists."""
+    """Return one of the models that ``GET /v1/models`` lists."""
     models = await request.app.state.openai_serving_models.show_available_models()
     for each in models.model_dump()["data"]:
         if each["id"] == model_id:

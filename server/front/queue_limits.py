@@ -1,8 +1,8 @@
-"""How many requests, and how many of their tokens, may wait for their first token in each length class.
+"""Limits on requests, and on prompt tokens, that wait for their first token in each length class.
 
 The classes are the ladder's factor sets: a prompt is in the class of the first set that is long enough for it. Each has
-limits of its own, so that short prompts are taken however many long ones wait. A prompt waits from the moment that it is
-given to the engine client until it is computed; the client is asked then, and where a prompt would be refused.
+its own limits, so that short prompts are accepted however many long ones wait. A prompt waits from the time it is given to
+the engine client until it is computed. The engine client is polled for that, and again before a prompt is refused.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from ropeswitch.server.context import Ticket, current
 from ropeswitch.server.front.refusal import Refusal, RefusedError, prompt_too_long, queue_full
 from ropeswitch.server.front.shared_counts import SharedCounts
 
-# Seconds between two looks at which prompts still wait, for other processes that count them too.
+# Seconds between two polls of which prompts still wait; other processes count these prompts too.
 LOOK_SECONDS = 0.25
 _LONGEST_RETRY = 60
 
-# Tells of the ID of a request whether its prompt is still to be computed; None where the engine client does not know it.
+# Whether the prompt of a request ID is still to be computed; None where the engine client does not know the ID.
 Waits = Callable[[str], bool | None]
 
 
@@ -29,9 +29,9 @@ class LengthClass:
 
     Attributes:
         name: The set's name.
-        max_length: Its longest prompt in tokens.
-        max_requests: How many may wait.
-        max_tokens: How many tokens they may have together.
+        max_length: Maximum tokens of its prompts.
+        max_requests: Maximum waiting requests.
+        max_tokens: Maximum tokens of all waiting prompts.
     """
 
     name: str
@@ -41,13 +41,13 @@ class LengthClass:
 
 
 class QueueLimits:
-    """The prompts that wait in this process, and the limits that all processes share.
+    """Prompts that wait in this process, and limits shared by all processes.
 
     Args:
-        classes: By ``max_length``, shortest first.
+        classes: Sorted by ``max_length``.
         counts: The shared counts.
         waits: See :data:`Waits`.
-        clock: Gives seconds that only grow.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -61,21 +61,21 @@ class QueueLimits:
         self._counts = counts
         self._waits = waits
         self._clock = clock
-        # In the order in which they came.
+        # In order of arrival.
         self._tickets: dict[int, Ticket] = {}
 
     def admit(
         self, tokens: int, index: int, copies: int, request_id: str | None, siblings: Sequence[Ticket]
     ) -> Ticket | Refusal:
-        """Have a prompt wait, unless its class is full.
+        """Count a prompt as waiting, or return a refusal if its class is full.
 
-        A prompt is taken wherever nothing waits but prompts of its own HTTP request: whoever may send it at all must not be
-        told for ever to try again.
+        A prompt is always accepted where only prompts of its own HTTP request wait: otherwise a request larger than the
+        limit could never succeed.
 
         Args:
             tokens: The prompt's length.
             index: Its length class, by its place in :attr:`classes`.
-            copies: How many answers it is to have.
+            copies: Number of answers to generate.
             request_id: See :class:`Ticket`.
             siblings: The tickets of other prompts of the same HTTP request.
         """
@@ -103,12 +103,12 @@ class QueueLimits:
         return None
 
     def _retry_after(self, index: int) -> int:
-        """As long as the first in the queue has waited, its turn is a fair guess at the next one's; in whole seconds."""
+        """Estimated whole seconds until a place is free: the time that the oldest in the queue has waited."""
         since = next((each.since for each in self._tickets.values() if each.index == index), self._clock())
         return min(_LONGEST_RETRY, max(1, math.ceil(self._clock() - since)))
 
     def look(self) -> None:
-        """Release the prompts of this process that have been computed, and those that the engine client gave up."""
+        """Release prompts of this process that have been computed, or that the engine client no longer knows."""
         for ticket in list(self._tickets.values()):
             waits = None if ticket.request_id is None else self._waits(ticket.request_id)
             if waits:
@@ -117,9 +117,9 @@ class QueueLimits:
                 self._release(ticket)
 
     def settle(self, tickets: Sequence[Ticket]) -> None:
-        """An HTTP request has ended: release its prompts, but for those that go on in the engine.
+        """Release the prompts of an HTTP request that has ended, except those still waiting in the engine.
 
-        What it gave up before it reached the engine has no other end than this.
+        Prompts that never reached the engine are released only here.
         """
         for ticket in tickets:
             if ticket.request_id is None or not self._waits(ticket.request_id):
@@ -138,25 +138,25 @@ class QueueLimits:
             self._counts.whole[at + 1] -= ticket.tokens
 
     async def watch(self) -> None:
-        """Look for ever."""
+        """Call :meth:`look` periodically, forever."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.look()
 
     def waiting(self, index: int) -> tuple[int, int]:
-        """How many requests and tokens wait in a class, in all processes."""
+        """Numbers of waiting requests and tokens of a class, in all processes."""
         with self._counts.locked():
             at = self._counts.of_class(index)
             return self._counts.whole[at], self._counts.whole[at + 1]
 
 
 class Admission:
-    """What an API server process lets into its engine.
+    """Admits prompts to the engine of an API server process.
 
     Args:
         queue: The limits of each length class.
-        max_prompt_tokens: The longest prompt that is taken, None for as long as the model takes.
-        make_error: Makes the error of a refusal that vLLM's handlers answer with its status.
+        max_prompt_tokens: Maximum tokens of a prompt, None for the model's limit.
+        make_error: Makes the error for a refusal, which vLLM's handlers answer with its status.
     """
 
     def __init__(
@@ -167,13 +167,13 @@ class Admission:
         self._make_error = make_error
 
     def admit(self, tokens: int, length_class: int, copies: int, request_id: str | None) -> None:
-        """Let a prompt of the HTTP request in hand wait for the engine; one of the server's own making is not counted.
+        """Count a prompt of the current HTTP request as waiting; the server's own prompts are not counted.
 
         Args:
-            tokens: Its length.
+            tokens: The prompt's length.
             length_class: :attr:`~ropeswitch.server.prompt_set.PromptSet.length_class`.
-            copies: How many answers it is to have.
-            request_id: The ID that it goes into the engine under, None where that is made later (:meth:`follow`).
+            copies: Number of answers to generate.
+            request_id: Its ID in the engine, None where that is made later (:meth:`follow`).
 
         Raises:
             RefusedError: when it is refused.
@@ -189,7 +189,7 @@ class Admission:
         context.tickets.append(outcome)
 
     def follow(self, request_id: str) -> None:
-        """A handler that gives the engine a prompt in steps of its own has come to the first of them."""
+        """Give the current request's waiting ticket its engine ID, where a handler runs the prompt in steps of its own."""
         context = current.get()
         for ticket in context.tickets if context is not None else ():
             if ticket.request_id is None:

@@ -1,4 +1,4 @@
-"""What waits in each length class, as gauges that are brought up to date when ``/metrics`` is asked for: to scale by."""
+"""Gauges of waiting requests and tokens by length class, refreshed on each ``/metrics`` request; autoscaling uses them."""
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
@@ -13,22 +13,22 @@ class QueueMetrics:
     """The gauges of one API server process, made after vLLM has set Prometheus up.
 
     Args:
-        queue: What waits, in all processes of the server.
-        model_name: The label that vLLM's own metrics have.
+        queue: Counts the waiting prompts of all processes of the server.
+        model_name: The value of the label, as in vLLM's own metrics.
         registry: Where to register the gauges.
     """
 
     def __init__(self, queue: QueueLimits, model_name: str, registry: CollectorRegistry = REGISTRY) -> None:
         self._queue = queue
         self._model_name = model_name
-        # Every process reads the same counts, so the one that did so last is right.
+        # Every process reads the same counts, so the most recent value is right.
         self._requests, self._tokens = (
             Gauge(name, text, LABELS, multiprocess_mode="mostrecent", registry=registry)
             for name, text in (REQUESTS, TOKENS)
         )
 
     def refresh(self) -> None:
-        """Set all of them."""
+        """Set the gauges."""
         for index, each in enumerate(self._queue.classes):
             requests, tokens = self._queue.waiting(index)
             self._requests.labels(self._model_name, each.name).set(requests)

@@ -1,4 +1,4 @@
-"""Refusals: what a rejected client is told, and the one error that carries it.
+"""Refusals: the answer to a rejected request, and the one error class that carries it.
 
 Whatever rejects a request, before or after its prompt is known, raises :class:`RefusedError`; ``answer.py`` shapes the
 answer. :func:`refused` counts it.
@@ -12,17 +12,17 @@ from fastapi import HTTPException
 
 @dataclass(frozen=True)
 class Refusal:
-    """The answer to a request that is not served.
+    """The answer to a rejected request.
 
     Attributes:
-        reason: What it is counted under, such as ``queue_tokens``.
+        reason: Label value in the metrics, such as ``queue_tokens``.
         status: The HTTP status.
-        code: The ``code`` of the error, which programs look at.
-        message: What a person reads.
+        code: The error's ``code``, for programs.
+        message: The error's message, for people.
         param: The field of the request that is wrong, or None.
-        retry_after: Whole seconds after which trying again makes sense, or None.
-        authenticate: Whether the client is asked for a key.
-        close: Whether the connection is closed behind the answer.
+        retry_after: Whole seconds to wait before a retry, or None.
+        authenticate: Whether to send ``www-authenticate``.
+        close: Whether to close the connection after the answer.
     """
 
     reason: str
@@ -36,7 +36,7 @@ class Refusal:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers of the answer, besides those that say what its body is."""
+        """Headers of the answer, without those that describe its body."""
         headers = []
         if self.retry_after is not None:
             headers.append((b"retry-after", str(self.retry_after).encode()))
@@ -51,7 +51,7 @@ class RefusedError(HTTPException):
     """A request is rejected. It is an ``HTTPException`` because FastAPI lets nothing else through its parsing of a body.
 
     Attributes:
-        refusal: What its client is told.
+        refusal: The answer.
     """
 
     def __init__(self, refusal: Refusal) -> None:
@@ -64,7 +64,7 @@ listeners: list[Callable[[str, int | None], None]] = []
 
 
 def refused(reason: str, tokens: int | None) -> None:
-    """Tell everyone who counts refusals of one.
+    """Report a refusal to the listeners, which count it.
 
     Args:
         reason: ``Refusal.reason``.
@@ -89,7 +89,7 @@ WRONG_KEY = Refusal(
     authenticate=True,
 )
 
-# The reason is what a 503 is counted under; another server answers soon.
+# Counted as every 503 is; another replica answers soon.
 LEAVING = Refusal(
     reason="unavailable",
     status=503,
@@ -114,7 +114,9 @@ def body_too_large(limit: int) -> Refusal:
 
 def bodies_too_many(limit: int) -> Refusal:
     """For a body when those of other requests hold most of ``limit`` bytes (``--max-held-body-bytes``)."""
-    message = f"The bodies of the requests in hand may hold {limit} bytes, and this one would be more; try again later"
+    message = (
+        f"The bodies of the requests in flight may hold {limit} bytes, and this one would be more; try again later"
+    )
     return Refusal("held_bytes", 503, "server_busy", message, retry_after=1)
 
 
@@ -161,8 +163,8 @@ def queue_full(name: str, unit: str, limit: int, retry_after: int) -> Refusal:
 
 
 def too_many_at_once(limit: int) -> Refusal:
-    """For a key with ``limit`` requests in hand (``--max-concurrent-per-key``)."""
-    message = f"This key has {limit} requests in hand, which is the most that it may have at once"
+    """For a key with ``limit`` requests in flight (``--max-concurrent-per-key``)."""
+    message = f"This key has {limit} requests in flight, which is the most that it may have at once"
     return Refusal("key_concurrency", 429, "rate_limit_exceeded", message, retry_after=1)
 
 

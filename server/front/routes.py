@@ -1,8 +1,8 @@
-"""Which paths are open to everyone, which to the metrics key, and which are shaped for Anthropic's clients."""
+"""Classifies paths: open without a key, opened by the metrics key, answered in the shape of Anthropic's API."""
 
 from starlette.types import Scope
 
-# With everything below them.
+# Each with everything below it.
 _HEALTH = "/health"
 _OPEN = (_HEALTH, "/ui")
 _METRICS = "/metrics"
@@ -10,9 +10,9 @@ _ANTHROPIC = "/v1/messages"
 
 
 def route_path(scope: Scope) -> str:
-    """The path that the app's router looks at: without ``--root-path``, exactly as ``starlette`` takes it off.
+    """The path that the app's router matches: without ``--root-path``, removed exactly as ``starlette`` does.
 
-    A rule about a path must not look at another one than the router does, or it could be walked around.
+    A rule on any other path could be bypassed.
     """
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
@@ -27,17 +27,17 @@ def _below(path: str, top: str) -> bool:
 
 
 def is_open(path: str) -> bool:
-    """Whether a path needs no key at all: ``/health*`` probes and the files of the status page (its data needs one)."""
+    """Whether a path needs no key: ``/health*`` and the files of the status page (its data needs one)."""
     return any(_below(path, top) for top in _OPEN)
 
 
 def is_probe(path: str) -> bool:
-    """Whether a path is that of a probe."""
+    """Whether a path is a health probe."""
     return _below(path, _HEALTH)
 
 
 def is_metrics(path: str) -> bool:
-    """Whether a path is that of the metrics, which are open unless there is a metrics key."""
+    """Whether a path is ``/metrics``, which is open unless there is a metrics key."""
     return _below(path, _METRICS)
 
 

@@ -1,8 +1,8 @@
-"""Counts that all API server processes of one server share, so that a limit is one of the server, not of a process.
+"""Counts shared by all API server processes of one server, so that limits apply to the server, not to each process.
 
-They are in a file that every process maps into its memory; ``flock`` makes a change of several of them one. Its lock is
-let go by the kernel when a process dies in the middle. vLLM ends the whole server with any of its processes, so what a dead
-one had counted is not kept.
+They are in a file that every process maps into memory; ``flock`` makes updates of several counts atomic, and the kernel
+releases the lock of a process that dies. vLLM ends the whole server when one of its processes dies, so counts of a dead
+process do not remain.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Length classes, and keys with something in hand: twice as many as there may be keys, for keys that are taken away.
+# Maximum length classes, and maximum keys with requests in flight: twice the number of keys, for keys that were removed.
 CLASSES = 4096
 KEYS = 8192
 _WORD = 8
@@ -23,7 +23,7 @@ _SIZE = (_KEYS_START + KEYS * _KEY_WORDS) * _WORD
 
 
 class SharedCounts:
-    """The shared counts, opened.
+    """The opened file of shared counts.
 
     Attributes:
         whole: The words of the file as integers.
@@ -39,14 +39,14 @@ class SharedCounts:
 
     @staticmethod
     def create(path: Path) -> str:
-        """Make the file, readable by its owner alone, with every count zero; returns its path."""
+        """Create the file, readable only by its owner, with every count zero; returns its path."""
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b") as file:
             file.truncate(_SIZE)
         return str(path)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else changes a count meanwhile. Not to be nested, nor held while anything is awaited."""
+        """Hold the lock of the counts. Do not nest it, and do not await while holding it."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             yield
@@ -55,7 +55,7 @@ class SharedCounts:
 
     @staticmethod
     def of_class(index: int) -> int:
-        """Where the two words of a length class begin: its waiting requests and their tokens.
+        """Index of the two words of a length class: its waiting requests and their tokens.
 
         Raises:
             IndexError: beyond :data:`CLASSES` classes.
@@ -66,5 +66,5 @@ class SharedCounts:
 
     @staticmethod
     def of_key(slot: int) -> int:
-        """Where the four words of a key begin: its number, its requests in hand, its tokens and when they were counted."""
+        """Index of the four words of a key: its number, its requests in flight, its bucket's level and that level's time."""
         return _KEYS_START + slot * _KEY_WORDS

@@ -1,4 +1,4 @@
-"""The front's parts in an API server process, put together when its engine is known."""
+"""Builds the front's parts in an API server process, once its engine is known."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from ropeswitch.server.front.shared_counts import SharedCounts
 
 
 class HeldBodies:
-    """Memory of the bodies of requests in flight; one per API server process, used on its event loop alone.
+    """Memory held by request bodies in flight; one per API server process, used only on its event loop.
 
     Args:
-        limit: The most bytes (``--max-held-body-bytes``).
+        limit: Maximum bytes (``--max-held-body-bytes``).
 
     Attributes:
-        bytes: Those that are held.
+        bytes: Bytes held now.
     """
 
     def __init__(self, limit: int) -> None:
@@ -40,16 +40,16 @@ class HeldBodies:
 
 @dataclass(frozen=True)
 class FrontState:
-    """What the front's middleware goes by.
+    """Keys and limits that the front's middleware enforces.
 
     Attributes:
         keys: The API keys.
-        metrics_keys: The keys that open the metrics alone; they are open where there are none.
+        metrics_keys: The keys that open only the metrics; without any, the metrics are open.
         key_limits: The limits of each key.
         queue: The limits of each length class.
-        max_body_bytes: The largest body.
-        held_bodies: Memory of the bodies of requests in flight.
-        body_timeout: Seconds that may pass between two parts of a body.
+        max_body_bytes: Maximum bytes of a body.
+        held_bodies: Memory held by request bodies in flight.
+        body_timeout: Longest pause between two parts of a body, in seconds.
     """
 
     keys: KeyRing
@@ -61,12 +61,12 @@ class FrontState:
     body_timeout: float
 
     def identify(self, scope: Scope, path: str) -> bytes:
-        """Whose request it is: the digest of its key, or :data:`EVERYONE`.
+        """The digest of a request's key, or :data:`EVERYONE`.
 
         Raises:
-            RefusedError: for a request that needs a key and has none, or a wrong one.
+            RefusedError: for a missing or wrong key.
         """
-        # A browser asks with OPTIONS, and without a key, whether it may send one.
+        # A browser's CORS preflight (OPTIONS) carries no key.
         if scope.get("method") == "OPTIONS" or routes.is_open(path):
             return EVERYONE
         metrics = routes.is_metrics(path)
@@ -83,17 +83,17 @@ class FrontState:
         return key
 
     def count(self, key: bytes) -> None:
-        """Count a request of a key as in flight; it must be given back to ``key_limits``.
+        """Count a request as in flight; ``key_limits.give_back`` must follow.
 
         Raises:
-            RefusedError: for one more than the key may have.
+            RefusedError: for a request beyond the key's limits.
         """
         if (refusal := self.key_limits.take(key)) is not None:
             raise RefusedError(refusal)
 
 
 def _token(scope: Scope, path: str) -> bytes | None:
-    """The key that a request shows: as a bearer's, or in the header in which Anthropic's clients send theirs."""
+    """The key in a request's headers: a bearer token, or ``x-api-key`` on routes for Anthropic's clients."""
     headers = scope["headers"]
     token = next((bearer(value) for name, value in headers if name == b"authorization"), None)
     if token is None and routes.is_anthropic(path):
@@ -108,18 +108,18 @@ def build(
     waits: Waits,
     make_error: Callable[[Refusal], RefusedError],
 ) -> tuple[FrontState, Admission]:
-    """What the middleware goes by, and what lets prompts into the engine.
+    """Build the middleware's keys and limits, and the admission of prompts to the engine.
 
     Args:
-        config: What the flags say.
-        ladder: The ladder in force.
-        max_model_len: The longest sequence, in tokens.
+        config: Values of the flags.
+        ladder: The engine's ladder.
+        max_model_len: Maximum tokens of a sequence.
         waits: See :data:`~ropeswitch.server.front.queue_limits.Waits`.
         make_error: See :class:`~ropeswitch.server.front.queue_limits.Admission`.
 
     Raises:
-        UsageError: when the file of keys has become unreadable since the command looked at it.
-        IndexError: for a ladder of more sets than there may be length classes.
+        UsageError: when the file of keys has become unreadable since the command read it.
+        IndexError: for a ladder with more sets than the maximum number of length classes.
     """
     counts = SharedCounts(config.counts)
     queue = QueueLimits(length_classes(config, ladder, max_model_len), counts, waits)
@@ -137,7 +137,7 @@ def build(
 
 
 def length_classes(config: FrontConfig, ladder: FactorLadder, max_model_len: int) -> list[LengthClass]:
-    """One class for each factor set, with the limits that were given for it, or for all, or else suit its prompts."""
+    """One class per factor set, with the limits given for it, or for all sets, or else the defaults."""
     requests, tokens = config.max_queued_requests, config.max_queued_tokens
     return [
         LengthClass(

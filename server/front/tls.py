@@ -1,4 +1,4 @@
-"""TLS: its flags, looked at before the minutes that a model takes to load, and its files, read again when they change."""
+"""TLS: checks its flags before the model is loaded, and reloads its files when they change."""
 
 import argparse
 import asyncio
@@ -12,14 +12,14 @@ LOOK_SECONDS = 1.0
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse flags of TLS that the server could not start with, or that would be ignored.
+    """Refuse TLS flags that the server could not start with, or that would be ignored.
 
     Args:
         args: vLLM's: ``ssl_certfile``, ``ssl_keyfile``, ``ssl_ca_certs``, ``ssl_cert_reqs``, ``ssl_ciphers`` and
             ``enable_ssl_refresh``.
 
     Raises:
-        UsageError: with the flag and its value.
+        UsageError: naming the flag and its value.
     """
     if not args.ssl_certfile:
         for flag in ("ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers", "enable_ssl_refresh"):
@@ -42,10 +42,10 @@ def check(args: argparse.Namespace) -> None:
 
 
 def load(context: ssl.SSLContext, args: argparse.Namespace) -> None:
-    """Put the files that the flags name into a context.
+    """Load the files that the flags name into a context.
 
     Raises:
-        UsageError: with the flag and its value; the context is then of no more use.
+        UsageError: naming the flag and its value; the context must then not be used.
     """
     certificate = f"--ssl-certfile: {args.ssl_certfile!r}"
     if args.ssl_keyfile:
@@ -62,14 +62,14 @@ def load(context: ssl.SSLContext, args: argparse.Namespace) -> None:
 
 
 async def refresh(args: argparse.Namespace, context: Callable[[], ssl.SSLContext | None]) -> None:
-    """Read the files again whenever they have changed, for ever.
+    """Reload the files whenever they change, forever.
 
-    vLLM's own way loses sight of a mounted secret when its link is turned for the second time, and a certificate that is
-    written before its key leaves the server with two that do not belong together.
+    vLLM's own reload misses a mounted secret when its link is switched for the second time, and with a certificate written
+    before its key it serves a pair that does not match.
 
     Args:
         args: As for :func:`check`.
-        context: The one that the server takes connections by; None before it does.
+        context: Returns the server's TLS context; None before it takes connections.
     """
 
     def read() -> None:
@@ -89,9 +89,9 @@ def _no_password() -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What OpenSSL or the operating system says, without the numbers."""
+    """The message of OpenSSL or the operating system, without its numbers."""
     if isinstance(error, ssl.SSLError):
-        # Some are made without a reason of OpenSSL's.
+        # Some have no reason set by OpenSSL.
         return str(getattr(error, "reason", None) or error.args[0]).replace("_", " ").lower()
     if isinstance(error, OSError):
         return error.strerror or str(error)

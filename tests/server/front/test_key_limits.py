@@ -66,7 +66,7 @@ def test_the_requests_in_hand(tmp_path_factory: pytest.TempPathFactory, limit: i
         elif model[key]:
             view.give_back(key)
             model[key] -= 1
-        assert all(views[0].in_hand(each) == count for each, count in model.items())
+        assert all(views[0].in_flight(each) == count for each, count in model.items())
 
 
 def test_keys_that_fall_on_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,11 +84,11 @@ def test_keys_that_fall_on_the_same_place(tmp_path: Path, monkeypatch: pytest.Mo
         limits.take(keys[4])  # its rate is not whole again
     clock.now += 1
     assert limits.take(keys[4]) is None
-    assert [limits.in_hand(keys[number]) for number in (0, 2, 3, 4)] == [1, 1, 1, 1]
+    assert [limits.in_flight(keys[number]) for number in (0, 2, 3, 4)] == [1, 1, 1, 1]
     limits.give_back(keys[0])
     clock.now += 1
     assert limits.take(keys[4]) is None
-    assert limits.in_hand(keys[4]) == 2
+    assert limits.in_flight(keys[4]) == 2
 
 
 def test_a_key_with_a_number_of_zero(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_requests_at_once(tmp_path: Path) -> None:
 
         async with client_of(app) as client:
             running = [asyncio.create_task(client.post("/v1/slow", headers=bearer("a"))) for _ in range(2)]
-            while state.key_limits.in_hand(state.keys.match(b"a") or b"") < 2:
+            while state.key_limits.in_flight(state.keys.match(b"a") or b"") < 2:
                 await asyncio.sleep(0.001)
             third = await client.post("/v1/slow", headers=bearer("a"))
             assert third.status_code == 429 and third.headers["retry-after"] == "1"
@@ -148,7 +148,7 @@ def test_requests_at_once(tmp_path: Path) -> None:
             let_go.set()
             assert [answer.status_code for answer in await asyncio.gather(*running)] == [200, 200]
             assert (await client.post("/v1/slow", headers=bearer("a"))).status_code == 200
-        assert state.key_limits.in_hand(state.keys.match(b"a") or b"") == 0
+        assert state.key_limits.in_flight(state.keys.match(b"a") or b"") == 0
 
     asyncio.run(run())
 
@@ -170,8 +170,8 @@ def test_a_websocket_counts_while_it_is_open(tmp_path: Path) -> None:
 
     client = TestClient(app)
     with client.websocket_connect("/v1/realtime") as socket:
-        assert state.key_limits.in_hand(EVERYONE) == 1
+        assert state.key_limits.in_flight(EVERYONE) == 1
         with pytest.raises(Exception), client.websocket_connect("/v1/realtime"):  # noqa: B017 - of the test client's own
             pass
         socket.send_text("done")
-    assert state.key_limits.in_hand(EVERYONE) == 0
+    assert state.key_limits.in_flight(EVERYONE) == 0

@@ -213,7 +213,7 @@ def test_nothing_is_left_of_a_thousand_requests(tmp_path: Path) -> None:
     asyncio.run(run())
     assert min(statuses.get(status, 0) for status in (200, 413, 500, 503)) > 10 and left > 50
     assert [state.queue.waiting(index) for index in range(2)] == [(0, 0), (0, 0)]
-    assert state.key_limits.in_hand(EVERYONE) == 0
+    assert state.key_limits.in_flight(EVERYONE) == 0
     assert not state.queue._tickets and not engine.requests
 
 
