@@ -1,10 +1,10 @@
-"""Bodies with values of the wrong types, over which some of vLLM's validators stumble, and with what no engine can be sent.
+"""Answers 400 to bodies with wrong types on which vLLM's validators crash, and to values that no engine accepts.
 
-The latter was found when the body was parsed (``ingest/faults.py``).
+Values that no engine accepts were found when the body was parsed (``ingest/faults.py``).
 
-The validators look into a body before its types are checked, and raise what Python raises where a value is of another type
-or lacks a part. The fields are checked one by one then: where some are wrong, that is the answer; where all are right, the
-fault is the server's.
+Some of vLLM's validators read a body before its types are checked, and raise Python's own errors where a value has another
+type or lacks a part. Then each field is checked by itself: wrong fields are the answer; if all are right, the fault is the
+server's.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,10 +19,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from ropeswitch.server.context import current
 
 _STUMBLES = (AttributeError, IndexError, KeyError, TypeError, RecursionError)
-# SageMaker's route takes what these do, as far as the model has them.
+# SageMaker's route accepts the bodies of these routes, where the model has them.
 _CHOOSES = "/invocations"
 _CHOICES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/classify", "/score", "/rerank", "/pooling")
-# Items of a list that are validated at once.
+# Items of a list to validate at a time.
 MANY = 1000
 Errors = list[dict[str, Any]]
 Handler = Callable[..., Awaitable[Any]]
@@ -30,7 +30,7 @@ Validate = Callable[..., tuple[Any, Errors]]
 
 
 def name_wrong_fields(app: FastAPI) -> None:
-    """Have every route of an app answer a wrong body with 400 and the names of the fields."""
+    """Make every route of an app answer a wrong body with 400 and the names of the wrong fields."""
     models: dict[str, type[BaseModel]] = {}
     routes = [each for each in app.routes if isinstance(each, APIRoute)]
     for route in routes:
@@ -61,7 +61,7 @@ def _naming(upstream: Validate, model: type[BaseModel]) -> Validate:
 
 
 def _choosing(upstream: Handler, models: Sequence[type[BaseModel]]) -> Handler:
-    """A handler that takes a body for whichever of the models it fits, and validates it by itself."""
+    """Wrap a handler that validates its body by itself, against whichever of ``models`` fits."""
 
     @wraps(upstream)
     async def handle(*args: Any, raw_request: Request, **kwargs: Any) -> Any:
@@ -83,7 +83,7 @@ def _choosing(upstream: Handler, models: Sequence[type[BaseModel]]) -> Handler:
 
 
 def not_for_engines() -> Errors:
-    """What of the body of the request in hand could be sent to no engine."""
+    """Errors for values in the current request's body that no engine accepts; empty where there are none."""
     context = current.get()
     if context is None or (fault := context.fault) is None:
         return []
@@ -91,14 +91,14 @@ def not_for_engines() -> Errors:
 
 
 def wrong_items(model: type[BaseModel], values: Any) -> Errors:
-    """What is wrong with the first item that is, of a list of very many.
+    """Errors of the first wrong item of a very long list; empty where there is none.
 
-    pydantic tells of each, and of each as often as there are types that it may have: a minute's work for a million.
+    pydantic reports every item, once for each type that it may have: a minute of work for a million items.
     """
     for name, value in values.items() if isinstance(values, dict) else ():
         if isinstance(value, list) and len(value) > MANY and (adapter := _fields(model).get(name)) is not None:
             for start in range(0, len(value), MANY):
-                # The first item decides of which type the others must be, where there is a choice.
+                # Where several types are allowed, the first item decides which one the others must have.
                 if errors := _errors(adapter, value[:1] + value[start : start + MANY], ()):
                     loc = errors[0]["loc"]
                     at = next((each for each, part in enumerate(loc) if isinstance(part, int)), len(loc))
@@ -108,10 +108,10 @@ def wrong_items(model: type[BaseModel], values: Any) -> Errors:
 
 
 def wrong_fields(model: type[BaseModel], values: Any) -> Errors:
-    """What is wrong with each field by itself, as ``pydantic.ValidationError.errors`` tells it; empty where nothing is.
+    """Errors of each field by itself, in the form of ``pydantic.ValidationError.errors``; empty where there are none.
 
     Args:
-        model: Its own validators are left out, those of its fields' types are not.
+        model: The body's model; its own validators are left out, those of its fields' types are not.
         values: A body's JSON values.
     """
     if not isinstance(values, dict):

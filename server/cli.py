@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name; the process's own by default.
 
     Returns:
-        The exit code: 0, or 2 for bad input, which is told in one line on standard error.
+        The exit code: 0, or 2 for bad input, with one line on standard error.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -59,7 +59,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = _Parser(prog=PROGRAM, description=description)
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {version(PROGRAM)}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    # Parsed by serve.py: its flags are vLLM's, which take seconds to load. Listed here for the help alone.
+    # Parsed by serve.py: its flags are vLLM's, which take seconds to load. Listed here only for the help.
     commands.add_parser("serve", help="start an OpenAI-compatible server", add_help=False)
     plan.add_parser(commands)
     factors.add_parser(commands)

@@ -1,8 +1,8 @@
-"""``vllm.entrypoints.cli.serve.wait_for_completion_or_failure``: wrapped to tell API servers why they are told to leave.
+"""``vllm.entrypoints.cli.serve.wait_for_completion_or_failure``: wrapped to mark that a process of the server has died.
 
-Where there are several API servers, the process that started them tells them to leave with the same signal whether it was
-told to, or the engine or one of them has died; they own no engine, so they do not see which. Here that process leaves a mark
-first, beside the file of ``refusals.py``, and they end what they have in hand with errors: nobody computes it any more.
+The process that started several API servers stops them with the same signal whether it was stopped itself, or the engine or
+one of them has died; without an engine of their own they cannot see which. Here that process first leaves a mark, beside
+the file of ``refusals.py``, and they end their requests in flight with errors, as no engine computes them any more.
 """
 
 import os
@@ -15,7 +15,7 @@ from ropeswitch.server.refusals import VARIABLE
 
 
 def marking(upstream: Callable[..., None]) -> Callable[..., None]:
-    """A function that waits for the server's processes as ``upstream`` does, and marks that one of them died."""
+    """Wrap ``wait_for_completion_or_failure``: leave the mark when it finds a dead process."""
 
     @wraps(upstream)
     def wait_for_completion_or_failure(*args: Any, **kwargs: Any) -> None:
@@ -29,7 +29,7 @@ def marking(upstream: Callable[..., None]) -> Callable[..., None]:
 
 
 def marked() -> bool:
-    """Whether the server leaves because one of its processes has died."""
+    """Whether the server is stopping because one of its processes has died."""
     return VARIABLE in os.environ and _mark().exists()
 
 

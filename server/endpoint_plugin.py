@@ -27,7 +27,7 @@ from ropeswitch.server.body_errors import name_wrong_fields
 from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.fault_log import tell_faults
+from ropeswitch.server.fault_log import log_faults
 from ropeswitch.server.front import models_route, tls
 from ropeswitch.server.front.inner import Inner
 from ropeswitch.server.front.queue_limits import Admission
@@ -74,7 +74,7 @@ class RopeSwitchEndpoints:
         try:
             checked = await _checked(engine_client, args)
         except (UnsupportedError, RegistryError, UsageError) as error:
-            refusals.tell(str(error))
+            refusals.report(str(error))
             raise SystemExit(refusals.EXIT_CODE) from error
         state.ropeswitch = parts = _parts(engine_client, args, checked)
         _wrap(engine_client, state, checked)
@@ -153,7 +153,7 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
 def _wrap(engine_client: Any, state: State, checked: _Checked) -> None:
     """Change vLLM's own objects: the app's handlers and routes, and the engine client."""
     ladder = checked.settings.ladder
-    tell_faults(state.app)
+    log_faults(state.app)
     name_wrong_fields(state.app)
     leave_out(state.app, state)
     if engine_client.output_processor.tracing_enabled:

@@ -1,6 +1,6 @@
-"""The server's own faults, told in its log where vLLM answers an error with 500 and says nobody why.
+"""Logs the faults that vLLM's error handlers answer with 500 without logging them.
 
-What a handler raises and vLLM has no answer to goes through to uvicorn, which logs it.
+uvicorn logs exceptions that no handler answers.
 """
 
 import logging
@@ -18,26 +18,26 @@ _FAULT = 500
 Handler = Callable[[Request, Any], Awaitable[Response]]
 
 
-def tell_faults(app: FastAPI) -> None:
-    """Have the app's handlers of errors log those that they answer with 500, once each, with their tracebacks.
+def log_faults(app: FastAPI) -> None:
+    """Make the app's error handlers log each error that they answer with 500, once, with its traceback.
 
     Args:
-        app: With all of its handlers, before it has answered anything. The one for ``Exception`` is left: it sees errors
-            that are raised again, and logged, behind it.
+        app: With all of its handlers, before its first request. The handler of ``Exception`` stays as it is: Starlette
+            raises its errors again, and uvicorn logs them.
     """
     for kind, handler in list(app.exception_handlers.items()):
         if kind is not Exception:
-            app.exception_handlers[kind] = _telling(handler)
-    # SageMaker's standards have had it built with the others.
+            app.exception_handlers[kind] = _logging(handler)
+    # SageMaker's integration has already built it with the old handlers.
     app.middleware_stack = app.build_middleware_stack()
 
 
-def _telling(handler: Any) -> Handler:
-    async def tell(request: Request, error: Exception) -> Response:
+def _logging(handler: Any) -> Handler:
+    async def log(request: Request, error: Exception) -> Response:
         response: Response = await handler(request, error)
-        # A dead engine has told why by itself, and every request in hand ends with it.
+        # A dead engine has logged its own error, and every request in flight ends with it.
         if response.status_code == _FAULT and not vllm_adapter.is_dead_engine(error):
             logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return response
 
-    return tell
+    return log

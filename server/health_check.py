@@ -1,17 +1,17 @@
-"""``python -m ropeswitch.server.health_check``: exit code 0 when a server is ready, as container engines ask for it."""
+"""``python -m ropeswitch.server.health_check``: exits with 0 when a server is ready, for container health checks."""
 
 import os
 import sys
 import urllib.request
 
-# Names another address than that of the image's own command.
+# Overrides the address of the image's own command.
 VARIABLE = "ROPESWITCH_HEALTH_URL"
 URL = "http://127.0.0.1:8000/health/ready"
 TIMEOUT = 4.0
 
 
 def main() -> int:
-    """Ask once; the exit code, 1 where the server is not ready or cannot be asked."""
+    """Check once; returns the exit code, 1 where the server is not ready or not reachable."""
     url = os.environ.get(VARIABLE, URL)
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT):

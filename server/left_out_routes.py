@@ -1,17 +1,17 @@
-"""Routes of vLLM that this server has nothing behind: a client that asks for one is told that there is none."""
+"""Removes routes of vLLM that cannot work here; clients get a 404."""
 
 from fastapi import FastAPI
 from starlette.datastructures import State
 
-# Elastic expert parallelism is refused at start (model_patches/switch/unsupported.py). Its route would have every other
-# client refused while it waits for the requests in flight, and then fail.
+# Elastic expert parallelism is refused at start (model_patches/switch/unsupported.py). Its route would refuse every other
+# request while it waits for those in flight, and then fail.
 _ELASTIC = frozenset({"/scale_elastic_ep", "/is_scaling_elastic_ep"})
-# Only models of one kind have a handler; of others it answers 501, which counts as a fault.
+# Only one kind of model has a handler; for others the route answers 501, which counts as a fault.
 _DECISIONS = "/v1/systemone"
 
 
 def leave_out(app: FastAPI, state: State) -> None:
-    """Take them away.
+    """Remove the routes.
 
     Args:
         app: With all of its routes.

@@ -1,8 +1,8 @@
-"""Configs that call LongRoPE ``su``, its first name, as the first Phi-3 checkpoints do.
+"""Rewrites configs that call LongRoPE ``su``, its first name, as the first Phi-3 checkpoints do.
 
-transformers 5.19 renames the type while it reads the config, but then misses the window that those configs keep at their
-top level, and gives up. So the engine reads the config and the tokenizer in a folder that differs from the model's in the
-config alone.
+transformers 5.19 renames the type while it reads the config, but then does not find the window, which those configs have at
+their top level, and fails. So the engine reads config and tokenizer from a folder that differs from the model's only in the
+config.
 """
 
 import atexit
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def modern(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The config with ``su`` written as ``longrope``, its window inside the rotary parameters; None where it is not ``su``.
+    """The config with ``su`` written as ``longrope``, with the window inside the rotary parameters; None for other types.
 
     Args:
         config: The values of a ``config.json``.
@@ -31,7 +31,7 @@ def modern(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def modern_folder(model: Path, config: Mapping[str, Any]) -> str:
-    """Make a folder of links to a model's files, with another config; it is removed when this process ends.
+    """Make a folder of links to a model's files, with another config; removed when this process ends.
 
     Args:
         model: The model's folder.

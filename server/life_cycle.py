@@ -1,9 +1,9 @@
-"""The life of one API server process: ready, then leaving, when running requests finish and new ones are refused.
+"""The life cycle of an API server process: ready, then leaving: running requests finish and new ones are refused.
 
-vLLM stops its engine as soon as it is told to leave, and its HTTP server only then; in between requests are answered with
-500, and where several API servers share an engine their streams break off. Here ``AsyncLLM.shutdown``, which a server that
-is told to leave calls first (``engine_client.py``), waits for the requests in flight; where another process of the server
-has died (``deaths.py``), it ends them with errors at once.
+On SIGTERM vLLM stops its engine first and then its HTTP server; in between, requests are answered with 500, and where
+several API servers share an engine their streamed answers break off. Here ``AsyncLLM.shutdown``, which a stopping
+server calls first (``engine_client.py`` overrides it), waits for the requests in flight; where another process of the
+server has died (``deaths.py``), it ends them with errors at once.
 """
 
 import threading
@@ -17,7 +17,7 @@ from ropeswitch.server.front.refusal import LEAVING, RefusedError
 
 router = APIRouter()
 
-# Seconds that requests have for their last words when their time is over.
+# Seconds that requests have to send their error once their time is over.
 LAST_WORDS = 2.0
 # Paths that answer as long as the process does.
 _ALWAYS = frozenset({"/health/live", "/health/ready", "/metrics", "/metrics/"})
@@ -27,7 +27,7 @@ class LifeCycle:
     """One per API server process.
 
     Attributes:
-        leaving: Whether the process was told to leave.
+        leaving: Whether the process is shutting down.
     """
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class LifeCycle:
                 self._idle.set()
 
     def leave(self, seconds: float, abort: Callable[[], object]) -> None:
-        """Refuse new requests, and wait until those in hand are answered; on any thread but the event loop's.
+        """Refuse new requests, and wait for those in flight; on any thread but the event loop's.
 
         Args:
-            seconds: How long they may take.
-            abort: Ends those that took longer, which then have :data:`LAST_WORDS` to say so.
+            seconds: Maximum time to wait.
+            abort: Ends the remaining requests with errors, which they then have :data:`LAST_WORDS` to send.
         """
         self.leaving = True
         if not self._idle.wait(seconds):
@@ -75,14 +75,14 @@ LIFE = LifeCycle()
 
 @router.get("/health/live")
 async def live(request: Request) -> JSONResponse:
-    """200 as long as the process serves; 503 when its engine is dead, so that it is started again."""
+    """200 as long as the process serves; 503 when its engine is dead, so that an orchestrator restarts it."""
     dead = request.app.state.engine_client.errored and not LIFE.leaving
     return _state("dead" if dead else "live", well=not dead)
 
 
 @router.get("/health/ready")
 async def ready(request: Request) -> JSONResponse:
-    """200 when requests are taken; 503 from the moment the process is told to leave, or when its engine is dead.
+    """200 when requests are accepted; 503 once the process is shutting down, or when its engine is dead.
 
     Before every worker is patched and warm another process answers 503 (``starting.py``).
     """

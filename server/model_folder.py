@@ -1,4 +1,4 @@
-"""What can be wrong with a local model folder, told before vLLM looks for the name on a hub."""
+"""Checks a local model folder before vLLM looks for the name on a hub."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import read_text
 from ropeswitch.server.errors import UsageError
 
-# Fields that transformers computes with before it says which one is wrong.
+# Fields that transformers computes with before it validates them.
 _WHOLE_NUMBERS = ("hidden_size", "num_attention_heads", "head_dim", "max_position_embeddings")
 _ROPE = ("rope_parameters", "rope_scaling")
 _FACTORS = ("short_factor", "long_factor")

@@ -1,7 +1,7 @@
-"""Which plugins vLLM loads.
+"""Sets which plugins vLLM loads.
 
-vLLM loads an endpoint plugin only if ``VLLM_PLUGINS`` names it, and once that is set, every plugin of every kind that
-it does not name is left out. So the list is written in full: what vLLM would have loaded by itself, and ours.
+vLLM loads an endpoint plugin only if ``VLLM_PLUGINS`` names it, and once that is set it loads no plugin of any kind that
+it does not name. So the list is complete: every plugin that vLLM would load by default, and ours.
 """
 
 from collections.abc import Mapping
@@ -9,16 +9,16 @@ from importlib.metadata import entry_points
 
 from ropeswitch.server.errors import UsageError
 
-# The switch and the server's endpoints; the server's hook for refusals in child processes.
+# The switch and the server's endpoints; the hook that reports refusals of child processes.
 PLUGIN, REFUSALS = "ropeswitch", "ropeswitch_refusals"
 VARIABLE = "VLLM_PLUGINS"
 
 
 def plugin_names(environment: Mapping[str, str]) -> str:
-    """The value of ``VLLM_PLUGINS`` that adds our endpoints to the user's own choice, or to all plugins where none was made.
+    """The value of ``VLLM_PLUGINS`` that adds our endpoints to the user's choice, or to all plugins where it is unset.
 
     Raises:
-        UsageError: when the user's choice leaves the switch out.
+        UsageError: when the user's choice excludes the switch.
     """
     chosen = environment.get(VARIABLE)
     if chosen:
@@ -31,7 +31,7 @@ def plugin_names(environment: Mapping[str, str]) -> str:
     elif chosen is not None:
         names = set()
     else:
-        # Without a choice vLLM loads every group but the endpoint plugins, which add routes to the server.
+        # By default vLLM loads every group but the endpoint plugins, which add routes to the server.
         groups = {group for group in entry_points().groups if group.startswith("vllm.")} - {"vllm.endpoint_plugins"}
         names = {entry.name for group in groups for entry in entry_points(group=group)}
     return ",".join(sorted({*names, PLUGIN, REFUSALS} - {""}))

@@ -1,9 +1,9 @@
-"""How a refusal to start that is found in a child process reaches the user as one line.
+"""Reports a refusal to start, found in a child process, to the user as one line.
 
-The engine runs in child processes, and vLLM's way to tell of a failed start is the child's traceback, another one from
-``multiprocessing``, and a parent that only knows that a child died. The command line therefore names a file in the
-environment; a child whose start is refused writes the reason there and leaves without a traceback, and the parent
-prints it. Faults are not refusals: they stay as loud as vLLM makes them.
+The engine runs in child processes. For a failed start vLLM prints the child's traceback and another one from
+``multiprocessing``, and the parent knows only that a child died. So the command line names a file in the environment; a
+child whose start is refused writes the reason there and exits without a traceback, and the parent prints it. Faults are
+not refusals: vLLM reports them as usual.
 """
 
 import logging
@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 VARIABLE = "ROPESWITCH_REFUSAL_FILE"
 EXIT_CODE = 2
 
-# vLLM's functions that turn down what the user asked for, with an error of these types.
+# vLLM's functions that reject the user's input with an error of the types below.
 _UPSTREAM_CHECKS = {
     "create_engine_config",
     "check_enough_kv_cache_memory",
@@ -26,11 +26,11 @@ _UPSTREAM_CHECKS = {
     "_auto_fit_max_model_len",
     "determine_available_memory",
 }
-# Those of them that a worker runs for its executor, after it has started.
+# Those that a worker runs for its executor, after it has started.
 _WORKER_CHECKS = {"determine_available_memory"}
 _UPSTREAM_ERRORS = (ValueError, TypeError, NotImplementedError)
 
-# The loggers whose records tell that a process of the engine did not start.
+# Loggers that log a failed start of an engine process.
 _LOGGERS = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "vllm.v1.utils")
 
 _KV_CACHE = re.compile(
@@ -42,7 +42,7 @@ _KV_CACHE = re.compile(
 
 @contextmanager
 def channel() -> Iterator[Path]:
-    """Open the file through which child processes tell why they refuse to start, for as long as the server runs."""
+    """Name the file in which child processes report why they refuse to start, for as long as the server runs."""
     with TemporaryDirectory(prefix="ropeswitch-") as folder:
         path = Path(folder, "refusal")
         os.environ[VARIABLE] = str(path)
@@ -52,14 +52,14 @@ def channel() -> Iterator[Path]:
             del os.environ[VARIABLE]
 
 
-def told() -> str | None:
-    """The reason that some process has given for refusing to start, or None."""
+def reported() -> str | None:
+    """The reason that a process has reported for refusing to start, or None."""
     path = os.environ.get(VARIABLE)
     return Path(path).read_text(encoding="utf-8") if path and Path(path).exists() else None
 
 
-def tell(reason: str) -> None:
-    """Give the reason for refusing to start, unless one was given before; without a channel do nothing."""
+def report(reason: str) -> None:
+    """Report the reason for refusing to start, unless one was reported before; without a channel do nothing."""
     if path := os.environ.get(VARIABLE):
         draft = Path(f"{path}.{os.getpid()}")
         draft.write_text(reason, encoding="utf-8")
@@ -70,11 +70,11 @@ def tell(reason: str) -> None:
 
 
 def reason_of(error: BaseException) -> str | None:
-    """Why the start is refused, or None where the error is a fault.
+    """The reason of a refused start, or None where the error is a fault.
 
-    Refusals are our own errors for bad input, and what vLLM's checks of the user's input raise.
+    Refusals are our errors of bad input, and errors of vLLM's checks of the user's input.
     """
-    # Imported here: vLLM loads this module into stock engines too, which need none of it.
+    # Imported here: vLLM loads this module into stock engines too, which need none of these.
     from ropeswitch.factors.factor_set import FactorError
     from ropeswitch.model_patches.guard.fingerprints import RegistryError
     from ropeswitch.model_patches.switch.settings import UnsupportedError
@@ -88,13 +88,13 @@ def reason_of(error: BaseException) -> str | None:
         return None
     if match := _KV_CACHE.search(str(error)):
         return _kv_cache_reason(match)
-    # A validation error of pydantic holds one message per field, and its text is many lines.
+    # A validation error of pydantic has one message per field, and its text spans many lines.
     details = getattr(error, "errors", None)
     return "; ".join(str(detail["msg"]) for detail in details()) if callable(details) else str(error)
 
 
 def died(error: BaseException) -> bool:
-    """Whether an error only says that another process of the server has died, which vLLM waits for."""
+    """Whether an error only reports that another process of the server has died."""
     return isinstance(error, RuntimeError) and "wait_for_completion_or_failure" in _raised_in(error)
 
 
@@ -120,19 +120,19 @@ class _LeaveQuietly(logging.Filter):
             return True
         message = str(record.msg)
         if "failed to start" in message and (reason := reason_of(error)) is not None:
-            tell(reason)
+            report(reason)
         if "hit an exception" in message and _raised_in(error) & _WORKER_CHECKS and (reason := reason_of(error)):
             # The worker answers its executor with the error, and the engine's start fails there.
-            tell(reason)
+            report(reason)
             return False
-        # Where another process gave the reason, this one only failed for want of it.
-        if told() is not None:
+        # Another process reported the reason, and this one failed only because of that.
+        if reported() is not None:
             raise SystemExit(EXIT_CODE)
         return True
 
 
 def _raised_in(error: BaseException) -> set[str]:
-    """The names of the functions that an error passed through."""
+    """Names of the functions in an error's traceback."""
     return {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
 
 

@@ -1,4 +1,4 @@
-"""``GET /v1/rope``: the ladder in force and the patches that serve it."""
+"""``GET /v1/rope``: lists the factor sets in use and the patches applied."""
 
 from collections.abc import Sequence
 
@@ -16,9 +16,9 @@ class FactorSetInfo(BaseModel):
     """One factor set of the ladder."""
 
     name: str
-    max_length: int = Field(description="The longest sequence, in tokens, that this set rotates.")
-    scale: float = Field(description="What cos and sin are multiplied by (the attention factor).")
-    start_tokens: int = Field(description="Positions below it keep the unscaled angles.")
+    max_length: int = Field(description="Maximum tokens of a sequence in this set.")
+    scale: float = Field(description="Factor of cos and sin (the attention factor).")
+    start_tokens: int = Field(description="Positions below it keep unscaled angles.")
     num_factors: int = Field(description="One factor per rotary frequency.")
 
 
@@ -27,31 +27,30 @@ class PatchInfo(BaseModel):
 
     target: str
     kind: str
-    file: str = Field(description="The module of ropeswitch that does it.")
+    file: str = Field(description="The module of ropeswitch that patches it.")
 
 
 class RopeInfo(BaseModel):
-    """The ladder in force. A sequence of n tokens uses the first set with n <= max_length."""
+    """The ladder in use. A sequence of n tokens uses the first set with n <= max_length."""
 
     sets: list[FactorSetInfo]
     theta: float = Field(description="The model's rotary base.")
     rotary_dim: int = Field(description="Rotated values per head.")
     angles: str = Field(description="exact, or hf for Hugging Face's float32 angles.")
-    max_model_len: int = Field(description="The longest sequence, in tokens, that this server takes.")
+    max_model_len: int = Field(description="Maximum tokens of a sequence on this server.")
     patches: list[PatchInfo]
     vllm_version: str = Field(description="The vLLM release that the patches were written for.")
 
 
 @router.get("/v1/rope", response_model=RopeInfo)
 async def show_rope(request: Request) -> RopeInfo:
-    """Tell the factor ladder in force and the patches applied."""
+    """List the factor sets in use and the patches applied."""
     info: RopeInfo = request.app.state.ropeswitch.rope_info
     return info
 
 
 def rope_info(settings: RopeSettings, max_model_len: int, patches: Sequence[Patch]) -> RopeInfo:
-    """What the route answers for an engine that runs ``settings`` with sequences of up to ``max_model_len`` tokens
-    through ``patches``."""
+    """The route's answer for an engine with ``settings``, sequences of up to ``max_model_len`` tokens, and ``patches``."""
     return RopeInfo(
         sets=[
             FactorSetInfo(

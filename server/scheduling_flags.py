@@ -1,4 +1,4 @@
-"""The flags of length-aware scheduling, and the flags of vLLM that cannot be combined with it."""
+"""Flags of length-aware scheduling, and the flags of vLLM that cannot be combined with it."""
 
 import argparse
 from typing import Any
@@ -11,7 +11,7 @@ MOST_SECONDS = 60.0
 
 def add(parser: Any) -> None:
     """Add the flags to ``vllm serve``'s parser."""
-    group = parser.add_argument_group("Length-aware scheduling", "Steps sized by the time that they take.")
+    group = parser.add_argument_group("Length-aware scheduling", "Steps planned by their predicted time.")
     group.add_argument(
         "--length-aware-scheduling",
         action=argparse.BooleanOptionalAction,
@@ -22,18 +22,18 @@ def add(parser: Any) -> None:
         "--step-latency-target",
         type=seconds(MOST_SECONDS),
         metavar="SECONDS",
-        help="How long a step should take while others wait; by default found from the hardware at start.",
+        help="Target time of a step while others wait (default: measured at start).",
     )
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse flags that would be ignored, or would leave length-aware scheduling nothing to do.
+    """Refuse flags that would be ignored, or would disable length-aware scheduling.
 
     Args:
-        args: What ``vllm serve``'s parser made of the command line and of a ``--config`` file.
+        args: Parsed command line and ``--config`` file of ``vllm serve``.
 
     Raises:
-        UsageError: with the flag, its value and what to do.
+        UsageError: naming the flag, its value and what to do.
     """
     if not args.length_aware_scheduling:
         if args.step_latency_target is not None:
@@ -47,7 +47,7 @@ def check(args: argparse.Namespace) -> None:
             "--long-prefill-token-threshold-adaptive: True would be ignored, as length-aware scheduling sizes steps by "
             "time; leave it out or use --no-length-aware-scheduling"
         )
-    # None, the default, is what suits the model.
+    # None, the default, lets vLLM choose by model.
     if args.enable_chunked_prefill is False:
         raise UsageError(
             "--enable-chunked-prefill: False forbids the chunks that length-aware scheduling cuts prompts into; leave "

@@ -1,4 +1,4 @@
-"""What length-aware scheduling adds to vLLM's ``/metrics``: gauges that are read from the engines when it is asked for."""
+"""Gauges of length-aware scheduling in vLLM's ``/metrics``, read from the engines on each request."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,7 +10,7 @@ from ropeswitch.server.front.queue_metrics import QueueMetrics
 
 # vLLM answers both alike.
 PATHS = frozenset({"/metrics", "/metrics/"})
-# An engine answers between two steps. It is not waited for longer, so that a scrape does not time out with it.
+# Maximum time to wait for the engines, which answer between two steps, so that a scrape does not time out.
 SECONDS = 2.0
 # By the names in an engine's report.
 GAUGES = {
@@ -24,11 +24,11 @@ GAUGES = {
     ),
     "next_set_tokens": (
         "ropeswitch_next_set_prefill_tokens",
-        "Tokens computed in advance for streams' next factor sets since the start.",
+        "Tokens prefilled in the background for the next factor set of decoding requests, since the start.",
     ),
 }
 
-# Asks one engine; None where it is dead or leaving.
+# Asks one engine; returns None where it is dead or shutting down.
 Ask = Callable[[], Awaitable[Mapping[str, float] | None]]
 
 
@@ -36,8 +36,8 @@ class SchedulingMetrics:
     """The gauges of all engines that an API server process talks to; made after vLLM has set Prometheus up.
 
     Args:
-        engines: How to ask each engine for its ``scheduling_report``, by its index; at least one.
-        model_name: The label that vLLM's own metrics have.
+        engines: Functions that ask an engine for its ``scheduling_report``, by the engine's index; at least one.
+        model_name: The value of the label, as in vLLM's own metrics.
         registry: Where to register the gauges.
     """
 
@@ -46,7 +46,7 @@ class SchedulingMetrics:
         self._model_name = model_name
         self._asked: dict[int, asyncio.Task[None]] = {}
         self._gauges = {
-            # Of several API server processes, each with values of its own, the one that asked last is right.
+            # Each API server process has its own values; the most recent one is right.
             key: Gauge(name, text, ["model_name", "engine"], multiprocess_mode="mostrecent", registry=registry)
             for key, (name, text) in GAUGES.items()
         }
@@ -88,7 +88,7 @@ async def fresh(scheduling: SchedulingMetrics | None, queue: QueueMetrics, scope
 
 
 def _is_readable(header: tuple[bytes, bytes]) -> bool:
-    """Whether prometheus-client can read a header, of which it looks at ``Accept`` and fails where that is no UTF-8."""
+    """Whether a header is UTF-8; prometheus-client fails on others in ``Accept``."""
     try:
         header[1].decode()
     except UnicodeDecodeError:

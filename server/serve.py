@@ -201,7 +201,7 @@ def _run(vllm_adapter: Any, args: argparse.Namespace) -> int:
         return 130
     except BaseException as error:
         # A refusal found in a child process has been told by it; one found in this process is the error itself.
-        if (reason := refusals.told() or refusals.reason_of(error)) is None:
+        if (reason := refusals.reported() or refusals.reason_of(error)) is None:
             if not refusals.died(error):
                 raise
             print(f"ropeswitch: error: {str(error).rstrip('.')}; the log above says why", file=sys.stderr, flush=True)

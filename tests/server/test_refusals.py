@@ -46,11 +46,11 @@ def test_a_start_that_fails_tells_the_reason_once_and_leaves() -> None:
             refusals.install()
             assert len(logger.filters) == len(before) + 1
             logger.error("EngineCore failed to start.", exc_info=RuntimeError("fault"))
-            assert refusals.told() is None
+            assert refusals.reported() is None
             for reason in ("first", "second"):
                 with pytest.raises(SystemExit) as left:
                     logger.error("EngineCore failed to start.", exc_info=UnsupportedError(reason))
-                assert left.value.code == 2 and refusals.told() == "first"
+                assert left.value.code == 2 and refusals.reported() == "first"
         assert refusals.VARIABLE not in os.environ
     finally:
         logger.filters = before

@@ -171,7 +171,7 @@ def test_a_server_with_another_upstream_does_not_start(monkeypatch: pytest.Monke
         with pytest.raises(SystemExit) as left:
             asyncio.run(RopeSwitchEndpoints().init_state(None, State(), Namespace()))
         assert left.value.code == 2
-        assert (refusals.told() or "").startswith("vllm.v1.engine.async_llm.AsyncLLM.generate: fingerprint")
+        assert (refusals.reported() or "").startswith("vllm.v1.engine.async_llm.AsyncLLM.generate: fingerprint")
 
 
 def test_plugin_names_keep_the_users_choice() -> None:
