@@ -17,7 +17,9 @@ from tests.docs.pages import ROOT, blocks, commands, pages
 README = ROOT / "README.md"
 FACTORS = ROOT / "docs" / "factors.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
-FILE = re.compile(r"`((?:deploy|docs|factors|kernels|loadtests|model_patches|models|server|tests)/[\w./-]*(?:\.\w+|/))`")
+FILE = re.compile(
+    r"`((?:deploy|docs|factors|kernels|loadtests|model_patches|models|server|tests)/[\w./-]*(?:\.\w+|/))`"
+)
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
