@@ -24,7 +24,6 @@ _OUTPUTS = "vllm.v1.engine.output_processor.OutputProcessor"
 _RENDERER = "vllm.renderers.base.BaseRenderer"
 _WAIT = "vllm.entrypoints.cli.serve.wait_for_completion_or_failure"
 _SETUP = f"{_LAUNCHER}.setup_server"
-_FILE = "server/engine_client.py"
 
 _BEAM = "vllm.entrypoints.generate.beam_search.online.BeamSearchOnlineMixin.beam_search"
 # Puts the handlers into the app's state, under the names by which they are found there.
@@ -34,7 +33,8 @@ SERVER_PATCHES = (
     Patch(
         target=_CLIENT,
         kind="subclassed",
-        file=_FILE,
+        file="server/engine_client.py",
+        tests="tests/server/test_context.py",
         relies_on=(
             f"{_CLIENT}.generate",
             f"{_CLIENT}.encode",
@@ -48,6 +48,7 @@ SERVER_PATCHES = (
         target=_WAIT,
         kind="wrapped",
         file="server/deaths.py",
+        tests="tests/server/test_life_cycle.py",
         relies_on=(
             _WAIT,
             f"{_OUTPUTS}.propagate_error",
@@ -57,6 +58,7 @@ SERVER_PATCHES = (
         target=_SETUP,
         kind="wrapped",
         file="server/starting.py",
+        tests="tests/server/test_starting.py",
         relies_on=(
             _SETUP,
             f"{_LAUNCHER}.serve_http",
@@ -66,6 +68,7 @@ SERVER_PATCHES = (
         target=_METRICS,
         kind="beside",
         file="server/scheduling_metrics.py",
+        tests="tests/server/test_scheduling_metrics.py",
         relies_on=(
             _METRICS,
             f"{_ENGINE_CLIENT}.AsyncMPClient._call_utility_async",
@@ -74,14 +77,16 @@ SERVER_PATCHES = (
     Patch(
         target=f"{_RESPONSES}._generate_with_builtin_tools",
         kind="wrapped",
-        file=_FILE,
+        file="server/engine_client.py",
+        tests="tests/server/test_context.py",
         relies_on=(*_HANDLERS, f"{_RESPONSES}._generate_with_builtin_tools"),
     ),
     # Wrapped on the two handlers that inherit it, chat and completions.
     Patch(
         target=_BEAM,
         kind="wrapped",
-        file=_FILE,
+        file="server/engine_client.py",
+        tests="tests/server/test_context.py",
         relies_on=(*_HANDLERS, _BEAM),
     ),
     # The last of --middleware lies outside what it adds. The rest tells whether a prompt still waits.
@@ -89,6 +94,7 @@ SERVER_PATCHES = (
         target=_MIDDLEWARE,
         kind="beside",
         file="server/front/front.py",
+        tests="tests/server/front/",
         relies_on=(
             _MIDDLEWARE,
             f"{_OUTPUTS}.add_request",
@@ -99,6 +105,7 @@ SERVER_PATCHES = (
         target=_RENDERER,
         kind="subclassed",
         file="server/ingest/renderer.py",
+        tests="tests/server/ingest/test_renderer.py",
         relies_on=(
             f"{_RENDERER}.validate_token_ids",
             f"{_RENDERER}._tokenize_singleton_prompt_async",
@@ -109,6 +116,7 @@ SERVER_PATCHES = (
         target=_OUTPUTS,
         kind="subclassed",
         file="server/length_metrics/outputs.py",
+        tests="tests/server/length_metrics/test_outputs.py",
         relies_on=(
             f"{_OUTPUTS}.add_request",
             f"{_OUTPUTS}._update_stats_from_output",
@@ -133,12 +141,14 @@ SERVER_PATCHES = (
         target=_MANAGER,
         kind="beside",
         file="server/length_metrics/outputs.py",
+        tests="tests/server/length_metrics/test_outputs.py",
         relies_on=(f"{_MANAGER}.record",),
     ),
     Patch(
         target=f"{_DETOKENIZER}.__init__",
         kind="wrapped",
         file="server/ingest/detokenizer.py",
+        tests="tests/server/ingest/test_detokenizer.py",
         relies_on=(
             f"{_DETOKENIZER}.__init__",
             f"{_DETOKENIZER}._protected_step",

@@ -70,8 +70,8 @@ def add_parser(
 def table(server_patches: Sequence[Patch]) -> str:
     """The patches as a Markdown table, which docs/patches.md holds and a test keeps true."""
     rows = [(record, record.when) for record in PATCHES] + [(record, "API server") for record in server_patches]
-    lines = ["| upstream symbol | kind | in play | file |", "| --- | --- | --- | --- |"]
-    lines += [f"| `{record.target}` | {record.kind} | {when} | `{record.file}` |" for record, when in rows]
+    lines = ["| upstream symbol | kind | in play | file | tests |", "| --- | --- | --- | --- | --- |"]
+    lines += [f"| `{it.target}` | {it.kind} | {when} | `{it.file}` | `{it.tests}` |" for it, when in rows]
     return "\n".join(lines)
 
 

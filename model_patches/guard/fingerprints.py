@@ -33,6 +33,7 @@ class Patch:
         relies_on: Dotted paths of the upstream functions whose behaviour the patch counts on; each has a fingerprint.
         when: In which engines it is in play, one of ``records.CONDITIONS``. All engines on that kind of device check its
             fingerprints.
+        tests: The file or folder of tests that fails first when it breaks.
     """
 
     target: str
@@ -40,6 +41,7 @@ class Patch:
     file: str
     relies_on: tuple[str, ...]
     when: str = "always"
+    tests: str = ""
 
 
 @dataclass(frozen=True)

@@ -40,12 +40,14 @@ PATCHES = (
         target="vllm.model_executor.layers.rotary_embedding._ROPE_DICT",
         kind="replaced",
         file="model_patches/switch/rope_dict.py",
+        tests="tests/exactness/test_ladders.py",
         relies_on=("vllm.model_executor.layers.rotary_embedding.get_rope",),
     ),
     Patch(
         target="vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
         kind="wrapped",
         file="model_patches/switch/block_hash.py",
+        tests="tests/exactness/test_prefix_cache.py",
         relies_on=(
             "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
             "vllm.v1.core.kv_cache_utils.hash_block_tokens",
@@ -56,6 +58,7 @@ PATCHES = (
         target="vllm.v1.engine.core.EngineCore.preprocess_add_request",
         kind="wrapped",
         file="model_patches/switch/preprocess_add_request.py",
+        tests="tests/model_patches/test_request_set.py",
         relies_on=(
             "vllm.v1.engine.core.EngineCore.preprocess_add_request",
             "vllm.v1.request.Request.__init__",
@@ -66,6 +69,7 @@ PATCHES = (
         target="vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size",
         kind="wrapped",
         file="model_patches/scheduling/step_times.py",
+        tests="tests/model_patches/test_step_times.py",
         relies_on=(
             "vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size",
             f"{RUNNER}._dummy_run",
@@ -75,6 +79,7 @@ PATCHES = (
         target=SCHEDULER,
         kind="subclassed",
         file="model_patches/switch/scheduler.py",
+        tests="tests/model_patches/test_scheduler_properties.py",
         relies_on=(
             f"{SCHEDULER}.schedule",
             f"{SCHEDULER}.add_request",
@@ -98,6 +103,7 @@ PATCHES = (
         target="vllm.v1.worker.cpu_model_runner.CPUModelRunner",
         kind="subclassed",
         file="model_patches/cpu/cpu_model_runner.py",
+        tests="tests/exactness/test_features.py",
         relies_on=(
             f"{RUNNER}._sample",
             f"{RUNNER}._bookkeeping_sync",
@@ -108,6 +114,7 @@ PATCHES = (
         target=RUNNER,
         kind="subclassed",
         file="model_patches/switch/gpu_model_runner.py",
+        tests="tests/exactness/test_modes.py",
         relies_on=(
             f"{RUNNER}.execute_model",
             f"{RUNNER}._update_states",
@@ -122,12 +129,14 @@ PATCHES = (
         target=f"{STATES}.resolve_model_state_cls",
         kind="wrapped",
         file="model_patches/switch/gpu_model_state.py",
+        tests="tests/exactness/test_runners.py",
         relies_on=(),
     ),
     Patch(
         target=f"{STATES}.default.DefaultModelState",
         kind="subclassed",
         file="model_patches/switch/gpu_model_state.py",
+        tests="tests/exactness/test_runners.py",
         relies_on=(
             f"{STATES}.resolve_model_state_cls",
             f"{STATES}.default.DefaultModelState.add_request",
@@ -144,6 +153,7 @@ PATCHES = (
         target="vllm.v1.worker.gpu_worker.Worker",
         kind="subclassed",
         file="model_patches/switch/gpu_worker.py",
+        tests="tests/exactness/test_modes.py",
         relies_on=("vllm.v1.worker.gpu_worker.Worker._make_model_runner",),
         when="GPUs",
     ),
@@ -151,6 +161,7 @@ PATCHES = (
         target="vllm.v1.worker.cpu_worker.CPUWorker",
         kind="subclassed",
         file="model_patches/switch/cpu_worker.py",
+        tests="tests/exactness/test_modes.py",
         relies_on=(),
         when="CPUs",
     ),
@@ -159,6 +170,7 @@ PATCHES = (
             target=f"{module}.{name}",
             kind="wrapped",
             file="model_patches/cpu/bgmv_expand.py",
+            tests="tests/exactness/test_features.py",
             relies_on=(),
             when="CPUs",
         )
@@ -168,6 +180,7 @@ PATCHES = (
         target=f"{LORA_OPS}.bgmv_expand",
         kind="wrapped",
         file="model_patches/cpu/bgmv_expand.py",
+        tests="tests/exactness/test_features.py",
         relies_on=(
             f"{LORA_OPS}.bgmv_expand",
             f"{LORA_OPS}.bgmv_expand_slice",
@@ -181,12 +194,14 @@ PATCHES = (
         target=f"{EXECUTOR}.shutdown",
         kind="wrapped",
         file="model_patches/serving/executor_shutdown.py",
+        tests="tests/server/test_lost_rank.py",
         relies_on=(f"{EXECUTOR}.shutdown",),
     ),
     Patch(
         target="vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend",
         kind="subclassed",
         file="model_patches/cpu/cpu_dcp_attention.py",
+        tests="tests/exactness/test_context_parallel.py",
         relies_on=(
             "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend.supported_kv_cache_layouts",
             "vllm.v1.attention.backends.utils.get_dcp_local_seq_lens",
@@ -200,6 +215,7 @@ PATCHES = (
         target="vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel",
         kind="replaced",
         file="model_patches/cpu/slot_mapping_kernel.py",
+        tests="tests/exactness/test_context_parallel.py",
         relies_on=(
             "vllm.v1.worker.block_table.ComputeSlotMappingKernel.__call__",
             "vllm.v1.worker.block_table.BlockTable.compute_slot_mapping",

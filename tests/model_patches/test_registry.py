@@ -53,6 +53,11 @@ def test_each_file_says_what_it_does(record: registry.Patch) -> None:
     assert all(section in doc for section in SECTIONS)
 
 
+@pytest.mark.parametrize("record", (*registry.PATCHES, *SERVER_PATCHES), ids=lambda record: record.target)
+def test_each_patch_names_its_tests(record: registry.Patch) -> None:
+    assert record.tests.startswith("tests/") and (ROOT.parent / record.tests).exists()
+
+
 def test_the_documented_table_is_the_registry() -> None:
     assert table(SERVER_PATCHES) in (ROOT.parent / "docs" / "patches.md").read_text()
 
