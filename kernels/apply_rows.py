@@ -9,7 +9,7 @@ import torch
 
 # Values per block of the eager path: its float32 scratch is then 1 MiB.
 BLOCK = 1 << 18
-# Up to so many values the plain formula's temporaries are small, and its fewer calls count for more.
+# Largest number of values for which the plain formula is faster: its temporaries fit the cache, and it has fewer calls.
 FEW = 1 << 16
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
+from ropeswitch.model_patches.switch.parts import SERVER
+from ropeswitch.model_patches.switch.settings import settings_of
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 STATES = "vllm.v1.worker.gpu.model_states"
@@ -27,6 +29,9 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "V2 runner": lambda config: bool(config.use_v2_model_runner),
     "V1 runner": lambda config: not config.use_v2_model_runner,
     "V1 runner on CPUs": lambda config: _on(config, "cpu") and not config.use_v2_model_runner,
+    "without `ropeswitch serve`": lambda config: (
+        (settings := settings_of(config)) is not None and SERVER not in settings.parts
+    ),
     "decode context parallel on CPUs": lambda config: (
         _on(config, "cpu") and config.parallel_config.decode_context_parallel_size > 1
     ),
@@ -64,6 +69,14 @@ PATCHES = (
             "vllm.v1.request.Request.__init__",
             "vllm.v1.request.Request.update_block_hashes",
         ),
+    ),
+    Patch(
+        target="vllm.v1.engine.input_processor.InputProcessor._validate_params",
+        kind="wrapped",
+        file="model_patches/switch/validate_params.py",
+        tests="tests/exactness/test_plugin.py",
+        relies_on=("vllm.v1.engine.input_processor.InputProcessor._validate_params",),
+        when="without `ropeswitch serve`",
     ),
     Patch(
         target="vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size",

@@ -116,7 +116,11 @@ class SourceTree:
             self._modules[module] = None
             if file.is_file():
                 text = file.read_text(encoding="utf-8")
-                self._modules[module] = text, ast.parse(text, str(file)).body
+                try:
+                    self._modules[module] = text, ast.parse(text, str(file)).body
+                except SyntaxError as error:
+                    # A release may need a newer Python than this one.
+                    raise LookupError(f"{file}:{error.lineno}: this Python cannot parse it: {error.msg}") from error
         return self._modules[module]
 
 

@@ -7,10 +7,11 @@ from typing import Any
 from ropeswitch.factors import file
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.hf_config import ladder_from_config, rope_parameters
-from ropeswitch.model_patches.switch import parts
+from ropeswitch.model_patches.switch import parts, patching
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import ANGLES, SCHEDULER, WORKERS, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model
+from ropeswitch.model_patches.switch.validate_params import checking_sets
 
 # What a user may write under the key: one source of the ladder, its base, and fields of `RopeSettings`.
 _SOURCES = ("factors", "sets")
@@ -34,6 +35,8 @@ def configure_from_key(engine_args: Any) -> None:
     hf_config = text_config(engine_args)
     settings = settings_from_key(engine_args.additional_config[KEY], hf_config)
     configure(engine_args, settings, hf_config, device_name=current_platform.device_name)
+    if parts.SERVER not in settings.parts:
+        patching.replace("vllm.v1.engine.input_processor.InputProcessor._validate_params", checking_sets)
 
 
 def settings_from_key(key: Any, hf_config: Mapping[str, Any]) -> RopeSettings:
@@ -52,10 +55,11 @@ def settings_from_key(key: Any, hf_config: Mapping[str, Any]) -> RopeSettings:
     where = f"additional_config.{KEY}"
     if not isinstance(key, Mapping):
         raise UnsupportedError(f"{where}: {key!r} must be a JSON object")
-    if unknown := sorted(set(key) - set(known)):
+    if unknown := sorted(map(str, set(key) - set(known))):
         raise UnsupportedError(f"{where}.{unknown[0]}: unknown field; allowed are {', '.join(known)}")
     if all(source in key for source in _SOURCES):
         raise UnsupportedError(f"{where}: has both {' and '.join(_SOURCES)}; give one of them")
+    _check_options(key, where)
     theta = key.get("theta")
     ladder: FactorLadder | None
     if "factors" in key:
@@ -72,26 +76,37 @@ def settings_from_key(key: Any, hf_config: Mapping[str, Any]) -> RopeSettings:
     model_theta = check_model(hf_config, ladder)
     if theta is not None and theta != model_theta:
         raise FactorError(f"{where}: factors made for rope_theta {theta}, but the model's rope_theta is {model_theta}")
-    settings = replace(RopeSettings(ladder, model_theta), **{name: key[name] for name in _OPTIONS if name in key})
-    _check_options(settings, where)
-    return replace(settings, parts=tuple(settings.parts))
+    chosen = tuple(key.get("parts", [name for name in parts.PARTS if name != parts.SERVER]))
+    settings = RopeSettings(ladder, model_theta, length_aware="scheduling" in chosen)
+    settings = replace(settings, **{name: key[name] for name in _OPTIONS if name in key} | {"parts": chosen})
+    if "scheduling" not in chosen and (settings.length_aware or settings.step_latency_target is not None):
+        raise UnsupportedError(f"{where}.parts: length_aware and step_latency_target need the part 'scheduling'")
+    return settings
 
 
-def _check_options(settings: RopeSettings, where: str) -> None:
-    """Refuse values of the wrong kind; they come from a user's JSON."""
-    target = settings.step_latency_target
-    number = target is None or (
-        isinstance(target, int | float) and not isinstance(target, bool) and 1e-3 <= target <= 3600
-    )
-    known = isinstance(settings.parts, list | tuple) and all(name in parts.PARTS for name in settings.parts)
+def _check_options(key: Mapping[str, Any], where: str) -> None:
+    """Refuse values of the wrong kind in a user's JSON."""
+    target = key.get("step_latency_target")
+    chosen = key.get("parts", [])
+    known = isinstance(chosen, list) and all(name in list(parts.PARTS) for name in chosen)
     for name, fits, allowed in (
-        ("angles", settings.angles in ANGLES, f"one of {', '.join(ANGLES)}"),
-        ("length_aware", isinstance(settings.length_aware, bool), "true or false"),
-        ("step_latency_target", number, "a number of seconds above 0 and at most 60, or null"),
+        ("factors", isinstance(key.get("factors", ""), str), "the path of a factor file"),
+        ("theta", key.get("theta") is None or _is_number(key["theta"]), "a number, or null"),
+        ("angles", key.get("angles", ANGLES[0]) in ANGLES, f"one of {', '.join(ANGLES)}"),
+        ("length_aware", isinstance(key.get("length_aware", True), bool), "true or false"),
+        (
+            "step_latency_target",
+            target is None or (_is_number(target) and 1e-3 <= target <= 60),
+            "a number of seconds from 0.001 to 60, or null",
+        ),
         ("parts", known, f"a list of any of {', '.join(parts.PARTS)}"),
     ):
         if not fits:
-            raise UnsupportedError(f"{where}.{name}: {getattr(settings, name)!r} must be {allowed}")
+            raise UnsupportedError(f"{where}.{name}: {key[name]!r} must be {allowed}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def text_config(engine_args: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class LadderModelState(DefaultModelState):
         assert settings is not None
         self.step_rows = StepRows(settings, self.max_model_len, self.max_num_tokens, device)
         self.step_rows.bind(model)
-        # The factor set of the request in each slot; one keeps its set as long as its slot, for it resumes as a new one.
+        # The factor set of the request in each slot; its set is fixed while it holds the slot: after a preemption it is new.
         self.slot_sets = np.zeros(self.max_num_reqs, dtype=np.int64)
 
     def add_request(self, req_index: int, new_req_data: NewRequestData) -> None:

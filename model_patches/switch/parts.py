@@ -20,6 +20,9 @@ PARTS = {
     "serving": "ropeswitch.model_patches.serving.part",
 }
 
+# The one that plain vLLM is not given unless it is asked for: the engine's side of `ropeswitch serve`.
+SERVER = "serving"
+
 
 def call(hook: str, parts: Sequence[str], *arguments: Any) -> None:
     """Call one of the module's hooks in each of ``parts`` (names in :data:`PARTS`) that has it."""

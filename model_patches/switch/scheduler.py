@@ -1,14 +1,14 @@
 """``vllm.v1.core.sched.scheduler.Scheduler``: subclassed to move a request to its next factor set when it outgrows one.
 
 replaces: the scheduler, and ``async_scheduler.AsyncScheduler``, through ``scheduler_config.scheduler_cls``.
-why: all of a sequence's cached keys must be in one set, so the step that makes it longer than its set must compute the
-    whole sequence again under the next one.
+why: all of a sequence's cached keys must be in one set, so the step that makes it longer than its set must recompute the
+    whole sequence under the next one.
 what differs: a request that may outgrow its set is held back while tokens of it are in flight, so that its length is
     known. If it did, it is preempted before the step is planned, hashed again under its new set, and, being first in the
     queue, prefilled in the same step. Draft tokens that would pass the set's end are not scheduled. The step's output says
     which set each new or resumed request is in. The first token after a switch brings prefill statistics, as the first of
     all does; server/length_metrics/outputs.py looks for them, and upstream's front end for those of the first token alone.
-limits: one pause, as long as the pipeline is deep, at every switch under asynchronous scheduling. The switch takes more
+limits: under asynchronous scheduling every switch waits for the steps in flight. The switch takes more
     steps where upstream's own rules for the waiting queue say so: priorities, throttled prefills, no free blocks.
 when it can go: when vLLM switches LongRoPE factors per request.
 """
@@ -94,7 +94,7 @@ class LadderScheduler(Scheduler):
         placed += output.scheduled_cached_reqs.resumed_req_ids
         sets = {req_id: assigned_set(self.requests[req_id]) for req_id in placed}
         for req_id in placed:
-            self._tell_switch(self.requests[req_id], output.num_scheduled_tokens[req_id])
+            self._report_switch(self.requests[req_id], output.num_scheduled_tokens[req_id])
             self._check_after(req_id, self.current_step)
         for new in output.scheduled_new_reqs:
             # All that the V2 runner hands on to its model state (gpu_model_state.py).
@@ -154,7 +154,7 @@ class LadderScheduler(Scheduler):
             self._preempt_request(request, time.monotonic())
             self.prev_step_scheduled_req_ids.discard(request.request_id)
             if self._pause_state == PauseState.PAUSED_NEW:
-                # What was running when the engine was paused may finish, and only this queue is served until it is resumed.
+                # Requests that ran before the pause may finish, and only this queue is served until the engine resumes.
                 self.waiting.remove_request(request)
                 self.kv_holding_waiting.prepend_request(request)
 
@@ -175,8 +175,8 @@ class LadderScheduler(Scheduler):
             assign(request, wanted_set(request, self.ladder))
             self._moved_up.add(request.request_id)
 
-    def _tell_switch(self, request: Request, scheduled: int) -> None:
-        """Have the next output of a request that moved up tell how much of it is computed again in its new set.
+    def _report_switch(self, request: Request, scheduled: int) -> None:
+        """Have the next output of a request that switched report how many of its tokens are recomputed.
 
         Args:
             request: One that this step starts or resumes.

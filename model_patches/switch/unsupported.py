@@ -108,7 +108,9 @@ def check_engine(vllm_config: Any) -> RopeSettings:
     """
     speculative, parallel = vllm_config.speculative_config, vllm_config.parallel_config
     if (settings := settings_of(vllm_config)) is None:
-        raise UnsupportedError(f"additional_config: has no {KEY} settings; start the engine with ropeswitch serve")
+        raise UnsupportedError(
+            f"additional_config: has no {KEY} settings; start the engine with ropeswitch serve, or set the key"
+        )
     # A checkpoint may bring a draft model along, without a flag that names it.
     if speculative is not None and speculative.method not in DRAFTLESS_SPECULATORS:
         raise UnsupportedError(_draft_reason(speculative.method))
@@ -140,8 +142,8 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         raise UnsupportedError("model: has an encoder or several modalities; only plain text models are supported")
     if parallel.enable_elastic_ep:
         raise UnsupportedError("enable_elastic_ep: True: engines that change size while they run are not patched")
-    if vllm_config.model_config.uses_mrope or vllm_config.model_config.use_mla:
-        raise UnsupportedError("model: uses M-RoPE or multi-head latent attention, which a ladder cannot rotate")
+    if vllm_config.model_config.use_mla:
+        raise UnsupportedError("model: uses multi-head latent attention, which a ladder cannot rotate")
     return settings
 
 
@@ -161,6 +163,8 @@ def check_device(device_name: str) -> None:
 
 
 def _draft_reason(method: str | None) -> str:
+    if method is None:
+        return f"speculative_config.method: missing; allowed are {', '.join(DRAFTLESS_SPECULATORS)}"
     return (
         f"speculative_config.method: {method!r} drafts with rotary layers of its own, which the ladder does not reach; "
         f"allowed are {', '.join(DRAFTLESS_SPECULATORS)}"

@@ -1,7 +1,8 @@
 """An engine of plain ``vllm.LLM`` in a process of its own: prints its tokens, classes and the modules of ours it loaded.
 
-Run as ``python -m tests.exactness.plugin_engine FOLDER KEY PROMPTS``: KEY is JSON for ``additional_config["ropeswitch"]``,
-or null for an engine without it; PROMPTS a JSON list of lists of token IDs.
+Run as ``python -m tests.exactness.plugin_engine FOLDER KEY PROMPTS FLAGS``: KEY is JSON for
+``additional_config["ropeswitch"]``, or null for an engine without it; PROMPTS a JSON list of lists of token IDs; FLAGS more
+arguments of ``LLM``. With a key the first request asks for an unknown factor set.
 """
 
 import json
@@ -27,12 +28,20 @@ ENGINE = {
 def main() -> None:
     folder, key, prompts = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
     changes = {} if key is None else {"additional_config": {"ropeswitch": key}}
-    llm = LLM(folder, **ENGINE, **changes)
+    llm = LLM(folder, **ENGINE, **changes, **json.loads(sys.argv[4]))
+    refused = None
+    if key is not None:
+        unknown = SamplingParams(max_tokens=1, detokenize=False, extra_args={"rope_factor_set": "nope"})
+        try:
+            llm.generate([{"prompt_token_ids": prompts[0]}], unknown, use_tqdm=False)
+        except ValueError as error:
+            refused = str(error)
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1, detokenize=False)
     outputs = llm.generate([{"prompt_token_ids": tokens} for tokens in prompts], params, use_tqdm=False)
     choices = [output.outputs[0] for output in outputs]
     core = llm.llm_engine.engine_core.engine_core
     found = {
+        "refused": refused,
         "outputs": [
             (
                 choice.token_ids,

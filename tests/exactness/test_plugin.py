@@ -17,10 +17,11 @@ from tests.exactness.reference import Reference
 
 # Below the limit of 64 tokens, across it while decoding, and above it.
 LENGTHS = [20, 58, 63, 90]
+UNKNOWN = "vllm_xargs.rope_factor_set: unknown factor set 'nope'; this server has 'short', 'long'"
 SWITCH = ("ropeswitch.factors.", "ropeswitch.kernels.", "ropeswitch.model_patches.switch.")
 
 
-def run_engine(folder: Path, key: Any, lengths: list[int]) -> subprocess.CompletedProcess[str]:
+def run_engine(folder: Path, key: Any, lengths: list[int], **flags: Any) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "-m",
@@ -28,6 +29,7 @@ def run_engine(folder: Path, key: Any, lengths: list[int]) -> subprocess.Complet
         str(folder),
         json.dumps(key),
         json.dumps(prompts(lengths)),
+        json.dumps(flags),
     ]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
 
@@ -46,14 +48,15 @@ def check(reference: Reference, outputs: list[Any]) -> None:
 
 def test_the_switch_alone_is_exact(phi3: Path, phi3_reference: Reference) -> None:
     """Every part left out: what remains loads no other module of ours, and its tokens are Hugging Face's."""
-    values = found(run_engine(phi3, {"parts": []}, LENGTHS))
+    values = found(run_engine(phi3, {"parts": []}, LENGTHS, enable_prefix_caching=False))
     check(phi3_reference, values["outputs"])
+    assert values["refused"] == UNKNOWN
     assert values["scheduler"] == "ropeswitch.model_patches.switch.scheduler.LadderScheduler"
     beside = [name for name in values["modules"] if name.count(".") > 1 and not f"{name}.".startswith(SWITCH)]
     assert [name for name in beside if not name.startswith("ropeswitch.server.refusals")] == []
 
 
-def test_a_factor_file_with_every_part(llama: Path, tmp_path: Path) -> None:
+def test_a_factor_file_with_the_parts_of_plain_vllm(llama: Path, tmp_path: Path) -> None:
     sets = [
         {"name": "short", "max_length": 64, "factors": [1.0] * 16},
         {"name": "long", "max_length": 512, "factors": factors(16, 1.1, 9.0), "scale": 1.1},
@@ -62,6 +65,7 @@ def test_a_factor_file_with_every_part(llama: Path, tmp_path: Path) -> None:
     save(tmp_path / "factors.json", LadderFile(ladder))
     values = found(run_engine(llama, {"factors": str(tmp_path / "factors.json")}, LENGTHS))
     check(Reference.load(llama, ladder), values["outputs"])
+    assert values["refused"] == UNKNOWN and "ropeswitch.model_patches.serving.part" not in values["modules"]
     assert values["scheduler"].startswith("ropeswitch.model_patches.scheduling.")
 
 
@@ -86,6 +90,15 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
             {"parts": ["guards"]},
             r"additional_config.ropeswitch.parts: \['guards'\] must be a list of any of guard, cpu",
         ),
+        ({"parts": [["guard"]]}, r"additional_config.ropeswitch.parts: \[\['guard'\]\] must be a list of any of guard"),
+        ({"parts": [], "length_aware": True}, "length_aware and step_latency_target need the part 'scheduling'"),
+        ({"factors": None}, "additional_config.ropeswitch.factors: None must be the path of a factor file"),
+        ({"theta": "10000"}, "additional_config.ropeswitch.theta: '10000' must be a number, or null"),
+        (
+            {"step_latency_target": 100},
+            "step_latency_target: 100 must be a number of seconds from 0.001 to 60, or null",
+        ),
+        ({1: 2, "b": 3}, "additional_config.ropeswitch.1: unknown field"),
         ({"angles": "float"}, "additional_config.ropeswitch.angles: 'float' must be one of exact, hf"),
         ({"theta": 5.0}, "factors made for rope_theta 5.0, but the model's rope_theta is 10000.0"),
     ],

@@ -103,6 +103,13 @@ def test_a_symbol_that_the_installed_release_lacks_is_an_error(tmp_path: Path) -
         port.compare(records, [], release, release)
 
 
+def test_a_file_that_this_python_cannot_parse_is_named(tmp_path: Path) -> None:
+    old = SourceTree(tree(tmp_path / "old", {}))
+    new = SourceTree(tree(tmp_path / "new", {"sched.py": ("TABLE = {}", "TABLE = {")}))
+    with pytest.raises(LookupError, match=r"sched\.py:\d+: this Python cannot parse it"):
+        port.compare(RECORDS, READINGS, old, new)
+
+
 @pytest.mark.parametrize("diff", [False, True])
 def test_the_report(tmp_path: Path, diff: bool) -> None:
     changes = {"sched.py": ("return budget", "return budget + 1"), "impl.py": ("def moved", "def renamed")}

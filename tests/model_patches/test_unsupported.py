@@ -54,6 +54,10 @@ def test_models(change: dict[str, Any], message: str) -> None:
     ("change", "message"),
     [
         ({"speculative_config": {"model": "draft"}}, "speculative_config.method: 'draft_model'"),
+        (
+            {"speculative_config": {"num_speculative_tokens": 3}},
+            "speculative_config.method: missing; allowed are ngram",
+        ),
         ({"speculative_config": {"method": "eagle", "model": "x"}}, "speculative_config.method: 'eagle'"),
         ({"model_impl": "transformers"}, "model_impl: 'transformers'"),
         ({"kv_transfer_config": {"kv_connector": "x"}}, "kv_transfer_config"),
@@ -85,7 +89,6 @@ def engine(**changes: Any) -> SimpleNamespace:
             cp_kv_cache_interleave_size=16,
         ),
         model_config=SimpleNamespace(
-            uses_mrope=False,
             enable_sleep_mode=False,
             enable_cumem_allocator=False,
             use_mla=False,
@@ -124,7 +127,6 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
         ({"parallel_config__use_ubatching": True}, "enable_dbo, ubatch_size: dual batch overlap"),
         ({"model_config__enable_sleep_mode": True}, "enable_sleep_mode: True"),
         ({"model_config__enable_cumem_allocator": True}, "enable_cumem_allocator: True"),
-        ({"model_config__uses_mrope": True}, "M-RoPE"),
         ({"model_config__use_mla": True}, "latent attention"),
         ({"model_config__is_multimodal_model": True}, "several modalities"),
         ({"kv_transfer_config": SimpleNamespace()}, "kv_transfer_config"),

@@ -20,9 +20,9 @@ def test_list_has_the_patches_of_engines_and_of_the_server(capsys: pytest.Captur
     assert main(["patches", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for record in for_this_device():
-        assert f"| `{record.target}` | {record.kind} | {record.when} | `{record.file}` |" in lines
+        assert f"| `{record.target}` | {record.kind} | {record.when} | `{record.file}` | `{record.tests}` |" in lines
     for record in SERVER_PATCHES:
-        assert f"| `{record.target}` | {record.kind} | API server | `{record.file}` |" in lines
+        assert f"| `{record.target}` | {record.kind} | API server | `{record.file}` | `{record.tests}` |" in lines
 
 
 def test_check_counts_every_symbol_once(capsys: pytest.CaptureFixture[str]) -> None:
