@@ -49,13 +49,15 @@ def showing(endpoint: Endpoint, state: State) -> Endpoint:
         raw_request = next(each for each in values.values() if isinstance(each, Request))
         body = next((each for each in values.values() if isinstance(each, BaseModel)), None)
         fields = await _json(raw_request) if body is None else body.model_extra or {}
-        asked = asks(fields, stream=fields.get("stream") if body is None else getattr(body, "stream", None))
+        stream, model = ((fields if body is None else vars(body)).get(name) for name in ("stream", "model"))
+        asked = asks(fields, stream=stream)
         response = await endpoint(**values)
         context = current.get()
         if asked and isinstance(response, StreamingResponse) and context is not None:
             request_id = raw_request.state.request_metadata.request_id
             if (kind := _KINDS.get(request_id.partition("-")[0])) is not None:
-                model = fields.get("model") if body is None else getattr(body, "model", None)
+                # A route that reads its body by itself may have put an adapter's name in its place, or none.
+                model = fields.get("model") or model
                 head = {"id": request_id, "object": kind, "created": int(time.time()), "model": model, "choices": []}
                 tell = _telling(context.tickets, state.ropeswitch.prefill_progress)
                 response.body_iterator = _interleaved(response.body_iterator, head, tell)

@@ -96,7 +96,7 @@ class OutputWatch:
         """Add what is left of a sequence that ends without a last output, and count its outcome once; None has none."""
         track = state.ropeswitch
         self.live(track, None)
-        if outcome is not None and track.outcome is not None:
+        if track.outcome is not None:
             return
         engine = self._engine_of(state.request_id) if track.engine is None else track.engine
         untold = track.take_untold()
