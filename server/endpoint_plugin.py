@@ -21,7 +21,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.guard.registry import in_play, require
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError, settings_of
-from ropeswitch.server import life_cycle, refusals, rope_route, starting, vllm_adapter
+from ropeswitch.server import engine_utilities, life_cycle, refusals, rope_route, starting, vllm_adapter
 from ropeswitch.server.access_log.log import start as start_access_log
 from ropeswitch.server.body_errors import name_wrong_fields
 from ropeswitch.server.engine_client import Prompts, take_over
@@ -118,7 +118,7 @@ async def _checked(engine_client: Any, args: Namespace) -> _Checked:
     if settings is None:
         raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
     patches = in_play(engine_client.vllm_config)
-    check_reports(await vllm_adapter.worker_reports(engine_client), settings.ladder, patches)
+    check_reports(await engine_utilities.worker_reports(engine_client), settings.ladder, patches)
     max_model_len = engine_client.model_config.max_model_len
     waits = vllm_adapter.prompt_waits(engine_client)
     front, admission = build(args.ropeswitch_front, settings.ladder, max_model_len, waits, vllm_adapter.AdmissionError)
@@ -130,7 +130,7 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
     settings, ladder, model = checked.settings, checked.settings.ladder, engine_client.model_config
     rope_info = rope_route.rope_info(settings, model.max_model_len, checked.patches)
     length_metrics = start_length_metrics(engine_client, ladder)
-    engines = vllm_adapter.scheduling_reports(engine_client) if settings.length_aware else None
+    engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
     log = args.ropeswitch_access_log
     return ServerParts(
         sets=ladder.names,
@@ -146,7 +146,7 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
         length_metrics=length_metrics,
         access_log=None if log is None else start_access_log(log, ladder, engine_client),
-        prefill_progress=vllm_adapter.prefill_progress(engine_client),
+        prefill_progress=engine_utilities.prefill_progress(engine_client),
     )
 
 

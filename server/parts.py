@@ -25,7 +25,7 @@ class ServerParts:
         scheduling_metrics: Gauges of the scheduler, None without length-aware scheduling.
         length_metrics: Metrics by length, None with ``--disable-log-stats``.
         access_log: The access log, None with ``--access-log off``.
-        prefill_progress: Tells how far a request's prompt is (:func:`~ropeswitch.server.vllm_adapter.prefill_progress`).
+        prefill_progress: Tells how far a request's prompt is (:func:`~ropeswitch.server.engine_utilities.prefill_progress`).
     """
 
     sets: tuple[str, ...]

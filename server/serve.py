@@ -77,7 +77,7 @@ def serve(argv: Sequence[str]) -> int:
     _check_files(argv)
     os.environ[VARIABLE] = plugin_names(os.environ)
     # Seconds of imports, so only now; and after the plugins are named, which vLLM reads while it is imported.
-    from ropeswitch.server import vllm_adapter
+    from ropeswitch.server import model_config, vllm_adapter
 
     args = vllm_adapter.parse(argv, _add_flags)
     scheduling_flags.check(args)
@@ -95,7 +95,7 @@ def serve(argv: Sequence[str]) -> int:
         device_name = vllm_adapter.device_name()
         check_device(device_name)
         check_features(args)
-        hf_config = vllm_adapter.text_config(args)
+        hf_config = model_config.text_config(args)
         settings = _settings(args, hf_config)
         configure(args, settings, hf_config, device_name=device_name)
     except UnsupportedError as error:

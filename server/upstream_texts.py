@@ -58,5 +58,5 @@ UPSTREAM_TEXTS = (
     ),
     Reading(_REFUSALS, "vllm.entrypoints.launchers.launcher.create_server_socket", ("def create_server_socket(",)),
     # What an engine that leaves answers.
-    Reading("server/vllm_adapter.py", f"{_ENGINE}._reject_utility_in_shutdown", ('"Server shutting down"',)),
+    Reading("server/engine_utilities.py", f"{_ENGINE}._reject_utility_in_shutdown", ('"Server shutting down"',)),
 )

@@ -3,18 +3,14 @@
 No other module of ``server/`` imports it. Routes and state join its app as an endpoint plugin (``endpoint_plugin.py``).
 """
 
-import json
 import re
 import ssl
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Sequence
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, NoReturn
 
 import vllm
-from huggingface_hub.errors import StrictDataclassError
 from prometheus_client import CollectorRegistry
 from transformers import TokenizersBackend
 from vllm import envs
@@ -35,13 +31,9 @@ from vllm.v1.engine.output_processor import OutputProcessor as OutputProcessor
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase as AggregateStatLoggerBase
 from vllm.v1.metrics.prometheus import get_prometheus_registry
 
-from ropeswitch.model_patches.switch import engine_args
-from ropeswitch.model_patches.switch.settings import UnsupportedError
-from ropeswitch.server import legacy_config
 from ropeswitch.server.deaths import marking
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.front.refusal import Refusal, RefusedError
-from ropeswitch.server.model_folder import check_fields, check_model_folder
 from ropeswitch.server.starting import answering
 
 VLLM_VERSION: str = vllm.__version__
@@ -52,8 +44,6 @@ KEEP_ALIVE_SECONDS = 15
 SHUTDOWN_SECONDS = 25
 # Flags whose value is one JSON object; vLLM's parser lets other values through.
 _OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
-# What an engine that finishes its last requests answers to every utility; upstream raises it as a bare Exception.
-_LEAVING = "Server shutting down"
 # What argparse, too, reads as a flag's value only after an equals sign; whole numbers it always does.
 _NEGATIVE = re.compile(r"-(\d+\.\d*|\.\d+|\d+(?=e)|inf|nan)(e[+-]?\d+)?", re.IGNORECASE)
 
@@ -130,48 +120,6 @@ def _check_values(args: Namespace) -> None:
         raise UsageError(f"--model: {args.model!r} is not the MODEL {args.model_tag!r}; name one of them")
 
 
-def text_config(args: Namespace) -> dict[str, Any]:
-    """The model's Hugging Face text config with the user's own ``--hf-overrides`` applied, as the engine would see it.
-
-    Raises:
-        UsageError: when the model or its config cannot be read.
-    """
-    source = args.hf_config_path or args.model
-    check_model_folder(source)
-    overrides = args.hf_overrides or {}
-    check_fields("--hf-overrides", overrides)
-    try:
-        source = _without_su(args, source)
-        return engine_args.text_config(args)
-    except UnsupportedError as error:
-        raise UsageError(str(error)) from error
-    except Exception as error:
-        # Only what the user named is read above, by each model's own code, which raises anything at all.
-        raise UsageError(f"MODEL: cannot read the config of {source!r}: {_reason(error)}") from error
-
-
-def _without_su(args: Namespace, source: str) -> str:
-    """Have a local config that says ``su`` read from a modern copy; returns where to read the config."""
-    path = Path(source, "config.json")
-    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if (copy := legacy_config.modern(config)) is None:
-        return source
-    args.hf_config_path = legacy_config.modern_folder(Path(source), copy)
-    args.tokenizer = args.tokenizer or args.hf_config_path
-    return str(args.hf_config_path)
-
-
-def _reason(error: Exception) -> str:
-    """What an error in reading a config says, in one line."""
-    lines = str(error).strip().splitlines()
-    if isinstance(error, StrictDataclassError):
-        return " ".join(line.strip() for line in lines)  # the field or check, then the error in it
-    # Of transformers' long advice the first line says what is wrong.
-    if isinstance(error, ValueError | OSError) and lines:
-        return lines[0]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no more is known'}"
-
-
 def device_name() -> str:
     """The kind of device that this build of vLLM runs on: ``cpu``, ``cuda``, ``rocm`` (cuda to torch), ``xpu`` and so on."""
     return str(current_platform.device_name)
@@ -225,62 +173,6 @@ def prompt_waits(engine_client: Any) -> Callable[[str], bool | None]:
 def is_fast(tokenizer: Any) -> bool:
     """Whether a tokenizer is one of Hugging Face's that are written in Rust, which can go to other processes."""
     return isinstance(tokenizer, TokenizersBackend)
-
-
-async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
-    """What ``patch_report`` says on every worker of every engine.
-
-    ``EngineClient.collective_rpc`` asks every data parallel engine but returns the answers of the first one alone.
-    """
-    per_engine = await engine_client.engine_core.call_utility_all_async(
-        "collective_rpc", "patch_report", None, (), None
-    )
-    return [report for reports in per_engine for report in reports]
-
-
-def scheduling_reports(engine_client: Any) -> dict[int, Callable[[], Awaitable[dict[str, float] | None]]]:
-    """For every engine, by its index, a function that asks it for its ``scheduling_report`` (``step_times.py``).
-
-    It gives None where the engine is dead or leaving.
-    """
-    client = engine_client.engine_core
-    engines = zip(client.engine_ranks_managed, client.core_engines, strict=True)
-    return {index: partial(_scheduling_report, client, engine) for index, engine in engines}
-
-
-async def _scheduling_report(client: Any, engine: bytes) -> dict[str, float] | None:
-    report: dict[str, float] | None = await _utility(client, engine, "scheduling_report")
-    return report
-
-
-async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> Any:
-    """What an engine's utility answers; None where the engine is dead or leaving."""
-    try:
-        return await client._call_utility_async(name, *arguments, engine=engine)
-    except EngineDeadError:
-        return None
-    except Exception as error:
-        if str(error) != _LEAVING:
-            raise
-        return None
-
-
-def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int]]]:
-    """A function that tells of a request's ID how many tokens of its prompt are computed or cached, and how many cached.
-
-    Of several answers to a prompt the one that is furthest counts; 0 where no engine knows the request.
-    """
-    client, processor = engine_client.engine_core, engine_client.output_processor
-
-    async def progress(request_id: str) -> tuple[int, int]:
-        furthest = (0, 0)
-        if internal := processor.external_req_ids.get(request_id):
-            for engine in client.core_engines:
-                found = await _utility(client, engine, "prefill_progress", list(internal))
-                furthest = max([furthest, *(tuple(each) for each in (found or {}).values())])
-        return furthest
-
-    return progress
 
 
 def metrics_registry() -> CollectorRegistry:

@@ -33,10 +33,10 @@ def test_only_su_is_rewritten(su: Path) -> None:
 
 
 def test_the_engine_reads_the_copy(su: Path) -> None:
-    from ropeswitch.server import vllm_adapter
+    from ropeswitch.server import model_config, vllm_adapter
 
     args: Namespace = vllm_adapter.parse([str(su)], lambda parser: None)
-    ladder = ladder_from_config(vllm_adapter.text_config(args))
+    ladder = ladder_from_config(model_config.text_config(args))
     assert ladder is not None and [each.max_length for each in ladder.sets] == [64, 512]
     assert args.model == str(su) and args.tokenizer == args.hf_config_path
     copy = Path(args.hf_config_path)

@@ -18,10 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from ropeswitch.server import scheduling_metrics
+from ropeswitch.server.engine_utilities import scheduling_reports
 from ropeswitch.server.front import queue_metrics
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.scheduling_metrics import GAUGES, SchedulingMetrics
-from ropeswitch.server.vllm_adapter import scheduling_reports
 from tests.docs.pages import ROOT
 from tests.server.conftest import MODEL
 from tests.server.front.parts import parts, server_parts

@@ -11,7 +11,7 @@ from ropeswitch.model_patches.guard import registry
 from ropeswitch.model_patches.guard.fingerprints import Reading, RegistryError
 from ropeswitch.model_patches.guard.port import installed_folder
 from ropeswitch.model_patches.guard.source_tree import SourceTree
-from ropeswitch.server import refusals, vllm_adapter
+from ropeswitch.server import engine_utilities, refusals
 from ropeswitch.server.cli import main
 from ropeswitch.server.front import error_bodies
 from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
@@ -75,7 +75,7 @@ def test_what_refusals_match_is_read() -> None:
     assert functions >= refusals._UPSTREAM_CHECKS | refusals._WORKER_CHECKS | {"create_server_socket"}
     modules = {each.symbol for each in readings}
     assert all(any(path.startswith(f"{name}.") for path in modules) for name in refusals._LOGGERS)
-    assert any(vllm_adapter._LEAVING in text for each in UPSTREAM_TEXTS for text in each.texts)
+    assert any(engine_utilities._LEAVING in text for each in UPSTREAM_TEXTS for text in each.texts)
 
 
 def test_every_text_is_in_the_installed_source() -> None:

@@ -1,0 +1,64 @@
+"""Asks engines and workers by vLLM's utility calls: what they are patched with, how they schedule, how far a prompt is."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from ropeswitch.server import vllm_adapter
+
+# What an engine that finishes its last requests answers to every utility; upstream raises it as a bare Exception.
+_LEAVING = "Server shutting down"
+
+
+async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
+    """What ``patch_report`` says on every worker of every engine.
+
+    ``EngineClient.collective_rpc`` asks every data parallel engine but returns the answers of the first one alone.
+    """
+    per_engine = await engine_client.engine_core.call_utility_all_async(
+        "collective_rpc", "patch_report", None, (), None
+    )
+    return [report for reports in per_engine for report in reports]
+
+
+def scheduling_reports(engine_client: Any) -> dict[int, Callable[[], Awaitable[dict[str, float] | None]]]:
+    """For every engine, by its index, a function that asks it for its ``scheduling_report`` (``step_times.py``).
+
+    It gives None where the engine is dead or leaving.
+    """
+    client = engine_client.engine_core
+    engines = zip(client.engine_ranks_managed, client.core_engines, strict=True)
+    return {index: partial(_scheduling_report, client, engine) for index, engine in engines}
+
+
+async def _scheduling_report(client: Any, engine: bytes) -> dict[str, float] | None:
+    report: dict[str, float] | None = await _utility(client, engine, "scheduling_report")
+    return report
+
+
+async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> Any:
+    """What an engine's utility answers; None where the engine is dead or leaving."""
+    try:
+        return await client._call_utility_async(name, *arguments, engine=engine)
+    except Exception as error:
+        if str(error) != _LEAVING and not vllm_adapter.is_dead_engine(error):
+            raise
+        return None
+
+
+def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int]]]:
+    """A function that tells of a request's ID how many tokens of its prompt are computed or cached, and how many cached.
+
+    Of several answers to a prompt the one that is furthest counts; 0 where no engine knows the request.
+    """
+    client, processor = engine_client.engine_core, engine_client.output_processor
+
+    async def progress(request_id: str) -> tuple[int, int]:
+        furthest = (0, 0)
+        if internal := processor.external_req_ids.get(request_id):
+            for engine in client.core_engines:
+                found = await _utility(client, engine, "prefill_progress", list(internal))
+                furthest = max([furthest, *(tuple(each) for each in (found or {}).values())])
+        return furthest
+
+    return progress
