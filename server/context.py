@@ -1,7 +1,7 @@
-"""One HTTP request, from its arrival to its line in the access log: the only place that keeps the state of a request.
+"""The state of one HTTP request, from its arrival to its line in the access log; no other place keeps any.
 
-The context is in one context variable: handlers, and the tasks they start, see their own request and no other. Prompts of
-the server's own making, and realtime sessions (WebSockets), have none.
+The context is in one context variable: handlers, and the tasks they start, see only their own request. Prompts that the
+server makes itself, and realtime sessions (WebSockets), have none.
 """
 
 import time
@@ -22,12 +22,12 @@ class Ticket:
 
     Attributes:
         index: Its length class, by its place in the ladder.
-        requests: How many answers it is to have.
-        tokens: Prompt tokens of all of them together.
-        request_id: The ID under which the engine client knows it; None where that comes later.
-        since: When it came, in seconds of the queue's clock.
-        seen: Whether the engine client has been seen to know it.
-        released: Whether it waits no more.
+        requests: Number of answers to generate.
+        tokens: Prompt tokens, times the number of answers.
+        request_id: Its ID in the engine client; None until that is made.
+        since: Arrival time, in seconds of the queue's clock.
+        seen: Whether the engine client has known the ID at some time.
+        released: Whether it no longer waits.
     """
 
     index: int
@@ -41,30 +41,30 @@ class Ticket:
 
 @dataclass
 class RequestContext:
-    """One HTTP request.
+    """The state of one HTTP request.
 
     Attributes:
-        came: When it came, in seconds since 1970.
-        key: Whose it is: the digest of its API key, None where it has none.
-        refusal: Why it is refused, once it is; its answer then says so, whatever a handler makes of it.
-        refused_tokens: The length of the prompt that was refused, None where it was not counted.
-        fault: The first value of its body that no engine can be sent, if there is one (``body_errors.py``).
-        asked: The value of ``vllm_xargs.rope_factor_set`` in its body, None where the body has none.
-        token_ids: Token IDs of its prompts that validation is spared, by the body's field (``ingest/request.py``).
+        came: Arrival time, in seconds since 1970.
+        key: The digest of its API key, or ``key_limits.EVERYONE``; None before it is checked.
+        refusal: The refusal, once it is refused; it is the answer, whatever error a handler makes of it.
+        refused_tokens: Length of the refused prompt, None where it was not counted.
+        fault: The first value of its body that no engine accepts, or None (``body_errors.py``).
+        asked: The value of ``vllm_xargs.rope_factor_set`` in its body, or None.
+        token_ids: Token IDs of its prompts that skip validation, by the body's field (``ingest/request.py``).
         prompts: The decision for each of its prompts, in the order in which they were given to the engine.
-        decided: The decision for each request to the engine, by the ID that it goes into the engine under.
-        answering: Whether its prompts are all known; what the engine is given later are steps of answering them.
+        decided: The decision for each request to the engine, by its ID in the engine.
+        answering: Whether all its prompts are known; later prompts are steps of answering them.
         tickets: Its prompts in the queue.
         sequences: Its sequences in an engine.
-        entered: Whether a prompt of it was given to an engine.
-        keeps_prompts: Whether its prompts are to be logged.
-        logged_prompts: Text or token IDs of its prompts, by the ID that each had; empty unless they are kept.
-        status: The HTTP status that was sent, None where no answer was started before the client left.
-        final_status: The same, or the status of the error that its stream ends with.
-        whole: Whether the answer was given to its end.
-        left: Whether its client left before it had its whole answer, or an error.
-        stopped: Whether the server was stopped meanwhile.
-        seconds: How long it took, once it is over.
+        entered: Whether any of its prompts was given to an engine.
+        keeps_prompts: Whether to log its prompts.
+        logged_prompts: Text or token IDs of its prompts, by their ID; empty unless they are logged.
+        status: The HTTP status that was sent, None where the client disconnected before an answer started.
+        final_status: The same, or the status of the error event that ends its streamed answer.
+        whole: Whether the whole answer was sent.
+        left: Whether its client disconnected before the end of its answer, unless that was an error.
+        stopped: Whether the server was stopped before its end.
+        seconds: Its duration, set at its end.
     """
 
     came: float = field(default_factory=time.time)
@@ -90,11 +90,11 @@ class RequestContext:
     seconds: float = 0.0
 
     def refuse(self, error: RefusedError, tokens: int | None = None) -> RefusedError:
-        """Note why the request is refused, and count it; a request is refused once.
+        """Record and count the refusal of the request; only the first one counts.
 
         Args:
-            error: With the refusal; returned, to be raised.
-            tokens: The length of the prompt, None where the request is refused before it is known.
+            error: Holds the refusal; returned, for the caller to raise.
+            tokens: The prompt's length, None where it is not known yet.
         """
         if self.refusal is None:
             self.refusal, self.refused_tokens = error.refusal, tokens
@@ -102,14 +102,14 @@ class RequestContext:
         return error
 
     def add(self, track: Track, state: Any) -> None:
-        """Note a sequence that is given to an engine.
+        """Record a sequence that is given to an engine.
 
         Args:
-            track: What will be known of it.
+            track: The sequence's record for metrics and logs.
             state: ``vllm.v1.engine.output_processor.RequestState``.
         """
         self.sequences.append(track)
-        # Of an answer in many steps, whose prompts grow from the first one, that one is enough.
+        # An answer in many steps extends its first prompt, so only that one is logged.
         if self.keeps_prompts and not (self.answering and self.logged_prompts):
             self.logged_prompts[track.request_id] = state.prompt_token_ids if state.prompt is None else state.prompt
 

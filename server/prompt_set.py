@@ -1,9 +1,9 @@
-"""The factor set of one prompt: decided once in the API server, when the prompt is given to the engine client.
+"""Decides the factor set of a prompt, once in the API server, when the prompt is given to the engine client.
 
-The decision travels in the request's context (``context.py``) and, for each sequence, in its ``Track``: header, queue class,
-metrics, access log and traces read it there. One thing is worked out again, by the same rule: the set of a sequence that
-grows while it decodes. The engine decides that by the sequence's present length, for that is what keeps its keys exact, and
-does not report it; :meth:`PromptSet.index_at` follows.
+The decision is carried in the request's context (``context.py``) and, for each sequence, in its ``Track``: header, queue
+class, metrics, access log and traces read it there. Only the set of a sequence that grows while it decodes is derived
+again, by the same rule: the engine decides it by the sequence's current length and does not report it, and
+:meth:`PromptSet.index_at` repeats that decision.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ class PromptSet:
 
     Attributes:
         index: Its factor set, by its place in the ladder.
-        length_class: The set that its length alone would give it; the last for a prompt longer than the ladder, which has
-            asked for a set by name.
-        forced: The name of the set that it asks for, or None.
+        length_class: The set by length alone; the last one for a prompt that is longer than the ladder and asks for a set by
+            name.
+        forced: The name of the set that the request asks for, or None.
     """
 
     index: int
@@ -30,7 +30,7 @@ class PromptSet:
     forced: str | None = None
 
     def index_at(self, ladder: FactorLadder, length: int) -> int:
-        """The set of the same sequence when it has ``length`` tokens."""
+        """The set of the sequence once it has ``length`` tokens."""
         return self.index if self.forced is not None else set_for(ladder, min(length, ladder.max_length), None)
 
 
@@ -43,7 +43,7 @@ def decide(ladder: FactorLadder, num_tokens: int, params: Any) -> PromptSet:
         params: ``vllm.SamplingParams`` or ``vllm.PoolingParams``.
 
     Raises:
-        FactorError: when the name that it asks for is unknown or no name, or the prompt is longer than the ladder.
+        FactorError: when the requested name is unknown or not a name, or the prompt is longer than the ladder.
     """
     forced = forced_set(params)
     index = set_for(ladder, num_tokens, forced)
@@ -57,9 +57,9 @@ def asks_for_set(params: Any) -> bool:
 
 
 def asked_set(body: object) -> object:
-    """The value of ``vllm_xargs.rope_factor_set`` in the values of a request's JSON body, or None.
+    """The value of ``vllm_xargs.rope_factor_set`` in a request's JSON body, or None.
 
-    Whether it has the right type is for the route's own validation to say.
+    The route's own validation checks its type.
     """
     values = body.get("vllm_xargs") if isinstance(body, dict) else None
     return values.get(FORCED_SET) if isinstance(values, dict) else None

@@ -1,4 +1,4 @@
-"""``ropeswitch serve``: read the model's config and the ladder, refuse what cannot be right, start vLLM's server."""
+"""``ropeswitch serve``: reads the model's config and the ladder, refuses wrong combinations, starts vLLM's server."""
 
 import argparse
 import os
@@ -28,38 +28,38 @@ usage: ropeswitch serve [MODEL] [--factors FILE] [--rope-angles {{{",".join(ANGL
 Start an OpenAI-compatible server that rotates every request with the factors for its own length.
 
   MODEL                 a folder or a Hugging Face name (default: the bundled {BUNDLED_MODEL.name})
-  --factors FILE        put this file's factor ladder on the model; a model whose config has LongRoPE factors needs none
-  --rope-angles ANGLES  exact (default), or hf for Hugging Face's float32 angles, for comparison
+  --factors FILE        factor file (default: the LongRoPE factors of the model's config)
+  --rope-angles ANGLES  exact, or hf for Hugging Face's float32 angles, for comparison (default: exact)
   --no-length-aware-scheduling
-                        plan steps as vLLM does, not by the time that they take and short work first
+                        plan steps as vLLM does, not by predicted time with short work first
   --step-latency-target SECONDS
-                        how long a step should take while others wait (default: found from the hardware at start)
+                        target time of a step while others wait (default: measured at start)
   --api-key KEY [KEY ...], --api-key-file FILE
-                        keys of which every request needs one, but /health*, /metrics and the files of /ui
+                        API keys, required on every route except /health*, /metrics and the files of /ui
   --metrics-key KEY, --metrics-key-file FILE
-                        keys for /metrics, which then needs one or an API key
+                        keys for /metrics, which then requires one of them or an API key
   --max-body-bytes SIZE, --body-timeout SECONDS
-                        the largest body of a request, and how long nothing may come of it
+                        maximum size of a request body, and longest pause in receiving it
   --max-held-body-bytes SIZE
-                        what the bodies of all requests in hand may hold together
-  --max-prompt-tokens N the longest prompt (default: what the longest sequence allows)
+                        maximum total size of request bodies in flight
+  --max-prompt-tokens N maximum tokens of a prompt (default: the longest sequence)
   --max-queued-requests [SET=]N ..., --max-queued-tokens [SET=]N ...
-                        what may wait for its first token, for prompts of each factor set
+                        maximum waiting for a first token, for each factor set or for one
   --max-concurrent-per-key N, --requests-per-minute-per-key N
-                        what one API key may ask for
+                        client limits, per API key
   --access-log json|all|off
-                        a JSON line for each HTTP request (json; all has probes and /metrics too)
-  --log-prompts         write the prompts into these lines
-  --max-model-len N     the longest sequence (default: the ladder's end); auto takes what fits the KV cache
-  --host, --port        where to listen (default: every address, port 8000)
+                        JSON line for each HTTP request; all adds probes and /metrics (default: json)
+  --log-prompts         add the prompts to these lines
+  --max-model-len N     maximum tokens of a sequence; auto is the most that fit the KV cache (default: the ladder's end)
+  --host, --port        address and port to listen on (default: every address, port 8000)
 
-  --help=all            every flag, vLLM's too
-  --help=WORD           the flags whose name contains WORD
+  --help=all            show every flag, including vLLM's
+  --help=WORD           show flags whose name contains WORD
 """
 
 
 def serve(argv: Sequence[str]) -> int:
-    """Run the server until it is told to stop.
+    """Run the server until it is stopped.
 
     Args:
         argv: The arguments after ``ropeswitch serve``.
@@ -68,7 +68,7 @@ def serve(argv: Sequence[str]) -> int:
         The exit code.
 
     Raises:
-        UsageError: when the start is refused, with the reason in one line.
+        UsageError: when the start is refused; the message is one line.
         FactorError: the same, for a factor file or ladder.
     """
     if any(argument in ("-h", "--help") for argument in argv):
@@ -76,7 +76,7 @@ def serve(argv: Sequence[str]) -> int:
         return 0
     _check_files(argv)
     os.environ[VARIABLE] = plugin_names(os.environ)
-    # Seconds of imports, so only now; and after the plugins are named, which vLLM reads while it is imported.
+    # Importing it takes seconds, and vLLM reads the plugin names while it is imported.
     from ropeswitch.server import model_config, vllm_adapter
 
     args = vllm_adapter.parse(argv, _add_flags)
@@ -89,7 +89,7 @@ def serve(argv: Sequence[str]) -> int:
         if args.factors is None:
             args.factors = str(BUNDLED_FACTORS)
         if args.kv_cache_memory_bytes is None:
-            # vLLM would reserve nearly all memory, and not start where that much is not free.
+            # vLLM's default is most of the machine's memory, and it does not start where less is free.
             args.kv_cache_memory_bytes = BUNDLED_KV_CACHE
     try:
         device_name = vllm_adapter.device_name()
@@ -100,19 +100,19 @@ def serve(argv: Sequence[str]) -> int:
         configure(args, settings, hf_config, device_name=device_name)
     except UnsupportedError as error:
         raise UsageError(str(error)) from error
-    with refusals.channel() as told:
-        counts = SharedCounts.create(told.with_name("counts"))
+    with refusals.channel() as file:
+        counts = SharedCounts.create(file.with_name("counts"))
         args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names, counts)
-        # The last one lies outside all others.
+        # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
         print(_summary(args, settings.ladder), file=sys.stderr, flush=True)
         return _run(vllm_adapter, args)
 
 
 def _check_files(argv: Sequence[str]) -> None:
-    """Look at the files that the command line names, before the seconds that it takes to load vLLM.
+    """Check the files named on the command line, before loading vLLM, which takes seconds.
 
-    They are read again when vLLM's own parser, which knows all its flags and config files, has read the arguments.
+    They are read again once vLLM's parser, which knows all flags and config files, has parsed the arguments.
     """
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     early.add_argument("--factors")
@@ -147,11 +147,11 @@ def _add_flags(parser: Any) -> None:
 
 
 def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> RopeSettings:
-    """The ladder of ``--factors``, or the one that the model's config describes, and how to schedule.
+    """Settings from the flags, with the ladder of ``--factors`` or of the model's config.
 
     Raises:
         FactorError: for a wrong factor file or a model without factors.
-        UnsupportedError: for a model that a ladder cannot be put on.
+        UnsupportedError: for a model that cannot have a ladder.
     """
     file_theta = None
     if args.factors is not None:
@@ -200,7 +200,7 @@ def _run(vllm_adapter: Any, args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     except BaseException as error:
-        # A refusal found in a child process has been told by it; one found in this process is the error itself.
+        # A child process has reported its refusal; a refusal of this process is the error itself.
         if (reason := refusals.reported() or refusals.reason_of(error)) is None:
             if not refusals.died(error):
                 raise

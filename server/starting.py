@@ -1,10 +1,9 @@
 """``vllm.entrypoints.launchers.launcher.setup_server``: wrapped so that the port answers while the engine starts.
 
 vLLM binds its port at once and listens only when its engine is up, which for a large model takes minutes. Until then a probe
-could not tell a server that starts from one that is gone. Here a small process answers on the same socket: 200 to
-``/health/live``, 503 to everything else. It ends when an API server is about to take connections, or the server has gone;
-connections that it has not taken wait for the API server. It is no thread, as imports would keep one from answering for
-seconds.
+cannot tell a starting server from a dead one. Here a small process answers on the same socket: 200 to ``/health/live``, 503
+to everything else. It ends when an API server is about to accept connections, or when the server has died; connections that
+it has not accepted wait for the API server. It is a process because imports would block a thread for seconds.
 """
 
 import argparse
@@ -27,20 +26,20 @@ from typing import Any
 from ropeswitch.server import refusals
 from ropeswitch.server.front.routes import route_path
 
-# Seconds that a client has for its head, and that it may send nothing of its body.
+# Maximum seconds for a request's head, and for a pause in its body.
 TIMEOUT = 2.0
-# A client is still there to read its answer when its body is thrown away: so many bytes, for so many seconds.
+# Limits for discarding a request's body, so that its client reads the answer.
 LINGER_BYTES = 64 << 20
 LINGER_SECONDS = 30.0
-# Seconds after which trying again makes sense.
+# Value of ``retry-after``, in seconds.
 RETRY_AFTER = 5
-# Seconds that an API server waits until the process has closed its socket.
+# Maximum seconds that an API server waits for this process to close its socket.
 STOP_SECONDS = 10.0
-# How often it looks whether an API server takes over, in seconds.
+# Interval of checks whether an API server takes over, in seconds.
 LOOK_SECONDS = 0.05
-# As many connections wait as uvicorn has.
+# uvicorn's own backlog.
 BACKLOG = 2048
-# The largest head.
+# Maximum bytes of a head.
 MOST_BYTES = 1 << 16
 _ERROR = {
     "message": "the server is starting and its engine is not up yet; try again later",
@@ -53,7 +52,7 @@ _CHUNKED = re.compile(r"\r\ntransfer-encoding:", re.IGNORECASE)
 
 
 def answering(upstream: Callable[..., tuple[str, socket.socket]]) -> Callable[..., tuple[str, socket.socket]]:
-    """A function that sets the server's socket up as ``upstream`` does, and has it answered from then on."""
+    """Wrap ``setup_server``: start the answering process once the socket is set up."""
 
     @wraps(upstream)
     def setup_server(args: argparse.Namespace, *rest: Any, **named: Any) -> tuple[str, socket.socket]:
@@ -65,16 +64,16 @@ def answering(upstream: Callable[..., tuple[str, socket.socket]]) -> Callable[..
 
 
 def stop() -> None:
-    """Take the connections from now on; every API server calls it before it takes any.
+    """End the answering process; every API server calls this before it accepts connections.
 
-    Nobody who is told that it is ready is told afterwards that it is starting.
+    So readiness never goes back to starting.
 
     Raises:
         TimeoutError: when the process keeps the port.
     """
     _mark().touch()
     deadline = time.monotonic() + STOP_SECONDS
-    # Free as soon as the process listens no more, or has died.
+    # The lock is free once the process has stopped listening, or has died.
     with _lock().open("ab") as file:
         while True:
             try:
@@ -112,28 +111,28 @@ def _start(listener: socket.socket, args: argparse.Namespace) -> None:
         "lock": str(_lock()),
     }
     process = subprocess.Popen(
-        # Nothing of the folder that the server is started in.
+        # -P: import nothing from the working directory.
         [sys.executable, "-P", "-m", __name__, json.dumps(settings)],
         stdin=subprocess.DEVNULL,
         pass_fds=[listener.fileno()],
-        # A terminal's Ctrl-C is for the server.
+        # A terminal's Ctrl-C must reach only the server.
         process_group=0,
     )
     threading.Thread(target=process.wait, daemon=True).start()
 
 
 async def serve(settings: Mapping[str, Any]) -> None:
-    """Answer on a listening socket until an API server takes over, or the server that started this has gone.
+    """Answer on a listening socket until an API server takes over, or the server that started this has died.
 
     Args:
         settings: The socket's ``fd``; the server's ``pid``; ``root``, the ``--root-path`` that a path may begin with;
-            ``tls``, what ``uvicorn.config.create_ssl_context`` takes besides the version, or None; ``mark``, the file that
-            an API server makes to take over; and ``lock``, the one that is locked until then.
+            ``tls``, arguments of ``uvicorn.config.create_ssl_context`` besides the version, or None; ``mark``, the file that
+            an API server creates to take over; and ``lock``, the file that is locked until then.
     """
     with Path(settings["lock"]).open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         await _serve(settings)
-    # Those who are connected have their time, also those of whom only the event loop knows yet.
+    # Accepted connections get their time, including those that only the event loop knows yet.
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(others)
 
@@ -159,7 +158,7 @@ async def _serve(settings: Mapping[str, Any]) -> None:
     )
     while not os.path.exists(settings["mark"]):
         await asyncio.sleep(LOOK_SECONDS)
-    # Connections that were taken this moment become the server's own a turn later, which must not be closed yet.
+    # Connections accepted just now are handed to the server one loop iteration later; do not close it before that.
     asyncio.get_running_loop().remove_reader(listener)
     await asyncio.sleep(LOOK_SECONDS)
     server.close()
@@ -167,7 +166,7 @@ async def _serve(settings: Mapping[str, Any]) -> None:
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, root: str) -> None:
     """Answer one request, and close its connection."""
-    # A client that leaves, dawdles or speaks something else is told nothing.
+    # A client that disconnects, is too slow, or does not speak HTTP gets no answer.
     with suppress(TimeoutError, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         try:
             async with asyncio.timeout(TIMEOUT):
@@ -180,7 +179,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ro
 
 
 async def _throw_away(reader: asyncio.StreamReader, head: str) -> None:
-    """Take the body of a request, so that it is not in the way of the answer."""
+    """Receive and discard the body of a request, so that its client reads the answer."""
     left = int(length[1]) if (length := _LENGTH.search(head)) else LINGER_BYTES if _CHUNKED.search(head) else 0
     left = min(left, LINGER_BYTES)
     async with asyncio.timeout(LINGER_SECONDS):
@@ -191,7 +190,7 @@ async def _throw_away(reader: asyncio.StreamReader, head: str) -> None:
 
 
 def response(method: str, path: str) -> bytes:
-    """What is answered, whole."""
+    """The whole response."""
     status = b"503 Service Unavailable"
     value: dict[str, Any] = {"error": _ERROR}
     if path == "/health/live" and method in ("GET", "HEAD"):
@@ -211,7 +210,7 @@ def response(method: str, path: str) -> bytes:
 
 
 def main() -> int:
-    """Serve by the settings that are the only argument; the exit code."""
+    """Serve with the settings in the only argument; returns the exit code."""
     try:
         asyncio.run(serve(json.loads(sys.argv[1])))
     except OSError as error:

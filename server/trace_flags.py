@@ -1,4 +1,4 @@
-"""The flags of traces, looked at before the minutes that a model takes to load."""
+"""Checks the flags of traces before the model is loaded."""
 
 import argparse
 import os
@@ -10,10 +10,10 @@ PROTOCOLS = ("grpc", "http/protobuf")
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse traces that could not be made.
+    """Refuse traces that could not be exported.
 
     Raises:
-        UsageError: with the flag or variable and its value.
+        UsageError: naming the flag or variable and its value.
     """
     if args.otlp_traces_endpoint is None:
         return
@@ -23,7 +23,7 @@ def check(args: argparse.Namespace) -> None:
     if (protocol := os.environ.get(PROTOCOL, PROTOCOLS[0])) not in PROTOCOLS:
         raise UsageError(f"{PROTOCOL}: {protocol!r} must be one of {', '.join(PROTOCOLS)}")
     try:
-        # What vLLM sends spans by.
+        # vLLM's exporters.
         import opentelemetry.exporter.otlp.proto.grpc.trace_exporter
         import opentelemetry.exporter.otlp.proto.http.trace_exporter  # noqa: F401
     except ImportError as error:

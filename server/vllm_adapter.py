@@ -38,13 +38,13 @@ from ropeswitch.server.starting import answering
 
 VLLM_VERSION: str = vllm.__version__
 
-# Proxies give up on a stream that is silent for a minute, as it is while a long prompt prefills.
+# Proxies close a streamed answer that is silent for a minute, as it is while a long prompt prefills.
 KEEP_ALIVE_SECONDS = 15
-# vLLM ends what runs at once.
+# vLLM's default ends running requests at once.
 SHUTDOWN_SECONDS = 25
 # Flags whose value is one JSON object; vLLM's parser lets other values through.
 _OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
-# What argparse, too, reads as a flag's value only after an equals sign; whole numbers it always does.
+# Negative numbers that argparse reads as a flag's value only after an equals sign; whole numbers it always does.
 _NEGATIVE = re.compile(r"-(\d+\.\d*|\.\d+|\d+(?=e)|inf|nan)(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -126,9 +126,9 @@ def device_name() -> str:
 
 
 def serve(args: Namespace) -> None:
-    """Serve until told to stop: one API server or several, data parallel, or headless, as the flags say."""
+    """Serve until stopped: one API server or several, data parallel, or headless, by the flags."""
     cli_serve.wait_for_completion_or_failure = marking(cli_serve.wait_for_completion_or_failure)
-    # Of one API server and of several.
+    # One name for a single API server, one for several.
     entry.setup_server = cli_serve.setup_server = answering(entry.setup_server)
     cli_serve.ServeSubcommand.cmd(args)
 
@@ -139,9 +139,9 @@ def keeps_alive_without_engine() -> bool:
 
 
 def prompt_length(model_config: Any) -> Callable[[Any], int | None]:
-    """A function that counts the tokens of what ``EngineClient.generate`` and ``encode`` take for a prompt.
+    """Make a function that counts the tokens of a prompt of ``EngineClient.generate`` or ``encode``.
 
-    It answers None for the stream of a realtime session, whose length is not known when it starts.
+    It returns None for a realtime session, whose length is unknown at its start.
     """
 
     def length(prompt: Any) -> int | None:
@@ -156,14 +156,14 @@ def prompt_length(model_config: Any) -> Callable[[Any], int | None]:
 
 
 def prompt_waits(engine_client: Any) -> Callable[[str], bool | None]:
-    """A function that tells of a request's ID whether its prompt is still to be computed, for any of its answers.
+    """Make a function that returns whether the prompt of a request ID is still to be computed, for any of its answers.
 
-    It answers None for a request that the engine client does not know, yet or any more.
+    It returns None for a request that the engine client does not know, yet or any more.
     """
     processor = engine_client.output_processor
 
     def waits(request_id: str) -> bool | None:
-        # Asked with get, as the dict makes what it is asked for otherwise.
+        # Read with get: it is a defaultdict, and indexing would add the key.
         internal = processor.external_req_ids.get(request_id)
         return any(processor.request_states[each].is_prefilling for each in internal) if internal else None
 
@@ -182,20 +182,20 @@ def metrics_registry() -> CollectorRegistry:
 
 
 def blames_client(error: BaseException) -> str | None:
-    """What a client is told of an error that its request is to blame for; None of any other.
+    """The message of an error that the request caused; None for other errors.
 
-    Of an error that comes when the response has begun starlette makes another one.
+    Once the response has begun, starlette wraps the error in another one.
     """
     return next((str(each) for each in (error, error.__cause__) if isinstance(each, VLLMClientError)), None)
 
 
 def end_with_errors(engine_client: Any) -> None:
-    """End every request in hand as the death of its engine does; on the event loop's thread only."""
+    """End every request in flight as the death of its engine does; on the event loop's thread only."""
     engine_client.output_processor.propagate_error(EngineDeadError())
 
 
 def is_dead_engine(error: BaseException) -> bool:
-    """Whether an error only says that there is no engine any more."""
+    """Whether an error only reports that the engine is dead."""
     return isinstance(error, EngineDeadError)
 
 
@@ -206,7 +206,7 @@ def validation_error(message: str, field: str) -> Exception:
 
 
 class AdmissionError(RefusedError, GracefulHTTPError):
-    """A refusal by its status to the handlers of vLLM's that catch errors themselves; none logs it as a fault."""
+    """A refusal that vLLM's own error handling answers with its status and does not log as a fault."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal)
@@ -214,7 +214,7 @@ class AdmissionError(RefusedError, GracefulHTTPError):
 
 
 def tls_context(state: Any) -> ssl.SSLContext | None:
-    """The context that the app's server takes connections by; None before it takes any, or without TLS.
+    """The TLS context of the app's server; None before it accepts connections, or without TLS.
 
     Args:
         state: The app's, in which vLLM puts its ``uvicorn.Server``.

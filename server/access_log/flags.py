@@ -1,4 +1,4 @@
-"""The flags of the access log, and what the processes that serve are told of them."""
+"""Flags of the access log, and the config that they give to the API server processes."""
 
 import argparse
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ CHOICES = ("json", "all", "off")
 
 @dataclass(frozen=True)
 class AccessLogConfig:
-    """What the flags say.
+    """Values of the flags.
 
     Attributes:
-        everything: Whether probes and ``/metrics`` are logged too.
-        prompts: Whether lines have the prompts.
+        everything: Whether to log probes and ``/metrics`` too.
+        prompts: Whether lines include the prompts.
         left_out: Paths that are not logged.
     """
 
@@ -26,27 +26,27 @@ class AccessLogConfig:
 
 def add(parser: Any) -> None:
     """Add the flags to ``vllm serve``'s parser."""
-    group = parser.add_argument_group("Access log", "What is logged of each request.")
+    group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
     group.add_argument(
         "--access-log",
         choices=CHOICES,
         default="json",
-        help="A JSON line for each HTTP request; all has probes and /metrics too, off leaves it to uvicorn.",
+        help="JSON line for each HTTP request; all adds probes and /metrics, off uses uvicorn's log (default: json).",
     )
-    group.add_argument("--log-prompts", action="store_true", help="Write the prompts into the access log.")
+    group.add_argument("--log-prompts", action="store_true", help="Add the prompts to the access log.")
 
 
 def take(args: argparse.Namespace) -> AccessLogConfig | None:
-    """Read the flags; with an access log of ours uvicorn's is turned off, so that a request is logged once.
+    """Read the flags; turns uvicorn's access log off where ours is on, so that a request is logged once.
 
     Args:
-        args: What ``vllm serve``'s parser made of the command line and of a ``--config`` file.
+        args: Parsed command line and ``--config`` file of ``vllm serve``.
 
     Returns:
         None without an access log.
 
     Raises:
-        UsageError: for prompts without a log to write them into.
+        UsageError: for ``--log-prompts`` without an access log.
     """
     if args.access_log == "off":
         if args.log_prompts:

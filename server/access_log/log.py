@@ -20,22 +20,22 @@ from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.length_metrics.fates import PATHS, rejection_reason
 
 LOGGER = "ropeswitch.access"
-# From the worst: a request whose sequences ended differently has the first of these that one of them has.
+# Worst first: the outcome of a request is the worst of its sequences'.
 _OUTCOMES = ("error", "disconnect", "abort", "length", "repetition", "stop")
-# What was neither refused nor given to an engine.
+# Outcome of a request that was neither refused nor given to an engine.
 ANSWERED = "answered"
 _ID_LENGTH = 256
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the fields of prompts are filled with.
+    """Names for the fields of prompts.
 
     Attributes:
         bands: The length bands.
         sets: The names of the factor sets.
         model: The name that the model is served under.
-        measured: Whether sequences are watched, which they are not with ``--disable-log-stats``.
+        measured: Whether sequences are tracked; False with ``--disable-log-stats``.
     """
 
     bands: Bands
@@ -49,9 +49,9 @@ def fields(scope: Scope, path: str, context: RequestContext, names: Names | None
 
     Args:
         scope: The request's.
-        path: Its path, without what stands behind a ``?``, where people put keys.
-        context: Its context, when it is over.
-        names: None where the request is not one that runs prompts, and has no fields of theirs.
+        path: Its path, without the query, which may hold keys.
+        context: The context of the finished request.
+        names: None for a request that runs no prompts and has no fields of theirs.
     """
     came = datetime.fromtimestamp(context.came, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
     client = scope.get("client")
@@ -99,7 +99,7 @@ def _prompt_fields(context: RequestContext, names: Names) -> dict[str, Any]:
 
 
 def _outcome(context: RequestContext) -> tuple[str, str | None]:
-    """What became of a request, and why it was refused, if it was."""
+    """A request's outcome, and the reason where it was refused."""
     status = context.status
     if context.refusal is not None:
         return "rejected", context.refusal.reason
@@ -116,7 +116,7 @@ def _outcome(context: RequestContext) -> tuple[str, str | None]:
 
 
 def _request_id(scope: Scope) -> str | None:
-    """The ID that the answer has, or that the client gave its request; cut to a length that nobody needs to exceed."""
+    """The ID of the answer, or the client's ``x-request-id``; cut to 256 characters."""
     state: Mapping[str, Any] = scope.get("state") or {}
     if (metadata := state.get("request_metadata")) is not None:
         return str(metadata.request_id)[:_ID_LENGTH]
@@ -128,9 +128,9 @@ class AccessLog:
     """See the module.
 
     Args:
-        config: What the flags say.
-        names: What the fields of prompts are filled with.
-        logger: Told the lines.
+        config: Values of the flags.
+        names: Names for the fields of prompts.
+        logger: Writes the lines.
     """
 
     def __init__(self, config: AccessLogConfig, names: Names, logger: logging.Logger) -> None:
@@ -146,7 +146,7 @@ class AccessLog:
         return not self._config.everything and (is_probe(path) or is_metrics(path))
 
     def write(self, scope: Scope, context: RequestContext) -> None:
-        """Log a request that is over."""
+        """Log a finished request."""
         path = route_path(scope)
         runs = bool(context.sequences) or (scope["method"] == "POST" and path in PATHS)
         line = fields(scope, path, context, self._names if runs else None)
@@ -157,11 +157,11 @@ def start(config: AccessLogConfig, ladder: FactorLadder, engine_client: Any) -> 
     """Start the log of this process.
 
     Args:
-        config: What the flags say.
-        ladder: The ladder in force.
+        config: Values of the flags.
+        ladder: The engine's ladder.
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
     """
-    # vLLM puts the process's name before every line that is written to sys.stdout, which would not be JSON any more.
+    # vLLM prefixes every line written to sys.stdout with the process's name, which would break the JSON.
     stream = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process lives
     measured = engine_client.logger_manager is not None
     names = Names(Bands(ladder), ladder.names, engine_client.model_config.served_model_name, measured)
@@ -169,7 +169,7 @@ def start(config: AccessLogConfig, ladder: FactorLadder, engine_client: Any) -> 
 
 
 def logger(stream: TextIO) -> logging.Logger:
-    """The logger, which writes to a stream and to nothing else; each line at once, as several processes share it."""
+    """The logger, which writes only to ``stream``; each line in one write, as several processes share it."""
     made = logging.getLogger(LOGGER)
     made.setLevel(logging.INFO)
     made.propagate = False

@@ -1,5 +1,5 @@
-"""``/ui``: the files of the status page, which need no key. They name each other by relative URLs, so that they work behind
-a proxy and under ``--root-path``, and nothing from anywhere else."""
+"""``/ui``: the files of the status page, which need no key. They link to each other by relative URLs, so that they work
+behind a proxy and under ``--root-path``, and load nothing from other hosts."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from fastapi.responses import FileResponse, RedirectResponse, Response
 router = APIRouter(include_in_schema=False)
 
 _FOLDER = Path(__file__).with_name("static")
-# Those that the page names; itself it is only at ``/ui``.
+# Files that the page loads; the page itself is only at ``/ui``.
 _TYPES = {"app.js": "text/javascript", "icon.svg": "image/svg+xml", "style.css": "text/css"}
-# A page that holds an API key runs only its own script, talks to its own server only and shows in nobody's frame.
+# The page holds an API key: it runs only its own script, connects only to its own server and cannot be framed.
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

@@ -15,9 +15,9 @@ PREFIX = "ropeswitch_"
 
 
 class Times(BaseModel):
-    """What a histogram tells of the times in it, in seconds; null where it holds none.
+    """Mean and quantiles of a histogram of seconds; null where it is empty.
 
-    Quantiles of fine buckets are Prometheus's; of coarse ones they are the bucket's end, which the quantile is not above.
+    With fine buckets quantiles are interpolated as in Prometheus; with coarse ones they are the upper bound of the bucket.
     """
 
     count: int
@@ -31,7 +31,7 @@ class Readings:
     """The metrics of all API server processes and engines at one moment.
 
     Args:
-        registry: The one that ``/metrics`` is made from.
+        registry: The registry that ``/metrics`` reads.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -50,7 +50,7 @@ class Readings:
         return {tuple(sample.labels[each] for each in labels) for sample in self._samples.get(name, ())}
 
     def times(self, instrument: Instrument, **labels: str) -> Times:
-        """What a histogram's samples that have these labels tell together."""
+        """Mean and quantiles over all samples of a histogram that have these labels."""
         counts: defaultdict[float, float] = defaultdict(float)
         for sample in self._with(f"{instrument.name}_bucket", labels):
             counts[float(sample.labels["le"])] += sample.value
@@ -59,8 +59,8 @@ class Readings:
         if not count:
             return Times(count=0, mean=None, p50=None, p95=None, p99=None)
         seconds = sum(sample.value for sample in self._with(f"{instrument.name}_sum", labels))
-        tell = coarse_quantile if instrument.lowest is None else quantile
-        p50, p95, p99 = (tell(buckets, q) for q in (0.5, 0.95, 0.99))
+        estimate = coarse_quantile if instrument.lowest is None else quantile
+        p50, p95, p99 = (estimate(buckets, q) for q in (0.5, 0.95, 0.99))
         return Times(count=round(count), mean=seconds / count, p50=p50, p95=p95, p99=p99)
 
     def _with(self, name: str, labels: dict[str, str]) -> Iterable[Sample]:
@@ -68,19 +68,19 @@ class Readings:
         return (sample for sample in self._samples.get(name, ()) if wanted <= sample.labels.items())
 
 
-# Where each bucket ends, increasing to infinity, and how many observations are not above that; the last has at least one.
+# Each bucket's upper bound, increasing to infinity, and its cumulative count; the last count is at least 1.
 Buckets = Sequence[tuple[float, float]]
 
 
 def quantile(buckets: Buckets, q: float) -> float:
-    """A quantile as Prometheus's ``histogram_quantile`` tells it (``promql/quantile.go``, ``bucketQuantile``).
+    """A quantile as by Prometheus's ``histogram_quantile`` (``promql/quantile.go``, ``bucketQuantile``).
 
     Args:
         buckets: The histogram's.
         q: Above 0 and at most 1.
 
     Returns:
-        A value inside the bucket that has the quantile's rank, or the end of the last but one where that is the last.
+        A value inside the bucket with the quantile's rank; where that is the last bucket, the last finite bound.
     """
     rank = q * buckets[-1][1]
     for (start, below), (end, count) in pairwise([(0.0, 0.0), *buckets[:-1]]):
@@ -90,6 +90,6 @@ def quantile(buckets: Buckets, q: float) -> float:
 
 
 def coarse_quantile(buckets: Buckets, q: float) -> float | None:
-    """The end of the bucket that has the quantile's rank, None where that has no end; the arguments are as above."""
+    """Upper bound of the bucket with the quantile's rank, None where that is infinite; arguments as in :func:`quantile`."""
     end = next(end for end, count in buckets if count >= q * buckets[-1][1])
     return None if end == inf else end

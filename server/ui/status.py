@@ -1,4 +1,4 @@
-"""``GET /v1/status``: the figures of the status page, from the metrics that ``/metrics`` shows. It needs a key."""
+"""``GET /v1/status``: returns the figures of the status page, read from the metrics. Requires a key."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ router = APIRouter()
 
 
 class LiveRequests(BaseModel):
-    """Sequences in hand now, of one length band in one factor set."""
+    """Sequences in flight, of one length band in one factor set."""
 
     length_band: str
     factor_set: str
-    waiting: int = Field(description="Those that wait for their first token.")
-    generating: int = Field(description="Those that have had it.")
+    waiting: int = Field(description="Sequences that wait for their first token.")
+    generating: int = Field(description="Sequences past their first token.")
 
 
 class Latencies(BaseModel):
-    """The times of one length band since the server started."""
+    """Latencies of one length band since the server started."""
 
     length_band: str
     time_to_first_token: Times
@@ -35,7 +35,7 @@ class Latencies(BaseModel):
 
 
 class Switches(BaseModel):
-    """Sequences that outgrew their set and went on in this one, since the server started."""
+    """Switches into one factor set since the server started."""
 
     factor_set: str
     count: int
@@ -45,22 +45,22 @@ class Switches(BaseModel):
 
 
 class Figures(BaseModel):
-    """What the metrics tell."""
+    """Figures from the metrics."""
 
     live: list[LiveRequests]
     latency: list[Latencies]
     switches: list[Switches]
     outcomes: dict[str, int] = Field(description="Sequences that ended, and requests that never reached an engine.")
-    rejections: dict[str, int] = Field(description="Refused requests by reason; only reasons that there were.")
+    rejections: dict[str, int] = Field(description="Refused requests by reason; reasons without any are left out.")
 
 
 class Status(BaseModel):
-    """The server, and what it does now and has done."""
+    """The server and its figures."""
 
     model: str
-    version: str = Field(description="ropeswitch's own.")
+    version: str = Field(description="ropeswitch's version.")
     vllm_version: str
-    sets: list[FactorSetInfo] = Field(description="The ladder in force.")
+    sets: list[FactorSetInfo] = Field(description="The ladder in use.")
     angles: str
     max_model_len: int
     figures: Figures | None = Field(description="Null with --disable-log-stats, where nothing is measured.")
@@ -68,13 +68,13 @@ class Status(BaseModel):
 
 @dataclass(frozen=True)
 class StatusSource:
-    """What the route reads; it finds it among the server's parts.
+    """The data that the route reads, one of the server's parts.
 
     Attributes:
         model: The served model's name.
-        rope: The ladder in force.
+        rope: The ladder in use.
         bands: The length bands of the metrics; None where nothing is measured.
-        registry: The one that ``/metrics`` is made from.
+        registry: The registry that ``/metrics`` reads.
     """
 
     model: str
@@ -83,7 +83,7 @@ class StatusSource:
     registry: CollectorRegistry
 
     def read(self) -> Status:
-        """The status at this moment."""
+        """The current status."""
         sets = [each.name for each in self.rope.sets]
         return Status(
             model=self.model,
@@ -96,17 +96,17 @@ class StatusSource:
         )
 
 
-# No coroutine: the metrics of many processes are files that take a while to read, so a thread does it.
+# A plain function, which runs in a thread: reading the metric files of many processes takes a while.
 @router.get("/v1/status", response_model=Status)
 def show_status(request: Request, response: Response) -> Status:
-    """Tell the ladder in force, live requests, latencies and switches."""
+    """Return the ladder in use, requests in flight, latencies and switches."""
     response.headers["cache-control"] = "no-store"
     source: StatusSource = request.app.state.ropeswitch.status
     return source.read()
 
 
 def figures(readings: Readings, bands: Bands, sets: list[str]) -> Figures:
-    """What the metrics tell of a ladder.
+    """Figures of a ladder from the metrics.
 
     Args:
         readings: The metrics.
@@ -128,7 +128,7 @@ def figures(readings: Readings, bands: Bands, sets: list[str]) -> Figures:
 
 
 def _live(readings: Readings, bands: Bands, sets: list[str]) -> Iterable[LiveRequests]:
-    """Every band in the set of its prompts, and whatever else has any."""
+    """Every band in the set of its prompts, and other pairs with sequences."""
     name = instruments.LIVE.name
     starts = [(band, sets[index]) for band, index in zip(bands.names, bands.sets, strict=True)]
     order = {each: position for position, each in enumerate((*bands.names, *sets, OTHER))}
@@ -154,7 +154,7 @@ def _latencies(readings: Readings, bands: Bands) -> Iterable[Latencies]:
 
 
 def _switches(readings: Readings, sets: list[str]) -> Iterable[Switches]:
-    """Every set but the first, into which nothing switches."""
+    """Every set but the first, which no request switches into."""
     for name in dict.fromkeys((*sets[1:], OTHER)):
         count = readings.total(instruments.SWITCHES.name, factor_set=name)
         if name != OTHER or count:
