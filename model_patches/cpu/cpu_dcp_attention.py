@@ -1,7 +1,7 @@
 """``vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend``: subclassed to split each sequence's keys over ranks.
 
 replaces: the attention backend of CPUs, through ``register_backend``, where decode context parallelism is on.
-why: upstream's CPU attention neither returns the log-sum-exp nor knows that a rank may hold part of a sequence, so
+why: upstream's CPU attention neither returns the log-sum-exp nor supports a rank that holds part of a sequence, so
     ``decode_context_parallel_size`` works on GPUs only.
 what differs: each rank writes its own share of the keys. Queries are gathered over the ranks that share a KV head, each
     attends to the keys it holds, the parts are exchanged, and each rank merges those of its own heads with what the
@@ -36,12 +36,12 @@ from ropeswitch.kernels.write_cache import write_cache
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 TARGET = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend"
-# KV caches without scales of their own.
+# KV cache dtypes without scales.
 PLAIN_CACHES = ("auto", "float16", "bfloat16", "float32")
 
 
 def check_split_sequences(vllm_config: VllmConfig) -> None:
-    """Refuse what this backend gets wrong; vLLM's own rules about ranks and KV heads have been checked.
+    """Refuse configurations that this backend does not support; vLLM has checked its own rules on ranks and KV heads.
 
     Raises:
         UnsupportedError: with the field, its value and what is allowed.
@@ -61,12 +61,12 @@ def check_split_sequences(vllm_config: VllmConfig) -> None:
 
 
 def register() -> None:
-    """Make it this process's CPU attention; called before the model is built."""
+    """Register it as this process's CPU attention; call it before the model is built."""
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{SplitCPUAttentionBackend.__qualname__}")
 
 
 def registered(vllm_config: VllmConfig) -> bool:
-    """Whether it is what every attention layer of this process's model runs."""
+    """Whether every attention layer of this process's model runs it."""
     layers = get_layers_from_vllm_config(vllm_config, Attention).values()
     return bool(layers) and all(isinstance(layer.impl, SplitCPUAttentionImpl) for layer in layers)
 
@@ -103,13 +103,13 @@ class SplitCPUAttentionBackend(CPUAttentionBackend):
 
 @dataclass(frozen=True)
 class SplitCPUAttentionMetadata(AttentionMetadata):
-    """A step, as one rank sees it. Which requests have cached keys is the same on every rank; how many it holds is not.
+    """A step on one rank. Every rank has the same requests with cached keys, each holds a different number of keys.
 
     Attributes:
         query_starts: ``[requests + 1]`` offsets of each request's tokens.
         cached_tokens: ``[rows]`` the tokens whose requests have cached keys on any rank.
         cached_starts: ``[such requests + 1]`` offsets of each one's tokens among ``cached_tokens``.
-        cached_lengths: Keys that this rank holds of each such request.
+        cached_lengths: Cached keys of each such request on this rank.
         block_table: ``[such requests, blocks]``.
     """
 
@@ -201,7 +201,7 @@ class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
         kv_cache: torch.Tensor,
         slot_mapping: torch.Tensor,
     ) -> None:
-        """Write this rank's share of the step's keys and values; ``slot_mapping`` has -1 for those of other ranks."""
+        """Write this rank's share of the step's keys and values; ``slot_mapping`` is -1 for tokens of other ranks."""
         write_cache(key, value, kv_cache, slot_mapping)
 
     def forward(
@@ -217,14 +217,14 @@ class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention of the step's tokens, ``[tokens, heads, head_size]``, into ``output``."""
-        # Without metadata the model is only being warmed up.
+        # Without metadata this is a warm-up run.
         if attn_metadata is None:
             return output
         step = attn_metadata
         tokens = step.query_starts[-1]
         query, key, value = query[:tokens], key[:tokens], value[:tokens]
         out, lse = causal_attention(query, key, value, step.query_starts, self.scale)
-        # Alike on every rank, as all must take part in the exchange.
+        # The same on every rank, as all must take part in the exchange.
         if len(rows := step.cached_tokens):
             parts, part_lses = self._attend_over_ranks(query[rows], kv_cache, step)
             merged, _ = merge_attention(torch.cat((parts, out[rows][None])), torch.cat((part_lses, lse[rows][None])))
@@ -241,7 +241,7 @@ class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
         out, lse = paged_attention(
             everyones, kv_cache, step.block_table, step.cached_lengths, step.cached_starts, self.scale
         )
-        # One message a rank: its heads' outputs, each with its log-sum-exp behind.
+        # One message per rank: its heads' outputs, each followed by its log-sum-exp.
         packed = (
             torch.cat((out, lse[..., None]), dim=-1).unflatten(1, (group.world_size, -1)).movedim(1, 0).contiguous()
         )

@@ -23,7 +23,7 @@ class CPUPartModelRunner(LadderCPUModelRunner):
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)
-        # States of the generators whose draw of this step will be undone, by place in the batch.
+        # States of the generators whose draw in this step will be undone, by batch index.
         self._undone: dict[int, torch.Tensor] = {}
 
     def load_model(self, load_dummy_weights: bool = False) -> None:
@@ -41,7 +41,7 @@ class CPUPartModelRunner(LadderCPUModelRunner):
 
     def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:
         generators = self.input_batch.generators
-        # Out of upstream's sight, which would ask them for their offset.
+        # Hidden from upstream, which would read their offset.
         drew = {place: generators.pop(place) for place in self._undone}
         for place, generator in drew.items():
             generator.set_state(self._undone[place])

@@ -1,8 +1,8 @@
-"""``vllm.v1.worker.cpu_worker.CPUWorker``: what engines on CPUs need besides the switch.
+"""``vllm.v1.worker.cpu_worker.CPUWorker``: adds CPU fixes to the switch's worker.
 
 replaces: the switch's own worker on CPUs (``switch/cpu_worker.py``), through ``parallel_config.worker_cls``.
-why: upstream leaves shared memory behind when a worker is killed; its CPU runner lacks what ``cpu_model_runner.py`` adds.
-what differs: the model runner; shared memory for collectives loses its name, so that no way to end leaves it behind.
+why: upstream leaves shared memory behind when a worker is killed, and its runner lacks what ``cpu_model_runner.py`` adds.
+what differs: the model runner; shared memory for collectives is unlinked once mapped, so a killed worker leaves none.
 limits: CPUs.
 when it can go: when upstream unlinks that memory once every rank has mapped it.
 """
@@ -29,13 +29,13 @@ class CPUPartWorker(LadderCPUWorker):
 
 
 def forget_shared_names() -> None:
-    """Take the names off the shared memory through which this worker talks to the other ranks of its groups.
+    """Unlink the shared memory that connects this worker to the other ranks of its groups.
 
     Upstream frees it by name when a worker ends by itself, which a server's workers rarely do. All ranks of a group have
     mapped it when any has its communicator, so without a name it is freed with the last of them, however they end.
     """
     for line in Path("/proc/self/maps").read_text().splitlines() if sys.platform == "linux" else ():
-        # Address, rights, offset, device, inode and, for what has one, a path.
+        # Address, permissions, offset, device, inode and, for a mapped file, its path.
         fields = line.split(maxsplit=5)
         if len(fields) == 6 and fields[5].startswith("/dev/shm/") and "-cpushm_" in fields[5]:
             Path(fields[5]).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The part ``cpu``: sequence parallelism, pipeline stages and fixes that upstream's CPU backend lacks."""
+"""The part ``cpu``: adds sequence parallelism, pipeline stages and fixes to upstream's CPU backend."""
 
 from typing import Any
 

@@ -3,8 +3,8 @@
 replaces: the function that stands in for this Triton kernel on CPUs, through ``register_kernels``, where decode context
     parallelism is on.
 why: upstream's asserts that there is one rank.
-what differs: a token that another rank holds gets no slot; the others' slots are those of the Triton kernel on GPUs.
-limits: CPUs without Triton, which is what the CPU build is.
+what differs: a token of another rank gets no slot; other slots equal those of the Triton kernel on GPUs.
+limits: CPUs without Triton, as in the CPU build.
 when it can go: when ``vllm.utils.cpu_triton_utils._compute_slot_mapping_kernel_impl`` takes several ranks.
 """
 
@@ -18,12 +18,12 @@ TARGET = "vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel"
 
 
 def register() -> None:
-    """Put it in place of the platform's own, which the worker's process has registered before."""
+    """Replace the platform's own kernel, which the worker's process has registered before."""
     register_kernels({TARGET: split_slot_mapping})
 
 
 def registered() -> bool:
-    """Whether it is what this process launches."""
+    """Whether this process launches it."""
     return getattr(ComputeSlotMappingKernel.kernel, "func", None) is split_slot_mapping
 
 

@@ -1,4 +1,4 @@
-"""``ropeswitch patches``: what is done to vLLM, whether the installed one still fits, and where it differs."""
+"""``ropeswitch patches``: lists the patches of vLLM, checks the installed release, and shows differences."""
 
 import argparse
 import difflib
@@ -39,16 +39,16 @@ def add_parser(
     server_patches: Sequence[Patch],
     readings: Sequence[Reading],
 ) -> None:
-    """Add the command and its sub-commands; each sets ``func``, which returns the exit code.
+    """Add the command and its subcommands; each sets ``func``, which returns the exit code.
 
     Args:
         subparsers: Where to add it.
-        server_patches: What the API server wraps besides; this package knows only engines and workers.
+        server_patches: Patches of the API server; this package knows only those of engines and workers.
         readings: The upstream texts that the API server matches.
     """
     parser = subparsers.add_parser("patches", help="list and check what is patched in vLLM")
     commands = parser.add_subparsers(dest="patches_command", required=True, metavar="COMMAND")
-    listing = commands.add_parser("list", help="every upstream symbol that is replaced, wrapped or subclassed")
+    listing = commands.add_parser("list", help="list every upstream symbol that is replaced, wrapped or subclassed")
     listing.set_defaults(func=partial(_list, server_patches))
     check = commands.add_parser("check", help="compare the installed vLLM with the recorded fingerprints")
     check.set_defaults(func=partial(_check, server_patches, readings))
@@ -68,7 +68,7 @@ def add_parser(
 
 
 def table(server_patches: Sequence[Patch]) -> str:
-    """The patches as a Markdown table, which docs/patches.md holds and a test keeps true."""
+    """The patches as a Markdown table; docs/patches.md holds a copy, which a test compares."""
     rows = [(record, record.when) for record in PATCHES] + [(record, "API server") for record in server_patches]
     lines = ["| upstream symbol | kind | in play | file | tests |", "| --- | --- | --- | --- | --- |"]
     lines += [f"| `{it.target}` | {it.kind} | {when} | `{it.file}` | `{it.tests}` |" for it, when in rows]

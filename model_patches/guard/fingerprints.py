@@ -1,4 +1,4 @@
-"""One patched upstream symbol: its record, how it is found, and the fingerprint of its source.
+"""Records of patched upstream symbols: looks symbols up and fingerprints their source.
 
 The fingerprints are data: ``recorded/VERSION.json`` holds one per symbol, and ``ropeswitch patches record`` writes it.
 """
@@ -19,19 +19,19 @@ FILE = Path(__file__).with_name("recorded") / f"{VLLM_VERSION}.json"
 
 
 class RegistryError(InputError, RuntimeError):
-    """The installed vLLM is not the one that a patch was written for."""
+    """The installed vLLM differs from the one that a patch was written for."""
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One upstream symbol and what is done to it.
+    """One patched upstream symbol.
 
     Attributes:
         target: Dotted path of the symbol that is replaced, wrapped or subclassed.
-        kind: ``replaced``, ``wrapped`` or ``subclassed``; ``beside`` where a middleware of ours counts on what stays.
-        file: The file that does it, and says why.
-        relies_on: Dotted paths of the upstream functions whose behaviour the patch counts on; each has a fingerprint.
-        when: In which engines it is in play, one of ``records.CONDITIONS``. All engines on that kind of device check its
+        kind: ``replaced``, ``wrapped`` or ``subclassed``; ``beside`` where a middleware of ours relies on it unchanged.
+        file: The file with the patch and its reason.
+        relies_on: Dotted paths of the upstream functions that the patch relies on; each has a fingerprint.
+        when: The engines that it applies to, one of ``records.CONDITIONS``. All engines on that kind of device check its
             fingerprints.
         tests: The file or folder of tests that fails first when it breaks.
     """
@@ -46,7 +46,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Reading:
-    """Texts of upstream's that a file of ours matches: messages, log lines and names of functions in a traceback.
+    """Upstream texts that a file of ours matches: messages, log lines and function names in tracebacks.
 
     Attributes:
         file: The file that matches them.
@@ -60,7 +60,7 @@ class Reading:
 
 
 def symbols(records: Iterable[Patch]) -> list[str]:
-    """Every symbol that records rely on, once each, in their order."""
+    """The symbols that records rely on, each once, in order."""
     return list(dict.fromkeys(path for record in records for path in record.relies_on))
 
 
@@ -101,5 +101,5 @@ def resolve(path: str) -> tuple[Any, str, Any]:
 
 
 def pin() -> str:
-    """What a mismatch says about the versions that fit."""
+    """The part of a mismatch's message that names the supported version."""
     return f"this release works with vLLM {VLLM_VERSION} only"

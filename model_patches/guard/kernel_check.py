@@ -1,6 +1,6 @@
-"""Before a GPU serves, its kernels rotate a few tokens as the reference does, or the engine does not start.
+"""Compares a GPU's kernels with the float64 reference before the engine starts, and refuses the start where they differ.
 
-A GPU, driver or Triton that gets a rotation wrong would give wrong tokens without a word; this costs milliseconds.
+A GPU, driver or Triton that rotates wrongly would silently give wrong tokens; the check takes milliseconds.
 """
 
 import numpy as np
@@ -13,17 +13,17 @@ from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.step_rows import StepRows, frequencies
 
-# The kernels are good to 2e-7 of a row's scale and to float32 rounding of a value; a wrong row or pair is off by far more.
+# Kernels are exact to 2e-7 of a row's scale and to float32 rounding of a value; a wrong row or pair is off by far more.
 TOLERANCE = 1e-5
 
 
 def check_kernels(step_rows: StepRows, model: nn.Module, settings: RopeSettings) -> None:
-    """Fill and rotate a few rows on a GPU; CPUs run no kernels of ours, and Hugging Face's angles are not exact.
+    """Check a GPU's fill and rotation on a few rows; nothing on CPUs, and no fill check with Hugging Face's angles.
 
     Args:
-        step_rows: The worker's; what they hold is overwritten.
-        model: Bound to them.
-        settings: The ladder's.
+        step_rows: The worker's; their content is overwritten.
+        model: The model bound to them.
+        settings: The engine's settings.
 
     Raises:
         UnsupportedError: when a kernel differs from the float64 reference.
@@ -51,11 +51,11 @@ def _rotate_and_check(step_rows: StepRows, module: LadderRotaryEmbedding, *, wit
     angles = torch.arange(count * module.rotary_dim // 2, device=rows.device).reshape(count, -1).float()
     rows[:count] = torch.cat((angles.cos(), angles.sin()), dim=1)
     head, neox, numbers = module.head_size, module.is_neox_style, step_rows.numbers[:count]
-    # Slices of one projection, as models have them.
+    # Slices of one projection, as in models.
     query, key = torch.linspace(-1, 1, count * 3 * head, device=rows.device).view(count, -1).split((2 * head, head), 1)
     ops = [module(numbers, query.clone(), key.clone())]
     if with_triton:
-        # The op that compiled models call.
+        # The op in compiled models.
         ops.append(torch.ops.ropeswitch.apply_rows(query, key, rows, numbers, head, neox))
     for rotated in ops:
         check_rotation(rows[:count], query, rotated[0], head, neox)
@@ -63,7 +63,7 @@ def _rotate_and_check(step_rows: StepRows, module: LadderRotaryEmbedding, *, wit
 
 
 def sample_positions(num_positions: int, start_tokens: int) -> list[int]:
-    """Places at which tables change over: both ends, the tables' seams, and around a set's start tokens."""
+    """Positions to check: both ends, the seams of the tables, and around a set's start tokens."""
     wanted = {0, 1, 4095, 4096, start_tokens - 1, start_tokens, num_positions // 2, num_positions - 1}
     return sorted(place for place in wanted if 0 <= place < num_positions)
 

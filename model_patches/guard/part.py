@@ -1,4 +1,4 @@
-"""The part ``guard``: nothing is patched unless the installed vLLM is the pinned one, and what runs is reported."""
+"""The part ``guard``: refuses another vLLM than the pinned one, and reports the patches that each worker runs."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from ropeswitch.model_patches.guard.registry import for_this_device, require
 
 
 def prepare(vllm_config: Any) -> None:
-    """Compare every upstream symbol that an engine on this machine counts on with its fingerprint.
+    """Compare every upstream symbol that an engine on this machine relies on with its fingerprint.
 
     Raises:
         RegistryError: naming the changed symbol, the pinned version and the command that shows the difference.

@@ -1,4 +1,4 @@
-"""What a worker reports of itself, by looking at what it runs."""
+"""The report of a worker, read from the objects that it runs."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from ropeswitch.model_patches.guard.registry import OURS, applied, in_play
 
 
 def report(worker: Any) -> dict[str, Any]:
-    """A worker's rank, the targets of the patches that it runs with, and the names of its factor sets.
+    """A worker's rank, the targets of its active patches, and the names of its factor sets.
 
     Args:
-        worker: An upstream worker of ours whose model is loaded.
+        worker: One of our workers, with its model loaded.
     """
     config, runner = worker.vllm_config, worker.model_runner
     in_use = (worker, runner, getattr(runner, "model_state", None))
@@ -24,6 +24,6 @@ def report(worker: Any) -> dict[str, Any]:
 
         found |= {cpu_dcp_attention.TARGET} if cpu_dcp_attention.registered(config) else set()
         found |= {slot_mapping_kernel.TARGET} if slot_mapping_kernel.registered() else set()
-    # Upstream's classes inherit from each other; what is not in play on this device is no patch of ours.
+    # Upstream's classes inherit from each other; only those that apply on this device are patches.
     here = {record.target for record in in_play(config)}
     return {"rank": worker.rank, "patches": sorted({*applied(), *(found & here)}), "sets": list(worker.step_rows.sets)}

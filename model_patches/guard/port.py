@@ -1,4 +1,4 @@
-"""``ropeswitch patches port``: what another vLLM release changed of what we rely on, by file of ours."""
+"""``ropeswitch patches port``: lists the symbols that another vLLM release changed, by file of ours."""
 
 import difflib
 import importlib.util
@@ -42,13 +42,13 @@ def installed_folder() -> Path:
 def compare(
     records: Sequence[Patch], readings: Sequence[Reading], old: SourceTree, new: SourceTree
 ) -> dict[str, list[Difference]]:
-    """What another release changed of the symbols that patches rely on, by file of ours.
+    """Differences of the symbols that patches rely on between two releases, by file of ours.
 
-    A target that nothing else is said of is in it only where it is gone.
+    A target on whose source no patch relies is included only where it is gone.
 
     Args:
-        records: What is patched, and what each patch relies on.
-        readings: The upstream texts that files of ours match; a symbol has changed when it lost one of them.
+        records: The patches.
+        readings: The upstream texts that files of ours match; their symbol has changed when it lost one of them.
         old: The installed release.
         new: The other release.
 
@@ -74,7 +74,7 @@ def compare(
 def _difference(path: str, old: list[Definition], new: list[Definition]) -> Difference:
     if not old:
         raise LookupError(f"{path}: not found in the installed vLLM's source")
-    # A method that is now inherited was overridden for a reason that has gone.
+    # A method that is now inherited counts as gone: the class no longer overrides it.
     if not new or new[0].owner != old[0].owner:
         return Difference(path, GONE)
     if [each.code for each in old] == [each.code for each in new]:

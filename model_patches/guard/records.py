@@ -14,7 +14,7 @@ SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 EXECUTOR = "vllm.v1.executor.multiproc_executor.MultiprocExecutor"
 LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
-# Binds the same functions by name when it is imported.
+# This module binds the same functions by name on import.
 PUNICA = "vllm.lora.punica_wrapper.punica_cpu"
 
 
@@ -37,7 +37,7 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     ),
 }
 
-# The kind of device without which a patch's upstream modules must not even be imported.
+# Device types; on others these patches' upstream modules must not even be imported.
 DEVICES = {"CPUs": "cpu", "V1 runner on CPUs": "cpu", "decode context parallel on CPUs": "cpu", "GPUs": "cuda"}
 
 PATCHES = (

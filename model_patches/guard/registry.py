@@ -1,4 +1,4 @@
-"""Compares the upstream symbols of ``records.py`` with their fingerprints, and says which patches are applied."""
+"""Compares the upstream symbols of ``records.py`` with their fingerprints, and lists the applied patches."""
 
 import inspect
 from collections.abc import Iterable
@@ -16,14 +16,14 @@ from ropeswitch.model_patches.guard.fingerprints import (
 )
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, PATCHES
 
-# Where the modules of what we put into vLLM are.
+# Prefix of the modules of our patches.
 OURS = "ropeswitch.model_patches."
 
 
 def for_this_device() -> tuple[Patch, ...]:
     """The patches that an engine on this machine may need.
 
-    The others' upstream modules must not even be imported: ``vllm.v1.worker.cpu.shm`` changes torch for CPUs.
+    Upstream modules of the others must not even be imported: ``vllm.v1.worker.cpu.shm`` changes torch for CPUs.
     """
     from vllm.platforms import current_platform
 
@@ -96,7 +96,7 @@ def in_play(vllm_config: Any) -> list[Patch]:
 
 
 def applied() -> list[str]:
-    """Targets that are ours in this process, by looking at what now stands under each upstream name."""
+    """Targets that are patched in this process, found by the symbol now bound to each upstream name."""
     found = []
     for record in for_this_device():
         symbol = resolve(record.target)[2]

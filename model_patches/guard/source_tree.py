@@ -1,4 +1,4 @@
-"""Finds functions in an unpacked vLLM by dotted path, from its Python source alone: nothing of it is imported or run."""
+"""Finds functions in an unpacked vLLM by dotted path, from its Python source; imports and runs none of it."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ class Definition:
 
     @property
     def code(self) -> str:
-        """Its code without comments, docstrings and layout: equal for two that do the same."""
+        """Its code without comments, docstrings and layout."""
         tree = deepcopy(self.node)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
@@ -87,7 +87,7 @@ class SourceTree:
             return []
         text, _ = self._load(module) or ("", [])
         owner = (*outer.owner, outer.node.name)
-        # A property's parts and overloads have one name; they are compared together.
+        # A property's accessors, and overloads, share one name; they are compared together.
         same = [node for node in _statements(outer.node.body) if names[0] in _names(node)]
         inner = [Definition(node, owner, _source(text, node)) for node in same]
         if inner:
@@ -102,7 +102,7 @@ class SourceTree:
         if not node.level:
             return node.module or ""
         parts = module.split(".")
-        # A relative import counts from the package, which a package's __init__ is itself.
+        # A relative import starts at the package; for an __init__ that is the module itself.
         drop = node.level - (1 if self._file(module).name == "__init__.py" else 0)
         return ".".join([*parts[: len(parts) - drop], *([node.module] if node.module else [])])
 
@@ -125,7 +125,7 @@ class SourceTree:
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module or class, those inside ``if``, ``try`` and ``with`` too."""
+    """The statements of a module or class, including those inside ``if``, ``try`` and ``with``."""
     for node in body:
         yield node
         for field in ("body", "orelse", "handlers", "finalbody"):

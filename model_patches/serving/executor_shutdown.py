@@ -1,11 +1,11 @@
 """``vllm.v1.executor.multiproc_executor.MultiprocExecutor.shutdown``: wrapped to end the other ranks when one has died.
 
 replaces: the end of an engine's worker processes.
-why: ranks that wait for a dead one in shared memory or on a GPU do so for ever, without hearing signals. Upstream gives them
-    up to nine seconds to end by themselves before it tells anyone that the engine is dead.
-what differs: where a worker has died, the others are killed before upstream's own shutdown, which then need not wait.
+why: ranks that wait for a dead one in shared memory or on a GPU wait forever and ignore signals. Upstream waits up to nine
+    seconds for them before it reports that the engine is dead.
+what differs: where a worker has died, the others are killed before upstream's own shutdown, which then does not wait.
 limits: the worker processes of this node.
-when it can go: when vLLM tells its clients of a dead worker before it waits for the others.
+when it can go: when vLLM reports a dead worker to its clients before it waits for the others.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def ending_survivors(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
     """Wrap ``MultiprocExecutor.shutdown``."""
 
     def shutdown(self: Any) -> None:
-        # Set by the monitor of the workers just before it comes here.
+        # Set by the workers' monitor just before it calls this.
         if self.is_failed:
             for worker in self.workers:
                 worker.proc.kill()

@@ -1,8 +1,8 @@
-"""Long prompts on their way to the engine core, as bytes.
+"""Sends long prompts to the engine core as bytes.
 
 vLLM's messages hold a prompt as a list of numbers. An engine core takes 28 ms to decode a million of them, and 56 ms for two
-million, in one call that keeps the interpreter's lock: its loop stands still. Bytes are decoded at once, and made into
-numbers a piece at a time.
+million, in one call that holds the interpreter's lock and blocks its loop. Bytes are decoded at once, and converted to
+numbers piece by piece.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-# Under this name the bytes travel in the sampling parameters' ``extra_args``, which upstream passes on as they are.
+# Key of the bytes in the sampling parameters' ``extra_args``, which upstream passes on unchanged.
 FIELD = "ropeswitch_packed_prompt"
-# Numbers that are made in one go, in about 2 ms; between two pieces other threads have their turn.
+# Numbers per piece, about 2 ms of work; other threads may run between two pieces.
 PIECE = 1 << 16
 
 
@@ -22,7 +22,7 @@ def packed(params: Any, tokens: bytes) -> Any:
 
     Args:
         params: The request's.
-        tokens: Its token IDs, uint32 of this machine.
+        tokens: Its token IDs, uint32 in native byte order.
     """
     params = copy(params)
     params.extra_args = {**(params.extra_args or {}), FIELD: tokens}
@@ -30,16 +30,16 @@ def packed(params: Any, tokens: bytes) -> Any:
 
 
 def unpack(request: Any) -> None:
-    """Put the prompt that its sampling parameters carry into a request, ``vllm.v1.engine.EngineCoreRequest``."""
+    """Move the prompt from the sampling parameters of a ``vllm.v1.engine.EngineCoreRequest`` into the request."""
     extra = request.sampling_params.extra_args if request.sampling_params is not None else None
-    # A client can put its own value there, but no bytes.
+    # A client can set this key too, but not to bytes.
     if extra and isinstance(extra.get(FIELD), bytes):
         request.prompt_token_ids = numbers(extra.pop(FIELD))
         request.sampling_params.extra_args = extra or None
 
 
 def numbers(tokens: bytes) -> list[int]:
-    """Token IDs as a list, from uint32 of this machine."""
+    """Token IDs as a list, from uint32 in native byte order."""
     array = np.frombuffer(tokens, np.uint32)
     result: list[int] = []
     for start in range(0, len(array), PIECE):
@@ -48,7 +48,7 @@ def numbers(tokens: bytes) -> list[int]:
 
 
 def unpacking(upstream: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Wrap ``EngineCore.preprocess_add_request``: a prompt that came as bytes is made into numbers first."""
+    """Wrap ``EngineCore.preprocess_add_request``: unpack a prompt that was sent as bytes first."""
 
     def preprocess_add_request(self: Any, request: Any) -> Any:
         unpack(request)

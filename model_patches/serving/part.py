@@ -1,4 +1,4 @@
-"""The part ``serving``: the engine's side of what the server does beside the switch."""
+"""The part ``serving``: the engine's side of ``ropeswitch serve``."""
 
 from typing import Any
 

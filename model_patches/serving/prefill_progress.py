@@ -1,4 +1,4 @@
-"""How much of their prompts an engine has computed; the engine core's utility ``prefill_progress``."""
+"""The engine core's utility ``prefill_progress``: returns how much of a prompt is computed."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -6,25 +6,25 @@ from typing import Any
 
 
 def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Of each request that the engine knows: prompt tokens that are computed or found in the cache, and those found.
+    """For each request that the engine knows, its prompt tokens that are computed or cached, and those cached.
 
     Args:
-        scheduler: ``vllm.v1.core.sched.scheduler.Scheduler``; what it has given to a step counts as computed.
+        scheduler: ``vllm.v1.core.sched.scheduler.Scheduler``; scheduled tokens count as computed.
         request_ids: The engine's own IDs.
     """
     found = {}
     for request_id in request_ids:
         if (request := scheduler.requests.get(request_id)) is not None:
-            # Taken away with the first token.
+            # Upstream drops these statistics at the first token.
             cached = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
             found[request_id] = (min(request.num_computed_tokens, request.num_prompt_tokens), cached)
     return found
 
 
 def reporting_progress(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Wrap ``EngineCore._initialize_effective_attention_block_size``, which is called once there is a scheduler.
+    """Wrap ``EngineCore._initialize_effective_attention_block_size``, which runs once the scheduler exists.
 
-    The engine core gets the utility that ``server/ingest/progress.py`` calls by its name.
+    Adds the utility to the engine core; ``server/ingest/progress.py`` calls it by name.
     """
 
     def initialize(self: Any) -> None:
