@@ -5,7 +5,7 @@ engines would disturb it. Each is added to measurements.jsonl, so that the same 
 that file after a change to the code. The tables go to stdout, two plots beside the measurements.
 
 Phases: sweep, every setting of stock and of ours once; rounds, the best of them in turns; alone, the long prompt with
-nothing beside it; crossing, a stream that crosses the limit of 8192 tokens; burst, 64 short requests and a long one at once.
+nothing beside it; crossing, a request that crosses the limit of 8192 tokens; burst, 64 short requests and a long one.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def summary(result: dict[str, Any]) -> str:
     """One measurement in a few words, for the progress line."""
     words = []
     if "gaps" in result:
-        words.append(f"worst gap {max(result['gaps']):.3f} s, the other stream's {max(result['other']):.3f} s")
+        words.append(f"worst gap {max(result['gaps']):.3f} s, the other request's {max(result['other']):.3f} s")
     if "long" in result:
         words.append(f"long prompt {result['long']:.2f} s")
     if result.get("ttfts"):

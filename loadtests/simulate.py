@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison.
 
     Returns:
-        The exit code: 0; 2 for bad input, told in one line on standard error; 130 after Ctrl-C.
+        The exit code: 0; 2 for bad input, with one line on standard error; 130 after Ctrl-C.
 
     Raises:
         SimulationError: when a scheduler is stuck or loses a token, which no input should bring about.
@@ -188,12 +188,12 @@ def _about(cluster: "Cluster", costs: "StepCosts", options: "Options") -> str:
 
 
 def _progress(what: str, last_arrival: float) -> Callable[["Step"], None]:
-    said = time.monotonic()
+    printed = time.monotonic()
 
     def watch(step: "Step") -> None:
-        nonlocal said
-        if time.monotonic() - said > PROGRESS_SECONDS:
-            said = time.monotonic()
+        nonlocal printed
+        if time.monotonic() - printed > PROGRESS_SECONDS:
+            printed = time.monotonic()
             _say(f"{what}: at {step.start:.0f} s, the last request comes at {last_arrival:.0f} s")
 
     return watch

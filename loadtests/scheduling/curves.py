@@ -20,7 +20,7 @@ class Point:
         shorts: How many short requests arrived while the long prompt prefilled, in all runs.
         long: Seconds to the long prompt's first token, the runs' median.
         p99: 99th percentile, by nearest rank, of the seconds to a short request's first token, all runs pooled.
-        gap: Seconds, the runs' median of the worst gap between two tokens of the running stream.
+        gap: Seconds, the runs' median of the worst gap between two tokens of the decoding request.
         throughput: Prompt and output tokens a second over a whole run, the runs' median.
     """
 

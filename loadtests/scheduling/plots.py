@@ -11,9 +11,9 @@ from ropeswitch.loadtests.scheduling.curves import Point, points
 
 PLOTS: dict[str, tuple[str, Callable[[Point], float]]] = {
     "p99.png": ("p99 time to first token of the short requests, s", lambda point: point.p99),
-    "gap.png": ("worst gap of the running stream, s", lambda point: point.gap),
+    "gap.png": ("worst gap of the decoding request, s", lambda point: point.gap),
 }
-# Each curve's colour, and the words of its settings' names that its label says already.
+# Each curve's colour, and the words of its settings' names that its label already has.
 CURVES = {
     "stock, threshold": ("tab:blue", "threshold "),
     "stock, adaptive threshold": ("tab:cyan", "threshold "),

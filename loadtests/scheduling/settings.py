@@ -8,7 +8,7 @@ from typing import Any
 # make nearly all of that attention's arithmetic, as it is in a model of 7B at some hundred thousand tokens.
 LAYERS, HEADS, INTERMEDIATE, WINDOW, MAXIMUM, VOCABULARY = 2, (16, 1), 512, 8192, 40960, 8192
 HEAD, BFLOAT16_BYTES = 32, 2
-# A 32k prompt, the running stream, and the short requests that wait meanwhile where they must.
+# A 32k prompt, the decoding request, and the short requests that wait meanwhile where they must.
 KV_TOKENS = 49152
 # The least and most tokens of a long prompt; the shorter ones are for trying things out.
 PROMPTS = (1024, 32768)

@@ -1,4 +1,4 @@
-"""The scheduling benchmark's tables of the long prompt alone, of a stream that crosses the limit, and of the burst."""
+"""The scheduling benchmark's tables of the long prompt alone, of a request that crosses the limit, and of the burst."""
 
 import statistics
 from typing import Any
@@ -49,9 +49,9 @@ def crossing(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
             figures += _crossing_figures(results) + _beside(statistics.median(others), phases)
     parts = ["before the switch", "at it", "after it"]
     header = ["engine", "rounds", "median gap ms", *(f"worst {part} ms" for part in parts), "worst / median gap"]
-    header += ["the same, each gap its median of the rounds", "worst / median of a stream that stays below the limit"]
-    header.append("other stream's worst ms")
-    return "### A stream that crosses the limit\n\n" + table(header, rows), figures
+    header += ["the same, each gap its median of the rounds", "worst / median of a request that stays below the limit"]
+    header.append("other request's worst ms")
+    return "### A request that crosses the limit\n\n" + table(header, rows), figures
 
 
 def _crossing_figures(results: list[dict[str, Any]]) -> list[Figure]:
@@ -60,23 +60,23 @@ def _crossing_figures(results: list[dict[str, Any]]) -> list[Figure]:
     return [
         Figure(name, required, f"{value:.2f}", value <= CROSSING_GAP)
         for name, value in (
-            ("a crossing stream's worst gap / its median gap, worst round", max(worst)),
+            ("a crossing request's worst gap / its median gap, worst round", max(worst)),
             ("the same, median of the rounds", statistics.median(worst)),
             ("the same, each gap its median of the rounds", _usual_worst(results)),
         )
     ]
 
 
-def _median(results: list[dict[str, Any]], stream: str) -> list[float]:
-    return [statistics.median(result[stream]) for result in results]
+def _median(results: list[dict[str, Any]], request: str) -> list[float]:
+    return [statistics.median(result[request]) for result in results]
 
 
-def _worst(results: list[dict[str, Any]], stream: str) -> list[float]:
-    return [max(result[stream]) / median for result, median in zip(results, _median(results, stream), strict=True)]
+def _worst(results: list[dict[str, Any]], request: str) -> list[float]:
+    return [max(result[request]) / median for result, median in zip(results, _median(results, request), strict=True)]
 
 
 def _usual_worst(results: list[dict[str, Any]]) -> float:
-    """Worst / median of the gaps, each of them its median of the rounds: what one round's machine added is not in it."""
+    """Worst / median gap, where each gap is its median over the rounds, which removes noise of single rounds."""
     usual = [statistics.median(gaps) for gaps in zip(*(result["gaps"] for result in results), strict=True)]
     return max(usual) / statistics.median(usual)
 
@@ -103,12 +103,12 @@ def burst(phases: dict[str, list[Record]], bound: float | None) -> tuple[str, li
 
 
 def _beside(other: float, phases: dict[str, list[Record]]) -> list[Figure]:
-    """The other stream's worst gap beside a crossing request, against the one beside a long prompt; medians of rounds."""
+    """The other request's worst gap beside a crossing request, against the one beside a long prompt; medians of rounds."""
     ours = [record for record in phases.get("rounds", []) if record["setting"] == OURS.name]
     if not ours:
         return []
     [point] = points(ours)
-    name = "another stream's worst gap beside it / beside a long prompt"
+    name = "another request's worst gap beside it / beside a long prompt"
     return [Figure(name, "at most 1", f"{other / point.gap:.2f}", other <= point.gap)]
 
 

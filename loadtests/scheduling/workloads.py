@@ -1,6 +1,6 @@
-"""The requests that the scheduling benchmark sends to one engine, and the times at which their tokens came.
+"""Workloads of the scheduling benchmark: sends requests to one engine and records when each token arrives.
 
-The engine is driven in its own process, step by step, so that the machine's cores are left to it: no HTTP, no second
+The engine is driven in its own process, step by step, so that it has the machine's cores to itself: no HTTP, no second
 process. A request is added at the first step after its intended arrival, and its times count from that arrival.
 """
 
@@ -20,18 +20,18 @@ from vllm.sampling_params import RequestOutputKind
 from ropeswitch.loadtests.scheduling.settings import BURST, VOCABULARY, WINDOW
 
 SHORT_PROMPT, SHORT_OUTPUT = 100, 8
-# The running stream may not reach the limit itself.
-STREAM_OUTPUT = WINDOW - SHORT_PROMPT
-# Seconds from the start until the long prompt arrives: the running stream and the short requests are there by then.
+# Tokens of the decoding request, which stays below the limit.
+DECODE_OUTPUT = WINDOW - SHORT_PROMPT
+# Seconds from the start until the long prompt arrives: the decoding request and the short requests run by then.
 LEAD = 1.0
 CROSSING_PROMPT, CROSSING_OUTPUT = WINDOW - 592, 1000
-# As long an answer that ends below the limit.
+# Prompt of an equally long answer that ends below the limit.
 LEVEL_PROMPT = CROSSING_PROMPT - 600
 
 
 @dataclass
-class Stream:
-    """One request: its intended arrival, and when each of its tokens came, in seconds since the run's start."""
+class TimedRequest:
+    """One request: its intended arrival and the time of each token, in seconds since the run's start."""
 
     arrival: float
     prompt: int
@@ -43,12 +43,12 @@ class Stream:
         return self.times[0] - self.arrival
 
     def gaps(self, start: float, end: float) -> list[float]:
-        """The seconds between this stream's tokens, for every gap that overlaps the span from ``start`` to ``end``."""
+        """Seconds between consecutive tokens, for every gap that overlaps the span from ``start`` to ``end``."""
         return [b - a for a, b in itertools.pairwise(self.times) if b > start and a < end]
 
 
 class Run:
-    """Drives one engine and keeps every request's times.
+    """Drives one engine and records every request's times.
 
     Args:
         engine: ``vllm.v1.engine.llm_engine.LLMEngine``, idle.
@@ -56,14 +56,14 @@ class Run:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        self.streams: dict[str, Stream] = {}
+        self.requests: dict[str, TimedRequest] = {}
         self._busy = _others_seconds()
         self._wall, self._start = time.time(), time.perf_counter()
 
     def now(self) -> float:
         return time.perf_counter() - self._start
 
-    def add(self, name: str, prompt: list[int], output: int, arrival: float = 0.0) -> Stream:
+    def add(self, name: str, prompt: list[int], output: int, arrival: float = 0.0) -> TimedRequest:
         params = SamplingParams(
             temperature=0.0,
             max_tokens=output,
@@ -73,43 +73,43 @@ class Run:
         )
         # Scheduling that looks at a request's age sees the arrival that a server would have seen.
         self._engine.add_request(name, tokens_input(prompt_token_ids=prompt), params, arrival_time=self._wall + arrival)
-        self.streams[name] = Stream(arrival, len(prompt))
-        return self.streams[name]
+        self.requests[name] = TimedRequest(arrival, len(prompt))
+        return self.requests[name]
 
     def step(self) -> None:
         outputs = self._engine.step()
         now = self.now()
         for output in outputs:
-            stream = self.streams[output.request_id]
-            stream.times += [now] * len(output.outputs[0].token_ids)
-            stream.finished = output.finished
+            request = self.requests[output.request_id]
+            request.times += [now] * len(output.outputs[0].token_ids)
+            request.finished = output.finished
 
     def finish(self, *leave: str) -> None:
         """Step until every request but those named has all its tokens, then abort these."""
-        while not all(stream.finished for name, stream in self.streams.items() if name not in leave):
+        while not all(request.finished for name, request in self.requests.items() if name not in leave):
             self.step()
         self._engine.abort_request(list(leave))
         for name in leave:
-            self.streams[name].finished = True
+            self.requests[name].finished = True
         while self._engine.has_unfinished_requests():
             self.step()
 
     def total(self) -> dict[str, float]:
-        """Of the run until now: prompt and output tokens, seconds, and the part of the cores that others used."""
-        tokens = sum(stream.prompt + len(stream.times) for stream in self.streams.values())
+        """Totals of the run so far: prompt and output tokens, seconds, and the share of the cores used by others."""
+        tokens = sum(request.prompt + len(request.times) for request in self.requests.values())
         seconds = self.now()
         others = (_others_seconds() - self._busy) / (seconds * psutil.cpu_count())
         return {"tokens": tokens, "seconds": seconds, "others": others}
 
 
 def _others_seconds() -> float:
-    """Processor seconds that everything but this process has used since the machine started, stolen ones too."""
+    """CPU seconds of all other processes since the machine started, stolen time included."""
     times = psutil.cpu_times()
     return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice - time.process_time()
 
 
 class Prompts:
-    """Random prompts; those of other seeds share no prefix with them, so that no cache makes a later run faster."""
+    """Random prompts; different seeds share no prefix, so that no cache makes a later run faster."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -119,30 +119,30 @@ class Prompts:
 
 
 def mixed(engine: Any, *, prompt: int, rate: float, seed: int) -> dict[str, Any]:
-    """One long prompt beside a running stream and short requests that arrive at a fixed rate until its first token.
+    """One long prompt beside a decoding request and short requests that arrive at a fixed rate until its first token.
 
     Args:
         engine: ``vllm.v1.engine.llm_engine.LLMEngine``, idle.
         prompt: The long prompt's tokens.
         rate: Short requests a second.
-        seed: Of the random prompts.
+        seed: Seed of the random prompts.
 
     Returns:
         ``long``: seconds from the long prompt's arrival to its first token; ``ttfts``: the same of every short request
-        that arrived in between; ``worst_gap``: the longest time in between without a token of the running stream;
+        that arrived in between; ``worst_gap``: the longest time in between without a token of the decoding request;
         ``tokens`` and ``seconds`` of the whole run.
 
     Raises:
-        RuntimeError: when the running stream ended before the long prompt's first token.
+        RuntimeError: when the decoding request ended before the long prompt's first token.
     """
     prompts = Prompts(seed)
     long_prompt = prompts.make(prompt)
     run = Run(engine)
-    stream = run.add("stream", prompts.make(SHORT_PROMPT), STREAM_OUTPUT)
+    request = run.add("decoding", prompts.make(SHORT_PROMPT), DECODE_OUTPUT)
     shorts = (((i + 0.5) / rate, f"short {i}") for i in itertools.count())
     arrivals = heapq.merge([(LEAD, "long")], shorts)
     due, name = next(arrivals)
-    long: Stream | None = None
+    long: TimedRequest | None = None
     while long is None or not long.times:
         while due <= run.now():
             if name == "long":
@@ -155,14 +155,14 @@ def mixed(engine: Any, *, prompt: int, rate: float, seed: int) -> dict[str, Any]
     while due <= end:  # what arrived during the last step
         run.add(name, prompts.make(SHORT_PROMPT), SHORT_OUTPUT, due)
         due, name = next(arrivals)
-    if stream.finished:
-        raise RuntimeError(f"the running stream's {STREAM_OUTPUT} tokens ended before the long prompt's first token")
-    run.finish("stream")
-    counted = [s for name, s in run.streams.items() if name.startswith("short") and LEAD <= s.arrival <= end]
+    if request.finished:
+        raise RuntimeError(f"the decoding request's {DECODE_OUTPUT} tokens ended before the long prompt's first token")
+    run.finish("decoding")
+    counted = [s for name, s in run.requests.items() if name.startswith("short") and LEAD <= s.arrival <= end]
     return {
         "long": long.ttft,
         "ttfts": [short.ttft for short in counted],
-        "worst_gap": max(stream.gaps(LEAD, end)),
+        "worst_gap": max(request.gaps(LEAD, end)),
         **run.total(),
     }
 
@@ -177,12 +177,12 @@ def alone(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:
 
 
 def crossing(engine: Any, *, seed: int) -> dict[str, Any]:
-    """A stream that crosses the limit while it decodes, beside a short stream that does not; then one that stays below it.
+    """A request that crosses the limit while it decodes, beside a short one that does not; before it, one that stays below.
 
     Returns:
-        ``gaps``: the crossing stream's gaps in seconds; ``switch``: the index of the gap in which its length passes the
-        limit; ``other``: the other stream's gaps between the crossing stream's first token and its last; ``level``: the
-        gaps of the stream that stays below, which are the machine's and not the switch's; ``tokens`` and ``seconds``.
+        ``gaps``: the crossing request's gaps in seconds; ``switch``: the index of the gap in which its length passes the
+        limit; ``other``: the other request's gaps between the crossing request's first token and its last; ``level``: the
+        gaps of the request that stays below, which show the machine's noise without a switch; ``tokens`` and ``seconds``.
     """
     prompts = Prompts(seed)
     run = Run(engine)
@@ -193,13 +193,13 @@ def crossing(engine: Any, *, seed: int) -> dict[str, Any]:
 
 
 def _beside_another(run: Run, name: str, prompts: Prompts, prompt: int) -> tuple[list[float], list[float]]:
-    """A stream's gaps, and those of a short stream beside it meanwhile."""
+    """Gaps of a request, and of a short request that runs beside it."""
     now = run.now()
-    other = run.add(f"beside {name}", prompts.make(SHORT_PROMPT), STREAM_OUTPUT, now)
-    stream = run.add(name, prompts.make(prompt), CROSSING_OUTPUT, now)
+    other = run.add(f"beside {name}", prompts.make(SHORT_PROMPT), DECODE_OUTPUT, now)
+    request = run.add(name, prompts.make(prompt), CROSSING_OUTPUT, now)
     run.finish(f"beside {name}")
-    first, last = stream.times[0], stream.times[-1]
-    return stream.gaps(first, last), other.gaps(first, last)
+    first, last = request.times[0], request.times[-1]
+    return request.gaps(first, last), other.gaps(first, last)
 
 
 def burst(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Simulation:
         depth: Steps in flight, ``VllmConfig.max_concurrent_batches``.
         noise: Standard deviation of the logarithm of a step's random slowdown or speed-up; 0 for none.
         seed: Of the noise.
-        watch: Is told of every step that computed something, after the scheduler has taken its result.
+        watch: Called with every step that computed something, after the scheduler has processed its result.
     """
 
     scheduler: Scheduler
@@ -127,7 +127,7 @@ class Simulation:
         for name, count in plan.num_scheduled_tokens.items():
             live = self._live.get(name)
             if live is None:
-                # A request of the scheduler's own, which fills the prefix cache and says nothing.
+                # The scheduler's internal request, which fills the prefix cache and generates nothing.
                 sampled.append([])
                 continue
             end = starts[name] + count
@@ -148,7 +148,7 @@ class Simulation:
                     if live.record.tokens != live.record.arrival.output:
                         asked = live.record.arrival.output
                         raise SimulationError(
-                            f"request {one.request_id}: said {live.record.tokens} tokens, not {asked}"
+                            f"request {one.request_id}: generated {live.record.tokens} tokens, not {asked}"
                         )
                     live.record.preemptions = live.request.num_preemptions
                     del self._live[one.request_id]

@@ -1,4 +1,4 @@
-"""What a simulation says: virtual time, each request's record, each step, and the whole outcome."""
+"""Records of a simulation: virtual time, each request, each step, and the result."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ class SimulationError(RuntimeError):
 
 
 class Clock:
-    """Virtual seconds; called, it says what time it is."""
+    """Virtual seconds; calling it returns the time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -39,7 +39,7 @@ class Record:
         first: When its first token was there.
         last: When its latest token was there; at the end of the simulation, its last.
         worst_gap: The longest wait between two of its tokens.
-        tokens: Tokens that it said.
+        tokens: Generated tokens.
         preemptions: How often the scheduler took its keys away; moves to the next factor set count too.
     """
 

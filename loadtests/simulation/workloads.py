@@ -1,4 +1,4 @@
-"""Requests to simulate: who arrives when, with how long a prompt, and says how much. All are seeded."""
+"""Requests to simulate: arrival times, prompt lengths and answer lengths, all seeded."""
 
 import math
 import random
@@ -113,10 +113,10 @@ def full(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
     """Memory for little more than the longest prompt, which meets one that holds a quarter of it; chats keep arriving."""
     random_ = random.Random(size.seed)
     shorts = [_chat(random_) for _ in range(size.requests)]
-    # It says as much as lasts a tenth of the long prompt's prefill.
+    # Its answer lasts a tenth of the long prompt's prefill.
     seconds = 0.1 * costs.prefill_seconds(size.longest, CHUNK)
-    says = math.ceil(seconds / costs.seconds([(size.longest // 4, 1)]))
-    holder, long = (size.longest // 4, says), (size.longest, 64)
+    output = math.ceil(seconds / costs.seconds([(size.longest // 4, 1)]))
+    holder, long = (size.longest // 4, output), (size.longest, 64)
     horizon = _horizon(costs, size, [*shorts, holder, long])
     arrivals = _poisson(random_, horizon, shorts)
     # The long one arrives while the other decodes, and fits only once that one and most chats are done.

@@ -172,10 +172,10 @@ def test_the_crossing_shows_where_its_worst_gaps_are_and_what_the_machine_adds()
     stall = "| 250.0 (250.0 to 250.0) | 250.0 | 1.5 (1.5 to 1.5) | 2400.0 |"
     assert "| ours, no prefix cache | 1 | 10.0 | 10.0 | 2500.0 | 10.0 " + stall in text
     found = figures(text)
-    assert found["a crossing stream's worst gap / its median gap, worst round"] == ("at most 5", "6.00", "**no**")
+    assert found["a crossing request's worst gap / its median gap, worst round"] == ("at most 5", "6.00", "**no**")
     assert found["the same, median of the rounds"] == ("at most 5", "4.00", "yes")
     assert found["the same, each gap its median of the rounds"] == ("at most 5", "4.00", "yes")
-    assert found["another stream's worst gap beside it / beside a long prompt"] == ("at most 1", "0.50", "yes")
+    assert found["another request's worst gap beside it / beside a long prompt"] == ("at most 1", "0.50", "yes")
 
 
 @pytest.mark.parametrize(
