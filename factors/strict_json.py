@@ -1,4 +1,4 @@
-"""Reading small text and JSON files with every way they can be wrong told as a FactorError."""
+"""Reads small text and JSON files; every fault in them is a FactorError."""
 
 import json
 from pathlib import Path

@@ -55,51 +55,75 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="simulate", description=__doc__)
     add = parser.add_argument
-    add("--workload", action="append", choices=tuple(REQUESTS), help="one of them; may be repeated (default: all)")
-    add("--model", default="mistral-7b", help="the model's shape: mistral-7b or llama2-7b (default: mistral-7b)")
+    add(
+        "--workload",
+        action="append",
+        choices=tuple(REQUESTS),
+        help="workload to simulate; can be repeated (default: all)",
+    )
+    add("--model", default="mistral-7b", help="shape of the model: mistral-7b or llama2-7b (default: mistral-7b)")
     add(
         "--gpu",
         default="A100-80GB",
         metavar="KIND",
-        help="the kind of GPU, as for ropeswitch plan (default: A100-80GB)",
+        help="kind of GPU, as for ropeswitch plan (default: A100-80GB)",
     )
-    add("--gpus", type=flag(whole, 1, 1024), default=16, metavar="N", help="tensor parallel over so many (default: 16)")
-    add("--gpu-file", metavar="FILE", help="a TOML file with more kinds of GPU, as for ropeswitch plan")
+    add(
+        "--gpus",
+        type=flag(whole, 1, 1024),
+        default=16,
+        metavar="N",
+        help="number of GPUs, tensor parallel (default: 16)",
+    )
+    add("--gpu-file", metavar="FILE", help="TOML file with more kinds of GPU, as for ropeswitch plan")
     add(
         "--requests",
         type=flag(whole, 2, 100_000),
         metavar="N",
-        help="short requests (default: by workload, 600 to 2000)",
+        help="number of short requests (default: by workload, 600 to 2000)",
     )
-    add("--longest", type=flag(whole, 8192, 2_096_640), metavar="TOKENS", help="the longest prompt (default: 2096640)")
     add(
-        "--load", type=flag(number, 0.01, 10), default=0.65, help="share of time that the requests need (default: 0.65)"
+        "--longest",
+        type=flag(whole, 8192, 2_096_640),
+        metavar="TOKENS",
+        help="tokens of the longest prompt (default: 2096640)",
+    )
+    add(
+        "--load",
+        type=flag(number, 0.01, 10),
+        default=0.65,
+        help="share of its time that the cluster is busy (default: 0.65)",
     )
     add(
         "--targets",
         type=_targets,
         default=TARGETS,
         metavar="S,S",
-        help="step latency targets of ours to sweep, seconds",
+        help="our step latency targets to sweep, in seconds",
     )
-    add("--seed", type=flag(whole, 0, 2**31), default=0, help="of the requests and the noise (default: 0)")
+    add("--seed", type=flag(whole, 0, 2**31), default=0, help="random seed for requests and noise (default: 0)")
     add(
         "--noise",
         type=flag(number, 0, 1),
         default=0.0,
         metavar="X",
-        help="spread of step times, as a share (default: 0)",
+        help="relative spread of step times (default: 0)",
     )
-    add("--async", dest="asynchronous", action="store_true", help="asynchronous scheduling: a step is planned ahead")
+    add(
+        "--async",
+        dest="asynchronous",
+        action="store_true",
+        help="use asynchronous scheduling, which plans one step ahead",
+    )
     add("--prefix-caching", action="store_true", help="hash prompts, which takes seconds for each million tokens")
-    add("--quick", action="store_true", help="few requests, prompts up to 128k and fewer settings: seconds in all")
-    add("--no-plots", action="store_true", help="print the tables alone")
+    add("--quick", action="store_true", help="run few requests, prompts up to 128k and fewer settings, in seconds")
+    add("--no-plots", action="store_true", help="print only the tables")
     add(
         "--out",
         type=Path,
         default=Path("simulation"),
         metavar="DIR",
-        help="for plots and figures (default: simulation)",
+        help="folder for plots and figures (default: simulation)",
     )
     return parser
 

@@ -29,7 +29,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     )
     add = parser.add_argument
     add("model", metavar="MODEL", help="a model folder, its config.json, or a hub name whose config is cached here")
-    add("--gpu", required=True, metavar="KIND", help="the kind of GPU, such as A100-80GB; a wrong one lists them all")
+    add("--gpu", required=True, metavar="KIND", help="kind of GPU, such as A100-80GB; an unknown name prints the list")
     add("--gpus", required=True, metavar="N", help="how many there are")
     add("--gpus-per-node", default="8", metavar="N", help="how many a node has (default: 8)")
     add("--gpu-file", metavar="FILE", help="a TOML file with more kinds of GPU")

@@ -10,7 +10,7 @@ CHOICES = "a whole number of tokens, or thousands of 1024 as in 64k and 1M"
 
 
 def parse_length(field: str, text: str) -> int:
-    """The tokens that ``text`` says.
+    """The number of tokens written as ``text``.
 
     Raises:
         FactorError: naming ``field`` where it is no length from 1 to 2147483647.

@@ -89,13 +89,13 @@ class Assertion:
         return Assertion(text, where, tuple(_limit(part) for part in rest))
 
     def check(self, figures: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-        """What became of each limit: ``text``, ``value`` (None where there is no such figure) and ``ok``."""
+        """The outcome of each limit: ``text``, ``value`` (None where there is no such figure) and ``ok``."""
         ours, theirs = _of_band(figures, self.band), _of_band(baseline, self.band)
         checked = []
         for limit in self.limits:
             value = _value(limit, ours, theirs)
-            told = f"band={self.band},{limit.text}" if self.band else limit.text
-            checked.append({"text": told, "value": value, "ok": value is not None and limit.holds(value)})
+            text = f"band={self.band},{limit.text}" if self.band else limit.text
+            checked.append({"text": text, "value": value, "ok": value is not None and limit.holds(value)})
         return checked
 
 

@@ -34,13 +34,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.set_defaults(func=main)
     add = parser.add_argument
-    add("workload", nargs="?", help="one that is shipped (--list), or a YAML file")
-    add("--list", action="store_true", help="list the workloads that are shipped")
-    add("--url", help="the server, such as http://127.0.0.1:8000; its key is read from OPENAI_API_KEY")
-    add("--model", help="the model to ask for (default: the first that the server lists)")
-    add("--baseline", metavar="URL", help="a second server that takes turns with the first, such as stock vLLM")
-    add("--baseline-model", metavar="MODEL", help="the model to ask the second one for")
-    add("--ca", metavar="FILE", help="certificates to trust beside the system's (PEM)")
+    add("workload", nargs="?", help="name of a shipped workload (--list), or a YAML file")
+    add("--list", action="store_true", help="list the shipped workloads")
+    add("--url", help="URL of the server, such as http://127.0.0.1:8000; its API key is read from OPENAI_API_KEY")
+    add("--model", help="model to request (default: the first that the server lists)")
+    add("--baseline", metavar="URL", help="URL of a second server that alternates with the first, such as stock vLLM")
+    add("--baseline-model", metavar="MODEL", help="model to request from the second server")
+    add("--ca", metavar="FILE", help="PEM file of certificates to trust beside the system's")
     add(
         "--wait",
         type=flag(number, 0, 86_400),
@@ -48,27 +48,29 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="S",
         help="seconds to wait for the servers (default: 0)",
     )
-    load = parser.add_argument_group("the load, instead of what the workload file says")
+    load = parser.add_argument_group("the load, overriding the workload file")
     add = load.add_argument
     add(
         "--rate",
         type=listed(flag(number, 1e-6, 1e5)),
         default=(),
         metavar="R,R",
-        help="requests a second; several make a sweep",
+        help="requests per second; several values make a sweep",
     )
     add(
         "--concurrency",
         type=listed(flag(whole, 1, 10_000)),
         default=(),
         metavar="N,N",
-        help="of a closed loop, likewise",
+        help="clients of a closed loop; several values make a sweep",
     )
-    add("--requests", type=flag(whole, 1, 10_000_000), metavar="N", help="how many at most")
-    add("--seconds", type=flag(number, 0.1, 86_400 * 30), metavar="S", help="for how long at most")
-    add("--warmup", type=flag(whole, 0, 10_000), metavar="N", help="requests before each run that do not count")
+    add("--requests", type=flag(whole, 1, 10_000_000), metavar="N", help="maximum number of requests")
+    add("--seconds", type=flag(number, 0.1, 86_400 * 30), metavar="S", help="maximum seconds to send requests")
+    add("--warmup", type=flag(whole, 0, 10_000), metavar="N", help="requests before each run that are not counted")
     add("--repetitions", type=flag(whole, 1, 1000), default=1, metavar="N", help="runs at each rate (default: 1)")
-    add("--seed", type=flag(whole, 0, 2**31), default=0, help="of lengths, texts and arrivals (default: 0)")
+    add(
+        "--seed", type=flag(whole, 0, 2**31), default=0, help="random seed for lengths, texts and arrivals (default: 0)"
+    )
     add(
         "--scale",
         type=flag(number, 1e-6, 1e3),
@@ -76,12 +78,15 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="X",
         help="multiply the workload's prompt lengths and bands (default: 1)",
     )
-    add("--longest", metavar="TOKENS", help="cut prompts, so that they and their answers have at most so many tokens")
-    add("--text", help="what prompts are made of: paper, village, or a file")
+    add("--longest", metavar="TOKENS", help="maximum tokens of a prompt and its answer; longer prompts are cut")
+    add("--text", help="text of the prompts: paper, village, or a file")
     report = parser.add_argument_group("results")
     add = report.add_argument
     add(
-        "--out", type=Path, metavar="DIR", help="the folder (default: loadtest-NAME); an interrupted test there goes on"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for results; an interrupted test in it resumes (default: loadtest-NAME)",
     )
     add("--bands", metavar="B,B", help="length bands such as 0-8k,8k-1M (default: the factor sets')")
     add(
@@ -89,45 +94,50 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="append",
         default=[],
         metavar="SLO",
-        help='what is good: "band=0-8k,ttft<0.5,tpot<0.1", in seconds',
+        help='latency objective in seconds, such as "band=0-8k,ttft<0.5,tpot<0.1"',
     )
     add("--assert", action="append", default=[], dest="assertions", metavar="LIMIT",
         help='exit with 1 unless it holds: "band=0-8k,ttft_p99<0.5", "correct>=0.99", "ratio_itl_p50<1.05"')  # fmt: skip
-    add("--no-report", action="store_true", help="write figures and summary alone, without the page of plots")
+    add("--no-report", action="store_true", help="write only figures and summary, without the page of plots")
     client = parser.add_argument_group("the client")
     add = client.add_argument
-    add("--tokenizer", metavar="DIR", help="the served tokenizer, for servers without /tokenize")
-    add("--cache", type=Path, metavar="DIR", help="where prompts are kept (default: ~/.cache/ropeswitch/loadtest)")
+    add("--tokenizer", metavar="DIR", help="folder of the served tokenizer, for servers without /tokenize")
+    add("--cache", type=Path, metavar="DIR", help="folder for cached prompts (default: ~/.cache/ropeswitch/loadtest)")
     add(
         "--cache-gib",
         type=flag(number, 0.01, 1e6),
         default=20.0,
         metavar="GIB",
-        help="the most that they take (default: 20)",
+        help="maximum GiB of cached prompts (default: 20)",
     )
     add(
         "--timeout",
         type=flag(number, 0.1, 86_400 * 7),
         default=6 * 3600.0,
         metavar="S",
-        help="for an answer (default: 6 hours)",
+        help="maximum seconds for an answer (default: 6 hours)",
     )
     add(
         "--most-failures",
         type=flag(whole, 1, 1_000_000),
         default=20,
         metavar="N",
-        help="in a row, then it stops (default: 20)",
+        help="stop after this many failures in a row (default: 20)",
     )
     add(
         "--metrics-interval",
         type=flag(number, 0, 3600),
         default=10.0,
         metavar="S",
-        help="between scrapes; 0: none (default: 10)",
+        help="seconds between scrapes of /metrics, 0 for none (default: 10)",
     )
-    add("--metrics-key-file", type=Path, metavar="FILE", help="has the key of /metrics, where it is not the API's")
-    add("--quiet", action="store_true", help="no progress")
+    add(
+        "--metrics-key-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the key of /metrics, where it is not the API key",
+    )
+    add("--quiet", action="store_true", help="print no progress")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -209,14 +219,14 @@ def _check(test: Any) -> None:
     for assertion in test.options.assertions:
         bands = test.bands()
         if assertion.band is not None and assertion.band not in bands:
-            told = ", ".join(map(str, bands))
-            raise UsageError(f"assertion {assertion.text!r}: the bands of this test are {told}; --bands names others")
+            names = ", ".join(map(str, bands))
+            raise UsageError(f"assertion {assertion.text!r}: the bands of this test are {names}; --bands names others")
         if test.baseline is None and any(limit.ratio for limit in assertion.limits):
             raise UsageError(f"assertion {assertion.text!r} is about a ratio: give --baseline")
 
 
 def finish(test: Any, store: Any, runs: Sequence[Any], drawn: bool) -> int:
-    """Write results and report, print the summary, and say how it went."""
+    """Write results and report, print the summary, and return the exit code."""
     from ropeswitch.loadtests.report.summary import markdown
 
     points = test.points(runs)
@@ -248,7 +258,7 @@ def finish(test: Any, store: Any, runs: Sequence[Any], drawn: bool) -> int:
 
 
 def _changed(workload: "Workload", args: argparse.Namespace) -> "Workload":
-    """The workload with the flags in the place of what its file says."""
+    """The workload with the flags applied."""
     from ropeswitch.loadtests.client.workload import parse
 
     arrival = workload.arrival

@@ -46,7 +46,7 @@ class Pack:
 
 
 def default_folder() -> Path:
-    """Where packs are kept, unless told otherwise."""
+    """The default folder of packs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropeswitch" / "loadtest"
 
 

@@ -61,7 +61,7 @@ class Scraper:
                 return
 
     async def scrape(self) -> bool:
-        """Scrape once; whether the server has metrics to tell."""
+        """Scrape once; returns whether the server has metrics."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else self.endpoint.headers
         at = time.perf_counter()
         try:

@@ -1,4 +1,4 @@
-"""Sends one request and tells what came of it."""
+"""Sends one request and records its outcome."""
 
 import asyncio
 import itertools
@@ -16,7 +16,7 @@ from ropeswitch.loadtests.client.pack import Pack
 from ropeswitch.loadtests.client.plan import Planned
 from ropeswitch.loadtests.client.progress import Progress
 from ropeswitch.loadtests.client.records import Exchange
-from ropeswitch.loadtests.client.stream import Events, Told, read_events, read_whole, writable
+from ropeswitch.loadtests.client.stream import Events, Reply, read_events, read_whole, writable
 from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.workload import Workload
 
@@ -37,7 +37,7 @@ class Sender:
         pack: The prompts.
         salt: Keeps the prefix cache of this run apart from others' (vLLM's ``cache_salt``).
         timeout: Seconds for a whole answer.
-        progress: Is told of tokens as they come.
+        progress: Called with tokens as they arrive.
     """
 
     session: aiohttp.ClientSession
@@ -116,8 +116,8 @@ class Sender:
             if planned.cancel_after == 0:
                 return replace(answered, status="cancelled", latency=time.perf_counter() - sent)
             if not planned.stream:
-                told = read_whole(await response.read())
-                return self._judged(answered, told, time.perf_counter() - sent)
+                reply = read_whole(await response.read())
+                return self._judged(answered, reply, time.perf_counter() - sent)
             async for data_ in response.content.iter_any():
                 if events.add(time.perf_counter(), data_):
                     self.progress.first(events.events[-1][0] - sent)
@@ -125,36 +125,36 @@ class Sender:
                     break
             else:
                 events.end(time.perf_counter())
-        told = await read_events(events.events)
-        if planned.cancel_after is not None and told.finish_reason is None and told.times:
-            return self._timed(replace(answered, status="cancelled"), told, sent)
-        if told.error or not told.times:
-            return replace(answered, error=told.error or "the stream ended without a token")
-        return self._judged(self._timed(answered, told, sent), told, told.times[-1] - sent)
+        reply = await read_events(events.events)
+        if planned.cancel_after is not None and reply.finish_reason is None and reply.times:
+            return self._timed(replace(answered, status="cancelled"), reply, sent)
+        if reply.error or not reply.times:
+            return replace(answered, error=reply.error or "the stream ended without a token")
+        return self._judged(self._timed(answered, reply, sent), reply, reply.times[-1] - sent)
 
-    def _timed(self, exchange: Exchange, told: Told, sent: float) -> Exchange:
-        times = told.times
+    def _timed(self, exchange: Exchange, reply: Reply, sent: float) -> Exchange:
+        times = reply.times
         return replace(
             exchange,
             ttft=times[0] - sent,
             itl=tuple(after - before for before, after in itertools.pairwise(times)),
             latency=times[-1] - sent,
-            output_tokens=told.output_tokens or len(times),
-            counted_prompt_tokens=told.prompt_tokens,
-            answer=told.text,
+            output_tokens=reply.output_tokens or len(times),
+            counted_prompt_tokens=reply.prompt_tokens,
+            answer=reply.text,
         )
 
-    def _judged(self, exchange: Exchange, told: Told, latency: float) -> Exchange:
+    def _judged(self, exchange: Exchange, reply: Reply, latency: float) -> Exchange:
         judged = exchange.key is not None and exchange.max_tokens >= self.text.answer
         return replace(
             exchange,
             status="completed",
             latency=latency,
-            output_tokens=told.output_tokens or len(told.times) or 1,
-            counted_prompt_tokens=told.prompt_tokens,
-            finish_reason=told.finish_reason,
-            answer=told.text,
-            correct=self.text.tells(told.text, exchange.key, not self.workload.ignore_eos)
+            output_tokens=reply.output_tokens or len(reply.times) or 1,
+            counted_prompt_tokens=reply.prompt_tokens,
+            finish_reason=reply.finish_reason,
+            answer=reply.text,
+            correct=self.text.has_key(reply.text, exchange.key, not self.workload.ignore_eos)
             if judged and exchange.key
             else None,
         )

@@ -52,16 +52,16 @@ class Events:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What an answer said.
+class Reply:
+    """A parsed answer.
 
     Attributes:
-        times: When each of its chunks came.
+        times: Arrival time of each chunk.
         text: Its text.
-        prompt_tokens: By the server's count; None where it did not say.
-        output_tokens: By the server's count; None where it did not say.
-        finish_reason: As the server put it.
-        error: What the server said went wrong, after the answer had begun.
+        prompt_tokens: The server's count, or None.
+        output_tokens: The server's count, or None.
+        finish_reason: The server's value.
+        error: The server's error after the answer had begun, or empty.
     """
 
     times: tuple[float, ...]
@@ -72,8 +72,8 @@ class Told:
     error: str
 
 
-async def read_events(events: list[tuple[float, bytes]]) -> Told:
-    """What a streamed answer said. Long ones are read in parts, between which other requests have their turn.
+async def read_events(events: list[tuple[float, bytes]]) -> Reply:
+    """Parse a streamed answer. Long ones are parsed in parts, so that other requests run in between.
 
     Raises:
         ValueError: where an event is no JSON object.
@@ -94,9 +94,9 @@ async def read_events(events: list[tuple[float, bytes]]) -> Told:
             times.append(at)
             texts.append(_text(choice, content))
             reason = choice.get("finish_reason") or reason
-        if told := chunk.get("usage"):
-            usage = _object(told, "usage", content)
-    return Told(
+        if counts := chunk.get("usage"):
+            usage = _object(counts, "usage", content)
+    return Reply(
         tuple(times),
         "".join(texts),
         _count(usage, "prompt_tokens"),
@@ -106,8 +106,8 @@ async def read_events(events: list[tuple[float, bytes]]) -> Told:
     )
 
 
-def read_whole(body: bytes) -> Told:
-    """What an answer that was not streamed said.
+def read_whole(body: bytes) -> Reply:
+    """Parse an answer that was not streamed.
 
     Raises:
         ValueError: where it is no completion.
@@ -117,7 +117,7 @@ def read_whole(body: bytes) -> Told:
     if not choice:
         raise ValueError(f"the answer has no choices: {body[:100]!r}")
     usage = _object(content.get("usage") or {}, "usage", body)
-    return Told(
+    return Reply(
         (),
         _text(choice, body),
         _count(usage, "prompt_tokens"),

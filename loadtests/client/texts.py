@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.lengths import Strict
-from ropeswitch.loadtests.client.workload import read_yaml, told
+from ropeswitch.loadtests.client.workload import problems_of, read_yaml
 
 Words = Annotated[str, Field(min_length=1, max_length=2000)]
 
@@ -47,8 +47,8 @@ class Text(Strict):
             raise ValueError(f"filler: must hold no number of {self.digits} digits, which a pass key has")
         return self
 
-    def tells(self, answer: str, key: str, to_its_end: bool = True) -> bool:
-        """Whether an answer tells the key, and no other number of as many digits.
+    def has_key(self, answer: str, key: str, to_its_end: bool = True) -> bool:
+        """Whether an answer has the key, and no other number of as many digits.
 
         Args:
             answer: The text.
@@ -80,4 +80,4 @@ def load(name: str) -> Text:
     try:
         return Text.model_validate(content)
     except ValidationError as error:
-        raise UsageError(f"{path}: {told(error)}") from error
+        raise UsageError(f"{path}: {problems_of(error)}") from error

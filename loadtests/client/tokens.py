@@ -48,7 +48,7 @@ class ServedTokenizer:
 
 
 class LocalTokenizer:
-    """One that transformers loads from a folder, for servers that do not tell theirs."""
+    """A tokenizer that transformers loads from a folder, for servers without ``/tokenize``."""
 
     def __init__(self, folder: str) -> None:
         from transformers import AutoTokenizer

@@ -1,4 +1,4 @@
-"""Workload files: who sends what, how often, and how much is to be said. YAML; unknown keys are errors."""
+"""Workload files: request kinds, arrivals, and lengths of prompts and answers. YAML; unknown keys are errors."""
 
 from importlib.resources import files
 from itertools import pairwise
@@ -200,7 +200,7 @@ def load(name: str) -> Workload:
     """The workload of that name that is shipped, or of that file.
 
     Raises:
-        UsageError: where there is none, or it is not a workload; the message tells the key.
+        UsageError: where there is none, or it is not a workload; the message names the key.
     """
     path = shipped().get(name) or Path(name)
     if not path.is_file():
@@ -234,11 +234,11 @@ def parse(content: Any, where: str) -> Workload:
     try:
         return Workload.model_validate(content)
     except ValidationError as error:
-        raise UsageError(f"{where}: {told(error)}") from error
+        raise UsageError(f"{where}: {problems_of(error)}") from error
 
 
-def told(error: ValidationError) -> str:
-    """A validation error in one line: which keys, and what is wrong with them."""
+def problems_of(error: ValidationError) -> str:
+    """A validation error as one line: the wrong keys and why."""
     found: dict[str, str] = {}
     for each in error.errors(include_url=False, include_context=False):
         loc = [str(part) for part in each["loc"]]

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeswitch.factors.evaluate.endpoint import error_message
-from ropeswitch.loadtests.client.stream import Events, Told, read_events, read_whole
+from ropeswitch.loadtests.client.stream import Events, Reply, read_events, read_whole
 
 
-def read(events: list[tuple[float, bytes]]) -> Told:
+def read(events: list[tuple[float, bytes]]) -> Reply:
     return asyncio.run(read_events(events))
 
 
@@ -32,17 +32,17 @@ def test_answers_are_the_same_however_they_come_in_pieces(cuts: list[int], is_cr
     for number, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(STREAM)], strict=True)):
         if events.add(float(number), STREAM[start:end]):
             first.append(number)
-    told = read(events.events)
-    assert told.text == "".join(TEXTS)
-    assert (told.prompt_tokens, told.output_tokens, told.finish_reason, told.error) == (7, 9, None, "")
-    assert len(told.times) == events.tokens == len(TEXTS)
-    assert list(told.times) == sorted(told.times) and first == [told.times[0]]
+    reply = read(events.events)
+    assert reply.text == "".join(TEXTS)
+    assert (reply.prompt_tokens, reply.output_tokens, reply.finish_reason, reply.error) == (7, 9, None, "")
+    assert len(reply.times) == events.tokens == len(TEXTS)
+    assert list(reply.times) == sorted(reply.times) and first == [reply.times[0]]
     # An event's time is that of its last byte.
     ends = [
         STREAM.find(b"\n\n", STREAM.find(part)) + 2
         for part in map(lambda text: json.dumps(text, ensure_ascii=False).encode(), TEXTS[1:2])
     ]
-    assert told.times[1] == sum(cut < ends[0] for cut in cuts)
+    assert reply.times[1] == sum(cut < ends[0] for cut in cuts)
 
 
 def test_lines_may_end_as_on_windows() -> None:
@@ -56,8 +56,8 @@ def test_chats_and_their_reasons() -> None:
     events.add(1.0, event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}))
     events.add(2.0, event({"choices": [{"delta": {"content": "a"}}]}))
     events.add(3.0, event({"choices": [{"delta": {"content": None}, "finish_reason": "stop"}]}))
-    told = read(events.events)
-    assert (told.text, told.finish_reason, told.times, told.output_tokens) == ("a", "stop", (1.0, 2.0, 3.0), None)
+    reply = read(events.events)
+    assert (reply.text, reply.finish_reason, reply.times, reply.output_tokens) == ("a", "stop", (1.0, 2.0, 3.0), None)
 
 
 def test_errors_in_streams_are_told() -> None:
@@ -82,15 +82,15 @@ def test_whole_answers() -> None:
         "choices": [{"message": {"content": "a"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 4},
     }
-    told = read_whole(json.dumps(body).encode())
-    assert (told.text, told.prompt_tokens, told.output_tokens, told.times) == ("a", 3, 4, ())
+    reply = read_whole(json.dumps(body).encode())
+    assert (reply.text, reply.prompt_tokens, reply.output_tokens, reply.times) == ("a", 3, 4, ())
     for wrong in (b"{}", b"[]", b"x", b'{"choices": []}'):
         with pytest.raises(ValueError):
             read_whole(wrong)
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reply"),
     [
         (b'{"error": {"message": "too long", "code": 400}}', "too long"),
         (b'{"detail": "Not Found"}', "Not Found"),
@@ -101,8 +101,8 @@ def test_whole_answers() -> None:
         (b"\xff\xfe", "\ufffd\ufffd"),
     ],
 )
-def test_what_errors_say(body: bytes, told: str) -> None:
-    assert error_message(body) == told
+def test_what_errors_say(body: bytes, reply: str) -> None:
+    assert error_message(body) == reply
 
 
 def test_named_events_and_a_last_one_without_its_end_count() -> None:
@@ -110,8 +110,8 @@ def test_named_events_and_a_last_one_without_its_end_count() -> None:
     events.add(1.0, b"event: token\nid: 1\n" + event({"choices": [{"text": "a"}]}) + b": comment\n\n")
     assert not events.add(2.0, event({"choices": [{"text": "b"}]}).strip())
     events.end(3.0)
-    told = read(events.events)
-    assert (told.text, told.times) == ("ab", (1.0, 3.0))
+    reply = read(events.events)
+    assert (reply.text, reply.times) == ("ab", (1.0, 3.0))
 
 
 def test_long_answers_are_read_in_parts() -> None:
