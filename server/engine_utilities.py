@@ -1,4 +1,4 @@
-"""Asks engines and workers by vLLM's utility calls: what they are patched with, how they schedule, how far a prompt is."""
+"""Utility calls to engines and workers: reports of patches and scheduling, and the progress of prompts."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -6,14 +6,14 @@ from typing import Any
 
 from ropeswitch.server import vllm_adapter
 
-# What an engine that finishes its last requests answers to every utility; upstream raises it as a bare Exception.
+# Answer of an engine that is shutting down to every utility call; upstream raises it as a bare Exception.
 _LEAVING = "Server shutting down"
 
 
 async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
-    """What ``patch_report`` says on every worker of every engine.
+    """The ``patch_report`` of every worker of every engine.
 
-    ``EngineClient.collective_rpc`` asks every data parallel engine but returns the answers of the first one alone.
+    ``EngineClient.collective_rpc`` calls every data parallel engine but returns only the first one's results.
     """
     per_engine = await engine_client.engine_core.call_utility_all_async(
         "collective_rpc", "patch_report", None, (), None
@@ -22,9 +22,9 @@ async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
 
 
 def scheduling_reports(engine_client: Any) -> dict[int, Callable[[], Awaitable[dict[str, float] | None]]]:
-    """For every engine, by its index, a function that asks it for its ``scheduling_report`` (``step_times.py``).
+    """Functions that ask an engine for its ``scheduling_report`` (``step_times.py``), by the engine's index.
 
-    It gives None where the engine is dead or leaving.
+    They return None where the engine is dead or shutting down.
     """
     client = engine_client.engine_core
     engines = zip(client.engine_ranks_managed, client.core_engines, strict=True)
@@ -37,7 +37,7 @@ async def _scheduling_report(client: Any, engine: bytes) -> dict[str, float] | N
 
 
 async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> Any:
-    """What an engine's utility answers; None where the engine is dead or leaving."""
+    """The result of an engine's utility; None where the engine is dead or shutting down."""
     try:
         return await client._call_utility_async(name, *arguments, engine=engine)
     except Exception as error:
@@ -47,9 +47,9 @@ async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> An
 
 
 def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int]]]:
-    """A function that tells of a request's ID how many tokens of its prompt are computed or cached, and how many cached.
+    """Make a function that returns, for a request ID, its prompt tokens that are computed or cached, and those cached.
 
-    Of several answers to a prompt the one that is furthest counts; 0 where no engine knows the request.
+    Of several answers the furthest counts; both are 0 where no engine knows the request.
     """
     client, processor = engine_client.engine_core, engine_client.output_processor
 

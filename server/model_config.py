@@ -30,12 +30,12 @@ def text_config(args: Namespace) -> dict[str, Any]:
     except UnsupportedError as error:
         raise UsageError(str(error)) from error
     except Exception as error:
-        # Only what the user named is read above, by each model's own code, which raises anything at all.
+        # Only the user's model is read above, by its own code, which may raise any error.
         raise UsageError(f"MODEL: cannot read the config of {source!r}: {_reason(error)}") from error
 
 
 def _without_su(args: Namespace, source: str) -> str:
-    """Have a local config that says ``su`` read from a modern copy; returns where to read the config."""
+    """Make the engine read a local ``su`` config from a rewritten copy; returns the path of the config to read."""
     path = Path(source, "config.json")
     config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if (copy := legacy_config.modern(config)) is None:
@@ -46,11 +46,11 @@ def _without_su(args: Namespace, source: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What an error in reading a config says, in one line."""
+    """The message of an error in reading a config, as one line."""
     lines = str(error).strip().splitlines()
     if isinstance(error, StrictDataclassError):
         return " ".join(line.strip() for line in lines)  # the field or check, then the error in it
-    # Of transformers' long advice the first line says what is wrong.
+    # transformers' messages are long; the first line names the fault.
     if isinstance(error, ValueError | OSError) and lines:
         return lines[0]
     return f"{type(error).__name__}: {lines[0] if lines else 'no more is known'}"
