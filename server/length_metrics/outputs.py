@@ -29,6 +29,8 @@ from ropeswitch.server.prompt_set import decide
 KEPT = "ropeswitch"
 # A running sequence tells its tokens together, when the last time is so many seconds ago.
 TELL_SECONDS = 1.0
+# Named here, because ``super()`` adds 0.2 us to every output.
+_update_stats = vllm_adapter.OutputProcessor._update_stats_from_output
 
 
 class OutputWatch:
@@ -131,15 +133,15 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
     # Called for every output of every request, so it is kept short.
     def _update_stats_from_output(self, state: Any, output: Any, timestamp: float | None, iteration: Any) -> None:
         watch = self.ropeswitch
-        if iteration is None or watch is None or state.ropeswitch.outcome is not None:
+        if iteration is None or watch is None or (track := state.ropeswitch).outcome is not None:
             # Nothing is measured, or it was counted as ended with an error.
             super()._update_stats_from_output(state, output, timestamp, iteration)
             return
-        stats, track = state.stats, state.ropeswitch
+        stats = state.stats
         before = stats.last_token_ts
         # What the output was computed from: its set is the one that this length has.
         length = state.prompt_len + stats.num_generation_tokens
-        super()._update_stats_from_output(state, output, timestamp, iteration)
+        _update_stats(self, state, output, timestamp, iteration)
         tokens = len(output.new_token_ids)
         if not tokens and output.pooling_output is None:
             return
