@@ -96,8 +96,8 @@ def _check_options(key: Mapping[str, Any], where: str) -> None:
         ("length_aware", isinstance(key.get("length_aware", True), bool), "true or false"),
         (
             "step_latency_target",
-            target is None or (_is_number(target) and 1e-3 <= target <= 60),
-            "a number of seconds from 0.001 to 60, or null",
+            target is None or (_is_number(target) and 0 < target <= 60),
+            "a number of seconds above 0 and at most 60, or null",
         ),
         ("parts", known, f"a list of any of {', '.join(parts.PARTS)}"),
     ):
