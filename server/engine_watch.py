@@ -1,8 +1,8 @@
 """What an engine client does before it shuts down (``engine_client.py``): it answers the requests in flight.
 
-It also tells an engine that died from one that was told to leave. vLLM looks for a dead engine every five seconds, and then
-leaves as if it had been told to, with exit code 0. This looks more often, and lets the command end with an error, so that
-whatever started it starts it again.
+It also distinguishes an engine that died from a shutdown. vLLM checks for a dead engine every five seconds and then exits
+with code 0, as after a shutdown. This checks every quarter of a second, and the command exits with an error, so that its
+supervisor restarts it.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ class EngineWatch:
     def __init__(self, life: LifeCycle = LIFE) -> None:
         self.died = False
         self._life = life
-        self._told = False
+        self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._fail: Callable[[Any], None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, engine_client: Any, state: Any, fail: Callable[[Any], None], *, keep_alive: bool) -> None:
-        """Look until the engine dies or is told to leave; then have the server leave too.
+        """Check until the engine dies or shuts down; then shut the server down too.
 
         Args:
             engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, on the running event loop.
@@ -58,8 +58,8 @@ class EngineWatch:
         """
         if (loop := self._loop) is None or self._fail is None:
             return
-        self.died = self.died or (engine_client.errored and not self._told)
-        self._told = True
+        self.died = self.died or (engine_client.errored and not self._stopping)
+        self._stopping = True
         # When the server has left, it is called again, on the loop's own thread.
         if self._life.leaving or engine_client.errored or loop is _running_loop():
             return
@@ -81,7 +81,7 @@ class EngineWatch:
             await asyncio.sleep(SECONDS)
         # There is no server yet where the engine dies first; vLLM then finds it dead when the server starts.
         server = getattr(state, "server", None)
-        if not self._told and not keep_alive and server is not None:
+        if not self._stopping and not keep_alive and server is not None:
             server.should_exit = True
 
 

@@ -89,7 +89,7 @@ SERVER_PATCHES = (
         tests="tests/server/test_context.py",
         relies_on=(*_HANDLERS, _BEAM),
     ),
-    # The last of --middleware lies outside what it adds. The rest tells whether a prompt still waits.
+    # The last of --middleware lies outside what it adds. The rest shows whether a prompt still waits.
     Patch(
         target=_MIDDLEWARE,
         kind="beside",
@@ -126,7 +126,7 @@ SERVER_PATCHES = (
             f"{_OUTPUTS}.do_tracing",
             # Takes no notice of prefill statistics but those of a first output.
             f"{_OUTPUTS}.process_outputs",
-            # They abort their request inside the except clause that tells why.
+            # They abort their request inside the except clause that shows why.
             f"{_CLIENT}.generate",
             f"{_CLIENT}.encode",
             # They send a request when it has been added, and look at its prompt no more.

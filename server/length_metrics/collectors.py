@@ -1,4 +1,4 @@
-"""Prometheus's metrics, as many processes can fill them, and a histogram that is told many values at once."""
+"""Prometheus's metrics, as many processes can fill them, and a histogram that takes many values at once."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from prometheus_client.samples import Sample
 
 
 def _without_created(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    """Leave out when a series was created: one process tells it and several together do not, and it doubles the counters."""
+    """Leave out when a series was created: one process exports it, several together do not, and it doubles the counters."""
     return tuple(sample for sample in samples if sample.name != "_created")
 
 

@@ -8,7 +8,7 @@ LIVE_LABELS = ("model_name", "input_sequence_length", "factor_set")
 
 # The engine and the factor set of what never reached an engine.
 NOWHERE = "none"
-# Past four hours nothing is told apart.
+# Times beyond four hours share one bucket.
 LONGEST_SECONDS = 14400.0
 
 COARSE = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0, LONGEST_SECONDS)
@@ -53,7 +53,7 @@ class Instrument:
         values: That label's values.
         crossing: Whether sequences that have outgrown the set of their prompt are seen here under their later set.
         starting: Whether sequences are seen here under the set of their prompt.
-        live: Whether it is of what is in hand now, and so falls again.
+        live: Whether it counts sequences in flight, and so falls again.
     """
 
     name: str
@@ -119,7 +119,7 @@ PER_OUTPUT_TOKEN = Instrument(
 )
 LIVE = Instrument(
     "ropeswitch_live_requests",
-    "Sequences in hand now: those that wait for their first token, and those that have had it.",
+    "Sequences in flight: waiting for their first token, or generating.",
     label="state",
     values=(WAITING, GENERATING),
     crossing=True,

@@ -88,7 +88,7 @@ class LengthMetrics:
         self._known_counters: dict[tuple[Instrument, int | None, BandSet, str | None], StepCounter] = {}
 
     def add_step(self, step: Step, engine: int) -> None:
-        """Add what one step of an engine tells."""
+        """Add the statistics of one step of an engine."""
         for track in step.begun:
             track.engine = engine
         for band_set, gaps, tokens in step.later:

@@ -1,12 +1,12 @@
 """``vllm.v1.engine.output_processor.OutputProcessor``: subclassed for metrics, access log, traces and packed prompts.
 
-why: vLLM measures every request there, and its metrics tell neither its length nor its factor set, nor that a client left.
+why: vLLM measures every request there, and its metrics have neither its length nor its factor set, nor clients that left.
 what differs: nothing for the client. Each sequence's state keeps a :class:`Track`. What upstream has measured of an output
     is noted by length band and factor set, and :class:`StepLogger` adds it to our metrics when vLLM records the step. The
     first output after a switch brings prefill statistics (``model_patches/switch/scheduler.py``). A request is registered
     here just before it is sent to the engine, so this is where a long prompt becomes bytes.
 limits: with ``--disable-log-stats`` nothing is measured. A realtime session's prompt is as long as its chunks so far.
-when it can go: when vLLM labels its metrics by length and tells of clients that leave.
+when it can go: when vLLM labels its metrics by length and counts clients that leave.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from ropeswitch.server.prompt_set import decide
 
 # The attribute under which a step's statistics, a sequence's state and the output processor keep what is ours.
 KEPT = "ropeswitch"
-# A running sequence tells its tokens together, when the last time is so many seconds ago.
-TELL_SECONDS = 1.0
+# Seconds between two reports of a running sequence's tokens.
+REPORT_SECONDS = 1.0
 # Named here, because ``super()`` adds 0.2 us to every output.
 _update_stats = vllm_adapter.OutputProcessor._update_stats_from_output
 
@@ -101,9 +101,9 @@ class OutputWatch:
         if track.outcome is not None:
             return
         engine = self._engine_of(state.request_id) if track.engine is None else track.engine
-        untold = track.take_untold()
+        unreported = track.take_unreported()
         if engine is not None:
-            self._metrics.add_later(engine, *untold)
+            self._metrics.add_later(engine, *unreported)
         if outcome is not None:
             track.outcome = outcome
             self._metrics.count_ended(engine, track.band_set, outcome)
@@ -146,14 +146,14 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
         if not tokens and output.pooling_output is None:
             return
         if length > track.until:
-            _tell(track, iteration)
+            _report(track, iteration)
             watch.place(track, state.prompt_len, length)
             watch.live(track, GENERATING)
         now, prefill = stats.last_token_ts, output.prefill_stats
         if state.is_prefilling:
             # Again for each chunk of a session.
-            _tell(track, iteration)
-            track.first, track.told = track.band_set, now
+            _report(track, iteration)
+            track.first, track.reported = track.band_set, now
             watch.live(track, GENERATING)
             track.waited = stats.first_token_latency
             prompt = prefill.num_prompt_tokens if prefill is not None else 0
@@ -168,9 +168,9 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
             computed, cached = prefill.num_computed_tokens, prefill.num_cached_tokens
             track.recomputed += computed
             _step(iteration).switches.append((track.band_set, now - before, computed, cached))
-        if now - track.told >= TELL_SECONDS:
-            track.told = now
-            _tell(track, iteration)
+        if now - track.reported >= REPORT_SECONDS:
+            track.reported = now
+            _report(track, iteration)
 
     def _update_stats_from_finished(self, state: Any, finish_reason: Any, iteration: Any) -> None:
         super()._update_stats_from_finished(state, finish_reason, iteration)
@@ -180,7 +180,7 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
         watch.live(track, None)
         if iteration is None:
             return
-        _tell(track, iteration)
+        _report(track, iteration)
         track.outcome = str(finish_reason)
         times = iteration.finished_requests[-1]
         _step(iteration).finished.append(Finished(track.first, track.band_set, track.outcome, times))
@@ -223,17 +223,17 @@ class StepLogger(vllm_adapter.AggregateStatLoggerBase):
             self._metrics.add_step(step, engine_idx)
 
     def log_engine_initialized(self) -> None:
-        """There is nothing to say of it."""
+        """Logs nothing: the ladder does not change."""
 
 
-def _tell(track: Track, iteration: Any) -> None:
-    """Have what a sequence has made, and not told yet, added with a step."""
+def _report(track: Track, iteration: Any) -> None:
+    """Add a sequence's outputs that are not reported yet to a step."""
     if track.gaps:
-        _step(iteration).later.append(track.take_untold())
+        _step(iteration).later.append(track.take_unreported())
 
 
 def _step(iteration: Any) -> Step:
-    """What is ours of upstream's statistics of a step."""
+    """Our statistics of a step, kept on upstream's."""
     try:
         step: Step = iteration.ropeswitch
     except AttributeError:

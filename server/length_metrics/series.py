@@ -1,4 +1,4 @@
-"""Which series a server has: how fine its buckets are, and which combinations of length band and factor set it tells apart.
+"""Which series a server has: how fine its buckets are, and which combinations of length band and factor set have their own.
 
 A histogram has one series a bucket, for every combination, so combinations and buckets share one budget. Which of them have
 series of their own follows from the ladder alone: every process, and every start, shows the same series.

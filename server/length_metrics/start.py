@@ -35,7 +35,7 @@ def start(engine_client: Any, ladder: FactorLadder) -> LengthMetrics | None:
 
 
 def engine_finder(client: Any) -> Callable[[str], int | None]:
-    """A function that tells which engine has a request, by its internal id; None where none was chosen for it yet.
+    """A function from a request's internal ID to the index of its engine; None where none was chosen for it yet.
 
     Args:
         client: ``vllm.v1.engine.core_client.AsyncMPClient``, which knows one engine, or ``DPLBAsyncMPClient``, which has

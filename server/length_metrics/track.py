@@ -19,13 +19,13 @@ class Track:
         prompt: Tokens of its prompt.
         adapter: The name of the LoRA that it runs with, or None.
         stats: ``vllm.v1.metrics.stats.RequestStateStats``, which counts its tokens.
-        gaps: Seconds between its last outputs, those that are not told yet.
+        gaps: Seconds between its last outputs, those not reported yet.
         tokens: How many tokens came with them.
-        told: When it was last told, by the engine's clock, in seconds.
+        reported: When they were last reported, in seconds of the engine's clock.
         live: The band and set and the state that it is counted as live in, None when it is not.
         waited: Seconds from its arrival to its first output, None before that.
-        later: The sets that it went on in, in order; one a switch.
-        recomputed: Tokens that its switches computed again.
+        later: The sets that it switched to, in order.
+        recomputed: Tokens that its switches recomputed.
         outcome: One of ``instruments.OUTCOMES``, None until it has ended.
     """
 
@@ -41,10 +41,10 @@ class Track:
         "outcome",
         "prompt",
         "recomputed",
+        "reported",
         "request_id",
         "stats",
         "tokens",
-        "told",
         "until",
         "waited",
     )
@@ -66,15 +66,15 @@ class Track:
         self.stats = state.stats
         self.gaps: list[float] = []
         self.tokens = 0
-        self.told = 0.0
+        self.reported = 0.0
         self.live: tuple[BandSet, str] | None = None
         self.waited: float | None = None
         self.later: list[int] = []
         self.recomputed = 0
         self.outcome: str | None = None
 
-    def take_untold(self) -> tuple[BandSet, list[float], int]:
-        """Take the outputs not told yet: their band and set, the seconds between them, their tokens."""
-        untold = self.band_set, self.gaps, self.tokens
+    def take_unreported(self) -> tuple[BandSet, list[float], int]:
+        """Take the outputs not reported yet: their band and set, the seconds between them, their tokens."""
+        unreported = self.band_set, self.gaps, self.tokens
         self.gaps, self.tokens = [], 0
-        return untold
+        return unreported
