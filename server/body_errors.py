@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, wraps
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -69,6 +69,9 @@ def _choosing(upstream: Handler, models: Sequence[type[BaseModel]]) -> Handler:
             value = await raw_request.json()
         except ValueError:  # which it answers
             return await upstream(*args, raw_request=raw_request, **kwargs)
+        except RecursionError as error:
+            # As FastAPI answers on its own routes.
+            raise HTTPException(400, "There was an error parsing the body") from error
         errors = not_for_engines()
         try:
             if not errors:

@@ -65,7 +65,7 @@ class RopeSwitchEndpoints:
         app.add_middleware(Inner)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
-        """Refuse an engine that is not patched throughout; then watch its prompts and show how it schedules.
+        """Refuse an engine that is not patched throughout; then put our parts into the app and the engine client.
 
         Raises:
             SystemExit: when a worker lacks a patch or a factor set, or vLLM's server is not the one that we wrap; the

@@ -149,7 +149,7 @@ def _decide(ladder: FactorLadder, num_tokens: int, params: Any, context: Request
 
     Raises:
         vllm.exceptions.VLLMValidationError: answered with a 400, when the set that the request asks for is unknown, or
-            cannot be had on its route, or the prompt is longer than the ladder.
+            is not supported on its route, or the prompt is longer than the ladder.
     """
     try:
         decision = decide(ladder, num_tokens, params)
@@ -161,8 +161,8 @@ def _decide(ladder: FactorLadder, num_tokens: int, params: Any, context: Request
         return decision
     if decision.forced is None and context.asked is not None:
         raise vllm_adapter.validation_error(
-            f"{FIELD}: {context.asked!r} cannot be had here: pooling, beam search and routes that do not read vllm_xargs "
-            "choose the factor set by length alone",
+            f"{FIELD}: {context.asked!r} is not supported here: pooling, beam search and routes that do not read vllm_xargs "
+            "choose the factor set by length alone; leave it out",
             FIELD,
         )
     context.prompts.append(decision)

@@ -134,6 +134,7 @@ SERVER_PATCHES = (
             f"{_CLIENT}._add_request",
             f"{_ENGINE_CLIENT}.AsyncMPClient.add_request_async",
             f"{_ENGINE_CLIENT}.DPAsyncMPClient.add_request_async",
+            f"{_ENGINE_CLIENT}.DPLBAsyncMPClient.get_core_engine_for_request",
         ),
     ),
     # Hands every step's statistics to each logger of its list; one of them is ours.

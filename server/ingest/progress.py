@@ -1,6 +1,6 @@
-"""Streams that tell how far their prompt is, for clients that ask with ``"return_progress": true``.
+"""Streams that report the progress of their prompt, for clients that send ``"return_progress": true``.
 
-A chunk without choices says so when the stream begins and every second until its first token. The fields are those of
+A chunk without choices reports it when the stream begins and every second until its first token. The fields are those of
 llama.cpp's server, where the flag comes from: ``prompt_progress`` with ``total``, ``cache`` and ``processed`` tokens, of
 which the second are among the third, and ``time_ms``.
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.datastructures import State
 
 from ropeswitch.server import vllm_adapter
@@ -32,12 +32,13 @@ PATHS = frozenset({"/v1/chat/completions", "/v1/completions", INVOCATIONS})
 Progress = Callable[[str], Awaitable[tuple[int, int]]]
 Endpoint = Callable[..., Awaitable[Any]]
 
-# What the chunks of a stream call themselves, by how their ID begins.
+_BOOL = TypeAdapter(bool)
+# The `object` of a stream's chunks, by the prefix of its ID.
 _KINDS = {"chatcmpl": "chat.completion.chunk", "cmpl": "text_completion"}
 
 
 def showing(endpoint: Endpoint, state: State) -> Endpoint:
-    """An endpoint whose streams tell their progress.
+    """An endpoint whose streams report their progress.
 
     Args:
         endpoint: Of one of :data:`PATHS`, with its arguments by name.
@@ -50,14 +51,14 @@ def showing(endpoint: Endpoint, state: State) -> Endpoint:
         body = next((each for each in values.values() if isinstance(each, BaseModel)), None)
         fields = await _json(raw_request) if body is None else body.model_extra or {}
         stream, model = ((fields if body is None else vars(body)).get(name) for name in ("stream", "model"))
-        asked = asks(fields, stream=stream)
+        asked = asks(fields, stream=_is_true(stream))
         response = await endpoint(**values)
         context = current.get()
         if asked and isinstance(response, StreamingResponse) and context is not None:
             request_id = raw_request.state.request_metadata.request_id
             if (kind := _KINDS.get(request_id.partition("-")[0])) is not None:
                 # A route that reads its body by itself may have put an adapter's name in its place, or none.
-                model = fields.get("model") or model
+                model = fields.get("model") or model or state.ropeswitch.status.model
                 head = {"id": request_id, "object": kind, "created": int(time.time()), "model": model, "choices": []}
                 tell = _telling(context.tickets, state.ropeswitch.prefill_progress)
                 response.body_iterator = _interleaved(response.body_iterator, head, tell)
@@ -70,12 +71,20 @@ async def _json(request: Request) -> dict[str, Any]:
     """The fields of a body; none where it is no JSON object, which the endpoint answers."""
     try:
         body = await request.json()
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
 
 
-def asks(extra: dict[str, Any], *, stream: bool | None) -> bool:
+def _is_true(value: Any) -> bool:
+    """A field's value as upstream's model reads it; what it refuses is no truth."""
+    try:
+        return _BOOL.validate_python(value)
+    except ValidationError:
+        return False
+
+
+def asks(extra: dict[str, Any], *, stream: bool) -> bool:
     """Whether a request asks for progress.
 
     Args:
@@ -113,24 +122,38 @@ async def _interleaved(
     stream: AsyncIterable[Any], head: dict[str, Any], tell: Callable[[], Awaitable[dict[str, int]]]
 ) -> AsyncGenerator[Any, None]:
     assert isinstance(stream, AsyncGenerator), "vLLM's streams are generators"
+    chunk: Any = ""
     async with aclosing(stream):
-        first = asyncio.ensure_future(_first(stream))
+        following, report = asyncio.ensure_future(_next(stream)), asyncio.ensure_future(_report(head, tell, 0))
         try:
-            while not first.done():
-                yield f"data: {json.dumps({**head, 'prompt_progress': await tell()})}\n\n"
-                await asyncio.wait({first}, timeout=SECONDS)
-            if (chunk := await first) is not None:
-                yield chunk
+            while True:
+                # An engine answers between two steps, which may be long: its answer must not hold up a comment.
+                await asyncio.wait({following, report}, return_when=asyncio.FIRST_COMPLETED)
+                if following.done():
+                    if (chunk := following.result()) is None or not chunk.startswith(":"):
+                        break
+                    # A comment, with which vLLM keeps a silent stream alive, is no token.
+                    yield chunk
+                    following = asyncio.ensure_future(_next(stream))
+                if report.done():
+                    yield report.result()
+                    report = asyncio.ensure_future(_report(head, tell, SECONDS))
         finally:
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
+            following.cancel()
+            report.cancel()
+            await asyncio.gather(following, report, return_exceptions=True)
+        if chunk is not None:
+            yield chunk
         async for chunk in stream:
             yield chunk
 
 
-async def _first(stream: AsyncGenerator[Any, None]) -> Any:
-    """The first chunk that is no comment, with which vLLM keeps a silent stream alive; None where the stream ends."""
-    async for chunk in stream:
-        if not chunk.startswith(":"):
-            return chunk
-    return None
+async def _next(stream: AsyncGenerator[Any, None]) -> Any:
+    """The next chunk; None where the stream ends."""
+    return await anext(stream, None)
+
+
+async def _report(head: dict[str, Any], tell: Callable[[], Awaitable[dict[str, int]]], seconds: float) -> str:
+    """A chunk of progress, so many seconds from now."""
+    await asyncio.sleep(seconds)
+    return f"data: {json.dumps({**head, 'prompt_progress': await tell()})}\n\n"

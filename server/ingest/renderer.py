@@ -1,7 +1,7 @@
 """``vllm.renderers.base.BaseRenderer``: subclassed for long prompts, on the one object that an API server has.
 
 Long texts are tokenized beside the short ones, the longest in a process of their own (``text_process.py``), and token IDs
-of which all is known are not looked at again.
+that were checked when the body was parsed are not checked again.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from ropeswitch.server.ingest.token_ids import TokenIds
 
 
 def take_long_prompts(renderer: Any, *, picklable: bool) -> None:
-    """Have a renderer tokenize long texts elsewhere, and look at two of the token IDs of which all is known.
+    """Have a renderer tokenize long texts elsewhere, and check only the extremes of token IDs that were parsed by us.
 
     Args:
         renderer: ``vllm.renderers.base.BaseRenderer``. Its ``_tokenize_prompt_async`` is an attribute, which upstream makes

@@ -1,4 +1,4 @@
-"""Requests that never reach an engine: counted by what became of them, which vLLM's metrics tell of none.
+"""Requests that never reach an engine: counted by outcome; vLLM's metrics have none of them.
 
 A request is counted here, as one, when no prompt of it was given to an engine; else its sequences are (``outputs.py``).
 """

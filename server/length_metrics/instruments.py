@@ -127,7 +127,7 @@ LIVE = Instrument(
 )
 REQUESTS = Instrument(
     "ropeswitch_requests_total",
-    "Sequences that ended in an engine, and requests that never reached one, by what became of them.",
+    "Sequences that ended in an engine, and requests that never reached one, by outcome.",
     label="outcome",
     values=OUTCOMES,
     crossing=True,

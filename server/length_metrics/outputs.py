@@ -178,7 +178,8 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
             return
         track = state.ropeswitch
         watch.live(track, None)
-        if iteration is None:
+        if iteration is None or track.outcome is not None:
+            # Nothing is measured, or it was counted as ended with an error.
             return
         _report(track, iteration)
         track.outcome = str(finish_reason)

@@ -85,6 +85,25 @@ def test_the_route_that_takes_what_others_do_may_have_none_of_them(tmp_path: Pat
     assert ask(app, "POST", "/invocations", content=b"[1, 2]").json() == 2
 
 
+def test_json_in_too_many_levels_is_the_client_s_fault(tmp_path: Path) -> None:
+    """Also on the route that reads its body by itself."""
+    app = app_behind(parts(tmp_path)[0])
+
+    @app.post("/v1/completions")
+    async def take(body: Body) -> str:
+        return body.text
+
+    @app.post("/invocations")
+    async def invocations(raw_request: Request) -> int:
+        return len(await raw_request.json())
+
+    read_long_bodies(app)
+    name_wrong_fields(app)
+    for path in ("/v1/completions", "/invocations"):
+        found = ask(app, "POST", path, content=b"[" * 100_000, headers={"content-type": "application/json"})
+        assert found.status_code == 400, found.text
+
+
 @pytest.mark.parametrize("text", ["fine", "\U0001f600", "\\ud800", "한국어"])
 def test_right_bodies_are_taken(tmp_path: Path, text: str) -> None:
     body = {"tools": [{"name": "a"}], "options": {"a": 1}, "text": text}

@@ -39,10 +39,14 @@ class Prompt:
 
     def __init__(self, interval: float = 0) -> None:
         self.processed, self.begin, self.closed, self.interval = 0, asyncio.Event(), False, interval
-        self.showing = showing(self.endpoint, State({"ropeswitch": State({"prefill_progress": self.progress})}))
+        status = State({"model": "served"})
+        self.state = State({"ropeswitch": State({"prefill_progress": self.progress, "status": status})})
+        self.showing = showing(self.endpoint, self.state)
+        self.wait = 0.0
 
     async def progress(self, request_id: str) -> tuple[int, int]:
         assert request_id == "cmpl-1-0"
+        await asyncio.sleep(self.wait)
         self.processed += 3
         return self.processed, 2
 
@@ -97,11 +101,39 @@ def test_a_comment_that_keeps_the_stream_alive_is_no_first_token() -> None:
         stream = (
             await prompt.showing(request=Body(**ASKING), raw_request=RawRequest(None, "chatcmpl-1"))
         ).body_iterator
-        chunks = [told(await anext(stream)) for _ in range(3)]
-        assert [each["prompt_progress"]["processed"] for each in chunks] == [3, 6, 9]
-        assert {each["object"] for each in chunks} == {"chat.completion.chunk"}
+        # The first two reports and more come between comments.
+        chunks = [await anext(stream) for _ in range(30)]
+        reports = [told(chunk) for chunk in chunks if not chunk.startswith(":")]
+        assert 2 <= len(reports) < 30
+        assert [each["prompt_progress"]["processed"] for each in reports] == [3 * i for i in range(1, len(reports) + 1)]
+        assert {each["object"] for each in reports} == {"chat.completion.chunk"}
         prompt.begin.set()
         assert [chunk async for chunk in stream][-2:] == ["data: a\n\n", "data: b\n\n"]
+
+    asyncio.run(check())
+
+
+def test_an_engine_that_is_slow_to_answer_holds_no_comment_up() -> None:
+    """It answers between two steps, which may take longer than a proxy waits for a byte."""
+
+    async def check() -> None:
+        prompt = Prompt(interval=0.002)
+        prompt.wait = 60
+        stream = (await prompt.showing(request=Body(**ASKING), raw_request=RawRequest())).body_iterator
+        assert {await asyncio.wait_for(anext(stream), 5) for _ in range(3)} == {": keep-alive\n\n"}
+        prompt.begin.set()
+        rest = [chunk async for chunk in stream if not chunk.startswith(":")]
+        assert rest == ["data: a\n\n", "data: b\n\n"] and prompt.closed
+
+    asyncio.run(check())
+
+
+def test_a_request_that_names_no_model_reports_the_served_one() -> None:
+    async def check() -> None:
+        prompt = Prompt()
+        stream = (await prompt.showing(raw=RawRequest(ASKING | {"model": None}))).body_iterator
+        assert told(await anext(stream))["model"] == "served"
+        await stream.aclose()
 
     asyncio.run(check())
 
@@ -129,8 +161,7 @@ def test_a_stream_that_ends_without_a_token() -> None:
 
     async def check() -> None:
         prompt = Prompt()
-        state = State({"ropeswitch": State({"prefill_progress": prompt.progress})})
-        response = await showing(empty, state)(request=Body(**ASKING), raw_request=RawRequest())
+        response = await showing(empty, prompt.state)(request=Body(**ASKING), raw_request=RawRequest())
         assert all("prompt_progress" in told(chunk) for chunk in [each async for each in response.body_iterator])
 
     asyncio.run(check())
@@ -161,7 +192,7 @@ def test_an_error_is_answered_as_it_is() -> None:
     assert asyncio.run(shown) is answer
 
 
-@pytest.mark.parametrize("changes", [{"return_progress": 1}, {"stream": False}])
+@pytest.mark.parametrize("changes", [{"return_progress": 1}, {"stream": False}, {"stream": "no"}])
 def test_who_asks_wrongly_is_refused_before_the_engine_hears_of_it(changes: Any) -> None:
     async def endpoint(**_: Any) -> None:
         raise AssertionError("it was called")

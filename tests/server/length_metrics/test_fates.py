@@ -1,4 +1,4 @@
-"""Requests that never reach an engine are counted once, by what became of them."""
+"""Requests that never reach an engine are counted once, by outcome."""
 
 import asyncio
 from collections.abc import Iterator

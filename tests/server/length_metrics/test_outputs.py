@@ -366,6 +366,7 @@ def test_what_comes_after_an_error_is_not_counted(server: Server) -> None:
     server.step(output("a"), seconds=2)
     server.step(output("a", reason=FinishReason.STOP))
     assert server.value("generated_tokens_total") == 2 and server.count("inter_token_latency") == 1
+    assert server.value("requests_total") == server.value("requests_total", outcome="error") == 1
 
 
 def test_the_engine_of_a_request() -> None:
