@@ -5,7 +5,7 @@ from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
 from ropeswitch.model_patches.switch.parts import SERVER
-from ropeswitch.model_patches.switch.settings import settings_of
+from ropeswitch.model_patches.switch.plugin import KEY
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 STATES = "vllm.v1.worker.gpu.model_states"
@@ -22,6 +22,10 @@ def _on(vllm_config: Any, device_type: str) -> bool:
     return bool(vllm_config.device_config.device_type == device_type)
 
 
+def _has_key(vllm_config: Any) -> bool:
+    return KEY in (getattr(vllm_config, "additional_config", None) or ())
+
+
 CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "always": lambda _: True,
     "CPUs": lambda config: _on(config, "cpu"),
@@ -30,7 +34,7 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "V1 runner": lambda config: not config.use_v2_model_runner,
     "V1 runner on CPUs": lambda config: _on(config, "cpu") and not config.use_v2_model_runner,
     "without `ropeswitch serve`": lambda config: (
-        (settings := settings_of(config)) is not None and SERVER not in settings.parts
+        _has_key(config) and SERVER not in config.additional_config[KEY]["parts"]
     ),
     "decode context parallel on CPUs": lambda config: (
         _on(config, "cpu") and config.parallel_config.decode_context_parallel_size > 1

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from vllm.config import SchedulerConfig, VllmConfig
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
@@ -88,6 +88,18 @@ class LengthAwareScheduler(LadderScheduler):
     ) -> dict[int, EngineCoreOutputs]:
         self.length_aware.after_step(scheduler_output)
         return super().update_from_output(scheduler_output, model_runner_output)
+
+    def _make_cached_request_data(
+        self, running_reqs: list[Request], resumed_reqs: list[Request], *args: Any
+    ) -> CachedRequestData:
+        if not self.use_v2_model_runner:
+            # The V1 runner would be sent all tokens of a prefill that was held for a step; it reads only output tokens.
+            self.prev_step_scheduled_req_ids.update(
+                each.request_id
+                for each in self._inflight_prefills.difference(resumed_reqs)
+                if not each.num_output_tokens
+            )
+        return super()._make_cached_request_data(running_reqs, resumed_reqs, *args)
 
     def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
         """As upstream's, without the internal request."""

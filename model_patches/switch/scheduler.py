@@ -20,7 +20,7 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
-from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import PrefillStats
@@ -112,18 +112,6 @@ class LadderScheduler(Scheduler):
             if request.status != RequestStatus.PREEMPTED or not request.num_in_flight_tokens:
                 self._draining.remove(request)
         return outputs
-
-    def _make_cached_request_data(
-        self, running_reqs: list[Request], resumed_reqs: list[Request], *args: Any
-    ) -> CachedRequestData:
-        if not self.use_v2_model_runner:
-            # The V1 runner would be sent all tokens of a prefill that was held for a step; it reads only output tokens.
-            self.prev_step_scheduled_req_ids.update(
-                each.request_id
-                for each in self._inflight_prefills.difference(resumed_reqs)
-                if not each.num_output_tokens
-            )
-        return super()._make_cached_request_data(running_reqs, resumed_reqs, *args)
 
     def _prepare_step(self) -> None:
         """Preempt the running requests that outgrew their sets, so that this step prefills them under the next ones."""
