@@ -20,7 +20,7 @@ def register() -> None:
         upstream = EngineArgs.create_engine_config
     except (ImportError, AttributeError) as error:
         # Raising here would end stock engines too, which have nothing to do with us.
-        print(f"ropeswitch: this vLLM is unsupported, additional_config.{KEY} has no effect: {error}", file=sys.stderr)
+        _refuse_key(error)
         return
     if getattr(upstream, "checks_for_ladder", False):
         return
@@ -35,3 +35,22 @@ def register() -> None:
 
     create_engine_config.checks_for_ladder = True  # type: ignore[attr-defined]
     EngineArgs.create_engine_config = create_engine_config
+
+
+def _refuse_key(reason: Exception) -> None:
+    """Have every engine config with our key refused, in a vLLM whose engine arguments are not those that we know."""
+    message = f"additional_config.{KEY}: this vLLM is unsupported: {reason}"
+    try:
+        from vllm.config import VllmConfig
+
+        upstream = VllmConfig.__post_init__
+    except (ImportError, AttributeError):
+        print(f"ropeswitch: {message}; the key has no effect", file=sys.stderr)
+        return
+
+    def __post_init__(self: Any, *args: Any) -> None:
+        if isinstance(self.additional_config, Mapping) and KEY in self.additional_config:
+            raise RuntimeError(message)
+        upstream(self, *args)
+
+    VllmConfig.__post_init__ = __post_init__

@@ -112,10 +112,10 @@ def test_a_wrong_key_stops_the_start(phi3: Path, key: Any, message: str) -> None
 
 
 def test_the_entry_point_needs_the_standard_library_alone() -> None:
-    """It imports where vLLM cannot, and a vLLM that it does not know stays as it is."""
+    """It imports where vLLM cannot, and a vLLM without any config that it knows stays as it is."""
     code = (
         "import sys\n"
-        "sys.modules['vllm.engine.arg_utils'] = None\n"
+        "sys.modules['vllm.engine.arg_utils'] = sys.modules['vllm.config'] = None\n"
         "from ropeswitch.model_patches.switch import plugin\n"
         "third_party = [n for n in ('torch', 'vllm', 'numpy', 'pydantic') if n in sys.modules]\n"
         "plugin.register()\n"
@@ -123,4 +123,21 @@ def test_the_entry_point_needs_the_standard_library_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "loaded []" in done.stdout, done.stderr
-    assert "this vLLM is unsupported, additional_config.ropeswitch has no effect" in done.stderr
+    assert "additional_config.ropeswitch: this vLLM is unsupported" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("; the key has no effect")
+
+
+def test_a_vllm_with_other_engine_arguments_refuses_the_key_and_nothing_else() -> None:
+    code = (
+        "from vllm.config import VllmConfig\n"
+        "from vllm.engine.arg_utils import EngineArgs\n"
+        "del EngineArgs.create_engine_config\n"
+        "from ropeswitch.model_patches.switch import plugin\n"
+        "plugin.register()\n"
+        "VllmConfig()\n"
+        "print('stock')\n"
+        "VllmConfig(additional_config={'ropeswitch': {}})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "stock" in done.stdout, done.stderr
+    assert "additional_config.ropeswitch: this vLLM is unsupported: " in done.stderr.splitlines()[-1]
