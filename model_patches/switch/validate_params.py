@@ -11,6 +11,8 @@ when it can go: when a plugin can validate a request's parameters.
 from collections.abc import Callable
 from typing import Any
 
+from vllm.exceptions import VLLMValidationError
+
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.request_set import forced_set
 from ropeswitch.model_patches.switch.settings import FORCED_SET, settings_of
@@ -21,11 +23,12 @@ def checking_sets(upstream: Callable[..., Any]) -> Callable[..., Any]:
 
     def _validate_params(self: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         checked = upstream(self, params, *args, **kwargs)
-        if (name := forced_set(params)) is not None and (settings := settings_of(self.vllm_config)) is not None:
-            try:
+        field = f"vllm_xargs.{FORCED_SET}"
+        try:
+            if (name := forced_set(params)) is not None and (settings := settings_of(self.vllm_config)) is not None:
                 settings.ladder.index_of(name)
-            except FactorError as error:
-                raise FactorError(f"vllm_xargs.{FORCED_SET}: {error}") from error
+        except FactorError as error:
+            raise VLLMValidationError(f"{field}: {str(error).removeprefix(f'{field}: ')}", parameter=field) from error
         return checked
 
     return _validate_params

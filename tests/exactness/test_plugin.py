@@ -17,7 +17,10 @@ from tests.exactness.reference import Reference
 
 # Below the limit of 64 tokens, across it while decoding, and above it.
 LENGTHS = [20, 58, 63, 90]
-UNKNOWN = "vllm_xargs.rope_factor_set: unknown factor set 'nope'; this server has 'short', 'long'"
+UNKNOWN = (
+    "vllm_xargs.rope_factor_set: unknown factor set 'nope'; this server has 'short', 'long' "
+    "(parameter=vllm_xargs.rope_factor_set)"
+)
 SWITCH = ("ropeswitch.factors.", "ropeswitch.kernels.", "ropeswitch.model_patches.switch.")
 
 

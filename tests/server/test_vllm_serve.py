@@ -76,9 +76,10 @@ def test_with_the_key_each_prompt_is_rotated_with_its_own_set(tmp_path: Path) ->
             text, output, log_probs = ask(server, tokens)
             assert text.startswith(f" {KEY}")
             reference.check(tokens, output, log_probs)
-        body = {"model": str(BUNDLED_MODEL), "prompt": "A", "vllm_xargs": {"rope_factor_set": "nope"}}
-        refused = server.post("/v1/completions", body)
-        assert refused.status == 400 and "rope_factor_set: unknown factor set 'nope'" in refused.text
+        for name, reason in (("nope", "unknown factor set 'nope'"), (5, "5 must be the name of a factor set")):
+            body = {"model": str(BUNDLED_MODEL), "prompt": "A", "vllm_xargs": {"rope_factor_set": name}}
+            refused = server.post("/v1/completions", body)
+            assert refused.status == 400 and f"rope_factor_set: {reason}" in refused.text, refused.text
 
 
 def test_without_the_key_stock_vllm_serves(tmp_path: Path) -> None:
