@@ -2,8 +2,8 @@
 
 replaces: the check of a request's parameters, in the process that takes requests.
 why: the engine core can only drop a request whose set it does not know, without a reason.
-what differs: ``vllm_xargs.rope_factor_set`` must name a set of the ladder; status 400 over HTTP,
-    ``ValueError`` from ``LLM``.
+what differs: ``vllm_xargs.rope_factor_set`` must name a set of the ladder, else upstream's validation
+    error is raised, which is status 400 over HTTP.
 limits: not under ``ropeswitch serve``, whose server checks it before (``server/engine_client.py``).
 when it can go: when a plugin can validate a request's parameters.
 """

@@ -12,6 +12,7 @@ import sys
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 from vllm import LLM, SamplingParams
+from vllm.exceptions import VLLMValidationError
 
 ENGINE = {
     "dtype": "float32",
@@ -34,7 +35,7 @@ def main() -> None:
         unknown = SamplingParams(max_tokens=1, detokenize=False, extra_args={"rope_factor_set": "nope"})
         try:
             llm.generate([{"prompt_token_ids": prompts[0]}], unknown, use_tqdm=False)
-        except ValueError as error:
+        except VLLMValidationError as error:
             refused = str(error)
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1, detokenize=False)
     outputs = llm.generate([{"prompt_token_ids": tokens} for tokens in prompts], params, use_tqdm=False)
