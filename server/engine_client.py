@@ -112,7 +112,7 @@ def take_over(engine_client: Any, state: State, prompts: Prompts) -> None:
     become(engine_client, RopeClient)
     engine_client.ropeswitch = prompts
     for handler_name, method, prompt_argument in LATE:
-        # Absent where the model does not generate; a handler that is there must have its method.
+        # None for models that do not generate; every other handler must have its method.
         if (handler := getattr(state, handler_name, None)) is not None:
             params_argument = "sampling_params" if prompt_argument == "engine_input" else "params"
             setattr(handler, method, _late(getattr(handler, method), prompt_argument, params_argument, prompts))

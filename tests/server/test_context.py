@@ -68,7 +68,7 @@ def test_a_decision_follows_the_sequence_as_the_engine_does(length: int, forced:
 
 def test_a_request_is_refused_and_counted_once() -> None:
     counted: list[Any] = []
-    listeners.append(lambda *told: counted.append(told))
+    listeners.append(lambda *rejection: counted.append(rejection))
     context, first = RequestContext(), prompt_too_long(9, 8)
     assert context.refuse(RefusedError(first), 9).refusal is first
     context.refuse(RefusedError(too_many_at_once(1)))

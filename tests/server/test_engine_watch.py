@@ -1,4 +1,4 @@
-"""An engine that died is told from one that was told to leave, whichever is seen first."""
+"""An engine that died is distinguished from a shutdown, whichever is seen first."""
 
 import asyncio
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from ropeswitch.server.engine_watch import EngineWatch
 
 def client() -> Any:
     fake = SimpleNamespace(errored=False)
-    # As upstream's: an engine that is told to leave counts as one with an error from then on.
+    # As upstream's: an engine that shuts down counts as one with an error from then on.
     fake.stop = lambda: setattr(fake, "errored", True)
     return fake
 

@@ -198,12 +198,12 @@ def test_every_route_that_runs_prompts_is_known(server: Server) -> None:
     assert [path for path in sorted(posted - PATHS) if not PROMPTLESS.fullmatch(path)] == []
 
 
-def test_the_page_and_the_server_tell_of_the_same_metrics(server: Server) -> None:
+def test_the_page_and_the_server_list_the_same_metrics(server: Server) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| `(ropeswitch_\w+)` \| (\w+) \|", page, re.MULTILINE))
+    documented = dict(re.findall(r"^\| `(ropeswitch_\w+)` \| (\w+) \|", page, re.MULTILINE))
     text = server.get("/metrics").text
     shown = dict(re.findall(r"^# TYPE (ropeswitch_\w+) (\w+)$", text, re.MULTILINE))
-    assert shown == told
+    assert shown == documented
     labels = {each.name: {*each.labels} for each in INSTRUMENTS} | {REJECTIONS: {*REJECTIONS_LABELS}}
     labels |= {name: {*queue_metrics.LABELS} for name, _ in (queue_metrics.REQUESTS, queue_metrics.TOKENS)}
     for (name, has), _ in values(text).items():

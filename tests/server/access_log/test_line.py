@@ -71,16 +71,16 @@ def test_no_key_is_in_a_line() -> None:
 
 
 def test_a_request_without_prompts_has_no_fields_of_theirs() -> None:
-    told = line(names=None)
-    assert list(told) == "time method path status client request_id seconds outcome reason".split()
-    assert told["outcome"] == "answered"
+    logged = line(names=None)
+    assert list(logged) == "time method path status client request_id seconds outcome reason".split()
+    assert logged["outcome"] == "answered"
 
 
 def test_several_answers_and_prompts() -> None:
     """Two answers to one prompt, and a longer prompt, which tells the band and the set."""
-    told = line(track(name="a"), track(name="a"), track(prompt=15, name="b", outcome="length"))
-    assert (told["prompt_tokens"], told["generated_tokens"]) == (20, 9)
-    assert (told["length_band"], told["factor_set"], told["outcome"]) == ("11-20", "set1", "length")
+    logged = line(track(name="a"), track(name="a"), track(prompt=15, name="b", outcome="length"))
+    assert (logged["prompt_tokens"], logged["generated_tokens"]) == (20, 9)
+    assert (logged["length_band"], logged["factor_set"], logged["outcome"]) == ("11-20", "set1", "length")
 
 
 @pytest.mark.parametrize(
@@ -108,24 +108,24 @@ def test_several_answers_and_prompts() -> None:
     ],
 )
 def test_outcomes(tracks: list[Track], more: dict[str, Any], expected: tuple[str, str | None]) -> None:
-    told = line(*tracks, **more)
-    assert (told["outcome"], told["reason"]) == expected
+    logged = line(*tracks, **more)
+    assert (logged["outcome"], logged["reason"]) == expected
 
 
 def test_a_refused_prompt_tells_its_length_where_it_is_known() -> None:
-    told = line(status=413, refusal=prompt_too_long(15, 10), refused_tokens=15)
-    assert (told["prompt_tokens"], told["length_band"], told["factor_set"]) == (15, "11-20", None)
+    logged = line(status=413, refusal=prompt_too_long(15, 10), refused_tokens=15)
+    assert (logged["prompt_tokens"], logged["length_band"], logged["factor_set"]) == (15, "11-20", None)
     assert line(status=401)["length_band"] is None
 
 
 def test_nothing_is_made_up_where_nothing_is_measured() -> None:
-    told = line(names=Names(NAMES.bands, NAMES.sets, "m", measured=False))
-    assert told["generated_tokens"] is None and told["switches"] is None and told["outcome"] == "answered"
+    logged = line(names=Names(NAMES.bands, NAMES.sets, "m", measured=False))
+    assert logged["generated_tokens"] is None and logged["switches"] is None and logged["outcome"] == "answered"
 
 
 def test_ids_are_cut() -> None:
     scope = SCOPE | {"headers": [(b"x-request-id", b"x" * 8000)]}
-    told = fields(scope, "/", RequestContext(came=0.0), None)
-    assert len(told["request_id"]) == 256
+    logged = fields(scope, "/", RequestContext(came=0.0), None)
+    assert len(logged["request_id"]) == 256
     scope["state"] = {"request_metadata": SimpleNamespace(request_id="cmpl-1")}
     assert fields(scope, "/", RequestContext(came=0.0), None)["request_id"] == "cmpl-1"

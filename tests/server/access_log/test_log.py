@@ -82,8 +82,8 @@ def test_one_line_for_each_request(tmp_path: Path) -> None:
         logged.client.post("/v1/completions", params={"what": what})
     logged.client.get("/v1/models", params={"key": "sk-1"})
     logged.client.get("/nothing")
-    told = [(line["path"], line["status"], line["outcome"], line["reason"]) for line in logged.lines()]
-    assert told == [
+    entries = [(line["path"], line["status"], line["outcome"], line["reason"]) for line in logged.lines()]
+    assert entries == [
         ("/v1/completions", 200, "stop", None),
         ("/v1/completions", 500, "error", None),
         ("/v1/completions", None, "disconnect", None),

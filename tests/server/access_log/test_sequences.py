@@ -34,9 +34,9 @@ def test_a_sequence_that_switches_twice() -> None:
     server, record = started(9)
     server.step(output("a"))
     for computed, tokens in ((10, 10), (20, 2)):
-        told = PrefillStats()
-        told.set(computed, 8, 0)
-        server.step(output("a", tokens, prefill_stats=told))
+        statistics = PrefillStats()
+        statistics.set(computed, 8, 0)
+        server.step(output("a", tokens, prefill_stats=statistics))
     server.step(output("a", reason=FinishReason.LENGTH))
     told_line = line(record, status=200)
     assert (told_line["prompt_tokens"], told_line["generated_tokens"]) == (9, 15)

@@ -35,7 +35,7 @@ class RawRequest(Request):
 
 
 class Prompt:
-    """A prompt of ten tokens, of which two are cached, and of an answer that is told when to begin."""
+    """A prompt of ten tokens, of which two are cached, and of an answer that begins when its event is set."""
 
     def __init__(self, interval: float = 0) -> None:
         self.processed, self.begin, self.closed, self.interval = 0, asyncio.Event(), False, interval
@@ -71,7 +71,7 @@ def in_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     current.reset(token)
 
 
-def told(chunk: str) -> Any:
+def parsed(chunk: str) -> Any:
     return json.loads(chunk.removeprefix("data: "))
 
 
@@ -83,7 +83,7 @@ def test_progress_until_the_first_token(typed: bool) -> None:
         prompt = Prompt()
         values = {"request": Body(**ASKING), "raw_request": RawRequest()} if typed else {"raw": RawRequest(ASKING)}
         stream = (await prompt.showing(**values)).body_iterator
-        chunks = [told(await anext(stream)) for _ in range(3)]
+        chunks = [parsed(await anext(stream)) for _ in range(3)]
         assert [each["prompt_progress"]["processed"] for each in chunks] == [3, 6, 9]
         assert all((each["prompt_progress"]["total"], each["prompt_progress"]["cache"]) == (10, 2) for each in chunks)
         heads = {(each["id"], each["object"], each["model"], *each["choices"]) for each in chunks}
@@ -103,7 +103,7 @@ def test_a_comment_that_keeps_the_stream_alive_is_no_first_token() -> None:
         ).body_iterator
         # The first two reports and more come between comments.
         chunks = [await anext(stream) for _ in range(30)]
-        reports = [told(chunk) for chunk in chunks if not chunk.startswith(":")]
+        reports = [parsed(chunk) for chunk in chunks if not chunk.startswith(":")]
         assert 2 <= len(reports) < 30
         assert [each["prompt_progress"]["processed"] for each in reports] == [3 * i for i in range(1, len(reports) + 1)]
         assert {each["object"] for each in reports} == {"chat.completion.chunk"}
@@ -132,7 +132,7 @@ def test_a_request_that_names_no_model_reports_the_served_one() -> None:
     async def check() -> None:
         prompt = Prompt()
         stream = (await prompt.showing(raw=RawRequest(ASKING | {"model": None}))).body_iterator
-        assert told(await anext(stream))["model"] == "served"
+        assert parsed(await anext(stream))["model"] == "served"
         await stream.aclose()
 
     asyncio.run(check())
@@ -162,7 +162,7 @@ def test_a_stream_that_ends_without_a_token() -> None:
     async def check() -> None:
         prompt = Prompt()
         response = await showing(empty, prompt.state)(request=Body(**ASKING), raw_request=RawRequest())
-        assert all("prompt_progress" in told(chunk) for chunk in [each async for each in response.body_iterator])
+        assert all("prompt_progress" in parsed(chunk) for chunk in [each async for each in response.body_iterator])
 
     asyncio.run(check())
 

@@ -1,4 +1,4 @@
-"""The histogram that is told many values at once counts as Prometheus's own does, in one process and in several."""
+"""The histogram that takes many values at once counts as Prometheus's own does, in one process and in several."""
 
 import os
 import subprocess

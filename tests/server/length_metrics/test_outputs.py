@@ -59,9 +59,9 @@ def test_a_stream_that_switches(server: Server) -> None:
     server.add("a", 9)
     server.step(first("a", 9))
     server.step(output("a"))
-    told = PrefillStats()
-    told.set(10, 8, 0)
-    server.step(output("a", prefill_stats=told), seconds=3.0)
+    statistics = PrefillStats()
+    statistics.set(10, 8, 0)
+    server.step(output("a", prefill_stats=statistics), seconds=3.0)
     server.step(output("a"))
     server.step(output("a", reason=FinishReason.LENGTH))
     before = {"input_sequence_length": SHORT, "factor_set": "set0"}
@@ -99,11 +99,11 @@ def test_several_tokens_at_once_across_two_sets(server: Server) -> None:
 def test_tokens_are_told_once_a_second_and_at_the_end(server: Server) -> None:
     server.add("a", 1)
     server.step(first("a", 1), engine=1)
-    told = []
+    counts = []
     for _ in range(5):
         server.step(output("a", tokens=2), seconds=0.4, engine=1)
-        told.append(server.value("generated_tokens_total", engine="1"))
-    assert told == [1, 1, 7, 7, 7]
+        counts.append(server.value("generated_tokens_total", engine="1"))
+    assert counts == [1, 1, 7, 7, 7]
     assert server.count("inter_token_latency", engine="1") == 3
     server.step(output("a", reason=FinishReason.LENGTH), seconds=0.1, engine=1)
     assert server.value("generated_tokens_total", engine="1") == 12

@@ -170,8 +170,8 @@ def test_any_quantile_of_any_latencies_is_within_ten_percent_with_the_finest_buc
     seconds: list[float], q: float
 ) -> None:
     for each in (GAP, TTFT):
-        told = quantile(bounds(each, SeriesPlan(ladder(*DEFAULT)).ratio), seconds, q)
-        assert told == pytest.approx(nearest(seconds, q), rel=0.1)
+        estimate = quantile(bounds(each, SeriesPlan(ladder(*DEFAULT)).ratio), seconds, q)
+        assert estimate == pytest.approx(nearest(seconds, q), rel=0.1)
 
 
 @pytest.mark.parametrize("ends", [PHI3, LLAMA2, SEVEN])
@@ -183,5 +183,5 @@ def test_latencies_that_vary_are_within_ten_percent_with_all_buckets(ends: tuple
     for middle in np.geomspace(0.05, 600, 40):
         seconds = list(middle * np.exp(spread * generator.standard_normal(4000)))
         for q in (0.5, 0.9, 0.95, 0.99):
-            told = quantile(bounds(TTFT, plan.ratio), seconds, q)
-            assert told == pytest.approx(nearest(seconds, q), rel=0.1), (middle, q)
+            estimate = quantile(bounds(TTFT, plan.ratio), seconds, q)
+            assert estimate == pytest.approx(nearest(seconds, q), rel=0.1), (middle, q)
