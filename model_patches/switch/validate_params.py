@@ -11,8 +11,6 @@ when it can go: when a plugin can validate a request's parameters.
 from collections.abc import Callable
 from typing import Any
 
-from vllm.exceptions import VLLMValidationError
-
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.request_set import forced_set
 from ropeswitch.model_patches.switch.settings import FORCED_SET, settings_of
@@ -28,6 +26,8 @@ def checking_sets(upstream: Callable[..., Any]) -> Callable[..., Any]:
             if (name := forced_set(params)) is not None and (settings := settings_of(self.vllm_config)) is not None:
                 settings.ladder.index_of(name)
         except FactorError as error:
+            from vllm.exceptions import VLLMValidationError
+
             raise VLLMValidationError(f"{field}: {str(error).removeprefix(f'{field}: ')}", parameter=field) from error
         return checked
 

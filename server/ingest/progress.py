@@ -1,8 +1,8 @@
 """Streams that report the progress of their prompt, for clients that send ``"return_progress": true``.
 
-A chunk without choices reports it when the stream begins and every second until its first token. The fields are those of
-llama.cpp's server, where the flag comes from: ``prompt_progress`` with ``total``, ``cache`` and ``processed`` tokens, of
-which the second are among the third, and ``time_ms``.
+A chunk without choices reports it when the stream begins, with nothing processed, and every second until its first token.
+The fields are those of llama.cpp's server, where the flag comes from: ``prompt_progress`` with ``total``, ``cache`` and
+``processed`` tokens, of which the second are among the third, and ``time_ms``.
 
 The chunks are put into the response of a route (``routes.py``), outside vLLM's handlers and its keep-alive comments.
 """
@@ -60,8 +60,8 @@ def showing(endpoint: Endpoint, state: State) -> Endpoint:
                 # A route that reads its body by itself may have put an adapter's name in its place, or none.
                 model = fields.get("model") or model or state.ropeswitch.status.model
                 head = {"id": request_id, "object": kind, "created": int(time.time()), "model": model, "choices": []}
-                tell = _telling(context.tickets, state.ropeswitch.prefill_progress)
-                response.body_iterator = _interleaved(response.body_iterator, head, tell)
+                reports = _Reports(head, context.tickets, state.ropeswitch.prefill_progress)
+                response.body_iterator = _interleaved(response.body_iterator, reports)
         return response
 
     return show
@@ -102,30 +102,48 @@ def asks(extra: dict[str, Any], *, stream: bool) -> bool:
     return value
 
 
-def _telling(tickets: Sequence[Ticket], progress: Progress) -> Callable[[], Awaitable[dict[str, int]]]:
-    started = time.monotonic()
-    total = sum(ticket.tokens // ticket.requests for ticket in tickets)
+class _Reports:
+    """Makes the chunks of one stream's progress; its time counts from here.
 
-    async def tell() -> dict[str, int]:
-        found = [await progress(ticket.request_id) for ticket in tickets if ticket.request_id is not None]
-        return {
-            "total": total,
+    Args:
+        head: The fields that every chunk of the stream has.
+        tickets: The stream's requests.
+        progress: Tells the processed and cached tokens of a request ID; it waits for the engine.
+    """
+
+    def __init__(self, head: dict[str, Any], tickets: Sequence[Ticket], progress: Progress) -> None:
+        self._head = head
+        self._tickets = tickets
+        self._progress = progress
+        self._started = time.monotonic()
+
+    def first(self) -> str:
+        """The chunk at the stream's begin, which asks no engine: its answer may come after the first token."""
+        return self._chunk([])
+
+    async def later(self) -> str:
+        """The chunk some seconds from now."""
+        await asyncio.sleep(SECONDS)
+        requests = [ticket.request_id for ticket in self._tickets if ticket.request_id is not None]
+        return self._chunk([await self._progress(request_id) for request_id in requests])
+
+    def _chunk(self, found: Sequence[tuple[int, int]]) -> str:
+        progress = {
+            "total": sum(ticket.tokens // ticket.requests for ticket in self._tickets),
             "cache": sum(cached for _, cached in found),
             "processed": sum(processed for processed, _ in found),
-            "time_ms": round((time.monotonic() - started) * 1000),
+            "time_ms": round((time.monotonic() - self._started) * 1000),
         }
+        return f"data: {json.dumps({**self._head, 'prompt_progress': progress})}\n\n"
 
-    return tell
 
-
-async def _interleaved(
-    stream: AsyncIterable[Any], head: dict[str, Any], tell: Callable[[], Awaitable[dict[str, int]]]
-) -> AsyncGenerator[Any, None]:
+async def _interleaved(stream: AsyncIterable[Any], reports: _Reports) -> AsyncGenerator[Any, None]:
     assert isinstance(stream, AsyncGenerator), "vLLM's streams are generators"
     chunk: Any = ""
     async with aclosing(stream):
-        following, report = asyncio.ensure_future(_next(stream)), asyncio.ensure_future(_report(head, tell, 0))
+        following, report = asyncio.ensure_future(_next(stream)), asyncio.ensure_future(reports.later())
         try:
+            yield reports.first()
             while True:
                 # An engine answers between two steps, which may be long: its answer must not hold up a comment.
                 await asyncio.wait({following, report}, return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +155,7 @@ async def _interleaved(
                     following = asyncio.ensure_future(_next(stream))
                 if report.done():
                     yield report.result()
-                    report = asyncio.ensure_future(_report(head, tell, SECONDS))
+                    report = asyncio.ensure_future(reports.later())
         finally:
             following.cancel()
             report.cancel()
@@ -151,9 +169,3 @@ async def _interleaved(
 async def _next(stream: AsyncGenerator[Any, None]) -> Any:
     """The next chunk; None where the stream ends."""
     return await anext(stream, None)
-
-
-async def _report(head: dict[str, Any], tell: Callable[[], Awaitable[dict[str, int]]], seconds: float) -> str:
-    """A chunk of progress, so many seconds from now."""
-    await asyncio.sleep(seconds)
-    return f"data: {json.dumps({**head, 'prompt_progress': await tell()})}\n\n"
