@@ -85,7 +85,11 @@ def test_progress_until_the_first_token(typed: bool) -> None:
         stream = (await prompt.showing(**values)).body_iterator
         chunks = [parsed(await anext(stream)) for _ in range(3)]
         told = [each["prompt_progress"] for each in chunks]
-        assert [(each["total"], each["cache"], each["processed"]) for each in told] == [(10, 0, 0), (10, 2, 3), (10, 2, 6)]
+        assert [(each["total"], each["cache"], each["processed"]) for each in told] == [
+            (10, 0, 0),
+            (10, 2, 3),
+            (10, 2, 6),
+        ]
         heads = {(each["id"], each["object"], each["model"], *each["choices"]) for each in chunks}
         assert heads == {("cmpl-1", "text_completion", "m")}
         prompt.begin.set()
