@@ -1,6 +1,7 @@
 """``GET /v1/rope``: lists the factor sets in use and the patches applied."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -20,6 +21,8 @@ class FactorSetInfo(BaseModel):
     scale: float = Field(description="Factor of cos and sin (the attention factor).")
     start_tokens: int = Field(description="Positions below it keep unscaled angles.")
     num_factors: int = Field(description="One factor per rotary frequency.")
+    factor: float | None = Field(description="Extension ratio to the native window; null where factors were listed.")
+    source: str = Field(description="Where its length, factors and scale come from.")
 
 
 class PatchInfo(BaseModel):
@@ -59,8 +62,10 @@ def rope_info(settings: RopeSettings, max_model_len: int, patches: Sequence[Patc
                 scale=each.scale,
                 start_tokens=each.start_tokens,
                 num_factors=len(each.factors),
+                factor=None if origin is None else origin.factor,
+                source="" if origin is None else origin.source,
             )
-            for each in settings.ladder.sets
+            for each, origin in zip_longest(settings.ladder.sets, settings.origins)
         ],
         theta=settings.theta,
         rotary_dim=settings.ladder.rotary_dim,

@@ -6,11 +6,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.factors.hf_config import ladder_from_config
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, FILE, Choice, parse
+from ropeswitch.factors.ladders.choose import choose, from_file
+from ropeswitch.factors.ladders.made import MadeLadder
+from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.settings import ANGLES, RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model
+from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags
@@ -23,12 +26,16 @@ from ropeswitch.server.plugin_names import VARIABLE, plugin_names
 BUNDLED_KV_CACHE = 1 << 30
 
 HELP = f"""\
-usage: ropeswitch serve [MODEL] [--factors FILE] [--rope-angles {{{",".join(ANGLES)}}}] [any flag of vllm serve]
+usage: ropeswitch serve [MODEL] [--ladder LADDER] [--rope-angles {{{",".join(ANGLES)}}}] [any flag of vllm serve]
 
 Start an OpenAI-compatible server that rotates every request with the factors for its own length.
 
   MODEL                 a folder or a Hugging Face name (default: the bundled {BUNDLED_MODEL.name})
-  --factors FILE        factor file (default: the LongRoPE factors of the model's config)
+  --ladder LADDER       auto, none, file:PATH, or a rule with optional lengths, such as yarn, yarn:64k,128k or yarn:2x,4x
+                        (default: auto, the model's own rotation, and YaRN for longer sequences)
+  --factors FILE        short for --ladder file:FILE
+  --native-window TOKENS
+                        window that the model was trained with (default: from its config, or its family's documentation)
   --rope-angles ANGLES  exact, or hf for Hugging Face's float32 angles, for comparison (default: exact)
   --no-length-aware-scheduling
                         plan steps as vLLM does, not by predicted time with short work first
@@ -50,7 +57,7 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
   --access-log json|all|off
                         JSON line for each HTTP request; all adds probes and /metrics (default: json)
   --log-prompts         add the prompts to these lines
-  --max-model-len N     maximum tokens of a sequence; auto is the most that fit the KV cache (default: the ladder's end)
+  --max-model-len N     maximum tokens of a sequence; auto is the most that fit the KV cache (default: the model's maximum)
   --host, --port        address and port to listen on (default: every address, port 8000)
 
   --help=all            show every flag, including vLLM's
@@ -80,14 +87,15 @@ def serve(argv: Sequence[str]) -> int:
     from ropeswitch.server import model_config, vllm_adapter
 
     args = vllm_adapter.parse(argv, _add_flags)
+    args.ladder = _choice(args)
     scheduling_flags.check(args)
     trace_flags.check(args)
     args.ropeswitch_access_log = access_log_flags.take(args)
     if args.model is None:
         args.model = str(BUNDLED_MODEL)
         args.served_model_name = args.served_model_name or [BUNDLED_MODEL.name]
-        if args.factors is None:
-            args.factors = str(BUNDLED_FACTORS)
+        if args.ladder is None:
+            args.ladder = Choice(f"{FILE}:{BUNDLED_FACTORS}", FILE, path=str(BUNDLED_FACTORS))
         if args.kv_cache_memory_bytes is None:
             # vLLM's default is most of the machine's memory, and it does not start where less is free.
             args.kv_cache_memory_bytes = BUNDLED_KV_CACHE
@@ -96,7 +104,7 @@ def serve(argv: Sequence[str]) -> int:
         check_device(device_name)
         check_features(args)
         hf_config = model_config.text_config(args)
-        settings = _settings(args, hf_config)
+        settings, made = _settings(args, hf_config)
         configure(args, settings, hf_config, device_name=device_name)
     except UnsupportedError as error:
         raise UsageError(str(error)) from error
@@ -105,7 +113,7 @@ def serve(argv: Sequence[str]) -> int:
         args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names, counts)
         # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
-        print(_summary(args, settings.ladder), file=sys.stderr, flush=True)
+        print(_summary(args, made), file=sys.stderr, flush=True)
         return _run(vllm_adapter, args)
 
 
@@ -116,25 +124,41 @@ def _check_files(argv: Sequence[str]) -> None:
     """
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     early.add_argument("--factors")
+    early.add_argument("--ladder")
     if argv and not argv[0].startswith("-"):
         check_model_folder(argv[0])
     try:
         known, _ = early.parse_known_args(list(argv))
     except argparse.ArgumentError:
         return
-    if known.factors is not None:
-        _load_factors(known.factors)
+    choice = _choice(known)
+    if choice is not None and choice.path is not None:
+        from_file(choice.path)
 
 
-def _load_factors(path: str) -> Any:
-    from ropeswitch.factors import file
+def _choice(args: argparse.Namespace) -> Choice | None:
+    """What ``--ladder`` or ``--factors`` asks for; None where neither was given.
 
-    return file.load(path)
+    Raises:
+        UsageError: when both were.
+        FactorError: for a wrong ``--ladder``.
+    """
+    if args.factors is None:
+        return None if args.ladder is None else parse(args.ladder)
+    if args.ladder is not None:
+        raise UsageError(
+            f"--factors: {args.factors!r} and --ladder {args.ladder!r} both name a ladder; give one of them"
+        )
+    return Choice(f"{FILE}:{args.factors}", FILE, path=args.factors)
 
 
 def _add_flags(parser: Any) -> None:
     group = parser.add_argument_group("RopeSwitch", "Which factor ladder rotates the requests.")
-    group.add_argument("--factors", metavar="FILE", help="Factor file whose ladder to put on the model.")
+    group.add_argument("--ladder", metavar="LADDER", help=f"Ladder of factor sets: {EXAMPLES} (default: {AUTO}).")
+    group.add_argument("--factors", metavar="FILE", help="Factor file; short for --ladder file:FILE.")
+    group.add_argument(
+        "--native-window", type=_native_window, metavar="TOKENS", help="Window that the model was trained with."
+    )
     group.add_argument(
         "--rope-angles",
         choices=ANGLES,
@@ -146,46 +170,43 @@ def _add_flags(parser: Any) -> None:
     access_log_flags.add(parser)
 
 
-def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> RopeSettings:
-    """Settings from the flags, with the ladder of ``--factors`` or of the model's config.
+def _native_window(text: str) -> int:
+    try:
+        return parse_length("", text)
+    except FactorError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> tuple[RopeSettings, MadeLadder]:
+    """Settings from the flags, and the ladder in them with the origin of its numbers.
 
     Raises:
-        FactorError: for a wrong factor file or a model without factors.
+        FactorError: for a wrong factor file or ladder, or a model without a ladder.
         UnsupportedError: for a model that cannot have a ladder.
     """
-    file_theta = None
-    if args.factors is not None:
-        loaded = _load_factors(args.factors)
-        ladder, file_theta = loaded.ladder, loaded.theta
-    elif (from_config := ladder_from_config(hf_config)) is not None:
-        ladder = from_config
-    else:
+    check_rotation(hf_config)
+    made = choose(args.ladder or parse(AUTO), hf_config, args.max_model_len, args.native_window)
+    theta = check_model(hf_config, made.ladder)
+    if made.theta is not None and made.theta != theta:
         raise FactorError(
-            f"the config of {args.model!r} has no LongRoPE factors; give a factor file with --factors FILE"
+            f"rope_theta: factor file {args.ladder.path!r} was made for {made.theta}, but the model's rope_theta is {theta}"
         )
-    theta = check_model(hf_config, ladder)
-    if file_theta is not None and file_theta != theta:
-        raise FactorError(
-            f"rope_theta: factor file {args.factors!r} was made for {file_theta}, but the model's rope_theta is {theta}"
-        )
-    return RopeSettings(
-        ladder=ladder,
+    settings = RopeSettings(
+        ladder=made.ladder,
         theta=theta,
         angles=args.rope_angles,
         length_aware=args.length_aware_scheduling,
         step_latency_target=args.step_latency_target,
+        origins=made.origins,
     )
+    return settings, made
 
 
-def _summary(args: argparse.Namespace, ladder: FactorLadder) -> str:
-    sets = ", ".join(f"{each.name} to {each.max_length}" for each in ladder.sets)
+def _summary(args: argparse.Namespace, made: MadeLadder) -> str:
     scheme = "https" if args.ssl_certfile else "http"
     where = args.uds or f"{scheme}://{args.host or '0.0.0.0'}:{args.port}"
-    longest = "auto" if args.max_model_len == -1 else args.max_model_len
-    return (
-        f"ropeswitch: factor sets by length in tokens: {sets}; longest sequence {longest}\n"
-        f"ropeswitch: serving {args.model} at {where} when the engine is up"
-    )
+    lines = (*made.lines(args.max_model_len), f"serving {args.model} at {where} when the engine is up")
+    return "\n".join(f"ropeswitch: {line}" for line in lines)
 
 
 def _run(vllm_adapter: Any, args: argparse.Namespace) -> int:

@@ -37,6 +37,7 @@ PARTS = {
     "factors.factor_set": "ladder",
     "factors.file": "ladder",
     "factors.hf_config": "ladder",
+    "factors.ladders": "ladder",
     "factors.numbers": "ladder",
     "factors.quoted": "ladder",
     "factors.strict_json": "ladder",

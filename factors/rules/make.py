@@ -45,7 +45,7 @@ def make(
         {
             "name": length_name(target.length),
             "max_length": target.length,
-            "factors": _factors(rule, rope, target, options),
+            "factors": factors_of(rule, rope, target, options),
             "scale": attention_scale(rule, attention, target.scale, rope.original_length),
         }
         for target in targets
@@ -60,7 +60,12 @@ def make(
     return LadderFile(FactorLadder.checked(sets), rope.theta, description)
 
 
-def _factors(rule: Rule, rope: Rope, target: Target, options: Options) -> Factors:
+def factors_of(rule: Rule, rope: Rope, target: Target, options: Options) -> Factors:
+    """One divisor per rotary frequency.
+
+    Raises:
+        FactorError: when the rule gives nothing that a float64 holds.
+    """
     try:
         return rule.factors(rope, target, options)
     except FactorError:

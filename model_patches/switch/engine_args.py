@@ -1,20 +1,27 @@
 """Puts a ladder on vLLM's engine arguments: checks model and features, and sets what the engine's config is made from."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ropeswitch.factors import file
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.factors.hf_config import ladder_from_config, rope_parameters
+from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, parse
+from ropeswitch.factors.ladders.choose import choose, from_file, from_sets
+from ropeswitch.factors.ladders.made import MadeLadder, Origin
+from ropeswitch.factors.numbers import is_whole
 from ropeswitch.model_patches.switch import parts, patching
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import ANGLES, SCHEDULER, WORKERS, RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model
+from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
 from ropeswitch.model_patches.switch.validate_params import checking_sets
 
+# Below vLLM's own logger, which has its format and its level.
+logger = logging.getLogger("vllm.ropeswitch")
+
 # What a user may write under the key: one source of the ladder, its base, and fields of `RopeSettings`.
-_SOURCES = ("factors", "sets")
+_SOURCES = ("ladder", "factors", "sets")
 _OPTIONS = ("angles", "length_aware", "step_latency_target", "parts")
 
 
@@ -33,55 +40,71 @@ def configure_from_key(engine_args: Any) -> None:
     check_device(current_platform.device_name)
     check_features(engine_args)
     hf_config = text_config(engine_args)
-    settings = settings_from_key(engine_args.additional_config[KEY], hf_config)
+    settings, made = settings_from_key(engine_args.additional_config[KEY], hf_config, engine_args.max_model_len)
+    # A key with origins was written by `configure`, whose caller has shown its ladder.
+    if "origins" not in engine_args.additional_config[KEY]:
+        for line in made.lines(engine_args.max_model_len):
+            logger.info("ropeswitch: %s", line)
     configure(engine_args, settings, hf_config, device_name=current_platform.device_name)
     if parts.SERVER not in settings.parts:
         patching.replace("vllm.v1.engine.input_processor.InputProcessor._validate_params", checking_sets)
 
 
-def settings_from_key(key: Any, hf_config: Mapping[str, Any]) -> RopeSettings:
-    """The settings that a user's key describes.
+def settings_from_key(
+    key: Any, hf_config: Mapping[str, Any], max_model_len: int | None = None
+) -> tuple[RopeSettings, MadeLadder]:
+    """The settings that a user's key describes, and the ladder in them with the origin of its numbers.
 
     Args:
-        key: ``{"factors": PATH}``, ``{"sets": [...]}`` or ``{}`` for the model's own LongRoPE factors, and any other field
-            of :class:`RopeSettings`.
+        key: ``{"ladder": TEXT}`` as of ``--ladder``, ``{"factors": PATH}``, ``{"sets": [...]}`` or ``{}`` for the automatic
+            ladder, and any other field of :class:`RopeSettings`.
         hf_config: The model's text config.
+        max_model_len: The longest sequence to serve, None or -1 where the user names none.
 
     Raises:
-        FactorError: for a wrong factor file or ladder, or a model without factors.
+        FactorError: for a wrong factor file or ladder, or a model without a ladder.
         UnsupportedError: for an unknown field or a model that a ladder cannot rotate.
     """
-    known = (*_SOURCES, "theta", *_OPTIONS)
+    known = (*_SOURCES, "native_window", "theta", "origins", *_OPTIONS)
     where = f"additional_config.{KEY}"
     if not isinstance(key, Mapping):
         raise UnsupportedError(f"{where}: {key!r} must be a JSON object")
     if unknown := sorted(map(str, set(key) - set(known))):
         raise UnsupportedError(f"{where}.{unknown[0]}: unknown field; allowed are {', '.join(known)}")
-    if all(source in key for source in _SOURCES):
-        raise UnsupportedError(f"{where}: has both {' and '.join(_SOURCES)}; give one of them")
+    if len(given := [source for source in _SOURCES if source in key]) > 1:
+        raise UnsupportedError(f"{where}: has both {' and '.join(given)}; give one of them")
     _check_options(key, where)
-    theta = key.get("theta")
-    ladder: FactorLadder | None
-    if "factors" in key:
-        loaded = file.load(key["factors"])
-        ladder, theta = loaded.ladder, loaded.theta if theta is None else theta
-    elif "sets" in key:
-        ladder = FactorLadder.checked(key["sets"])
-    else:
-        ladder = ladder_from_config(hf_config)
-    if ladder is None:
-        raise FactorError(
-            f"{where}: the model's config has no LongRoPE factors; name a factor file: {{'factors': PATH}}"
-        )
-    model_theta = check_model(hf_config, ladder)
+    check_rotation(hf_config)
+    try:
+        made = _made(key, hf_config, max_model_len, where)
+    except FactorError as error:
+        # The command line's names, which the ladder's own messages have, are fields here.
+        text = str(error).replace("--ladder", f"{where}.ladder").replace("--native-window", f"{where}.native_window")
+        raise FactorError(text.replace("--max-model-len", "max_model_len")) from error
+    theta = key.get("theta", made.theta)
+    model_theta = check_model(hf_config, made.ladder)
     if theta is not None and theta != model_theta:
         raise FactorError(f"{where}: factors made for rope_theta {theta}, but the model's rope_theta is {model_theta}")
     chosen = tuple(key.get("parts", [name for name in parts.PARTS if name != parts.SERVER]))
-    settings = RopeSettings(ladder, model_theta, length_aware="scheduling" in chosen)
+    settings = RopeSettings(made.ladder, model_theta, length_aware="scheduling" in chosen, origins=made.origins)
     settings = replace(settings, **{name: key[name] for name in _OPTIONS if name in key} | {"parts": chosen})
     if "scheduling" not in chosen and (settings.length_aware or settings.step_latency_target is not None):
         raise UnsupportedError(f"{where}.parts: length_aware and step_latency_target need the part 'scheduling'")
-    return settings
+    return settings, made
+
+
+def _made(key: Mapping[str, Any], hf_config: Mapping[str, Any], max_model_len: int | None, where: str) -> MadeLadder:
+    window = key.get("native_window")
+    if "sets" in key:
+        origins = [Origin.from_json(each) for each in key.get("origins", ())]
+        made = from_sets(key["sets"], f"{where}.sets", tuple(origins))
+    elif "factors" in key:
+        made = from_file(key["factors"])
+    else:
+        return choose(parse(key.get("ladder", AUTO)), hf_config, max_model_len, window)
+    if window is not None:
+        raise FactorError(f"{where}.native_window: {window} does not go with listed factors; leave it out")
+    return made
 
 
 def _check_options(key: Mapping[str, Any], where: str) -> None:
@@ -90,7 +113,10 @@ def _check_options(key: Mapping[str, Any], where: str) -> None:
     chosen = key.get("parts", [])
     known = isinstance(chosen, list) and all(name in list(parts.PARTS) for name in chosen)
     for name, fits, allowed in (
+        ("ladder", isinstance(key.get("ladder", ""), str), f"a string: {EXAMPLES}"),
         ("factors", isinstance(key.get("factors", ""), str), "the path of a factor file"),
+        ("origins", _are_origins(key.get("origins", [])), "what ropeswitch wrote: a list, one object for each set"),
+        ("native_window", key.get("native_window") is None or is_whole(key["native_window"]), "a number of tokens"),
         ("theta", key.get("theta") is None or _is_number(key["theta"]), "a number, or null"),
         ("angles", key.get("angles", ANGLES[0]) in ANGLES, f"one of {', '.join(ANGLES)}"),
         ("length_aware", isinstance(key.get("length_aware", True), bool), "true or false"),
@@ -103,6 +129,11 @@ def _check_options(key: Mapping[str, Any], where: str) -> None:
     ):
         if not fits:
             raise UnsupportedError(f"{where}.{name}: {key[name]!r} must be {allowed}")
+
+
+def _are_origins(value: Any) -> bool:
+    fields = {"factor", "source"}
+    return isinstance(value, list) and all(isinstance(each, Mapping) and set(each) == fields for each in value)
 
 
 def _is_number(value: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.ladders.made import Origin
 from ropeswitch.model_patches.switch.parts import PARTS
 from ropeswitch.model_patches.switch.plugin import KEY
 
@@ -39,6 +40,7 @@ class RopeSettings:
         length_aware: Whether the part ``scheduling`` plans the steps; upstream's order and chunks otherwise.
         step_latency_target: Seconds that such a step should take, or None for what suits the hardware.
         parts: Names of :data:`~ropeswitch.model_patches.switch.parts.PARTS` that the engine runs with.
+        origins: Where each set comes from; empty where nobody said.
     """
 
     ladder: FactorLadder
@@ -47,6 +49,7 @@ class RopeSettings:
     length_aware: bool = True
     step_latency_target: float | None = None
     parts: tuple[str, ...] = tuple(PARTS)
+    origins: tuple[Origin, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -56,12 +59,14 @@ class RopeSettings:
             "length_aware": self.length_aware,
             "step_latency_target": self.step_latency_target,
             "parts": list(self.parts),
+            "origins": [each.to_json() for each in self.origins],
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RopeSettings":
-        others = {key: value for key, value in values.items() if key not in ("sets", "parts")}
-        return cls(FactorLadder.checked(values["sets"]), parts=tuple(values["parts"]), **others)
+        others = {key: value for key, value in values.items() if key not in ("sets", "parts", "origins")}
+        origins = tuple(map(Origin.from_json, values.get("origins", ())))
+        return cls(FactorLadder.checked(values["sets"]), parts=tuple(values["parts"]), origins=origins, **others)
 
 
 def settings_of(vllm_config: Any) -> RopeSettings | None:

@@ -32,6 +32,18 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
     Raises:
         UnsupportedError: with the config field, its value and the reason.
     """
+    theta = check_rotation(hf_config)
+    expected = _rotary_dim(hf_config, rope_parameters(hf_config))
+    if expected is not None and expected != ladder.rotary_dim:
+        raise UnsupportedError(
+            f"factors: each set has {ladder.rotary_dim // 2} factors, but the model rotates {expected} of its head's "
+            f"values and needs {expected // 2}"
+        )
+    return theta
+
+
+def check_rotation(hf_config: Mapping[str, Any]) -> float:
+    """Refuse a model that no ladder can rotate; arguments, result and errors as of :func:`check_model`."""
     rope = rope_parameters(hf_config)
     if any(rope.get(key) or hf_config.get(key) for key in ("mrope_section", "xdrope_section", "mrope_interleaved")):
         raise UnsupportedError(
@@ -60,11 +72,6 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
     partial = rope.get("partial_rotary_factor", 1.0)
     if isinstance(partial, bool) or not isinstance(partial, int | float) or not 0 < partial <= 1:
         raise UnsupportedError(f"partial_rotary_factor: {partial!r} must be a number above 0 and up to 1")
-    if (expected := _rotary_dim(hf_config, rope)) is not None and expected != ladder.rotary_dim:
-        raise UnsupportedError(
-            f"factors: each set has {ladder.rotary_dim // 2} factors, but the model rotates {expected} of its head's "
-            f"values and needs {expected // 2}"
-        )
     return float(theta)
 
 

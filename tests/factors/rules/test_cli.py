@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from ropeswitch.factors.file import load, parse
+from ropeswitch.factors.ladders.choose import from_file
 from ropeswitch.factors.rules.catalogue import RULES, Rule
 from ropeswitch.factors.rules.lengths import length_name, parse_length
 from ropeswitch.factors.rules.rope import Rope, rope_from_config, rope_from_model
 from ropeswitch.model_patches.switch.unsupported import check_model
 from ropeswitch.server.cli import main
-from ropeswitch.server.serve import _load_factors
 
 SIZE = ["--rotary-dim", "128", "--rope-theta", "10000", "--original-length", "4k"]
 LLAMA_3 = ["--rotary-dim", "128", "--rope-theta", "500000", "--original-length", "8k"]
@@ -47,7 +47,7 @@ def test_the_server_puts_the_file_on_a_model() -> None:
     """What ``ropeswitch serve --factors`` does with a file before it starts the engine."""
     config = LlamaConfig(head_dim=128, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}).to_dict()
     main(["factors", "rule", "yarn", *SIZE, "--length", "64k", "-o", "out.json"])
-    loaded = _load_factors("out.json")
+    loaded = from_file("out.json")
     assert check_model(config, loaded.ladder) == loaded.theta == 10000.0
 
 

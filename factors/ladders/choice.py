@@ -1,0 +1,85 @@
+"""What the user asks for: the value of ``--ladder``, and of the key ``ladder`` under plain vLLM."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ropeswitch.factors.errors import FactorError
+from ropeswitch.factors.numbers import number
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.factors.rules.catalogue import RULES, Rule
+from ropeswitch.factors.rules.lengths import parse_length
+
+AUTO, NONE, FILE = "auto", "none", "file"
+MOST_SETS = 16
+EXAMPLES = "auto, none, file:PATH, or a rule with optional lengths, such as yarn, yarn:64k,128k or yarn:2x,4x"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A parsed ``--ladder``.
+
+    Attributes:
+        text: The value as it was given.
+        kind: :data:`AUTO`, :data:`NONE`, :data:`FILE`, or the name of a rule.
+        rule: The rule, where one is named.
+        lengths: The lengths, each in tokens or, as a float, in native windows.
+        path: The factor file of :data:`FILE`.
+    """
+
+    text: str
+    kind: str
+    rule: Rule | None = None
+    lengths: tuple[int | float, ...] = ()
+    path: str | None = None
+
+    def tokens(self, window: int) -> tuple[int, ...]:
+        """The lengths in tokens, for a native window of ``window`` tokens.
+
+        Raises:
+            FactorError: where they do not rise, or one does not exceed the window.
+        """
+        lengths = tuple(each if isinstance(each, int) else round(each * window) for each in self.lengths)
+        if lengths and lengths[0] <= window:
+            raise FactorError(
+                f"--ladder: {quoted(self.text)}: {lengths[0]} tokens do not exceed the native window of {window}; "
+                "lengths must be longer, because the window has a set of its own"
+            )
+        if any(after <= before for before, after in pairwise(lengths)):
+            raise FactorError(f"--ladder: {quoted(self.text)}: lengths must rise, found {', '.join(map(str, lengths))}")
+        return lengths
+
+
+def parse(text: str) -> Choice:
+    """Parse the value of ``--ladder``.
+
+    Raises:
+        FactorError: for an unknown rule, lengths that are no numbers, or more than :data:`MOST_SETS` sets.
+    """
+    kind, colon, rest = text.partition(":")
+    if kind == FILE:
+        if not rest:
+            raise FactorError("--ladder: 'file:' must be followed by the path of a factor file")
+        return Choice(text, FILE, path=rest)
+    if kind in (AUTO, NONE):
+        if colon:
+            raise FactorError(f"--ladder: {quoted(text)}: {kind} takes no lengths")
+        return Choice(text, kind)
+    rule = next((each for each in RULES if each.name == kind), None)
+    if rule is None:
+        raise FactorError(
+            f"--ladder: {quoted(text)} is unknown; allowed are {EXAMPLES}; rules are {', '.join(r.name for r in RULES)}"
+        )
+    if colon and not rest:
+        raise FactorError(f"--ladder: {quoted(text)}: lengths are missing after the colon; leave it out, or give some")
+    lengths = tuple(_length(part) for part in rest.split(",")) if rest else ()
+    if len(lengths) >= MOST_SETS:
+        raise FactorError(
+            f"--ladder: {len(lengths)} lengths and the native window; at most {MOST_SETS} sets are allowed"
+        )
+    return Choice(text, kind, rule, lengths)
+
+
+def _length(text: str) -> int | float:
+    if text.strip().endswith("x"):
+        return number("--ladder", text.strip()[:-1], 1, 1e6, "a multiple of the native window, such as 4x")
+    return parse_length("--ladder", text)

@@ -1,0 +1,239 @@
+"""Makes the ladder that a user's choice and a model's config ask for."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ropeswitch.factors import file
+from ropeswitch.factors.errors import FactorError
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.hf_config import LONGROPE_TYPES, ladder_from_config, rope_parameters
+from ropeswitch.factors.ladders.choice import AUTO, FILE, MOST_SETS, NONE, Choice
+from ropeswitch.factors.ladders.made import MadeLadder, Origin
+from ropeswitch.factors.ladders.native import Native, Scaling, native_of
+from ropeswitch.factors.rules.catalogue import Rule, rule
+from ropeswitch.factors.rules.formulas import Factors, Options
+from ropeswitch.factors.rules.lengths import length_name
+from ropeswitch.factors.rules.make import AS_PUBLISHED, attention_scale, factors_of, targets_for
+
+ORIGINAL, STATIC = "original", "static"
+# The rule that a config's scaling is.
+_RULES = {"yarn": "yarn", "llama3": "llama3", "linear": "pi", "dynamic": "dynamic-ntk", "ntk": "ntk"}
+LONGER = "--max-model-len TOKENS serves longer sequences, each with YaRN for its own length"
+
+
+def choose(
+    choice: Choice, config: Mapping[str, Any], max_model_len: int | None = None, native_window: int | None = None
+) -> MadeLadder:
+    """Make a ladder.
+
+    Args:
+        choice: What the user asks for.
+        config: The model's text config as a dict, with a rotary base in it.
+        max_model_len: The longest sequence to serve; None or -1 where the user names none.
+        native_window: The window that the model was trained with, in tokens, where the user states it.
+
+    Raises:
+        FactorError: naming the flag or field, its value and what is allowed.
+    """
+    longest = None if max_model_len in (None, -1) else max_model_len
+    if choice.kind == FILE:
+        _refuse_window(native_window, "a factor file")
+        return from_file(str(choice.path))
+    longrope = rope_parameters(config)["rope_type"] in LONGROPE_TYPES
+    if longrope or (choice.kind == NONE and native_window is not None):
+        _refuse_window(native_window, "LongRoPE factors" if longrope else "--ladder none")
+    if longrope:
+        return _longrope(choice, config, longest)
+    native = native_of(config, native_window)
+    if choice.kind == NONE:
+        return _static(native, longest)
+    if native.scaling is not None and native.trained is None and choice.kind == AUTO:
+        raise FactorError(_undecided(config, native))
+    if native.trained:
+        _refuse_window(native_window, f"{native.scaling.kind if native.scaling else ''} that it was trained with")
+        return _trained(choice, native, longest)
+    return _extended(choice, native, longest, stated=native_window is not None)
+
+
+def from_file(path: str) -> MadeLadder:
+    """The ladder of a factor file.
+
+    Raises:
+        FactorError: naming the file and what is wrong in it.
+    """
+    loaded = file.load(path)
+    origins = [Origin(None, f"factor file {Path(path).name}")] * len(loaded.ladder.sets)
+    return MadeLadder(loaded.ladder, tuple(origins), f"file:{path}", loaded.theta)
+
+
+def from_sets(sets: Sequence[Mapping[str, Any]], where: str, origins: tuple[Origin, ...] = ()) -> MadeLadder:
+    """A ladder of sets that the user listed in the setting ``where``.
+
+    Raises:
+        FactorError: naming the field, its value and what is allowed.
+    """
+    ladder = FactorLadder.checked(sets)
+    if len(origins) != len(ladder.sets):
+        origins = (Origin(None, where),) * len(ladder.sets)
+    return MadeLadder(ladder, origins, where)
+
+
+def _refuse_window(native_window: int | None, reason: str) -> None:
+    if native_window is not None:
+        raise FactorError(f"--native-window: {native_window} does not go with {reason}; leave it out")
+
+
+def _longrope(choice: Choice, config: Mapping[str, Any], longest: int | None) -> MadeLadder:
+    """The two lists of a LongRoPE config; ``none`` takes the one that stock vLLM takes for all lengths."""
+    ladder = ladder_from_config(config)
+    assert ladder is not None
+    if choice.rule is not None:
+        raise FactorError(
+            f"--ladder: {choice.text!r} would replace the LongRoPE factors that the model was trained with; "
+            "allowed are auto, none and file:PATH"
+        )
+    _check_end(longest, ladder.max_length, "the model's LongRoPE factors end")
+    sets = ladder.to_json()
+    name = "auto, LongRoPE factors of the model's config"
+    if choice.kind == NONE:
+        short_only = longest is not None and longest <= ladder.sets[0].max_length
+        sets, name = ([sets[0]] if short_only else [sets[-1]]), "none, one LongRoPE list for all lengths"
+    origins = [Origin(None, f"{each['name']}_factor of the config") for each in sets]
+    return MadeLadder(FactorLadder.checked(sets), tuple(origins), name)
+
+
+def _static(native: Native, longest: int | None) -> MadeLadder:
+    """One set for all lengths, as the config says."""
+    _check_end(longest, native.end, "the model's config ends")
+    if native.scaling is None:
+        sets = [_set(ORIGINAL, native.end, (1.0,) * native.rope.pairs)]
+        origin = Origin(1.0, f"no scaling in the config; {_end_source(native)}")
+    else:
+        scaling = native.scaling
+        sets = [_scaled(STATIC, native.end, native, scaling, scaling.factor)]
+        origin = Origin(scaling.factor, f"{scaling.kind} of the config, for every length")
+    return MadeLadder(FactorLadder.checked(sets), (origin,), "none, as the config says", native.rope.theta)
+
+
+def _trained(choice: Choice, native: Native, longest: int | None) -> MadeLadder:
+    """The scaling that a model was trained with as its first set; larger ratios of YaRN above it."""
+    scaling = native.scaling
+    assert scaling is not None
+    if choice.rule is not None and not _same(choice.rule, scaling):
+        raise FactorError(
+            f"--ladder: {choice.text!r} would replace {scaling.kind}, which the model was trained with "
+            f"({native.trained_source}); allowed are auto, none and file:PATH"
+        )
+    lengths = choice.tokens(native.end) or _rungs(native.end, longest)
+    if lengths and scaling.kind != "yarn":
+        raise FactorError(
+            f"--max-model-len: {lengths[-1]} exceeds {native.end}, where the {scaling.kind} that the model was trained with "
+            "ends, and no rule is published that extends it; use a shorter length, or a factor file (--ladder file:PATH)"
+        )
+    sets = [_scaled(ORIGINAL, native.end, native, scaling, scaling.factor)]
+    origins = [Origin(scaling.factor, f"{scaling.kind} of the config, kept: {native.trained_source}")]
+    for length in lengths:
+        ratio = length / native.rope.original_length
+        sets.append(_scaled(length_name(length), length, native, scaling, ratio))
+        origins.append(Origin(ratio, _formula(scaling.kind, length, native, scaling.describe_attention())))
+    note = LONGER if scaling.kind == "yarn" and not lengths else ""
+    return MadeLadder(FactorLadder.checked(sets), tuple(origins), choice.kind, native.rope.theta, note)
+
+
+def _extended(choice: Choice, native: Native, longest: int | None, *, stated: bool) -> MadeLadder:
+    """The native window unscaled, then a set for each length by the rule."""
+    scaling, window = native.scaling, native.rope.original_length
+    lengths = choice.tokens(window)
+    if not lengths:
+        if longest is None and scaling is not None:
+            longest = native.end
+        if longest is None and choice.rule is not None:
+            raise FactorError(
+                f"--ladder: {choice.text!r} needs lengths; give some, as {choice.kind}:4x, or --max-model-len TOKENS"
+            )
+        # Without a reason to scale, sequences stay unscaled as far as the config says, as in every other server.
+        unscaled = scaling is None and choice.kind == AUTO and not stated
+        if unscaled and (longest is None or longest <= native.end):
+            window = native.end
+        lengths = _rungs(window, longest)
+    else:
+        _check_end(longest, lengths[-1], f"--ladder {choice.text} ends")
+    sets = [_set(ORIGINAL, window, (1.0,) * native.rope.pairs)]
+    source = native.window_source if window == native.rope.original_length else _end_source(native)
+    origins = [Origin(1.0, f"unscaled; window: {source}")]
+    chosen = choice.rule if choice.rule is not None and not _same(choice.rule, scaling) else None
+    for target in targets_for(native.rope, lengths):
+        if chosen is None and scaling is not None:
+            sets.append(_scaled(length_name(target.length), target.length, native, scaling, target.scale))
+            origins.append(
+                Origin(target.scale, _formula(scaling.kind, target.length, native, scaling.describe_attention()))
+            )
+            continue
+        by = chosen or rule("yarn")
+        factors = factors_of(by, native.rope, target, Options())
+        attention = attention_scale(by, AS_PUBLISHED, target.scale, native.rope.original_length)
+        sets.append(_set(length_name(target.length), target.length, factors, attention))
+        origins.append(Origin(target.scale, _formula(by.name, target.length, native, "")))
+    name = choice.text if scaling is None or choice.kind != AUTO else f"auto, {scaling.kind} of the config"
+    note = "" if lengths else LONGER
+    return MadeLadder(FactorLadder.checked(sets), tuple(origins), name, native.rope.theta, note)
+
+
+def _same(by: Rule, scaling: Scaling | None) -> bool:
+    """Whether a rule is the one that the config has parameters for."""
+    return scaling is not None and by.name == _RULES[scaling.kind]
+
+
+def _rungs(window: int, longest: int | None) -> tuple[int, ...]:
+    """Powers of two above the window up to ``longest``; one length where it is at most twice the window.
+
+    Raises:
+        FactorError: for more than :data:`MOST_SETS` sets with the window's own.
+    """
+    if longest is None or longest <= window:
+        return ()
+    if longest <= 2 * window:
+        return (longest,)
+    power = 1 << window.bit_length()
+    lengths = []
+    while power < longest:
+        lengths.append(power)
+        power *= 2
+    if len(lengths) + 2 > MOST_SETS:
+        raise FactorError(
+            f"--max-model-len: {longest} gives {len(lengths) + 2} sets above a native window of {window}; at most "
+            f"{MOST_SETS} are allowed; name fewer lengths, as --ladder yarn:64x,4096x"
+        )
+    return (*lengths, longest)
+
+
+def _check_end(longest: int | None, end: int, where: str) -> None:
+    if longest is not None and longest > end:
+        raise FactorError(f"--max-model-len: {longest} exceeds {end}, where {where}; use a shorter length")
+
+
+def _undecided(config: Mapping[str, Any], native: Native) -> str:
+    assert native.scaling is not None
+    kind, window = native.scaling.kind, native.rope.original_length
+    return (
+        f"--ladder: the config scales by {kind} x{native.scaling.factor:g}, and whether {config.get('model_type')!r} was "
+        f"trained with it is unknown. If it was, serve every length with it: --ladder none. If it was added for long "
+        f"texts, leave sequences of up to {window} tokens unscaled: --ladder {_RULES[kind]}"
+    )
+
+
+def _set(name: str, length: int, factors: Factors, scale: float = 1.0) -> dict[str, Any]:
+    return {"name": name, "max_length": length, "factors": factors, "scale": scale}
+
+
+def _scaled(name: str, length: int, native: Native, scaling: Scaling, ratio: float) -> dict[str, Any]:
+    return _set(name, length, scaling.factors(native.rope, ratio), scaling.attention(ratio))
+
+
+def _formula(kind: str, length: int, native: Native, attention: str) -> str:
+    return f"{kind}, factor {length:,} / {native.rope.original_length:,}{'; ' + attention if attention else ''}"
+
+
+def _end_source(native: Native) -> str:
+    return "max_position_embeddings of the config" if native.scaling is None else f"{native.scaling.kind} of the config"

@@ -1,0 +1,60 @@
+"""Model families: facts that a config does not state, read from ``families.toml``, each with its source."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Window:
+    """The window that a family was trained with.
+
+    Attributes:
+        tokens: Its length.
+        name: The family's, for people.
+        source: Where it was published.
+    """
+
+    tokens: int
+    name: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """Whether a family was trained with the scaling in its config.
+
+    Attributes:
+        trained: False where users add it for long texts.
+        name: The family's, for people.
+        source: Where it was published.
+    """
+
+    trained: bool
+    name: str
+    source: str
+
+
+def window_of(config: Mapping[str, Any]) -> Window | None:
+    """The native window of a text config's family, or None where the family is unknown."""
+    for each in _data()["window"]:
+        known = each["max_position_embeddings"] == config.get("max_position_embeddings")
+        if known and config.get("model_type") in each["model_types"]:
+            return Window(each["tokens"], each["name"], each["source"])
+    return None
+
+
+def training_of(config: Mapping[str, Any], rope_type: str) -> Training | None:
+    """Whether a text config's family was trained with ``rope_type``, or None where nothing is known of it."""
+    for each in _data()["scaling"]:
+        if config.get("model_type") in each["model_types"] and rope_type in each["rope_types"]:
+            return Training(each["trained"], each["name"], each["source"])
+    return None
+
+
+@cache
+def _data() -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,63 @@
+"""A ladder with the origin of its numbers."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ropeswitch.factors.factor_set import FactorLadder
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where one set of a ladder comes from.
+
+    Attributes:
+        factor: The extension ratio s of its longest sequence to the native window; None where factors were listed.
+        source: Where its length, factors and attention scale come from, for people.
+    """
+
+    factor: float | None
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Origin":
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class MadeLadder:
+    """A ladder, how it came about, and what a user may want to change.
+
+    Attributes:
+        ladder: The factor sets.
+        origins: One for each set.
+        name: How it was chosen: ``auto``, ``none``, a rule, or the factor file.
+        theta: The base that it was made for; None where the source does not say.
+        note: What else to know, one sentence, or nothing.
+    """
+
+    ladder: FactorLadder
+    origins: tuple[Origin, ...]
+    name: str
+    theta: float | None = None
+    note: str = ""
+
+    def lines(self, max_model_len: int | None) -> list[str]:
+        """The ladder as a table for the log of a start.
+
+        Args:
+            max_model_len: The longest sequence that is served; -1 where the engine decides it, None for the ladder's end.
+        """
+        rows = [("set", "longest", "factor", "attention", "from")]
+        for each, origin in zip(self.ladder.sets, self.origins, strict=True):
+            factor = "listed" if origin.factor is None else f"{origin.factor:.6g}"
+            rows.append((each.name, f"{each.max_length:,}", factor, f"{each.scale:.6g}", origin.source))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        end = self.ladder.max_length if max_model_len is None else max_model_len
+        longest = "as the KV cache allows" if end == -1 else f"{end:,} tokens"
+        head = f"ladder {self.name}: each sequence is in the first set that is long enough; longest sequence {longest}"
+        return [head, *(f"  {line}" for line in table), *([self.note] if self.note else [])]

@@ -1,0 +1,191 @@
+"""The rotation that a config describes: what the model was trained with, and what its scaling makes of longer texts.
+
+Follows ``transformers.modeling_rope_utils`` (5.19), and vLLM 0.32's ``rotary_embedding`` for ``ntk`` and ``dynamic`` with
+``alpha``, which transformers lacks.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ropeswitch.factors.errors import FactorError
+from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.factors.ladders.families import training_of, window_of
+from ropeswitch.factors.numbers import number_value, positive_value, whole_value
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.factors.rules.attention import yarn as yarn_attention
+from ropeswitch.factors.rules.formulas import Factors, Options, Target, dynamic_ntk, llama3, position_interpolation
+from ropeswitch.factors.rules.formulas import yarn_by_index as yarn
+from ropeswitch.factors.rules.rope import Rope, rope_from_config
+
+PLAIN = "default"
+# What a config's scaling may be, beside LongRoPE's lists.
+SCALINGS = ("yarn", "llama3", "linear", "dynamic", "ntk")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The scaling in a config.
+
+    Attributes:
+        kind: Its ``rope_type``, one of :data:`SCALINGS`.
+        values: The config's rotary parameters.
+        factor: The extension ratio s at the config's longest sequence.
+    """
+
+    kind: str
+    values: Mapping[str, Any]
+    factor: float
+
+    def factors(self, rope: Rope, scale: float) -> Factors:
+        """One divisor per rotary frequency at the extension ratio ``scale``.
+
+        Raises:
+            FactorError: for a parameter of the config that is no number.
+        """
+        target = Target(max(round(scale * rope.original_length), 1), scale)
+        if self.kind == "yarn":
+            options = Options(
+                alpha=self._number("beta_slow", 1), beta=self._number("beta_fast", 32), truncate=self._truncates()
+            )
+            return yarn(rope, target, options)
+        if self.kind == "llama3":
+            low, high = self._number("low_freq_factor", 1), self._number("high_freq_factor", 4)
+            return llama3(rope, target, Options(low_freq_factor=low, high_freq_factor=high))
+        if self.kind == "linear":
+            return position_interpolation(rope, target, Options())
+        if self.kind == "dynamic":
+            if (alpha := self.values.get("alpha")) is not None:
+                ratio = positive_value("rope_scaling.alpha", alpha)
+                return dynamic_ntk(rope, replace(target, scale=ratio), Options())
+            return dynamic_ntk(rope, target, Options(dynamic_factor=self._number("factor", 1)))
+        return self._fixed_ntk(rope, scale)
+
+    def attention(self, scale: float) -> float:
+        """What cos and sin are multiplied by at the extension ratio ``scale`` (``_compute_yarn_parameters``)."""
+        if self.kind != "yarn":
+            return 1.0
+        if self.values.get("attention_factor") is not None:
+            return positive_value("rope_scaling.attention_factor", self.values["attention_factor"])
+        slope, all_dim = self.values.get("mscale"), self.values.get("mscale_all_dim")
+        if slope and all_dim:
+            each = (0.1 * number_value("rope_scaling.mscale", value) for value in (slope, all_dim))
+            over, under = (yarn_attention(scale, 0, value) for value in each)
+            return over / under
+        return yarn_attention(scale, 0)
+
+    def describe_attention(self) -> str:
+        """Where the attention scale comes from."""
+        if self.kind == "yarn" and self.values.get("attention_factor") is not None:
+            return "attention_factor of the config"
+        return "mscale of the config" if self.values.get("mscale") and self.values.get("mscale_all_dim") else ""
+
+    def _fixed_ntk(self, rope: Rope, scale: float) -> Factors:
+        pairs = range(1, rope.pairs + 1)
+        if self.values.get("mixed_b") is None:
+            return tuple(scale ** (2 * pair / rope.rotary_dim) for pair in pairs)
+        power = number_value("rope_scaling.mixed_b", self.values["mixed_b"])
+        slope = math.log(scale) / rope.pairs**power
+        return tuple(math.exp(slope * pair**power) for pair in pairs)
+
+    def _number(self, key: str, default: float) -> float:
+        # Upstream takes 0 and null for the default too.
+        return positive_value(f"rope_scaling.{key}", self.values.get(key) or default)
+
+    def _truncates(self) -> bool:
+        return bool(self.values.get("truncate", True))
+
+
+@dataclass(frozen=True)
+class Native:
+    """What a config says of the model's rotation.
+
+    Attributes:
+        rope: Its base and size; ``original_length`` is the window before the config's scaling.
+        window_source: Where that window comes from.
+        end: The longest sequence, in tokens, that the config states, with its scaling.
+        scaling: The config's scaling, or None for plain RoPE.
+        trained: Whether the model was trained with that scaling; None where nothing is known of it.
+        trained_source: Where that is known from.
+    """
+
+    rope: Rope
+    window_source: str
+    end: int
+    scaling: Scaling | None = None
+    trained: bool | None = None
+    trained_source: str = ""
+
+
+def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
+    """Read a text config's rotation.
+
+    Args:
+        config: The model's text config as a dict.
+        window: The native window that the user states, in tokens, or None.
+
+    Raises:
+        FactorError: naming the field of the config that is missing, wrong or unsupported, or ``--native-window``.
+    """
+    values = rope_parameters(config)
+    kind = values["rope_type"]
+    if values.get("rope_theta") is None:
+        raise FactorError("rope_theta: missing; the model has no rotary position embedding that a ladder could scale")
+    longest = whole_value("max_position_embeddings", config.get("max_position_embeddings"), most=math.inf)
+    stated = values.get("original_max_position_embeddings")
+    if kind == PLAIN:
+        found, source = _window(config, stated, longest)
+        rope = _rope(config, found, window, longest if stated is None else found)
+        return Native(rope, source if window is None else "--native-window", longest)
+    if kind not in SCALINGS:
+        raise FactorError(
+            f"rope_scaling.rope_type: {quoted(kind)} is unsupported; allowed are {', '.join((PLAIN, *SCALINGS))} and "
+            "longrope; a factor file serves other models: --ladder file:PATH"
+        )
+    original = longest if stated is None or kind in ("linear", "dynamic", "ntk") else stated
+    original = whole_value("rope_scaling.original_max_position_embeddings", original, most=math.inf)
+    if kind == "dynamic" and values.get("alpha") is not None:
+        factor = 1.0
+    elif kind == "yarn" and values.get("factor") is None:
+        factor = longest / original
+    else:
+        factor = positive_value("rope_scaling.factor", values.get("factor"))
+    trained, why = _training(config, kind, values)
+    # Only these two state their longest sequence with the scaling in it, and users often leave yarn's as it was.
+    end = max(longest, round(original * factor)) if kind == "yarn" else longest
+    end = end if kind in ("yarn", "llama3") else round(longest * factor)
+    name = "max_position_embeddings" if original == longest else "original_max_position_embeddings"
+    source = f"{name} of the config" if window is None else "--native-window"
+    return Native(_rope(config, original, window, original), source, end, Scaling(kind, values, factor), trained, why)
+
+
+def _window(config: Mapping[str, Any], stated: Any, longest: int) -> tuple[int, str]:
+    """The window of a model without scaling, and where it comes from."""
+    if stated is not None:
+        field = "original_max_position_embeddings"
+        return whole_value(field, stated, most=math.inf), f"{field} of the config"
+    if (known := window_of(config)) is not None:
+        return known.tokens, f"{known.name}, {known.source}"
+    return longest, "max_position_embeddings of the config"
+
+
+def _training(config: Mapping[str, Any], kind: str, values: Mapping[str, Any]) -> tuple[bool | None, str]:
+    """Whether a model was trained with its scaling, and how that is known."""
+    if kind == "llama3":
+        return True, "llama3 is Llama 3.1's training"
+    if kind == "dynamic" and values.get("alpha") is not None:
+        return True, "alpha is a fixed change of the base"
+    if kind == "dynamic":
+        return False, "dynamic leaves sequences within the window unscaled"
+    known = training_of(config, kind)
+    return (None, "") if known is None else (known.trained, f"{known.name}, {known.source}")
+
+
+def _rope(config: Mapping[str, Any], found: int, window: int | None, most: int) -> Rope:
+    """The rotary embedding with the native window ``window``, which is at most ``most``, or else ``found``."""
+    if window is not None and window > most:
+        raise FactorError(
+            f"--native-window: {window} exceeds {most}, the window in the model's config; allowed is at most that"
+        )
+    return rope_from_config(config, original_length=found if window is None else window)

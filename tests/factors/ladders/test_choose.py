@@ -1,0 +1,152 @@
+"""Which sets a choice and a config give, and what is refused."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeswitch.factors.errors import FactorError
+from ropeswitch.factors.ladders.choice import MOST_SETS, parse
+from ropeswitch.factors.ladders.choose import choose
+from ropeswitch.factors.ladders.made import MadeLadder
+from tests.factors.ladders import configs
+
+
+def sets(made: MadeLadder) -> list[tuple[str, int, float | None]]:
+    """Name, longest sequence and extension ratio of each set."""
+    pairs = zip(made.ladder.sets, made.origins, strict=True)
+    return [(each.name, each.max_length, origin.factor) for each, origin in pairs]
+
+
+ONE = [("original", 40960, 1.0)]
+THREE = [("original", 32768, 1.0), ("64k", 65536, 2.0), ("128k", 131072, 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "longest", "window", "expected"),
+    [
+        ("auto", configs.QWEN3, 131072, None, THREE),
+        ("auto", configs.QWEN3, None, None, ONE),
+        ("auto", configs.QWEN3, -1, None, ONE),
+        # As far as the config goes, stock vLLM serves it unscaled, and so do we.
+        ("auto", configs.QWEN3, 36000, None, ONE),
+        ("auto", configs.QWEN3, 65536, None, THREE[:2]),
+        ("auto", configs.QWEN3, 50000, None, [THREE[0], ("50000", 50000, 50000 / 32768)]),
+        ("auto", configs.QWEN3, 100000, None, [*THREE[:2], ("100000", 100000, 100000 / 32768)]),
+        ("auto", configs.QWEN3, None, 16384, [("original", 16384, 1.0)]),
+        ("auto", configs.QWEN3, 131072, 65536 // 2, THREE),
+        ("auto", configs.QWEN3, 65536, 40960, [("original", 40960, 1.0), ("64k", 65536, 1.6)]),
+        ("auto", configs.QWEN3 | {"original_max_position_embeddings": 8192}, 65536, None,
+            [("original", 8192, 1.0), ("16k", 16384, 2.0), ("32k", 32768, 4.0), ("64k", 65536, 8.0)]),
+        ("yarn:2x,4x", configs.QWEN3, None, None, THREE),
+        ("yarn:64k,128k", configs.QWEN3, 100000, None, THREE),
+        ("yarn:4x", configs.QWEN3, None, None, [THREE[0], THREE[2]]),
+        ("ntk:64k", configs.QWEN3, None, None, THREE[:2]),
+        ("theta:65536", configs.QWEN3, None, None, THREE[:2]),
+        ("none", configs.QWEN3, None, None, ONE),
+        # Users add yarn to these families: the window stays unscaled.
+        ("auto", configs.QWEN3_YARN, None, None, THREE),
+        ("yarn", configs.QWEN3_YARN, None, None, THREE),
+        ("none", configs.QWEN3_YARN, None, None, [("static", 131072, 4.0)]),
+        ("yarn", configs.LLAMA_YARN, None, None, THREE),
+        # Trained with it: kept.
+        ("auto", configs.LLAMA_31, None, None, [("original", 131072, 8.0)]),
+        ("auto", configs.GPT_OSS, None, None, [("original", 131072, 32.0)]),
+        ("auto", configs.GPT_OSS, 262144, None, [("original", 131072, 32.0), ("256k", 262144, 64.0)]),
+        ("yarn:2x", configs.GPT_OSS, None, None, [("original", 131072, 32.0), ("256k", 262144, 64.0)]),
+        ("auto", configs.LONGROPE, None, None, [("short", 4096, None), ("long", 131072, None)]),
+        ("none", configs.LONGROPE, None, None, [("long", 131072, None)]),
+        ("none", configs.LONGROPE, 4096, None, [("short", 4096, None)]),
+        ("pi", configs.LINEAR, None, None, [("original", 4096, 1.0), ("8k", 8192, 2.0), ("16k", 16384, 4.0)]),
+        ("none", configs.LINEAR, None, None, [("static", 16384, 4.0)]),
+        ("auto", configs.DYNAMIC, None, None, [("original", 4096, 1.0), ("8k", 8192, 2.0), ("16k", 16384, 4.0)]),
+    ],
+)  # fmt: skip
+def test_sets(text: str, config: dict[str, Any], longest: int | None, window: int | None, expected: Any) -> None:
+    assert sets(choose(parse(text), config, longest, window)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "longest", "window", "reason"),
+    [
+        ("yarn", configs.QWEN3, None, None, "needs lengths"),
+        ("none", configs.QWEN3, 131072, None, "--max-model-len: 131072 exceeds 40960"),
+        ("none", configs.QWEN3, None, 16384, "--native-window: 16384 does not go with --ladder none"),
+        ("yarn:64k", configs.QWEN3, 131072, None, "--max-model-len: 131072 exceeds 65536"),
+        ("yarn:16k", configs.QWEN3, None, None, "16384 tokens do not exceed the native window of 32768"),
+        ("yarn:1x", configs.QWEN3, None, None, "do not exceed the native window"),
+        ("yarn:128k,64k", configs.QWEN3, None, None, "lengths must rise"),
+        ("yarn:128k,4x", configs.QWEN3, None, None, "lengths must rise"),
+        ("auto", configs.QWEN3, None, 40961, "--native-window: 40961 exceeds 40960"),
+        ("auto", configs.QWEN3_YARN, None, 40960, "--native-window: 40960 exceeds 32768"),
+        ("auto", configs.LLAMA_YARN, None, None, "--ladder none.* --ladder yarn$"),
+        ("auto", configs.LINEAR, None, None, "--ladder none.* --ladder pi$"),
+        ("auto", configs.LLAMA_31, 200000, None, "no rule is published that extends it"),
+        ("yarn", configs.LLAMA_31, 200000, None, "which the model was trained with"),
+        ("auto", configs.LLAMA_31, None, 4096, "--native-window: 4096 does not go with llama3"),
+        ("pi:256k", configs.GPT_OSS, None, None, "which the model was trained with"),
+        ("yarn:256k", configs.LONGROPE, None, None, "would replace the LongRoPE factors"),
+        ("auto", configs.LONGROPE, 200000, None, "--max-model-len: 200000 exceeds 131072"),
+        ("auto", configs.LONGROPE, None, 2048, "--native-window: 2048 does not go with LongRoPE factors"),
+        ("auto", configs.QWEN3, 2**31 - 1, 7, "at most 16 are allowed"),
+        ("auto", configs.QWEN3 | {"rope_theta": None}, None, None, "no rotary position embedding"),
+        ("auto", configs.config("x", 4096, rope_type="proportional"), None, None, "'proportional' is unsupported"),
+        ("auto", configs.config("llama", 4096, rope_type="linear"), None, None, "rope_scaling.factor"),
+        ("auto", configs.config("qwen3", 4096, rope_type="yarn", factor="x"), None, None, "rope_scaling.factor"),
+        ("file:/nowhere.json", configs.QWEN3, None, None, "/nowhere.json"),
+    ],
+)
+def test_refused(text: str, config: dict[str, Any], longest: int | None, window: int | None, reason: str) -> None:
+    with pytest.raises(FactorError, match=reason):
+        choose(parse(text), config, longest, window)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("foo", "'foo' is unknown; allowed are auto"),
+        ("", "'' is unknown"),
+        ("yarn:", "lengths are missing"),
+        ("yarn:4y", "'4y' must be"),
+        ("yarn:x", "multiple of the native window"),
+        ("yarn:0x", "multiple of the native window"),
+        ("auto:4x", "takes no lengths"),
+        ("none:", "takes no lengths"),
+        ("file:", "must be followed by the path"),
+        ("yarn:" + ",".join(str(i) for i in range(16)), "must be"),
+        ("yarn:" + ",".join(f"{i}k" for i in range(1, 17)), "at most 16 sets"),
+    ],
+)
+def test_unreadable(text: str, reason: str) -> None:
+    with pytest.raises(FactorError, match=reason):
+        parse(text)
+
+
+@given(st.integers(7, 1 << 20), st.integers(1, 1 << 24))
+def test_automatic_lengths(window: int, longest: int) -> None:
+    """They rise from the window to the longest sequence, at most doubling until the last, unless there are too many."""
+    config = configs.config("llama", window)
+    try:
+        made = choose(parse("auto"), config, longest)
+    except FactorError as error:
+        assert "at most 16" in str(error) and longest > window << 14
+        return
+    lengths = [each.max_length for each in made.ladder.sets]
+    assert len(lengths) <= MOST_SETS and lengths[0] == window and lengths[-1] == max(longest, window)
+    assert all(after <= 2 * before for before, after in itertools.pairwise(lengths))
+    assert all(not each & (each - 1) for each in lengths[1:-1])
+    assert made.ladder.sets[0].factors == (1.0,) * 32
+
+
+def test_the_table_of_a_start() -> None:
+    lines = choose(parse("auto"), configs.QWEN3, 131072).lines(131072)
+    assert lines[0].endswith("longest sequence 131,072 tokens")
+    assert [line.split()[:4] for line in lines[2:]] == [
+        ["original", "32,768", "1", "1"],
+        ["64k", "65,536", "2", "1.06931"],
+        ["128k", "131,072", "4", "1.13863"],
+    ]
+    assert "https://huggingface.co/Qwen/Qwen3-8B" in lines[2] and lines[4].endswith("yarn, factor 131,072 / 32,768")
+    assert "--max-model-len" in choose(parse("auto"), configs.QWEN3).lines(None)[-1]

@@ -1,0 +1,93 @@
+"""Factors and attention scales of a config's scaling, against transformers' and vLLM's own."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from vllm.model_executor.layers.rotary_embedding.dynamic_ntk_alpha_rope import DynamicNTKAlphaRotaryEmbedding
+from vllm.model_executor.layers.rotary_embedding.ntk_scaling_rope import NTKScalingRotaryEmbedding
+
+from ropeswitch.factors.factor_set import FactorSet
+from ropeswitch.factors.ladders.choice import parse
+from ropeswitch.factors.ladders.choose import choose
+from tests.factors.ladders import configs
+
+THETA, DIM = 1e6, 64
+UNSCALED = THETA ** -(torch.arange(0, DIM, 2, dtype=torch.float64) / DIM)
+
+
+def frequencies(factor_set: FactorSet) -> torch.Tensor:
+    return UNSCALED / torch.tensor(factor_set.factors, dtype=torch.float64)
+
+
+def upstream(longest: int, seq_len: int | None = None, **scaling: Any) -> tuple[torch.Tensor, float]:
+    """Frequencies and attention scale of transformers."""
+    config = LlamaConfig(
+        hidden_size=512, num_attention_heads=8, head_dim=DIM, max_position_embeddings=longest,
+        rope_parameters={"rope_theta": THETA, **scaling},
+    )  # fmt: skip
+    found, scale = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, "cpu", seq_len)
+    return found.double(), scale
+
+
+YARNS: list[dict[str, Any]] = [
+    {},
+    {"beta_fast": 16.0, "beta_slow": 2.0},
+    {"truncate": False},
+    {"attention_factor": 1.25},
+    {"mscale": 1.0, "mscale_all_dim": 0.707},
+    {"mscale": 0.707},
+]
+
+
+@pytest.mark.parametrize("change", YARNS)
+@pytest.mark.parametrize("text", ["auto", "none"])
+def test_yarn_with_every_parameter(text: str, change: dict[str, Any]) -> None:
+    """Each rung is what transformers has with the factor of that length."""
+    config = configs.config("qwen3", 32768, **configs.YARN | change)
+    for each, origin in zip(*(lambda made: (made.ladder.sets, made.origins))(choose(parse(text), config)), strict=True):
+        if each.name == "original":
+            assert set(each.factors) == {1.0} and each.scale == 1.0
+            continue
+        found, scale = upstream(32768, **configs.YARN | change | {"factor": origin.factor})
+        torch.testing.assert_close(frequencies(each), found, rtol=1e-5, atol=0)
+        assert each.scale == pytest.approx(scale)
+
+
+@pytest.mark.parametrize("layout", ["rope_scaling", "rope_parameters"])
+def test_both_layouts_of_a_config(layout: str) -> None:
+    config = {key: value for key, value in configs.LLAMA_31.items() if key not in ("rope_scaling", "rope_theta")}
+    made = choose(parse("auto"), config | {layout: configs.LLAMA_31["rope_scaling"] | {"rope_theta": THETA}})
+    found, _ = upstream(131072, **configs.LLAMA_31["rope_scaling"])
+    torch.testing.assert_close(frequencies(made.ladder.sets[0]), found, rtol=1e-5, atol=0)
+
+
+def test_dynamic_at_every_rung() -> None:
+    for each in choose(parse("auto"), configs.DYNAMIC).ladder.sets:
+        found, _ = upstream(4096, each.max_length, rope_type="dynamic", factor=4.0)
+        torch.testing.assert_close(frequencies(each), found, rtol=1e-5, atol=0)
+
+
+def test_linear() -> None:
+    (each,) = choose(parse("none"), configs.LINEAR).ladder.sets
+    torch.testing.assert_close(frequencies(each), upstream(4096, rope_type="linear", factor=4.0)[0], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("mixed_b", [None, 0.75])
+def test_ntk_of_vllm(mixed_b: float | None, default_vllm_config: None) -> None:
+    scaling = {"rope_type": "ntk", "factor": 4.0} | ({} if mixed_b is None else {"mixed_b": mixed_b})
+    (each,) = choose(parse("none"), configs.config("x", 4096, **scaling)).ladder.sets
+    module = NTKScalingRotaryEmbedding(DIM, DIM, 4096, THETA, True, 4.0, torch.float32, mixed_b)
+    found = module._compute_inv_freq(THETA).double()
+    torch.testing.assert_close(frequencies(each), found, rtol=1e-5, atol=0)
+
+
+def test_dynamic_with_alpha_of_vllm(default_vllm_config: None) -> None:
+    made = choose(parse("auto"), configs.config("hunyuan_v1_dense", 4096, rope_type="dynamic", alpha=1000.0))
+    (each,) = made.ladder.sets
+    module = DynamicNTKAlphaRotaryEmbedding(DIM, DIM, 4096, THETA, True, 1000.0, torch.float32)
+    table = module._compute_cos_sin_cache()
+    angles = torch.arange(4096, dtype=torch.float64)[:, None] * frequencies(each)
+    torch.testing.assert_close(table[:, : DIM // 2].double(), angles.cos(), rtol=0, atol=2e-3)
