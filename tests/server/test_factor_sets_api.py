@@ -35,6 +35,10 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
         ("long", MAXIMUM, 16),
     ]
     assert rope["sets"][0]["start_tokens"] == 0 and rope["sets"][0]["scale"] == pytest.approx(1.1180339887)
+    assert [(each["factor"], each["source"]) for each in rope["sets"]] == [
+        (None, "short_factor of the config"),
+        (None, "long_factor of the config"),
+    ]
     assert (rope["theta"], rope["rotary_dim"], rope["angles"], rope["max_model_len"]) == (10000, 32, "exact", MAXIMUM)
     config = SimpleNamespace(
         device_config=SimpleNamespace(device_type="cpu"),

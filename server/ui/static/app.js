@@ -75,9 +75,10 @@ function show(status) {
   rows("ladder", status.sets, (set) => [
     head(set.name),
     number(set.max_length),
+    set.factor === null ? "listed" : String(Number(set.factor.toPrecision(6))),
     set.scale.toPrecision(5),
     number(set.start_tokens),
-    number(set.num_factors),
+    text(set.source),
   ]);
   const figures = status.figures;
   for (const section of document.querySelectorAll("[data-measured]")) section.hidden = figures === null;

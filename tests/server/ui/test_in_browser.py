@@ -75,7 +75,10 @@ def test_the_page_works_below_a_prefix_and_with_a_slash(opened: Open, path: str)
 
 def test_the_ladder_and_what_the_server_is(opened: Open) -> None:
     page, _ = opened(key=KEY)
-    assert [(row[0], row[1]) for row in cells(page, "ladder")] == [("short", "256"), ("long", "1,024")]
+    assert [(*row[:3], row[-1]) for row in cells(page, "ladder")] == [
+        ("short", "256", "listed", "short_factor of the config"),
+        ("long", "1,024", "listed", "long_factor of the config"),
+    ]
     expect(page.locator("#server")).to_have_text(re.compile(r"passkey-tiny, ropeswitch \d.* on vLLM 0\.32\.0"))
     expect(page.locator("#ladder-note")).to_have_text("Sequences of up to 1,024 tokens, rotated with exact angles.")
 

@@ -1,0 +1,100 @@
+"""``ropeswitch serve MODEL --max-model-len N`` on a plain model: its ladder as it is shown, and Hugging Face's tokens."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, Qwen3Config, Qwen3ForCausalLM
+
+from tests.exactness import checkpoints
+from tests.exactness.engines import prompts
+from tests.exactness.reference import Reference
+from tests.server.running import ENGINE, Server, refused, running
+
+WINDOW = 64
+SETS = {"original": (64, 1.0), "128": (128, 2.0), "256": (256, 4.0)}
+
+
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = Qwen3Config(max_position_embeddings=WINDOW, head_dim=32, **checkpoints.SHAPE)
+    return checkpoints.save(Qwen3ForCausalLM, config, tmp_path_factory.mktemp("qwen3"), 0)
+
+
+@pytest.fixture(scope="module")
+def ladder_server(qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    flags = ["--skip-tokenizer-init", "--max-model-len", "256", "--served-model-name", "qwen3"]
+    with running(tmp_path_factory.mktemp("ladder"), str(qwen3), *ENGINE, *flags) as started:
+        yield started
+
+
+def test_the_start_and_the_routes_show_the_ladder(ladder_server: Server) -> None:
+    shown = [
+        line.split()[1:5] for line in ladder_server.log.read_text().splitlines() if line.startswith("ropeswitch:   ")
+    ]
+    assert shown[1:] == [
+        ["original", "64", "1", "1"],
+        ["128", "128", "2", "1.06931"],
+        ["256", "256", "4", "1.13863"],
+    ]
+    for path in ("/v1/rope", "/v1/status"):
+        sets = ladder_server.get(path).json["sets"]
+        assert {each["name"]: (each["max_length"], each["factor"]) for each in sets} == SETS
+        assert sets[0]["source"] == "unscaled; window: max_position_embeddings of the config"
+        assert sets[2]["source"] == "yarn, factor 256 / 64"
+
+
+def static(folder: Path, factor: float) -> Reference:
+    """Hugging Face's own model with static YaRN, or without any scaling."""
+    reference = Reference.load(folder)
+    config = AutoConfig.from_pretrained(folder)
+    if factor > 1:
+        config.rope_parameters = {
+            "rope_type": "yarn",
+            "rope_theta": config.rope_parameters["rope_theta"],
+            "factor": factor,
+            "original_max_position_embeddings": WINDOW,
+        }
+    model = Qwen3ForCausalLM(config).float().eval()
+    model.load_state_dict(reference.model.state_dict())
+    return Reference(model)
+
+
+def test_every_length_gets_the_tokens_of_hugging_face(ladder_server: Server, qwen3: Path) -> None:
+    """One request goes through all three sets; others begin in each."""
+    references = [(end, static(qwen3, factor)) for end, factor in SETS.values()]
+    lengths = (20, 50, 63, 64, 100, 140)
+    batch = prompts(list(lengths), checkpoints.VOCAB)
+    body = {"model": "qwen3", "prompt": batch, "max_tokens": 90, "temperature": 0, "logprobs": 1}
+    answer = ladder_server.post("/v1/completions", body | {"ignore_eos": True, "return_token_ids": True})
+    assert answer.sets == "original, original, original, original, 128, 256", answer.text
+    for prompt, choice in zip(batch, answer.json["choices"], strict=True):
+        tokens = list(prompt)
+        for token, log_prob in zip(choice["token_ids"], choice["logprobs"]["token_logprobs"], strict=True):
+            reference = next(each for end, each in references if len(tokens) <= end)
+            reference.check(tokens, [token], [log_prob])
+            tokens.append(token)
+        assert len(tokens) == len(prompt) + 90
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--ladder", "foo"], "--ladder: 'foo' is unknown; allowed are auto, none, file:PATH"),
+        (["--ladder", "yarn", "--factors", "x.json"], "--factors: 'x.json' and --ladder 'yarn' both name a ladder"),
+    ],
+)
+def test_refused_before_vllm_is_loaded(qwen3: Path, flags: list[str], reason: str) -> None:
+    assert refused("serve", str(qwen3), *flags).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--ladder", "yarn"], "--ladder: 'yarn' needs lengths; give some, as yarn:4x, or --max-model-len TOKENS"),
+        (["--native-window", "65"], "--native-window: 65 exceeds 64, the window in the model's config"),
+        (["--native-window", "x"], "argument --native-window: 'x' must be a whole number of tokens"),
+    ],
+)
+def test_refused(qwen3: Path, flags: list[str], reason: str) -> None:
+    assert refused("serve", str(qwen3), *flags).startswith(reason)
