@@ -164,7 +164,9 @@ def _window(config: Mapping[str, Any], stated: Any, longest: int) -> tuple[int, 
     """The window of a model without scaling, and where it comes from."""
     if stated is not None:
         field = "original_max_position_embeddings"
-        return whole_value(field, stated, most=math.inf), f"{field} of the config"
+        # Phi-3's config class has a default of 4,096 tokens here, which says nothing of a shorter model.
+        if (found := whole_value(field, stated, most=math.inf)) <= longest:
+            return found, f"{field} of the config"
     if (known := window_of(config)) is not None:
         return known.tokens, f"{known.name}, {known.source}"
     return longest, "max_position_embeddings of the config"

@@ -40,6 +40,9 @@ THREE = [("original", 32768, 1.0), ("64k", 65536, 2.0), ("128k", 131072, 4.0)]
         ("auto", configs.QWEN3, 65536, 40960, [("original", 40960, 1.0), ("64k", 65536, 1.6)]),
         ("auto", configs.QWEN3 | {"original_max_position_embeddings": 8192}, 65536, None,
             [("original", 8192, 1.0), ("16k", 16384, 2.0), ("32k", 32768, 4.0), ("64k", 65536, 8.0)]),
+        # The default of Phi-3's config class, in a config that says nothing of its window.
+        ("auto", configs.config("phi3", 2048) | {"original_max_position_embeddings": 4096}, 8192, None,
+            [("original", 2048, 1.0), ("4k", 4096, 2.0), ("8k", 8192, 4.0)]),
         ("yarn:2x,4x", configs.QWEN3, None, None, THREE),
         ("yarn:64k,128k", configs.QWEN3, 100000, None, THREE),
         ("yarn:4x", configs.QWEN3, None, None, [THREE[0], THREE[2]]),
