@@ -17,16 +17,21 @@ CHAT_TEMPLATE = (
 )
 
 
-def phi3_with_tokenizer(folder: Path, **changes: Any) -> Path:
-    """Write the model and its tokenizer: sets short to 256 tokens and long to 1024; ``changes`` go into the config."""
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte, and a plain chat template."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([*SPECIAL, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", chat_template=CHAT_TEMPLATE
     )
-    checkpoints.phi3(folder, window=WINDOW, maximum=MAXIMUM, vocab_size=len(fast), **changes)
-    fast.save_pretrained(folder)
+
+
+def phi3_with_tokenizer(folder: Path, **changes: Any) -> Path:
+    """Write the model and its tokenizer: sets short to 256 tokens and long to 1024; ``changes`` go into the config."""
+    tokenizer = byte_tokenizer()
+    checkpoints.phi3(folder, window=WINDOW, maximum=MAXIMUM, vocab_size=len(tokenizer), **changes)
+    tokenizer.save_pretrained(folder)
     return folder

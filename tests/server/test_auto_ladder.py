@@ -9,6 +9,7 @@ from transformers import AutoConfig, Qwen3Config, Qwen3ForCausalLM
 from tests.exactness import checkpoints
 from tests.exactness.engines import prompts
 from tests.exactness.reference import Reference
+from tests.server.checkpoint import byte_tokenizer
 from tests.server.running import ENGINE, Server, refused, running
 
 WINDOW = 64
@@ -17,13 +18,15 @@ SETS = {"original": (64, 1.0), "128": (128, 2.0), "256": (256, 4.0)}
 
 @pytest.fixture(scope="module")
 def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = Qwen3Config(max_position_embeddings=WINDOW, head_dim=32, **checkpoints.SHAPE)
-    return checkpoints.save(Qwen3ForCausalLM, config, tmp_path_factory.mktemp("qwen3"), 0)
+    folder, tokenizer = tmp_path_factory.mktemp("qwen3"), byte_tokenizer()
+    tokenizer.save_pretrained(folder)
+    shape = checkpoints.SHAPE | {"vocab_size": len(tokenizer), "head_dim": 32}
+    return checkpoints.save(Qwen3ForCausalLM, Qwen3Config(max_position_embeddings=WINDOW, **shape), folder, 0)
 
 
 @pytest.fixture(scope="module")
 def ladder_server(qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    flags = ["--skip-tokenizer-init", "--max-model-len", "256", "--served-model-name", "qwen3"]
+    flags = ["--max-model-len", "256", "--served-model-name", "qwen3"]
     with running(tmp_path_factory.mktemp("ladder"), str(qwen3), *ENGINE, *flags) as started:
         yield started
 
@@ -63,8 +66,8 @@ def static(folder: Path, factor: float) -> Reference:
 def test_every_length_gets_the_tokens_of_hugging_face(ladder_server: Server, qwen3: Path) -> None:
     """One request goes through all three sets; others begin in each."""
     references = [(end, static(qwen3, factor)) for end, factor in SETS.values()]
-    lengths = (20, 50, 63, 64, 100, 140)
-    batch = prompts(list(lengths), checkpoints.VOCAB)
+    lengths = [20, 50, 63, 64, 100, 140]
+    batch = prompts(lengths, len(byte_tokenizer()))
     body = {"model": "qwen3", "prompt": batch, "max_tokens": 90, "temperature": 0, "logprobs": 1}
     answer = ladder_server.post("/v1/completions", body | {"ignore_eos": True, "return_token_ids": True})
     assert answer.sets == "original, original, original, original, 128, 256", answer.text
