@@ -39,6 +39,19 @@ class Ticket:
     released: bool = False
 
 
+@dataclass(frozen=True)
+class Alias:
+    """The model name ``MODEL@SET`` of a request.
+
+    Attributes:
+        model: The whole name.
+        factor_set: The set that it asks for.
+    """
+
+    model: str
+    factor_set: str
+
+
 @dataclass
 class RequestContext:
     """The state of one HTTP request.
@@ -50,6 +63,7 @@ class RequestContext:
         refused_tokens: Length of the refused prompt, None where it was not counted.
         fault: The first value of its body that no engine accepts, or None (``body_errors.py``).
         asked: The value of ``vllm_xargs.rope_factor_set`` in its body, or None.
+        alias: Its model name, where that asks for a set; None before the model is looked up.
         token_ids: Token IDs of its prompts that skip validation, by the body's field (``ingest/request.py``).
         prompts: The decision for each of its prompts, in the order in which they were given to the engine.
         decided: The decision for each request to the engine, by its ID in the engine.
@@ -73,6 +87,7 @@ class RequestContext:
     refused_tokens: int | None = None
     fault: Fault | None = None
     asked: object = None
+    alias: Alias | None = None
     token_ids: Mapping[str, Any] = field(default_factory=dict)
     prompts: list[PromptSet] = field(default_factory=list)
     decided: dict[str, PromptSet] = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """vLLM's ``vllm.endpoint_plugins`` hook: our routes, middleware and checks in every API server process.
 
-vLLM loads it only where ``VLLM_PLUGINS`` names it, which the ``ropeswitch`` command sees to.
+vLLM loads it only where ``VLLM_PLUGINS`` names it, which the ``ropeswitch`` command sees to; what it adds to plain
+``vllm serve`` is in ``vllm_serve.py``.
 
 A process is put together in three steps, each of which needs the one before: :func:`_checked` refuses an engine that is not
 patched throughout; :func:`_parts` makes every part, which the app's state gets at once; :func:`_wrap` changes vLLM's own
@@ -21,8 +22,9 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.guard.registry import in_play, require
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError, settings_of
-from ropeswitch.server import engine_utilities, life_cycle, refusals, rope_route, starting, vllm_adapter
+from ropeswitch.server import engine_utilities, life_cycle, refusals, rope_route, starting, vllm_adapter, vllm_serve
 from ropeswitch.server.access_log.log import start as start_access_log
+from ropeswitch.server.aliases import accept_aliases
 from ropeswitch.server.body_errors import name_wrong_fields
 from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.engine_watch import WATCH
@@ -54,6 +56,9 @@ class RopeSwitchEndpoints:
     required_tasks = None
 
     def attach_router(self, app: FastAPI) -> None:
+        if not _by_ropeswitch(app.state.args):
+            vllm_serve.attach(app)
+            return
         # For init_state, when vLLM has given the app its handlers of errors.
         app.state.app = app
         app.include_router(rope_route.router)
@@ -69,15 +74,18 @@ class RopeSwitchEndpoints:
 
         Raises:
             SystemExit: when a worker lacks a patch or a factor set, or vLLM's server is not the one that we wrap; the
-                command that started us prints the reason.
+                command that started us prints the reason. Under plain ``vllm serve`` see :func:`vllm_serve.start`.
         """
+        if not _by_ropeswitch(args):
+            vllm_serve.start(engine_client, state, args)
+            return
         try:
             checked = await _checked(engine_client, args)
         except (UnsupportedError, RegistryError, UsageError) as error:
             refusals.report(str(error))
             raise SystemExit(refusals.EXIT_CODE) from error
         state.ropeswitch = parts = _parts(engine_client, args, checked)
-        _wrap(engine_client, state, checked)
+        _wrap(engine_client, state, checked, aliases_listed=args.ladder_aliases)
         # Tasks live as long as what holds them.
         state.ropeswitch_tasks = go_on(parts.front.queue.watch())
         if args.ropeswitch_front.refresh_tls:
@@ -150,7 +158,7 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
     )
 
 
-def _wrap(engine_client: Any, state: State, checked: _Checked) -> None:
+def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed: bool) -> None:
     """Change vLLM's own objects: the app's handlers and routes, and the engine client."""
     ladder = checked.settings.ladder
     log_faults(state.app)
@@ -165,6 +173,12 @@ def _wrap(engine_client: Any, state: State, checked: _Checked) -> None:
     decode_prompt_ends(vllm_adapter.FastIncrementalDetokenizer)
     length = vllm_adapter.prompt_length(engine_client.model_config)
     take_over(engine_client, state, Prompts(ladder, checked.admission, length))
+    accept_aliases(state.openai_serving_models, ladder, listed=aliases_listed)
+
+
+def _by_ropeswitch(args: Namespace) -> bool:
+    """Whether ``ropeswitch serve`` started the server."""
+    return hasattr(args, "ropeswitch_front")
 
 
 def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patches: Sequence[Patch]) -> None:

@@ -14,6 +14,7 @@ from starlette.datastructures import State
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch.settings import FORCED_SET
 from ropeswitch.server import vllm_adapter
+from ropeswitch.server.aliases import alias_set, forcing
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.front.queue_limits import Admission
@@ -45,7 +46,7 @@ class Prompts:
         self._admission = admission
         self._length = length
 
-    def note(self, prompt: Any, params: Any, request_id: str | None) -> None:
+    def note(self, prompt: Any, params: Any, request_id: str | None) -> Any:
         """Decide a prompt's set, and let the prompt into the queue.
 
         Args:
@@ -53,22 +54,27 @@ class Prompts:
             params: Its ``SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
             request_id: The ID under which it goes to the engine; None where its steps are to have IDs of their own.
 
+        Returns:
+            The parameters for the engine, which force the set that the request's model name asks for.
+
         Raises:
             vllm.exceptions.VLLMValidationError: answered with a 400; see :func:`_decide`.
             RefusedError: when its length class is full, or it is too long.
         """
         if (num_tokens := self._length(prompt)) is None:
-            return
+            return params
         context = current.get()
+        alias = alias_set(params, context)
         # A step of answering a prompt that was let in.
         step = context is not None and context.answering
-        decision = _decide(self._ladder, num_tokens, params, context)
+        decision = _decide(self._ladder, num_tokens, params, context, alias)
         if context is not None and request_id is not None:
             context.decided[request_id] = decision
         if not step:
             self._admission.admit(num_tokens, decision.length_class, _answers(params), request_id)
         elif request_id is not None:
             self._admission.follow(request_id)
+        return forcing(params, alias) if request_id is not None else params
 
 
 class RopeClient(vllm_adapter.AsyncLLM):
@@ -83,14 +89,14 @@ class RopeClient(vllm_adapter.AsyncLLM):
     def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
-        self.ropeswitch.note(prompt, sampling_params, request_id)
-        return super().generate(prompt, sampling_params, request_id, *args, **kwargs)
+        params = self.ropeswitch.note(prompt, sampling_params, request_id)
+        return super().generate(prompt, params, request_id, *args, **kwargs)
 
     def encode(
         self, prompt: Any, pooling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
-        self.ropeswitch.note(prompt, pooling_params, request_id)
-        return super().encode(prompt, pooling_params, request_id, *args, **kwargs)
+        params = self.ropeswitch.note(prompt, pooling_params, request_id)
+        return super().encode(prompt, params, request_id, *args, **kwargs)
 
     def shutdown(self, timeout: float | None = None) -> None:
         WATCH.leave(self)
@@ -144,7 +150,9 @@ def _answers(params: Any) -> int:
     return int(getattr(params, "n", None) or getattr(params, "beam_width", None) or 1)
 
 
-def _decide(ladder: FactorLadder, num_tokens: int, params: Any, context: RequestContext | None) -> PromptSet:
+def _decide(
+    ladder: FactorLadder, num_tokens: int, params: Any, context: RequestContext | None, alias: str | None
+) -> PromptSet:
     """Decide a prompt's set, and note it in the request's context.
 
     Raises:
@@ -152,7 +160,7 @@ def _decide(ladder: FactorLadder, num_tokens: int, params: Any, context: Request
             is not supported on its route, or the prompt is longer than the ladder.
     """
     try:
-        decision = decide(ladder, num_tokens, params)
+        decision = decide(ladder, num_tokens, params, alias)
     except FactorError as error:
         message = str(error).removeprefix(f"{FIELD}: ")
         field = FIELD if asks_for_set(params) else "prompt"
@@ -162,7 +170,7 @@ def _decide(ladder: FactorLadder, num_tokens: int, params: Any, context: Request
     if decision.forced is None and context.asked is not None:
         raise vllm_adapter.validation_error(
             f"{FIELD}: {context.asked!r} is not supported here: pooling, beam search and routes that do not read vllm_xargs "
-            "choose the factor set by length alone; leave it out",
+            "choose the factor set by length alone; leave it out, or name the set in the model: MODEL@SET",
             FIELD,
         )
     context.prompts.append(decision)

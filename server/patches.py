@@ -1,10 +1,10 @@
 """What the API server replaces of upstream's, with the upstream functions each replacement relies on.
 
-Eight symbols are replaced. Three are classes (``subclassed``): an object of theirs, which vLLM has made and handed on before
-it calls our endpoint plugin, gets a subclass in place (``in_place.py``). Their subclasses override ten methods: six of
-``OutputProcessor``, three of ``AsyncLLM``, one of ``BaseRenderer``, of which an attribute gets another value too. Five are
-functions or methods (``wrapped``). Three records replace nothing (``beside``): middlewares, routes and a stat logger of ours
-count on them. The workers, which report ``registry.PATCHES``, have none of these.
+Nine symbols are replaced. Four are classes (``subclassed``): an object of theirs, which vLLM has made and handed on before
+it calls our endpoint plugin, gets a subclass in place (``in_place.py``). Their subclasses override sixteen methods: six of
+``OutputProcessor``, six of ``OpenAIServingModels``, three of ``AsyncLLM``, one of ``BaseRenderer``, of which an attribute
+gets another value too. Five are functions or methods (``wrapped``). Three records replace nothing (``beside``): middlewares,
+routes and a stat logger of ours count on them. The workers, which report ``registry.PATCHES``, have none of these.
 
 Callers of a replaced method are no part of its record where a changed caller fails loudly or costs only a header, a metric
 or speed. Messages and log texts that the server matches are in ``upstream_texts.py``.
@@ -26,8 +26,24 @@ _WAIT = "vllm.entrypoints.cli.serve.wait_for_completion_or_failure"
 _SETUP = f"{_LAUNCHER}.setup_server"
 
 _BEAM = "vllm.entrypoints.generate.beam_search.online.BeamSearchOnlineMixin.beam_search"
+_MODELS = "vllm.entrypoints.openai.models.serving.OpenAIServingModels"
+_BASE = "vllm.entrypoints.serve.engine.serving.BaseServing"
 # Puts the handlers into the app's state, under the names by which they are found there.
 _HANDLERS = ("vllm.entrypoints.generate.api_router.init_generate_state",)
+
+_ALIASES = Patch(
+    target=_MODELS,
+    kind="subclassed",
+    file="server/aliases.py",
+    tests="tests/server/test_aliases.py",
+    relies_on=(
+        f"{_MODELS}.is_base_model",
+        f"{_MODELS}.model_name",
+        f"{_MODELS}.resolve_lora",
+        # Handlers look their request's model up by it.
+        f"{_BASE}._is_model_supported",
+    ),
+)
 
 SERVER_PATCHES = (
     Patch(
@@ -155,4 +171,17 @@ SERVER_PATCHES = (
             f"{_DETOKENIZER}._protected_step",
         ),
     ),
+    _ALIASES,
+)
+
+# Under plain ``vllm serve`` (``vllm_serve.py``).
+VLLM_SERVE_PATCHES = (
+    Patch(
+        target=_CLIENT,
+        kind="subclassed",
+        file="server/vllm_serve.py",
+        tests="tests/server/test_vllm_serve.py",
+        relies_on=(f"{_CLIENT}.generate", f"{_CLIENT}.encode"),
+    ),
+    _ALIASES,
 )

@@ -34,18 +34,19 @@ class PromptSet:
         return self.index if self.forced is not None else set_for(ladder, min(length, ladder.max_length), None)
 
 
-def decide(ladder: FactorLadder, num_tokens: int, params: Any) -> PromptSet:
+def decide(ladder: FactorLadder, num_tokens: int, params: Any, alias: str | None = None) -> PromptSet:
     """Decide a prompt's set.
 
     Args:
         ladder: The ladder that the engine runs.
         num_tokens: The prompt's length.
         params: ``vllm.SamplingParams`` or ``vllm.PoolingParams``.
+        alias: The set that the request's model name asks for, or None (``aliases.py``).
 
     Raises:
         FactorError: when the requested name is unknown or not a name, or the prompt is longer than the ladder.
     """
-    forced = forced_set(params)
+    forced = forced_set(params) if alias is None else alias
     index = set_for(ladder, num_tokens, forced)
     by_length = index if forced is None else set_for(ladder, min(num_tokens, ladder.max_length), None)
     return PromptSet(index, by_length, forced)

@@ -52,8 +52,20 @@ async def show_rope(request: Request) -> RopeInfo:
     return info
 
 
-def rope_info(settings: RopeSettings, max_model_len: int, patches: Sequence[Patch]) -> RopeInfo:
-    """The route's answer for an engine with ``settings``, sequences of up to ``max_model_len`` tokens, and ``patches``."""
+def rope_info(
+    settings: RopeSettings,
+    max_model_len: int,
+    patches: Sequence[Patch],
+    server_patches: Sequence[Patch] = SERVER_PATCHES,
+) -> RopeInfo:
+    """The route's answer.
+
+    Args:
+        settings: The engine's.
+        max_model_len: Maximum tokens of a sequence.
+        patches: Those of the engine.
+        server_patches: Those of the API server.
+    """
     return RopeInfo(
         sets=[
             FactorSetInfo(
@@ -72,7 +84,7 @@ def rope_info(settings: RopeSettings, max_model_len: int, patches: Sequence[Patc
         angles=settings.angles,
         max_model_len=max_model_len,
         patches=[
-            PatchInfo(target=patch.target, kind=patch.kind, file=patch.file) for patch in (*patches, *SERVER_PATCHES)
+            PatchInfo(target=patch.target, kind=patch.kind, file=patch.file) for patch in (*patches, *server_patches)
         ],
         vllm_version=VLLM_VERSION,
     )

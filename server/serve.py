@@ -57,6 +57,7 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
   --access-log json|all|off
                         JSON line for each HTTP request; all adds probes and /metrics (default: json)
   --log-prompts         add the prompts to these lines
+  --ladder-aliases      list MODEL@SET, the model with each factor set, in /v1/models
   --max-model-len N     maximum tokens of a sequence; auto is the most that fit the KV cache (default: the model's maximum)
   --host, --port        address and port to listen on (default: every address, port 8000)
 
@@ -164,6 +165,12 @@ def _add_flags(parser: Any) -> None:
         choices=ANGLES,
         default="exact",
         help="Exact angles, or Hugging Face's float32 ones for comparison.",
+    )
+    group.add_argument(
+        "--ladder-aliases",
+        action="store_true",
+        help="List the model names MODEL@SET, which force a factor set, in /v1/models; they are always accepted "
+        "(default: not listed).",
     )
     scheduling_flags.add(parser)
     front_flags.add(parser)

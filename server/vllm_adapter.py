@@ -17,6 +17,7 @@ from vllm import envs
 from vllm.entrypoints.cli import serve as cli_serve
 from vllm.entrypoints.launchers.api_server import entry
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels as OpenAIServingModels
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMError, VLLMValidationError
 from vllm.logger import configure_logging_from_args

@@ -19,25 +19,31 @@ def set_for(ladder: FactorLadder, num_tokens: int, forced: str | None) -> int:
     return ladder.index_for(num_tokens) if forced is None else ladder.index_of(forced)
 
 
-def forced_set(sampling_params: Any) -> str | None:
-    """The set that a request asks for by name in ``vllm_xargs``, or None.
+def forced_set(params: Any) -> str | None:
+    """The set that a request asks for by name, or None.
 
     Args:
-        sampling_params: ``vllm.SamplingParams``, or None for pooling requests.
+        params: ``vllm.SamplingParams``, which carry the name in ``extra_args`` (``vllm_xargs`` over HTTP), or
+            ``vllm.PoolingParams``, which carry it in ``extra_kwargs``.
 
     Raises:
         FactorError: when the value is not a string.
     """
-    extra = getattr(sampling_params, "extra_args", None) or {}
+    extra = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
     name = extra.get(FORCED_SET)
     if name is not None and not isinstance(name, str):
         raise FactorError(f"vllm_xargs.{FORCED_SET}: {name!r} must be the name of a factor set")
     return name
 
 
+def forced_set_of(request: Any) -> str | None:
+    """The set that ``vllm.v1.request.Request`` asks for by name, or None."""
+    return forced_set(request.pooling_params if request.sampling_params is None else request.sampling_params)
+
+
 def wanted_set(request: Any, ladder: FactorLadder) -> int:
     """The set that ``vllm.v1.request.Request`` must be rotated with at its present length."""
-    return set_for(ladder, request.num_tokens, forced_set(request.sampling_params))
+    return set_for(ladder, request.num_tokens, forced_set_of(request))
 
 
 def assigned_set(request: Any) -> int:

@@ -28,7 +28,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
 from ropeswitch.model_patches.switch.patching import patch_process
-from ropeswitch.model_patches.switch.request_set import assign, assigned_set, forced_set, wanted_set
+from ropeswitch.model_patches.switch.request_set import assign, assigned_set, forced_set_of, wanted_set
 from ropeswitch.model_patches.switch.settings import settings_of
 
 # Maximum steps between two comparisons of a running request with its set's end; bounds what is kept of finished ones.
@@ -153,7 +153,7 @@ class LadderScheduler(Scheduler):
 
     def _end(self, request: Request) -> float:
         """The most tokens that the request may have in its set."""
-        if forced_set(request.sampling_params) is not None:
+        if forced_set_of(request) is not None:
             return float("inf")
         return self._ends[assigned_set(request)]
 

@@ -35,6 +35,7 @@ from tests.server.front.parts import parts, server_parts
 LADDER = FactorLadder.checked(
     [{"name": "a", "max_length": 8, "factors": [1.0, 2.0]}, {"name": "b", "max_length": 16, "factors": [1.5, 3.0]}]
 )
+STARTED_BY_US = Namespace(ropeswitch_front=None)
 # Of no use without an engine; what it does is tested in tests/server/front.
 ADMISSION: Any = SimpleNamespace()
 
@@ -52,6 +53,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
 
 def test_rope_is_behind_the_api_key_and_in_the_openapi() -> None:
     app = FastAPI()
+    app.state.args = STARTED_BY_US
     RopeSwitchEndpoints().attach_router(app)
     app.add_middleware(AuthenticationMiddleware, tokens=["key"])
     app.state.ropeswitch = SimpleNamespace(rope_info=rope_info(RopeSettings(LADDER, 10000.0), 12, PATCHES))
@@ -169,7 +171,7 @@ def test_a_server_with_another_upstream_does_not_start(monkeypatch: pytest.Monke
     monkeypatch.setattr("vllm.v1.engine.async_llm.AsyncLLM.generate", generate)
     with refusals.channel():
         with pytest.raises(SystemExit) as left:
-            asyncio.run(RopeSwitchEndpoints().init_state(None, State(), Namespace()))
+            asyncio.run(RopeSwitchEndpoints().init_state(None, State(), STARTED_BY_US))
         assert left.value.code == 2
         assert (refusals.reported() or "").startswith("vllm.v1.engine.async_llm.AsyncLLM.generate: fingerprint")
 

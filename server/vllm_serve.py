@@ -1,0 +1,96 @@
+"""What the endpoint plugin adds to plain ``vllm serve``: ``GET /v1/rope`` and the model names ``MODEL@SET``.
+
+Everything else of the server needs ``ropeswitch serve``. Without our key in ``--additional-config`` nothing is added, so a
+``VLLM_PLUGINS`` that names ropeswitch leaves a stock server stock.
+"""
+
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.datastructures import State
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ropeswitch.model_patches.guard.registry import in_play, require
+from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
+from ropeswitch.server import rope_route, vllm_adapter
+from ropeswitch.server.aliases import accept_aliases, alias_set, forcing
+from ropeswitch.server.context import RequestContext, current
+from ropeswitch.server.in_place import become
+from ropeswitch.server.patches import VLLM_SERVE_PATCHES
+
+
+@dataclass(frozen=True)
+class RopeState:
+    """The app's ``state.ropeswitch`` under ``vllm serve``.
+
+    Attributes:
+        rope_info: The answer of ``/v1/rope``.
+    """
+
+    rope_info: rope_route.RopeInfo
+
+
+class Contexts:
+    """A middleware that gives every HTTP request a context, which keeps its alias."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        token = current.set(RequestContext())
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            current.reset(token)
+
+
+class AliasClient(vllm_adapter.AsyncLLM):
+    """An engine client that forces the factor set of an alias."""
+
+    def generate(self, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        params = forcing(sampling_params, alias_set(sampling_params, current.get()))
+        return super().generate(prompt, params, *args, **kwargs)
+
+    def encode(self, prompt: Any, pooling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        params = forcing(pooling_params, alias_set(pooling_params, current.get()))
+        return super().encode(prompt, params, *args, **kwargs)
+
+
+def attach(app: FastAPI) -> None:
+    """Add the route and the middleware to an app whose server has our key; others stay as they are."""
+    if _has_key(app.state.args):
+        app.include_router(rope_route.router)
+        app.add_middleware(Contexts)
+
+
+def start(engine_client: Any, state: State, args: Namespace) -> None:
+    """Give vLLM's engine client and model names our subclasses, in a server that has our key.
+
+    Raises:
+        UnsupportedError: in a server without an engine.
+        RegistryError: when vLLM's server is not the one that we wrap.
+    """
+    if not _has_key(args):
+        return
+    settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
+    if settings is None:
+        raise UnsupportedError(f"VLLM_PLUGINS: a server without an engine does not support additional_config.{KEY}")
+    require(VLLM_SERVE_PATCHES)
+    # Parts that the key leaves out patch nothing.
+    folders = ("switch", *settings.parts)
+    patches = [patch for patch in in_play(engine_client.vllm_config) if patch.file.split("/")[1] in folders]
+    max_model_len = engine_client.model_config.max_model_len
+    state.ropeswitch = RopeState(rope_route.rope_info(settings, max_model_len, patches, VLLM_SERVE_PATCHES))
+    become(engine_client, AliasClient)
+    accept_aliases(state.openai_serving_models, settings.ladder, listed=False)
+
+
+def _has_key(args: Namespace) -> bool:
+    return isinstance(args.additional_config, Mapping) and KEY in args.additional_config
