@@ -45,18 +45,22 @@ class Aliases:
             vllm.exceptions.VLLMValidationError: answered with a 400, when the model is served and the set is unknown.
         """
         context = current.get()
-        if context is None or not isinstance(name, str) or self._serves(name):
+        if context is None:
             return name
-        model, separator, factor_set = name.rpartition(SEPARATOR)
+        # /invocations takes a header for the model, and drops the body's.
+        asked = context.model if name is None else name
+        if not isinstance(asked, str) or self._serves(asked):
+            return name
+        model, separator, factor_set = asked.rpartition(SEPARATOR)
         if not separator or not self._serves(model):
             return name
         if factor_set not in self.sets:
             raise vllm_adapter.validation_error(
-                f"model: {name!r} asks for the unknown factor set {factor_set!r} of {model!r}; known are "
+                f"model: {asked!r} asks for the unknown factor set {factor_set!r} of {model!r}; known are "
                 f"{', '.join(map(repr, self.sets))}",
                 "model",
             )
-        context.alias = Alias(name, factor_set)
+        context.alias = Alias(asked, factor_set)
         return model
 
     def _serves(self, name: str) -> bool:

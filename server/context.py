@@ -63,6 +63,7 @@ class RequestContext:
         refused_tokens: Length of the refused prompt, None where it was not counted.
         fault: The first value of its body that no engine accepts, or None (``body_errors.py``).
         asked: The value of ``vllm_xargs.rope_factor_set`` in its body, or None.
+        model: The value of ``model`` in its body, or None.
         alias: Its model name, where that asks for a set; None before the model is looked up.
         token_ids: Token IDs of its prompts that skip validation, by the body's field (``ingest/request.py``).
         prompts: The decision for each of its prompts, in the order in which they were given to the engine.
@@ -87,6 +88,7 @@ class RequestContext:
     refused_tokens: int | None = None
     fault: Fault | None = None
     asked: object = None
+    model: object = None
     alias: Alias | None = None
     token_ids: Mapping[str, Any] = field(default_factory=dict)
     prompts: list[PromptSet] = field(default_factory=list)

@@ -76,6 +76,7 @@ class LongRequest(Request):
             self.context.fault = parsed.fault
             # A route that does not read the field must not ignore it silently.
             self.context.asked = asked_set(values)
+            self.context.model = values.get("model") if isinstance(values, dict) else None
             if self.takes_samples and isinstance(values, dict):
                 samples = {name: first for name in PROMPTS if (first := sample(values.get(name))) is not None}
                 self.context.token_ids = {name: values[name] for name in samples}

@@ -21,12 +21,14 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch.request_set import forced_set
+from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.server import aliases
 from ropeswitch.server.aliases import accept_aliases, alias_set, forcing
 from ropeswitch.server.context import Alias, RequestContext, current
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints
 from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.prompt_set import PromptSet
+from ropeswitch.server.vllm_serve import AliasClient
 
 LADDER = FactorLadder.checked(
     [{"name": "short", "max_length": 8, "factors": [1.0]}, {"name": "long", "max_length": 16, "factors": [2.0]}]
@@ -105,6 +107,24 @@ def test_an_unknown_set_of_a_served_model_names_the_sets(asked: str) -> None:
     ) as error:
         models.is_base_model(asked)
     assert error.value.parameter == "model"
+
+
+def test_a_model_that_a_route_drops_may_name_a_set(context: RequestContext) -> None:
+    """``/invocations`` sets the model to None where no header names one."""
+    models = served("qwen3", adapters=("adapter",))
+    handler, request = BaseServing(models, models.model_config), SimpleNamespace(model=None)
+    for asked, adapter, alias in (
+        ("adapter@long", "adapter", "long"),
+        ("qwen3@short", None, "short"),
+        ("qwen3", None, None),
+        ("adapter", None, None),
+        ("other", None, None),
+        (3, None, None),
+    ):
+        context.alias, context.model = None, asked
+        found = handler._maybe_get_adapters(request)  # type: ignore[arg-type]
+        assert (found.lora_name if found else None) == adapter
+        assert (context.alias.factor_set if context.alias else None) == alias
 
 
 def test_without_a_context_no_name_is_an_alias() -> None:
@@ -235,6 +255,26 @@ def test_names_of_sets_have_no_separator(name: str) -> None:
     assert aliases.SEPARATOR == "@"
     with pytest.raises(FactorError, match="name"):
         FactorLadder.checked([{"name": name, "max_length": 8, "factors": [1.0]}])
+
+
+def test_under_vllm_serve_the_set_is_forced_too(context: RequestContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    to_engine: list[Any] = []
+    for method in ("generate", "encode"):
+        monkeypatch.setattr(AsyncLLM, method, lambda self, prompt, params, *args: to_engine.append(params))
+    client: Any = AliasClient.__new__(AliasClient)
+    client.generate([1], SamplingParams(), "r1")
+    context.alias = Alias("qwen3@long", "long")
+    client.generate([1], SamplingParams(), "r2")
+    client.encode([1], PoolingParams(), "r3")
+    assert [forced_set(each) for each in to_engine] == [None, "long", "long"]
+    with pytest.raises(VLLMValidationError, match="leave one of them out"):
+        client.generate([1], SamplingParams(extra_args={"rope_factor_set": "short"}), "r4")
+
+
+def test_the_plugin_refuses_a_server_without_an_engine() -> None:
+    args = Namespace(additional_config={"ropeswitch": {}})
+    with pytest.raises(UnsupportedError, match=r"^VLLM_PLUGINS: a server without an engine"):
+        asyncio.run(RopeSwitchEndpoints().init_state(None, State(), args))
 
 
 @pytest.mark.parametrize("additional_config", [{}, None, {"other": {}}])

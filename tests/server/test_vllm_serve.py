@@ -63,8 +63,9 @@ def ask(server: Server, tokens: list[int]) -> tuple[str, list[int], list[float]]
     return choice["text"], choice["token_ids"], choice["logprobs"]["token_logprobs"]
 
 
-def serve(folder: Path, *flags: str) -> AbstractContextManager[Server]:
-    return running(folder, str(BUNDLED_MODEL), *ENGINE, *flags, command=VLLM, ready="/health")
+def serve(folder: Path, *flags: str, plugins: str | None = None) -> AbstractContextManager[Server]:
+    variables = {} if plugins is None else {"VLLM_PLUGINS": plugins}
+    return running(folder, str(BUNDLED_MODEL), *ENGINE, *flags, command=VLLM, ready="/health", variables=variables)
 
 
 def test_with_the_key_each_prompt_is_rotated_with_its_own_set(tmp_path: Path) -> None:
@@ -80,15 +81,63 @@ def test_with_the_key_each_prompt_is_rotated_with_its_own_set(tmp_path: Path) ->
             body = {"model": str(BUNDLED_MODEL), "prompt": "A", "vllm_xargs": {"rope_factor_set": name}}
             refused = server.post("/v1/completions", body)
             assert refused.status == 400 and f"rope_factor_set: {reason}" in refused.text, refused.text
+        # Nothing of the server loads where VLLM_PLUGINS does not name it.
+        assert server.get("/v1/rope").status == 404
+        assert server.post("/v1/completions", {"model": f"{BUNDLED_MODEL}@r2", "prompt": "A"}).status == 404
 
 
-def test_without_the_key_stock_vllm_serves(tmp_path: Path) -> None:
+def test_named_in_vllm_plugins_it_adds_sets_by_model_name_and_the_route(tmp_path: Path) -> None:
+    flags = ["--served-model-name", "mini", *additional_config({"factors": str(BUNDLED_FACTORS)})]
+    tokens = prompt(PIECES[0])
+    with serve(tmp_path, *flags, plugins="ropeswitch") as server:
+        rope = server.get("/v1/rope").json
+        assert [each["name"] for each in rope["sets"]] == list(LADDER.names)
+        files = {patch["file"] for patch in rope["patches"]}
+        assert {"server/aliases.py", "server/vllm_serve.py", "model_patches/switch/scheduler.py"} <= files
+        assert not any(file.startswith(("model_patches/serving/", "server/front/")) for file in files)
+        body = {"prompt": tokens, "max_tokens": TOKENS, "temperature": 0, "logprobs": 1, "return_token_ids": True}
+        for name in LADDER.names:
+            answer = server.post("/v1/completions", body | {"model": f"mini@{name}", "ignore_eos": True})
+            assert (answer.status, answer.json["model"]) == (200, f"mini@{name}"), answer.text
+            [choice] = answer.json["choices"]
+            reference = Reference.load(BUNDLED_MODEL, LADDER, name)
+            reference.check(tokens, choice["token_ids"], choice["logprobs"]["token_logprobs"])
+        # By length again.
+        _, output, log_probs = ask(server, tokens)
+        Reference.load(BUNDLED_MODEL, LADDER).check(tokens, output, log_probs)
+        chat = {"messages": [{"role": "user", "content": "A"}], "max_tokens": 2}
+        for path, request in (
+            ("/v1/completions", {"prompt": "A", "max_tokens": 2, "n": 2, "use_beam_search": True}),
+            ("/v1/chat/completions", chat),
+            ("/v1/chat/completions", chat | {"stream": True}),
+            ("/v1/responses", {"input": "A", "max_output_tokens": 16}),
+            ("/v1/messages", chat),
+            ("/tokenize", {"prompt": "A"}),
+        ):
+            assert server.post(path, request | {"model": "mini@r2"}).status == 200, path
+            assert "mini@r2" in server.post(path, request | {"model": "mini@r2"}).text or path == "/tokenize"
+            unknown = server.post(path, request | {"model": "mini@nope"})
+            assert unknown.status == 400 and "unknown factor set 'nope'" in unknown.text, unknown.text
+            assert server.post(path, request | {"model": "other@r2"}).status == 404
+        for asked, status in (("r2", 200), ("r1", 400)):
+            forced = chat | {"model": "mini@r2", "vllm_xargs": {"rope_factor_set": asked}}
+            assert server.post("/v1/chat/completions", forced).status == status
+        assert [each["id"] for each in server.get("/v1/models").json["data"]] == ["mini"]
+        # The rest of the server needs `ropeswitch serve`.
+        assert server.get("/v1/status").status == server.get("/health/ready").status == 404
+        assert "ropeswitch_" not in server.get("/metrics").text and answer.sets is None
+
+
+@pytest.mark.parametrize("plugins", [None, "ropeswitch"])
+def test_without_the_key_stock_vllm_serves(tmp_path: Path, plugins: str | None) -> None:
     """Stock rotates every prompt with the config's long factors, and takes its scale from the lengths alone."""
     [long] = LADDER.sets[-1:]
     scale = math.sqrt(1 + math.log(LADDER.max_length / STOCK_WINDOW) / math.log(STOCK_WINDOW))
     stock = Reference.load(BUNDLED_MODEL, FactorLadder((replace(long, scale=scale),)))
     ours = Reference.load(BUNDLED_MODEL, LADDER)
-    with serve(tmp_path) as server:
+    with serve(tmp_path, plugins=plugins) as server:
+        assert server.get("/v1/rope").status == 404
+        assert server.post("/v1/completions", {"model": f"{BUNDLED_MODEL}@r2", "prompt": "A"}).status == 404
         for pieces in PIECES:
             tokens = prompt(pieces)
             _, output, log_probs = ask(server, tokens)
