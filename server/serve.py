@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, FILE, Choice, parse
-from ropeswitch.factors.ladders.choose import choose, from_file
+from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, FILE, Choice, from_flags, parse
+from ropeswitch.factors.ladders.choose import check_theta, choose, from_file
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.model_patches.switch.engine_args import configure
@@ -88,7 +88,7 @@ def serve(argv: Sequence[str]) -> int:
     from ropeswitch.server import model_config, vllm_adapter
 
     args = vllm_adapter.parse(argv, _add_flags)
-    args.ladder = _choice(args)
+    args.ladder = from_flags(args.ladder, args.factors)
     scheduling_flags.check(args)
     trace_flags.check(args)
     args.ropeswitch_access_log = access_log_flags.take(args)
@@ -132,25 +132,9 @@ def _check_files(argv: Sequence[str]) -> None:
         known, _ = early.parse_known_args(list(argv))
     except argparse.ArgumentError:
         return
-    choice = _choice(known)
+    choice = from_flags(known.ladder, known.factors)
     if choice is not None and choice.path is not None:
         from_file(choice.path)
-
-
-def _choice(args: argparse.Namespace) -> Choice | None:
-    """What ``--ladder`` or ``--factors`` asks for; None where neither was given.
-
-    Raises:
-        UsageError: when both were.
-        FactorError: for a wrong ``--ladder``.
-    """
-    if args.factors is None:
-        return None if args.ladder is None else parse(args.ladder)
-    if args.ladder is not None:
-        raise UsageError(
-            f"--factors: {args.factors!r} and --ladder {args.ladder!r} both name a ladder; give one of them"
-        )
-    return Choice(f"{FILE}:{args.factors}", FILE, path=args.factors)
 
 
 def _add_flags(parser: Any) -> None:
@@ -194,10 +178,7 @@ def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> tuple[R
     check_rotation(hf_config)
     made = choose(args.ladder or parse(AUTO), hf_config, args.max_model_len, args.native_window)
     theta = check_model(hf_config, made.ladder)
-    if made.theta is not None and made.theta != theta:
-        raise FactorError(
-            f"rope_theta: factor file {args.ladder.path!r} was made for {made.theta}, but the model's rope_theta is {theta}"
-        )
+    check_theta(made, theta)
     settings = RopeSettings(
         ladder=made.ladder,
         theta=theta,

@@ -4,14 +4,17 @@ import argparse
 import json
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.factors.numbers import number, positive, whole
+from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, from_flags, parse
+from ropeswitch.factors.numbers import LARGEST, number, positive, whole
+from ropeswitch.factors.rules.lengths import parse_length
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 MAX_GPUS = 1024
+POLICIES = ("length", "reserve")
 EXAMPLE = """exit codes: 0 a layout fits, 1 none does, 2 the input is wrong
 
 example:
@@ -33,8 +36,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add("--gpus", required=True, metavar="N", help="how many there are")
     add("--gpus-per-node", default="8", metavar="N", help="how many a node has (default: 8)")
     add("--gpu-file", metavar="FILE", help="a TOML file with more kinds of GPU")
-    add("--factors", metavar="FILE", help="the factor file to serve with (default: the factors of the config)")
-    add("--max-model-len", metavar="TOKENS", help="the longest sequence (default: the ladder's end, else the config's)")
+    add("--ladder", metavar="LADDER", help=f"ladder to serve with: {EXAMPLES} (default: {AUTO})")
+    add("--factors", metavar="FILE", help="factor file to serve with; short for --ladder file:FILE")
+    add("--native-window", metavar="TOKENS", help="window the model was trained with (default: its config or family)")
+    add(
+        "--ladder-policy",
+        choices=POLICIES,
+        help="policy to serve with, for the printed command and --helm; it changes no figure (default: the server's)",
+    )
+    add("--max-model-len", metavar="TOKENS", help="the longest sequence (default: the ladder's end)")
     add("--target-concurrency", default="1", metavar="K", help="sequences of that length to hold at once (default: 1)")
     add("--kv-cache-dtype", choices=tuple(KV_BYTES), default="auto", help="the type of stored keys and values")
     add("--gpu-memory-utilization", default="0.9", metavar="X", help="the share of memory vLLM may take (default: 0.9)")
@@ -55,7 +65,7 @@ def _plan(args: argparse.Namespace) -> int:
     from ropeswitch.deploy.plan.costs import Workload
     from ropeswitch.deploy.plan.model_shape import shape_from_config
     from ropeswitch.deploy.plan.planner import Cluster, make_plan
-    from ropeswitch.deploy.plan.serve_flags import serve_flags
+    from ropeswitch.deploy.plan.serve_flags import Serving, serve_flags
 
     cluster = Cluster(
         gpu=gpus.choose(gpus.load(args.gpu_file), args.gpu),
@@ -65,11 +75,14 @@ def _plan(args: argparse.Namespace) -> int:
     )
     utilization = positive("--gpu-memory-utilization", args.gpu_memory_utilization, 1, "a number above 0 up to 1")
     reserve = number("--reserve-gib", args.reserve_gib, 0, 1024, "a number from 0 up to 1024")
+    choice = from_flags(args.ladder, args.factors)
     path = model_config.find_config(args.model)
     name, config = model_config.read_model(path)
     shape = shape_from_config(name, config)
-    ladder = model_config.find_ladder(name, config, args.factors)
-    length = _max_model_len(args.max_model_len, ladder, shape.max_positions)
+    asked = None if args.max_model_len is None else whole("--max-model-len", args.max_model_len, 1, LARGEST)
+    window = None if args.native_window is None else parse_length("--native-window", args.native_window)
+    made = model_config.find_ladder(name, config, choice or parse(AUTO), asked, window)
+    length = made.ladder.max_length if asked is None else asked
     if shape.sliding_window is not None and shape.sliding_window < length:
         raise UsageError(
             f"{name}: sliding_window: {shape.sliding_window} is less than the {length} tokens of --max-model-len, so its "
@@ -77,35 +90,27 @@ def _plan(args: argparse.Namespace) -> int:
         )
     load = Workload(length, KV_BYTES[args.kv_cache_dtype], utilization, reserve)
     plan = make_plan(shape, cluster, load)
-    serving = _serving(args, ladder, length, utilization, is_file=path == model_config.as_path(args.model))
+    serving = Serving(
+        model=str(Path(args.model).parent) if path == model_config.as_path(args.model) else args.model,
+        max_model_len=length,
+        memory_utilization=utilization,
+        kv_cache_dtype=args.kv_cache_dtype,
+        choice=choice,
+        native_window=window,
+        policy=args.ladder_policy,
+    )
     command = serve_flags(serving, plan.recommended) if plan.recommended else None
     if args.json:
-        shown = json.dumps(report.as_json(shape, cluster, load, plan, command), indent=2)
+        shown = json.dumps(report.as_json(shape, cluster, load, made, plan, command), indent=2)
     else:
         quoted = [shlex.quote(word) for word in command] if command else None
-        shown = report.text(shape, cluster, load, plan, quoted)
+        shown = report.text(shape, cluster, load, made, plan, quoted)
     print(shown, file=sys.stderr if args.helm == "-" else sys.stdout)
     if plan.recommended is None:
         return 1
     if args.helm is not None:
         _write_helm(args, serving, shape, plan.recommended)
     return 0
-
-
-def _serving(
-    args: argparse.Namespace, ladder: FactorLadder | None, length: int, utilization: float, is_file: bool
-) -> Any:
-    from pathlib import Path
-
-    from ropeswitch.deploy.plan.serve_flags import FACTOR_FILE, Serving
-
-    return Serving(
-        model=str(Path(args.model).parent) if is_file else args.model,
-        max_model_len=length,
-        memory_utilization=utilization,
-        kv_cache_dtype=args.kv_cache_dtype,
-        factors=FACTOR_FILE if ladder is None else args.factors,
-    )
 
 
 def _write_helm(args: argparse.Namespace, serving: Any, shape: Any, chosen: Any) -> None:
@@ -120,15 +125,3 @@ def _write_helm(args: argparse.Namespace, serving: Any, shape: Any, chosen: Any)
         print(content, end="")
     else:
         save_text(args.helm, content, overwrite=args.force)
-
-
-def _max_model_len(asked: str | None, ladder: FactorLadder | None, max_positions: int) -> int:
-    """The longest sequence: what was asked for, within the ladder where there is one; else the ladder's or config's end."""
-    if asked is None:
-        return ladder.max_length if ladder is not None else max_positions
-    length = whole("--max-model-len", asked, 1, 2**31 - 1)
-    if ladder is not None and length > ladder.max_length:
-        raise UsageError(
-            f"--max-model-len: {length} exceeds {ladder.max_length}, where the last factor set, {ladder.names[-1]!r}, ends"
-        )
-    return length

@@ -22,6 +22,7 @@ class Family:
         ends_on_every_stage: Whether vLLM makes the embedding, final norm and head on every pipeline stage, used or not.
         default_window: The sliding window, in tokens, where the config has no ``sliding_window``.
         window_switch: Whether ``sliding_window`` counts only with ``use_sliding_window``.
+        default_theta: The rotary base where the config has no ``rope_theta``.
     """
 
     qkv_bias: bool | None = False
@@ -34,6 +35,7 @@ class Family:
     ends_on_every_stage: bool = False
     default_window: int | None = None
     window_switch: bool = False
+    default_theta: float = 10_000.0
 
 
 FAMILIES = {
@@ -43,7 +45,7 @@ FAMILIES = {
     "qwen2": Family(qkv_bias=True, window_switch=True),
     "qwen3": Family(qkv_bias=None, qk_norm=True, window_switch=True),
     "granite": Family(qkv_bias=None, mlp_bias=True),
-    "mixtral": Family(experts=("num_local_experts",), ends_on_every_stage=True),
+    "mixtral": Family(experts=("num_local_experts",), ends_on_every_stage=True, default_theta=1_000_000.0),
     "qwen3_moe": Family(
         qkv_bias=None,
         qk_norm=True,
@@ -53,6 +55,11 @@ FAMILIES = {
         window_switch=True,
     ),
     "phimoe": Family(
-        qkv_bias=None, norm_bias=True, experts=("num_local_experts",), lm_head_bias=True, ends_on_every_stage=True
+        qkv_bias=None,
+        norm_bias=True,
+        experts=("num_local_experts",),
+        lm_head_bias=True,
+        ends_on_every_stage=True,
+        default_theta=1_000_000.0,
     ),
 }

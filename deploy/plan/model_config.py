@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.deploy.plan.families import FAMILIES
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.factors.file import load
-from ropeswitch.factors.hf_config import ladder_from_config
+from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.factors.ladders.choice import Choice
+from ropeswitch.factors.ladders.choose import check_theta, choose
+from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.model_patches.switch.settings import UnsupportedError
-from ropeswitch.model_patches.switch.unsupported import check_model
+from ropeswitch.model_patches.switch.unsupported import check_model, check_rotation
 from ropeswitch.server.model_folder import check_fields, check_model_folder, read_config
 
 
@@ -64,17 +66,34 @@ def read_model(path: Path) -> tuple[str, dict[str, Any]]:
     return name, config
 
 
-def find_ladder(name: str, config: dict[str, Any], factors: str | None) -> FactorLadder | None:
-    """The ladder of the factor file, or of the config; None where there is neither.
+def find_ladder(
+    name: str, config: dict[str, Any], choice: Choice, max_model_len: int | None, native_window: int | None
+) -> MadeLadder:
+    """The ladder that ``ropeswitch serve`` makes for a model.
+
+    Args:
+        name: What messages call the config.
+        config: Its values; their ``model_type`` is one of :data:`~ropeswitch.deploy.plan.families.FAMILIES`.
+        choice: What ``--ladder`` or ``--factors`` asks for.
+        max_model_len: The longest sequence, tokens; None for the ladder's end.
+        native_window: The window that the model was trained with, tokens, where the user states it.
 
     Raises:
-        UsageError: when the model cannot be rotated by the ladder.
-        FactorError: for a wrong factor file or wrong factors in the config.
+        UsageError: when the model cannot be rotated by the ladder, or the ladder ends before ``max_model_len``.
+        FactorError: for a wrong factor file, rule or length, or wrong values in the config.
     """
-    ladder = load(factors).ladder if factors is not None else ladder_from_config(config)
-    if ladder is not None:
-        try:
-            check_model(config, ladder)
-        except UnsupportedError as error:
-            raise UsageError(f"{name}: {error}") from error
-    return ladder
+    if rope_parameters(config).get("rope_theta") is None:
+        config = config | {"rope_theta": FAMILIES[config["model_type"]].default_theta}
+    try:
+        check_rotation(config)
+        made = choose(choice, config, max_model_len, native_window)
+        check_theta(made, check_model(config, made.ladder))
+    except UnsupportedError as error:
+        raise UsageError(f"{name}: {error}") from error
+    ladder = made.ladder
+    if max_model_len is not None and max_model_len > ladder.max_length:
+        raise UsageError(
+            f"--max-model-len: {max_model_len} exceeds {ladder.max_length}, where the last factor set, "
+            f"{ladder.names[-1]!r}, ends"
+        )
+    return made

@@ -6,8 +6,9 @@ from typing import Any
 from ropeswitch.deploy.plan.costs import GIB, Workload, prefill_flops
 from ropeswitch.deploy.plan.model_shape import ModelShape
 from ropeswitch.deploy.plan.planner import Candidate, Cluster, Plan
-from ropeswitch.deploy.plan.serve_flags import FACTOR_FILE, HEAD_ADDRESS
+from ropeswitch.deploy.plan.serve_flags import HEAD_ADDRESS
 from ropeswitch.deploy.plan.weights import parameter_count
+from ropeswitch.factors.ladders.made import MadeLadder
 
 KIB = 1024
 HEADER = (
@@ -25,21 +26,30 @@ HEADER = (
 )
 
 
-def text(shape: ModelShape, cluster: Cluster, load: Workload, plan: Plan, command: Sequence[str] | None) -> str:
+def text(
+    shape: ModelShape,
+    cluster: Cluster,
+    load: Workload,
+    made: MadeLadder,
+    plan: Plan,
+    command: Sequence[str] | None,
+) -> str:
     """The whole report.
 
     Args:
         shape: The model.
         cluster: The GPUs.
         load: What is asked of them.
+        made: The ladder to serve with.
         plan: What became of the layouts.
         command: The recommended command's words, or None where no layout fits.
     """
-    parts = ["\n".join(_asked(shape, cluster, load)), table([HEADER, *(_row(each) for each in plan.candidates)])]
+    parts = ["\n".join(_asked(shape, cluster, load)), "\n".join(made.lines(load.max_model_len))]
+    parts.append(table([HEADER, *(_row(each) for each in plan.candidates)]))
     if plan.refused:
         parts.append("\n".join(["Cannot work:", *(f"  {line}" for line in _grouped([r.rule for r in plan.refused]))]))
     parts.append(sequence_parallel(shape))
-    parts.append(_recommended(cluster, load, plan, command))
+    parts.append(_recommended(cluster, plan, command))
     parts.append(_assumptions(load))
     return "\n\n".join(parts)
 
@@ -70,7 +80,12 @@ def sequence_parallel(shape: ModelShape) -> str:
 
 
 def as_json(
-    shape: ModelShape, cluster: Cluster, load: Workload, plan: Plan, command: Sequence[str] | None
+    shape: ModelShape,
+    cluster: Cluster,
+    load: Workload,
+    made: MadeLadder,
+    plan: Plan,
+    command: Sequence[str] | None,
 ) -> dict[str, Any]:
     """The report as plain values; sizes are bytes, times are seconds and lower bounds."""
     return {
@@ -84,6 +99,13 @@ def as_json(
             "weight_format": shape.weights.name,
         },
         "max_model_len": load.max_model_len,
+        "ladder": {
+            "name": made.name,
+            "sets": [
+                {"name": each.name, "max_length": each.max_length, "scale": each.scale, **origin.to_json()}
+                for each, origin in zip(made.ladder.sets, made.origins, strict=True)
+            ],
+        },
         "target_concurrency": cluster.target_concurrency,
         "gpu": cluster.gpu.name,
         "gpus": cluster.gpus,
@@ -141,7 +163,7 @@ def _row(candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _recommended(cluster: Cluster, load: Workload, plan: Plan, command: Sequence[str] | None) -> str:
+def _recommended(cluster: Cluster, plan: Plan, command: Sequence[str] | None) -> str:
     if plan.recommended is None or command is None:
         return (
             f"No layout of {cluster.gpus} x {cluster.gpu.name} holds {cluster.target_concurrency} such sequences. More "
@@ -156,11 +178,6 @@ def _recommended(cluster: Cluster, load: Workload, plan: Plan, command: Sequence
     if place.nodes > 1:
         lines.append(
             f"  Run it on each node of a replica, with --node-rank 0, 1, ... and the address of node 0 for {HEAD_ADDRESS}."
-        )
-    if FACTOR_FILE in command:
-        lines.append(
-            f"  The config has no LongRoPE factors: {FACTOR_FILE} stands for a factor file that reaches "
-            f"{load.max_model_len:,} tokens (docs/factors.md)."
         )
     if plan.fewest_gpus is not None and plan.fewest_gpus < cluster.gpus:
         lines.append(

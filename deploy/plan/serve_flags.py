@@ -5,9 +5,9 @@ from typing import Any
 
 from ropeswitch.deploy.plan.model_shape import ModelShape
 from ropeswitch.deploy.plan.planner import Candidate
+from ropeswitch.factors.ladders.choice import Choice
 
-# Stand for what the plan cannot know, in the printed command.
-FACTOR_FILE = "FACTORS.json"
+# Stands for what the plan cannot know, in the printed command.
 HEAD_ADDRESS = "HEAD_ADDRESS"
 
 
@@ -20,21 +20,31 @@ class Serving:
         max_model_len: The longest sequence, tokens.
         memory_utilization: The share of a GPU's memory that vLLM may take.
         kv_cache_dtype: The type of stored keys and values, as vLLM's flag names it.
-        factors: The factor file, or None where the config has the factors.
+        choice: What ``--ladder`` or ``--factors`` asks for; None for the automatic ladder.
+        native_window: The window that the model was trained with, tokens, where the user states it.
+        policy: The value of ``--ladder-policy``, or None for the server's default.
     """
 
     model: str
     max_model_len: int
     memory_utilization: float
     kv_cache_dtype: str
-    factors: str | None
+    choice: Choice | None = None
+    native_window: int | None = None
+    policy: str | None = None
 
 
 def serve_flags(serving: Serving, chosen: Candidate) -> list[str]:
     """The arguments after ``ropeswitch``, for the first node of a replica; the others differ in ``--node-rank`` alone."""
     flags = ["serve", serving.model]
-    if serving.factors is not None:
-        flags += ["--factors", serving.factors]
+    if serving.choice is not None and serving.choice.path is not None:
+        flags += ["--factors", serving.choice.path]
+    elif serving.choice is not None:
+        flags += ["--ladder", serving.choice.text]
+    if serving.native_window is not None:
+        flags += ["--native-window", str(serving.native_window)]
+    if serving.policy is not None:
+        flags += ["--ladder-policy", serving.policy]
     flags += ["--max-model-len", str(serving.max_model_len)]
     flags += ["--gpu-memory-utilization", f"{serving.memory_utilization:g}"]
     if serving.kv_cache_dtype != "auto":
@@ -55,6 +65,7 @@ def helm_values(serving: Serving, shape: ModelShape, chosen: Candidate) -> dict[
     values: dict[str, Any] = {
         "model": serving.model,
         "maxModelLen": serving.max_model_len,
+        **_ladder_values(serving),
         "gpuMemoryUtilization": serving.memory_utilization,
         "kvCacheDtype": serving.kv_cache_dtype,
         "parallelism": {
@@ -73,3 +84,10 @@ def helm_values(serving: Serving, shape: ModelShape, chosen: Candidate) -> dict[
         "resources": {"limits": {"nvidia.com/gpu": placement.gpus_per_node}},
     }
     return values
+
+
+def _ladder_values(serving: Serving) -> dict[str, Any]:
+    """Values for the ladder, where the user gave any; the chart takes a factor file's content from elsewhere."""
+    text = serving.choice.text if serving.choice is not None and serving.choice.path is None else None
+    values = {"ladder": text, "nativeWindow": serving.native_window, "ladderPolicy": serving.policy}
+    return {name: value for name, value in values.items() if value is not None}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ropeswitch.factors.errors import FactorError
+from ropeswitch.factors.errors import FactorError, UsageError
 from ropeswitch.factors.numbers import number
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.rules.catalogue import RULES, Rule
@@ -77,6 +77,20 @@ def parse(text: str) -> Choice:
             f"--ladder: {len(lengths)} lengths and the native window; at most {MOST_SETS} sets are allowed"
         )
     return Choice(text, kind, rule, lengths)
+
+
+def from_flags(ladder: str | None, factors: str | None) -> Choice | None:
+    """What ``--ladder`` or ``--factors`` asks for; None where neither was given.
+
+    Raises:
+        UsageError: when both were.
+        FactorError: for a wrong ``--ladder``.
+    """
+    if factors is None:
+        return None if ladder is None else parse(ladder)
+    if ladder is not None:
+        raise UsageError(f"--factors: {factors!r} and --ladder {ladder!r} both name a ladder; give one of them")
+    return Choice(f"{FILE}:{factors}", FILE, path=factors)
 
 
 def _length(text: str) -> int | float:

@@ -67,6 +67,19 @@ def from_file(path: str) -> MadeLadder:
     return MadeLadder(loaded.ladder, tuple(origins), f"file:{path}", loaded.theta)
 
 
+def check_theta(made: MadeLadder, theta: float) -> None:
+    """Refuse a factor file that was made for another rotary base than the model's, ``theta``.
+
+    Raises:
+        FactorError: naming the file and both bases.
+    """
+    if made.theta not in (None, theta):
+        path = made.name.removeprefix(f"{FILE}:")
+        raise FactorError(
+            f"rope_theta: factor file {path!r} was made for {made.theta}, but the model's rope_theta is {theta}"
+        )
+
+
 def from_sets(sets: Sequence[Mapping[str, Any]], where: str, origins: tuple[Origin, ...] = ()) -> MadeLadder:
     """A ladder of sets that the user listed in the setting ``where``.
 

@@ -91,6 +91,7 @@ QWEN3_4B: Config = _COMMON | {
     "tie_word_embeddings": True,
     "torch_dtype": "bfloat16",
 }
+QWEN3_8B: Config = QWEN3_4B | {"hidden_size": 4096, "intermediate_size": 12288, "tie_word_embeddings": False}
 QWEN3_30B_A3B: Config = _COMMON | {
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",

@@ -61,7 +61,6 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "lower bounds, not estimates" in out
     assert "DCP 2, 4, 8, 16: no KV head has a copy (TP 16 <= 32 KV heads)" in out
     assert "Sequence parallel (DCP) applies where TP exceeds the model's 32 KV heads" in out
-    assert "FACTORS.json stands for a factor file" in out
     rows = [line.split()[:8] for line in out.splitlines()]
     assert ["8", "1", "2", "1", "0.78", "32", "64.00", "1"] in rows
 
@@ -159,7 +158,7 @@ def test_a_cached_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         ([*PHI, "--kv-cache-dtype", "int3"], "invalid choice: 'int3'"),
         (
             [*PHI, "--max-model-len", "131073"],
-            "--max-model-len: 131073 exceeds 131072, where the last factor set, 'long'",
+            "--max-model-len: 131073 exceeds 131072, where the model's LongRoPE factors end",
         ),
         ([*PHI, "--max-model-len", "0"], "--max-model-len: '0' must be a whole number from 1 to"),
         ([*PHI, "--gpu-file", "none.toml"], "--gpu-file: 'none.toml' does not exist"),

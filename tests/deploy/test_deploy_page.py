@@ -10,6 +10,7 @@ from ropeswitch.deploy.plan.gpus import load
 from ropeswitch.deploy.plan.model_shape import shape_from_config
 from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.serve_flags import Serving, helm_values
+from ropeswitch.factors.ladders.choice import from_flags
 from tests.deploy import sizing
 from tests.deploy.chart.helm import CHART, render
 from tests.deploy.configs import LLAMA2_7B
@@ -23,7 +24,7 @@ def planned() -> dict[str, Any]:
     shape = shape_from_config("llama2-7b", LLAMA2_7B)
     plan = make_plan(shape, Cluster(load()["A100-80GB"], 16, 8, 1), Workload(2097152, 2, 0.9, 3.0))
     assert plan.recommended is not None
-    serving = Serving("llama2-7b", 2097152, 0.9, "auto", factors="factors.json")
+    serving = Serving("llama2-7b", 2097152, 0.9, "auto", from_flags(None, "factors.json"))
     values: dict[str, Any] = helm_values(serving, shape, plan.recommended)
     return values
 

@@ -8,6 +8,7 @@ from ropeswitch.deploy.plan.layouts import Layout
 from ropeswitch.deploy.plan.model_shape import shape_from_config
 from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.serve_flags import Serving, serve_flags
+from ropeswitch.factors.ladders.choice import from_flags
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.serve import _add_flags
 from tests.deploy.configs import MISTRAL_7B
@@ -21,7 +22,7 @@ def test_the_servers_parser_takes_the_flags(layout: Layout, nodes: int, kv_cache
     shape = shape_from_config("mistral", MISTRAL_7B)
     plan = make_plan(shape, Cluster(load()["A100-80GB"], 16, 8, 1), Workload(65536, 2, 0.85, 3))
     [chosen] = [candidate for candidate in plan.candidates if candidate.layout == layout]
-    flags = serve_flags(Serving("a/model", 65536, 0.85, kv_cache_dtype, "f.json"), chosen)
+    flags = serve_flags(Serving("a/model", 65536, 0.85, kv_cache_dtype, from_flags(None, "f.json")), chosen)
     assert flags[0] == "serve"
     args = vllm_adapter.parse(flags[1:], _add_flags)
     assert (args.model, args.factors, args.max_model_len) == ("a/model", "f.json", 65536)

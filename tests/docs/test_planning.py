@@ -9,11 +9,11 @@ import yaml
 
 from ropeswitch.deploy.plan.families import FAMILIES
 from ropeswitch.server.cli import main
-from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B, PHI4_MINI
+from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B, PHI4_MINI, QWEN3_8B
 from tests.docs.pages import ROOT, blocks, commands
 
 PAGE = ROOT / "docs" / "planning.md"
-MODELS = {"llama2-7b": LLAMA2_7B, "mistral-7b": MISTRAL_7B, "phi-4-mini": PHI4_MINI}
+MODELS = {"llama2-7b": LLAMA2_7B, "mistral-7b": MISTRAL_7B, "phi-4-mini": PHI4_MINI, "qwen3-8b": QWEN3_8B}
 
 
 @pytest.fixture(autouse=True)

@@ -58,7 +58,7 @@ def test_a_plan_and_its_values_say_the_same(
     shape = shape_from_config(*config)
     plan = make_plan(shape, Cluster(load()["A100-80GB"], 16, 8, 1), Workload(length, 2, 0.9, 3))
     [chosen] = [candidate for candidate in plan.candidates if candidate.layout == layout]
-    serving = Serving("a/model", length, 0.9, kv_cache_dtype, None)
+    serving = Serving("a/model", length, 0.9, kv_cache_dtype)
     rendered = pods(render(helm_values(serving, shape, chosen)))
     head = rendered.get("demo-ropeswitch/leader") or rendered["demo-ropeswitch"]
     planned, served = vllm_adapter.parse(serve_flags(serving, chosen)[1:], _add_flags), parsed(head, "0")
