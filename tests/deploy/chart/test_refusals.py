@@ -135,6 +135,27 @@ REFUSED = [
         {"factors": {"content": "{}", "existingConfigMap": "mine"}},
         'factors.existingConfigMap: "mine", but factors.content is given too',
     ),
+    (
+        {"ladder": "yarn", "factors": {"content": "{}"}},
+        'ladder: "yarn", but factors names a ladder too; only one can be',
+    ),
+    ({"ladder": "auto", "factors": {"existingConfigMap": "mine"}}, 'ladder: "auto", but factors names a ladder too'),
+    (
+        {"ladder": "file:f.json"},
+        'ladder: "file:f.json": pods do not have the file; give its content: --set-file factors',
+    ),
+    (
+        {"nativeWindow": 32768, "factors": {"content": "{}"}},
+        "nativeWindow: 32768, but a factor file .factors. lists its",
+    ),
+    ({"nativeWindow": 32768, "ladder": "none"}, "nativeWindow: 32768, but ladder none serves every length as"),
+    ({"server": {"extraArgs": ["--ladder=yarn"]}}, 'server.extraArgs: "--ladder=yarn" is set by ladder'),
+    (
+        {"server": {"extraArgs": ["--native-window", "32k"]}},
+        'server.extraArgs: "--native-window" is set by nativeWindow',
+    ),
+    ({"server": {"extraArgs": ["--ladder-policy=length"]}}, '"--ladder-policy=length" is set by ladderPolicy'),
+    ({"server": {"extraArgs": ["--ladder-aliases"]}}, 'server.extraArgs: "--ladder-aliases" is set by ladderAliases'),
     ({"updateStrategy": {"maxSurge": 0}}, "maxSurge and maxUnavailable are both 0"),
     ({"updateStrategy": {"maxSurge": "0%"}}, "maxSurge and maxUnavailable are both 0"),
     ({"ingress": {"enabled": True}}, "ingress.hosts: ingress.enabled needs a host"),
@@ -155,6 +176,7 @@ def test_refused(values: Values, reason: str) -> None:
         ({"plan": {"kvCapacity": 5}, "maxModelLen": 6}, "longPool.values.maxModelLen: 6 tokens exceed"),
         ({"server": {"shutdownTimeout": 100}}, "must be over 145: .* longPool.values.server.shutdownTimeout 100"),
         ({"autoscaling": {"minReplicas": 9}}, "longPool.values.autoscaling.minReplicas: 9"),
+        ({"ladder": "file:f.json"}, 'longPool.values.ladder: "file:f.json": pods do not have the file'),
     ],
 )
 def test_the_long_pool_is_judged_by_its_own_values(values: Values, reason: str) -> None:

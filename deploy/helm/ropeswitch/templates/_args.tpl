@@ -25,6 +25,18 @@ Arguments of `ropeswitch`, as a YAML list. Takes a pool's context with `worker`,
 - --factors
 - /etc/ropeswitch/factors/factors.json
 {{- end }}
+{{- if $v.ladder }}
+- --ladder
+- {{ $v.ladder | quote }}
+{{- end }}
+{{- if $v.nativeWindow }}
+- --native-window
+- {{ int64 $v.nativeWindow | quote }}
+{{- end }}
+{{- if $v.ladderPolicy }}
+- --ladder-policy
+- {{ $v.ladderPolicy }}
+{{- end }}
 {{- if and (include "ropeswitch.hasFile" $v.chatTemplate) (not .worker) }}
 - --chat-template
 - /etc/ropeswitch/chat-template/chat-template.jinja
@@ -63,6 +75,9 @@ Arguments of `ropeswitch`, as a YAML list. Takes a pool's context with `worker`,
 {{- if gt (int $v.server.apiServers) 1 }}
 - --api-server-count
 - {{ int $v.server.apiServers | quote }}
+{{- end }}
+{{- if $v.ladderAliases }}
+- --ladder-aliases
 {{- end }}
 - --shutdown-timeout
 - {{ int $v.server.shutdownTimeout | quote }}

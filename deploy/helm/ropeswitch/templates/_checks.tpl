@@ -45,6 +45,7 @@
 {{- fail (printf "%smaxModelLen: 0 is the end of the factors, which plan.kvCapacity, %d tokens, may not reach; name the length" $at (int64 $v.plan.kvCapacity)) -}}
 {{- end -}}
 {{- include "ropeswitch.checkModel" . -}}
+{{- include "ropeswitch.checkLadder" (dict "at" $at "values" $v) -}}
 {{- $needed := add $v.preStopSeconds $v.server.shutdownTimeout 30 -}}
 {{- if le (int $v.terminationGracePeriodSeconds) (int $needed) -}}
 {{- fail (printf "terminationGracePeriodSeconds: %d must be over %d: preStopSeconds %d + %sserver.shutdownTimeout %d + 30 for the engine to stop" (int $v.terminationGracePeriodSeconds) $needed (int $v.preStopSeconds) $at (int $v.server.shutdownTimeout)) -}}
@@ -120,7 +121,7 @@
 {{- $_ := set $seen . true -}}
 {{- end -}}
 {{- end -}}
-{{- $flags := dict "--port" "server.port" "--api-server-count" "server.apiServers" "--shutdown-timeout" "server.shutdownTimeout" "--max-body-bytes" "server.maxBodyMiB" "--served-model-name" "servedModelName" "--factors" "factors" "--chat-template" "chatTemplate" "--max-model-len" "maxModelLen" "--gpu-memory-utilization" "gpuMemoryUtilization" "--kv-cache-dtype" "kvCacheDtype" "--tensor-parallel-size" "parallelism.tensor" "--decode-context-parallel-size" "parallelism.decodeContext" "--pipeline-parallel-size" "parallelism.pipeline" "--data-parallel-size" "parallelism.dataParallelReplicas" "--nnodes" "parallelism.nodes" "--node-rank" "parallelism.nodes" "--master-addr" "parallelism.nodes" "--headless" "parallelism.nodes" "--api-key-file" "apiKeys" "--metrics-key-file" "metrics.key" "--ssl-certfile" "tls" "--ssl-keyfile" "tls" -}}
+{{- $flags := dict "--port" "server.port" "--api-server-count" "server.apiServers" "--shutdown-timeout" "server.shutdownTimeout" "--max-body-bytes" "server.maxBodyMiB" "--served-model-name" "servedModelName" "--factors" "factors" "--ladder" "ladder" "--native-window" "nativeWindow" "--ladder-policy" "ladderPolicy" "--ladder-aliases" "ladderAliases" "--chat-template" "chatTemplate" "--max-model-len" "maxModelLen" "--gpu-memory-utilization" "gpuMemoryUtilization" "--kv-cache-dtype" "kvCacheDtype" "--tensor-parallel-size" "parallelism.tensor" "--decode-context-parallel-size" "parallelism.decodeContext" "--pipeline-parallel-size" "parallelism.pipeline" "--data-parallel-size" "parallelism.dataParallelReplicas" "--nnodes" "parallelism.nodes" "--node-rank" "parallelism.nodes" "--master-addr" "parallelism.nodes" "--headless" "parallelism.nodes" "--api-key-file" "apiKeys" "--metrics-key-file" "metrics.key" "--ssl-certfile" "tls" "--ssl-keyfile" "tls" -}}
 {{- range $v.server.extraArgs -}}
 {{- $flag := splitList "=" . | first | replace "_" "-" -}}
 {{- if hasKey $flags $flag -}}
@@ -186,6 +187,23 @@
 {{- end -}}
 {{- if and $cache.create (ne $cache.accessMode "ReadWriteMany") (gt (int $pods) 1) -}}
 {{- fail (printf "modelSource.cache.accessMode: %s is for one node, but there are up to %d pods; use ReadWriteMany" $cache.accessMode $pods) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* One ladder only, and a window only where a rule goes by it. */}}
+{{- define "ropeswitch.checkLadder" -}}
+{{- $v := .values -}}
+{{- if hasPrefix "file:" $v.ladder -}}
+{{- fail (printf "%sladder: %q: pods do not have the file; give its content: --set-file factors.content=FILE" .at $v.ladder) -}}
+{{- end -}}
+{{- if and $v.ladder (include "ropeswitch.hasFile" $v.factors) -}}
+{{- fail (printf "%sladder: %q, but factors names a ladder too; only one can be" .at $v.ladder) -}}
+{{- end -}}
+{{- if and $v.nativeWindow (include "ropeswitch.hasFile" $v.factors) -}}
+{{- fail (printf "nativeWindow: %d, but a factor file (factors) lists its lengths itself; only one can be" (int64 $v.nativeWindow)) -}}
+{{- end -}}
+{{- if and $v.nativeWindow (eq $v.ladder "none") -}}
+{{- fail (printf "nativeWindow: %d, but %sladder none serves every length as the config says; leave one out" (int64 $v.nativeWindow) .at) -}}
 {{- end -}}
 {{- end -}}
 
