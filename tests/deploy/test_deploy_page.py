@@ -1,8 +1,11 @@
 """docs/deploy.md: its table is the planner's, its values make what it says, and the values that it names are there."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from ropeswitch.deploy.plan.costs import Workload
@@ -11,10 +14,11 @@ from ropeswitch.deploy.plan.model_shape import shape_from_config
 from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.serve_flags import Serving, helm_values
 from ropeswitch.factors.ladders.choice import from_flags
+from ropeswitch.server.cli import main
 from tests.deploy import sizing
 from tests.deploy.chart.helm import CHART, render
-from tests.deploy.configs import LLAMA2_7B
-from tests.docs.pages import ROOT
+from tests.deploy.configs import LLAMA2_7B, QWEN3_8B
+from tests.docs.pages import ROOT, blocks, commands
 
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
 
@@ -47,6 +51,25 @@ def test_the_values_make_what_the_page_says() -> None:
     } <= kinds
     [group] = [each for each in objects if each["kind"] == "LeaderWorkerSet"]
     assert group["spec"]["leaderWorkerTemplate"]["size"] == 2
+
+
+def test_a_model_without_factors_is_planned_and_installed_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [words] = [words for words in commands(ROOT / "docs" / "deploy.md", "ropeswitch") if "Qwen/Qwen3-8B" in words]
+    (tmp_path / "Qwen" / "Qwen3-8B").mkdir(parents=True)
+    (tmp_path / "Qwen" / "Qwen3-8B" / "config.json").write_text(json.dumps(QWEN3_8B))
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 0
+    [shown] = blocks(ROOT / "docs" / "deploy.md", "text")
+    assert f"\n\n{shown}\n" in capsys.readouterr().out
+    [deployment] = [
+        each for each in render(yaml.safe_load(Path("qwen3.yaml").read_text())) if each["kind"] == "Deployment"
+    ]
+    [server] = deployment["spec"]["template"]["spec"]["containers"]
+    assert server["args"][:4] == ["serve", "Qwen/Qwen3-8B", "--max-model-len", "131072"]
+    assert not {"--factors", "--ladder"} & set(server["args"])
+    assert server["resources"]["limits"]["nvidia.com/gpu"] == 1
 
 
 def test_the_values_that_it_names_are_there() -> None:
