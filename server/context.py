@@ -65,9 +65,12 @@ class RequestContext:
         asked: The value of ``vllm_xargs.rope_factor_set`` in its body, or None.
         model: The value of ``model`` in its body, or None.
         alias: Its model name, where that asks for a set; None before the model is looked up.
+        asked_policy: The value of ``vllm_xargs.rope_ladder_policy`` in its body, or None.
+        limited: Whether its body limits the tokens of the answer.
         token_ids: Token IDs of its prompts that skip validation, by the body's field (``ingest/request.py``).
         prompts: The decision for each of its prompts, in the order in which they were given to the engine.
         decided: The decision for each request to the engine, by its ID in the engine.
+        searches: The decision for each of its beam searches, by the ID that the search's steps have theirs from.
         answering: Whether all its prompts are known; later prompts are steps of answering them.
         tickets: Its prompts in the queue.
         sequences: Its sequences in an engine.
@@ -90,9 +93,12 @@ class RequestContext:
     asked: object = None
     model: object = None
     alias: Alias | None = None
+    asked_policy: object = None
+    limited: bool = False
     token_ids: Mapping[str, Any] = field(default_factory=dict)
     prompts: list[PromptSet] = field(default_factory=list)
     decided: dict[str, PromptSet] = field(default_factory=dict)
+    searches: dict[str, PromptSet] = field(default_factory=dict)
     answering: bool = False
     tickets: list[Ticket] = field(default_factory=list)
     sequences: list[Track] = field(default_factory=list)

@@ -21,6 +21,7 @@ from starlette.datastructures import State
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.guard.registry import in_play, require
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError, settings_of
 from ropeswitch.server import engine_utilities, life_cycle, refusals, rope_route, starting, vllm_adapter, vllm_serve
 from ropeswitch.server.access_log.log import start as start_access_log
@@ -102,12 +103,14 @@ class _Checked:
 
     Attributes:
         settings: The ladder, and how requests are scheduled.
+        rule: The rule that the engine chooses sets by.
         patches: The patches that its processes run.
         front: Keys and limits.
         admission: Lets prompts in.
     """
 
     settings: RopeSettings
+    rule: SetRule
     patches: Sequence[Patch]
     front: FrontState
     admission: Admission
@@ -130,14 +133,14 @@ async def _checked(engine_client: Any, args: Namespace) -> _Checked:
     max_model_len = engine_client.model_config.max_model_len
     waits = vllm_adapter.prompt_waits(engine_client)
     front, admission = build(args.ropeswitch_front, settings.ladder, max_model_len, waits, vllm_adapter.AdmissionError)
-    return _Checked(settings, patches, front, admission)
+    return _Checked(settings, SetRule(settings.ladder, settings.policy, max_model_len), patches, front, admission)
 
 
 def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerParts:
     """Make every part of the process; metrics need Prometheus, which vLLM has set up."""
     settings, ladder, model = checked.settings, checked.settings.ladder, engine_client.model_config
     rope_info = rope_route.rope_info(settings, model.max_model_len, checked.patches)
-    length_metrics = start_length_metrics(engine_client, ladder)
+    length_metrics = start_length_metrics(engine_client, checked.rule)
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
     log = args.ropeswitch_access_log
     return ServerParts(
@@ -172,7 +175,8 @@ def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed
     take_long_prompts(engine_client.renderer, picklable=vllm_adapter.is_fast(engine_client.renderer.tokenizer))
     decode_prompt_ends(vllm_adapter.FastIncrementalDetokenizer)
     length = vllm_adapter.prompt_length(engine_client.model_config)
-    take_over(engine_client, state, Prompts(ladder, checked.admission, length))
+    limits_output = engine_client.model_config.get_diff_sampling_param().get("max_tokens") is not None
+    take_over(engine_client, state, Prompts(checked.rule, checked.admission, length, limits_output=limits_output))
     accept_aliases(state.openai_serving_models, ladder, listed=aliases_listed)
 
 

@@ -11,17 +11,19 @@ from typing import Any
 
 from starlette.datastructures import State
 
-from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch.settings import FORCED_SET
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.model_patches.switch.request_set import SetRule, go_by_length
+from ropeswitch.model_patches.switch.settings import FORCED_SET, LADDER_POLICY, RESERVE
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.aliases import alias_set, forcing
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.in_place import become
-from ropeswitch.server.prompt_set import PromptSet, asks_for_set, decide
+from ropeswitch.server.prompt_set import PromptSet, asks_for_policy, asks_for_set, decide
 
 FIELD = f"vllm_xargs.{FORCED_SET}"
+POLICY_FIELD = f"vllm_xargs.{LADDER_POLICY}"
 
 # Handlers that give prompts to the engine only while the response is being sent, or in many steps, by their name in
 # the app's state: the method that is called once a prompt, before the response starts, and its prompt argument.
@@ -36,23 +38,33 @@ class Prompts:
     """Decides the factor set of every prompt that the server gives to the engine, and refuses unknown sets and full queues.
 
     Args:
-        ladder: The ladder that the engine runs.
+        rule: The rule that the engine chooses sets by.
         admission: Lets prompts in.
         length: Counts a prompt's tokens (:func:`~ropeswitch.server.vllm_adapter.prompt_length`).
+        limits_output: Whether the server has an output limit for requests that name none.
     """
 
-    def __init__(self, ladder: FactorLadder, admission: Admission, length: Callable[[Any], int | None]) -> None:
-        self._ladder = ladder
+    def __init__(
+        self,
+        rule: SetRule,
+        admission: Admission,
+        length: Callable[[Any], int | None],
+        *,
+        limits_output: bool = False,
+    ) -> None:
+        self._rule = rule
         self._admission = admission
         self._length = length
+        self._limits_output = limits_output
 
-    def note(self, prompt: Any, params: Any, request_id: str | None) -> Any:
+    def note(self, prompt: Any, params: Any, request_id: str | None, search: str | None = None) -> Any:
         """Decide a prompt's set, and let the prompt into the queue.
 
         Args:
             prompt: What the engine client takes for one.
             params: Its ``SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
             request_id: The ID under which it goes to the engine; None where its steps are to have IDs of their own.
+            search: The ID of the beam search that it starts, or None.
 
         Returns:
             The parameters for the engine, which force the set that the request's model name asks for.
@@ -67,14 +79,36 @@ class Prompts:
         alias = alias_set(params, context)
         # A step of answering a prompt that was let in.
         step = context is not None and context.answering
-        decision = _decide(self._ladder, num_tokens, params, context, alias)
+        limited = self._limits_output or context is None or context.limited
+        decision = self._follow_search(params, context, request_id)
+        if decision is None:
+            decision = _decide(self._rule, num_tokens, params, context, alias, limited=limited)
         if context is not None and request_id is not None:
             context.decided[request_id] = decision
+        if context is not None and search is not None:
+            context.searches[search] = decision
         if not step:
             self._admission.admit(num_tokens, decision.length_class, _answers(params), request_id)
         elif request_id is not None:
             self._admission.follow(request_id)
         return forcing(params, alias) if request_id is not None else params
+
+    def _follow_search(self, params: Any, context: RequestContext | None, request_id: str | None) -> PromptSet | None:
+        """Have a step of a beam search keep the set that was reserved for the search; None for any other prompt.
+
+        Each step is a request for one token, which would reserve for that token alone.
+        """
+        if context is None or request_id is None or self._rule.policy != RESERVE:
+            return None
+        # Upstream's IDs of steps: that of the search, and three parts more.
+        search = context.searches.get(request_id.rsplit("-", 3)[0])
+        if search is None or search.forced is not None:
+            return None
+        if search.policy != RESERVE:
+            go_by_length(params)
+            return None
+        params.extra_args = (params.extra_args or {}) | {FORCED_SET: self._rule.ladder.names[search.index]}
+        return search
 
 
 class RopeClient(vllm_adapter.AsyncLLM):
@@ -130,7 +164,8 @@ Generator = Callable[..., AsyncGenerator[Any, None]]
 def _late(upstream: Generator, prompt_argument: str, params_argument: str, prompts: Prompts) -> Generator:
     def call(**kwargs: Any) -> AsyncGenerator[Any, None]:
         # The steps to come have IDs of their own.
-        prompts.note(kwargs[prompt_argument], kwargs[params_argument], None)
+        search = kwargs["request_id"] if params_argument == "params" else None
+        prompts.note(kwargs[prompt_argument], kwargs[params_argument], None, search)
         return _completing(upstream(**kwargs))
 
     return call
@@ -151,19 +186,39 @@ def _answers(params: Any) -> int:
 
 
 def _decide(
-    ladder: FactorLadder, num_tokens: int, params: Any, context: RequestContext | None, alias: str | None
+    rule: SetRule,
+    num_tokens: int,
+    params: Any,
+    context: RequestContext | None,
+    alias: str | None = None,
+    *,
+    limited: bool,
 ) -> PromptSet:
     """Decide a prompt's set, and note it in the request's context.
+
+    Args:
+        rule: The rule that the engine chooses by.
+        num_tokens: The prompt's length.
+        params: Its parameters. Those without an output limit are told to go by length, here and in the engine.
+        context: The request's, or None.
+        limited: Whether the request or the server limits the answer; else the limit is the rest of the context, which
+            vLLM's handlers filled in.
 
     Raises:
         vllm.exceptions.VLLMValidationError: answered with a 400, when the set that the request asks for is unknown, or
             is not supported on its route, or the prompt is longer than the ladder.
     """
     try:
-        decision = decide(ladder, num_tokens, params, alias)
+        decision = decide(rule, num_tokens, params, alias)
+        if decision.policy == RESERVE and not limited and num_tokens + params.max_tokens == rule.max_model_len:
+            if hasattr(params, "extra_args"):
+                go_by_length(params)
+            # Parameters of a beam search have no place for it; its steps are told (`Prompts._follow_search`).
+            decision = decide(rule if hasattr(params, "extra_args") else SetRule(rule.ladder), num_tokens, params)
     except FactorError as error:
-        message = str(error).removeprefix(f"{FIELD}: ")
-        field = FIELD if asks_for_set(params) else "prompt"
+        field = next((name for name in (POLICY_FIELD, FIELD) if str(error).startswith(name)), None)
+        field = field or (FIELD if asks_for_set(params) else "prompt")
+        message = str(error).removeprefix(f"{field}: ")
         raise vllm_adapter.validation_error(f"{field}: {message}", field) from error
     if context is None or context.answering:
         return decision
@@ -172,6 +227,12 @@ def _decide(
             f"{FIELD}: {context.asked!r} is not supported here: pooling, beam search and routes that do not read vllm_xargs "
             "choose the factor set by length alone; leave it out, or name the set in the model: MODEL@SET",
             FIELD,
+        )
+    if context.asked_policy is not None and not asks_for_policy(params):
+        raise vllm_adapter.validation_error(
+            f"{POLICY_FIELD}: {context.asked_policy!r} is not supported here: pooling, beam search and routes that do not "
+            "read vllm_xargs go by the server's --ladder-policy; leave it out",
+            POLICY_FIELD,
         )
     context.prompts.append(decision)
     return decision

@@ -9,9 +9,16 @@ again, by the same rule: the engine decides it by the sequence's current length 
 from dataclasses import dataclass
 from typing import Any
 
-from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.request_set import forced_set, set_for
-from ropeswitch.model_patches.switch.settings import FORCED_SET
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.model_patches.switch.request_set import SetRule, forced_set, set_for
+from ropeswitch.model_patches.switch.request_set import asked_policy as asked_policy_of
+from ropeswitch.model_patches.switch.settings import BY_LENGTH, FORCED_SET, LADDER_POLICY, POLICIES, RESERVE
+
+# What chose a request's set: a ladder policy, or the request, by name.
+FORCED = "forced"
+CHOSEN_BY = (*POLICIES, FORCED)
+# A body's fields that limit the tokens of an answer; ``sampling_params`` holds the first of them too.
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True)
@@ -23,33 +30,47 @@ class PromptSet:
         length_class: The set by length alone; the last one for a prompt that is longer than the ladder and asks for a set by
             name.
         forced: The name of the set that the request asks for, or None.
+        policy: The ladder policy that chose the set where none is forced.
     """
 
     index: int
     length_class: int
     forced: str | None = None
+    policy: str = BY_LENGTH
+
+    @property
+    def chosen_by(self) -> str:
+        """One of :data:`CHOSEN_BY`."""
+        return self.policy if self.forced is None else FORCED
 
     def index_at(self, ladder: FactorLadder, length: int) -> int:
         """The set of the sequence once it has ``length`` tokens."""
-        return self.index if self.forced is not None else set_for(ladder, min(length, ladder.max_length), None)
+        if self.forced is not None:
+            return self.index
+        by_length = set_for(ladder, min(length, ladder.max_length), None)
+        return max(by_length, self.index) if self.policy == RESERVE else by_length
 
 
-def decide(ladder: FactorLadder, num_tokens: int, params: Any, alias: str | None = None) -> PromptSet:
+def decide(rule: SetRule, num_tokens: int, params: Any, alias: str | None = None) -> PromptSet:
     """Decide a prompt's set.
 
     Args:
-        ladder: The ladder that the engine runs.
+        rule: The rule that the engine chooses by.
         num_tokens: The prompt's length.
-        params: ``vllm.SamplingParams`` or ``vllm.PoolingParams``.
+        params: ``vllm.SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
         alias: The set that the request's model name asks for, or None (``aliases.py``).
 
     Raises:
-        FactorError: when the requested name is unknown or not a name, or the prompt is longer than the ladder.
+        FactorError: when the requested set or policy is unknown, or the prompt is longer than the ladder.
     """
     forced = forced_set(params) if alias is None else alias
-    index = set_for(ladder, num_tokens, forced)
-    by_length = index if forced is None else set_for(ladder, min(num_tokens, ladder.max_length), None)
-    return PromptSet(index, by_length, forced)
+    if alias is not None and (asked := asked_policy_of(params)) is not None:
+        raise FactorError(
+            f"vllm_xargs.{LADDER_POLICY}: {asked!r} cannot be combined with a model name that forces a set; leave one out"
+        )
+    index = rule.index(params, num_tokens, num_tokens) if alias is None else set_for(rule.ladder, num_tokens, alias)
+    by_length = set_for(rule.ladder, min(num_tokens, rule.ladder.max_length), None)
+    return PromptSet(index, by_length, forced, BY_LENGTH if forced is not None else rule.policy_of(params))
 
 
 def asks_for_set(params: Any) -> bool:
@@ -57,10 +78,35 @@ def asks_for_set(params: Any) -> bool:
     return (getattr(params, "extra_args", None) or {}).get(FORCED_SET) is not None
 
 
-def asked_set(body: object) -> object:
-    """The value of ``vllm_xargs.rope_factor_set`` in a request's JSON body, or None.
+def asks_for_policy(params: Any) -> bool:
+    """Whether ``vllm.SamplingParams`` choose a ladder policy; pooling ones never do."""
+    return (getattr(params, "extra_args", None) or {}).get(LADDER_POLICY) is not None
+
+
+def _asked_value(body: object, field: str) -> object:
+    """The value of a field of ``vllm_xargs`` in a request's JSON body, or None.
 
     The route's own validation checks its type.
     """
     values = body.get("vllm_xargs") if isinstance(body, dict) else None
-    return values.get(FORCED_SET) if isinstance(values, dict) else None
+    return values.get(field) if isinstance(values, dict) else None
+
+
+def asked_set(body: object) -> object:
+    """The value of ``vllm_xargs.rope_factor_set`` in a request's JSON body, or None."""
+    return _asked_value(body, FORCED_SET)
+
+
+def asked_policy(body: object) -> object:
+    """The value of ``vllm_xargs.rope_ladder_policy`` in a request's JSON body, or None."""
+    return _asked_value(body, LADDER_POLICY)
+
+
+def names_output_limit(body: object) -> bool:
+    """Whether a request's JSON body limits the tokens of its answer."""
+    if not isinstance(body, dict):
+        return False
+    inner = body.get("sampling_params")
+    return any(body.get(name) is not None for name in _LIMITS) or (
+        isinstance(inner, dict) and inner.get(_LIMITS[0]) is not None
+    )

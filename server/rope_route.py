@@ -39,6 +39,7 @@ class RopeInfo(BaseModel):
     sets: list[FactorSetInfo]
     theta: float = Field(description="The model's rotary base.")
     rotary_dim: int = Field(description="Rotated values per head.")
+    policy: str = Field(description="Ladder policy of requests that choose none: length or reserve.")
     angles: str = Field(description="exact, or hf for Hugging Face's float32 angles.")
     max_model_len: int = Field(description="Maximum tokens of a sequence on this server.")
     patches: list[PatchInfo]
@@ -81,6 +82,7 @@ def rope_info(
         ],
         theta=settings.theta,
         rotary_dim=settings.ladder.rotary_dim,
+        policy=settings.policy,
         angles=settings.angles,
         max_model_len=max_model_len,
         patches=[

@@ -12,7 +12,7 @@ from ropeswitch.factors.ladders.choose import check_theta, choose, from_file
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.model_patches.switch.engine_args import configure
-from ropeswitch.model_patches.switch.settings import ANGLES, RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.settings import ANGLES, POLICIES, RESERVE, RESERVES, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
@@ -37,6 +37,9 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
   --native-window TOKENS
                         window that the model was trained with (default: from its config, or its family's documentation)
   --rope-angles ANGLES  exact, or hf for Hugging Face's float32 angles, for comparison (default: exact)
+  --ladder-policy length|reserve
+                        when to move to a longer factor set: at a sequence's actual length, or at once to the set of
+                        its prompt and output limit (default: length)
   --no-length-aware-scheduling
                         plan steps as vLLM does, not by predicted time with short work first
   --step-latency-target SECONDS
@@ -156,6 +159,12 @@ def _add_flags(parser: Any) -> None:
         help="List the model names MODEL@SET, which force a factor set, in /v1/models; they are always accepted "
         "(default: not listed).",
     )
+    group.add_argument(
+        "--ladder-policy",
+        choices=POLICIES,
+        default=POLICIES[0],
+        help="When a sequence is in a longer factor set: at its actual length, or at once by prompt and output limit.",
+    )
     scheduling_flags.add(parser)
     front_flags.add(parser)
     access_log_flags.add(parser)
@@ -186,6 +195,7 @@ def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> tuple[R
         length_aware=args.length_aware_scheduling,
         step_latency_target=args.step_latency_target,
         origins=made.origins,
+        policy=args.ladder_policy,
     )
     return settings, made
 
@@ -193,7 +203,8 @@ def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> tuple[R
 def _summary(args: argparse.Namespace, made: MadeLadder) -> str:
     scheme = "https" if args.ssl_certfile else "http"
     where = args.uds or f"{scheme}://{args.host or '0.0.0.0'}:{args.port}"
-    lines = (*made.lines(args.max_model_len), f"serving {args.model} at {where} when the engine is up")
+    policy = [RESERVES] if args.ladder_policy == RESERVE else []
+    lines = (*made.lines(args.max_model_len), *policy, f"serving {args.model} at {where} when the engine is up")
     return "\n".join(f"ropeswitch: {line}" for line in lines)
 
 

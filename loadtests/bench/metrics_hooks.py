@@ -12,6 +12,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 
@@ -29,7 +30,7 @@ def measure(streams: int, tokens: int, rounds: int) -> tuple[list[float], list[f
     ladder = FactorLadder((FactorSet("short", 256, (1.0,)), FactorSet("long", 1024, (2.0,))))
     metrics = LengthMetrics(ladder, "model", CollectorRegistry())
     watched = WatchedOutputs(None, log_stats=True)
-    watched.ropeswitch = OutputWatch(ladder, metrics, lambda _: 0)
+    watched.ropeswitch = OutputWatch(SetRule(ladder), metrics, lambda _: 0)
     bare = OutputProcessor(None, log_stats=True)
     sides: list[tuple[Any, Any]] = [(bare, SimpleNamespace(record=_upstream)), (watched, StepLogger(metrics))]
     results: dict[int, list[float]] = {0: [], 1: []}

@@ -30,6 +30,7 @@ from ropeswitch.model_patches.scheduling import scheduler as length_aware
 from ropeswitch.model_patches.switch import scheduler as switch
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
 # The user's first case: recovered short factors up to 8k tokens, long ones above. The factors' values do not matter here.
@@ -181,7 +182,7 @@ class _Requests:
 
     def __init__(self, ladder: FactorLadder | None, prefix_caching: bool) -> None:
         hasher = get_request_block_hasher(BLOCK_SIZE, sha256) if prefix_caching else None
-        self._hasher = AssigningHasher(hasher, ladder) if hasher is not None and ladder is not None else hasher
+        self._hasher = AssigningHasher(hasher, SetRule(ladder)) if hasher is not None and ladder is not None else hasher
 
     def __call__(self, name: str, arrival: Arrival, prompt: list[int]) -> Request:
         params = SamplingParams(temperature=0.0, max_tokens=arrival.output, ignore_eos=True)

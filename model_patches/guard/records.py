@@ -75,11 +75,11 @@ PATCHES = (
         ),
     ),
     Patch(
-        target="vllm.v1.engine.input_processor.InputProcessor._validate_params",
+        target="vllm.v1.engine.input_processor.InputProcessor.process_inputs",
         kind="wrapped",
-        file="model_patches/switch/validate_params.py",
+        file="model_patches/switch/process_inputs.py",
         tests="tests/exactness/test_plugin.py",
-        relies_on=("vllm.v1.engine.input_processor.InputProcessor._validate_params",),
+        relies_on=("vllm.v1.engine.input_processor.InputProcessor.process_inputs",),
         when="without `ropeswitch serve`",
     ),
     Patch(

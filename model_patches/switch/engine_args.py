@@ -13,16 +13,25 @@ from ropeswitch.factors.ladders.made import MadeLadder, Origin
 from ropeswitch.factors.numbers import is_whole
 from ropeswitch.model_patches.switch import parts, patching
 from ropeswitch.model_patches.switch.plugin import KEY
-from ropeswitch.model_patches.switch.settings import ANGLES, SCHEDULER, WORKERS, RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.process_inputs import reading_filled_in_limits, reading_sets
+from ropeswitch.model_patches.switch.settings import (
+    ANGLES,
+    POLICIES,
+    RESERVE,
+    RESERVES,
+    SCHEDULER,
+    WORKERS,
+    RopeSettings,
+    UnsupportedError,
+)
 from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
-from ropeswitch.model_patches.switch.validate_params import checking_sets
 
 # Below vLLM's own logger, which has its format and its level.
 logger = logging.getLogger("vllm.ropeswitch")
 
 # What a user may write under the key: one source of the ladder, its base, and fields of `RopeSettings`.
 _SOURCES = ("ladder", "factors", "sets")
-_OPTIONS = ("angles", "length_aware", "step_latency_target", "parts")
+_OPTIONS = ("angles", "policy", "length_aware", "step_latency_target", "parts")
 
 
 def configure_from_key(engine_args: Any) -> None:
@@ -35,6 +44,7 @@ def configure_from_key(engine_args: Any) -> None:
         FactorError: for a wrong factor file, ladder or length.
         UnsupportedError: for an unknown field, model or feature.
     """
+    from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
 
     check_device(current_platform.device_name)
@@ -43,11 +53,13 @@ def configure_from_key(engine_args: Any) -> None:
     settings, made = settings_from_key(engine_args.additional_config[KEY], hf_config, engine_args.max_model_len)
     # A key with origins was written by `configure`, whose caller has shown its ladder.
     if "origins" not in engine_args.additional_config[KEY]:
-        for line in made.lines(engine_args.max_model_len):
+        for line in (*made.lines(engine_args.max_model_len), *([RESERVES] if settings.policy == RESERVE else [])):
             logger.info("ropeswitch: %s", line)
     configure(engine_args, settings, hf_config, device_name=current_platform.device_name)
     if parts.SERVER not in settings.parts:
-        patching.replace("vllm.v1.engine.input_processor.InputProcessor._validate_params", checking_sets)
+        # Made by `vllm serve` and by other users of `AsyncLLM`.
+        reading = reading_filled_in_limits if isinstance(engine_args, AsyncEngineArgs) else reading_sets
+        patching.replace("vllm.v1.engine.input_processor.InputProcessor.process_inputs", reading)
 
 
 def settings_from_key(
@@ -119,6 +131,7 @@ def _check_options(key: Mapping[str, Any], where: str) -> None:
         ("native_window", key.get("native_window") is None or is_whole(key["native_window"]), "a number of tokens"),
         ("theta", key.get("theta") is None or _is_number(key["theta"]), "a number, or null"),
         ("angles", key.get("angles", ANGLES[0]) in ANGLES, f"one of {', '.join(ANGLES)}"),
+        ("policy", key.get("policy", POLICIES[0]) in POLICIES, f"one of {', '.join(POLICIES)}"),
         ("length_aware", isinstance(key.get("length_aware", True), bool), "true or false"),
         (
             "step_latency_target",

@@ -2,8 +2,8 @@
 
 replaces: the step that turns a client's message into a ``Request``, whose constructor hashes the prompt's blocks.
 why: deciding the set afterwards would hash a two-million-token prompt twice, on the engine's main loop.
-what differs: the engine's block hasher first assigns the set of the prompt's length to a request that has none; without a
-    prefix cache it does nothing else. A request that asks for an unknown set fails here, where upstream ends it alone.
+what differs: the engine's block hasher first assigns a set to a request that has none (``request_set.py``); without a prefix
+    cache it does nothing else. A request that asks for an unknown set fails here, where upstream ends it alone.
 limits: none known.
 when it can go: when requests can carry extra hash keys of their own.
 """
@@ -11,21 +11,20 @@ when it can go: when requests can carry extra hash keys of their own.
 from collections.abc import Callable
 from typing import Any
 
-from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.request_set import wanted_set
+from ropeswitch.model_patches.switch.request_set import SetRule, wanted_set
 from ropeswitch.model_patches.switch.settings import settings_of
 
 
 class AssigningHasher:
     """A block hasher that decides a new request's factor set before it hashes block 0."""
 
-    def __init__(self, upstream: Callable[[Any], list[Any]] | None, ladder: FactorLadder) -> None:
+    def __init__(self, upstream: Callable[[Any], list[Any]] | None, rule: SetRule) -> None:
         self._upstream = upstream
-        self._ladder = ladder
+        self._rule = rule
 
     def __call__(self, request: Any) -> list[Any]:
         if not hasattr(request, "rope_set"):
-            request.rope_set = wanted_set(request, self._ladder)
+            request.rope_set = wanted_set(request, self._rule)
         return [] if self._upstream is None else self._upstream(request)
 
 
@@ -35,7 +34,8 @@ def assigning(upstream: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def preprocess_add_request(self: Any, request: Any) -> Any:
         hasher = self.request_block_hasher
         if not isinstance(hasher, AssigningHasher) and (settings := settings_of(self.vllm_config)) is not None:
-            self.request_block_hasher = AssigningHasher(hasher, settings.ladder)
+            rule = SetRule(settings.ladder, settings.policy, self.vllm_config.model_config.max_model_len)
+            self.request_block_hasher = AssigningHasher(hasher, rule)
         return upstream(self, request)
 
     return preprocess_add_request

@@ -4,10 +4,11 @@ A request's set is kept on vLLM's ``Request`` object as ``rope_set`` (an index i
 is what the scheduler, the block hasher and the preemption path all hold.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch.settings import FORCED_SET
+from ropeswitch.model_patches.switch.settings import BY_LENGTH, FORCED_SET, LADDER_POLICY, POLICIES, RESERVE
 
 
 def set_for(ladder: FactorLadder, num_tokens: int, forced: str | None) -> int:
@@ -41,9 +42,87 @@ def forced_set_of(request: Any) -> str | None:
     return forced_set(request.pooling_params if request.sampling_params is None else request.sampling_params)
 
 
-def wanted_set(request: Any, ladder: FactorLadder) -> int:
-    """The set that ``vllm.v1.request.Request`` must be rotated with at its present length."""
-    return set_for(ladder, request.num_tokens, forced_set_of(request))
+def asked_policy(sampling_params: Any) -> str | None:
+    """The ladder policy that a request chooses in ``vllm_xargs``, or None.
+
+    Raises:
+        FactorError: when the value is no policy, or the request forces a set too, which leaves nothing to choose.
+    """
+    extra = getattr(sampling_params, "extra_args", None) or {}
+    policy = extra.get(LADDER_POLICY)
+    field = f"vllm_xargs.{LADDER_POLICY}"
+    if policy is None:
+        return None
+    if policy not in POLICIES:
+        raise FactorError(f"{field}: {policy!r} must be one of {', '.join(POLICIES)}")
+    if extra.get(FORCED_SET) is not None:
+        raise FactorError(
+            f"{field}: {policy!r} cannot be combined with vllm_xargs.{FORCED_SET}, which keeps the request in one set; "
+            "leave one of the two out"
+        )
+    return str(policy)
+
+
+@dataclass(frozen=True)
+class SetRule:
+    """How an engine chooses the set of a request that forces none.
+
+    Attributes:
+        ladder: The factor sets.
+        policy: One of ``settings.POLICIES``, for requests that choose none.
+        max_model_len: Maximum tokens of a sequence.
+    """
+
+    ladder: FactorLadder
+    policy: str = BY_LENGTH
+    max_model_len: int | None = None
+
+    def policy_of(self, sampling_params: Any) -> str:
+        """The policy that a request goes by; ``length`` for a pooling request and for one without an output limit.
+
+        Raises:
+            FactorError: see :func:`asked_policy`.
+        """
+        asked = asked_policy(sampling_params)
+        if getattr(sampling_params, "max_tokens", None) is None:
+            return BY_LENGTH
+        return asked or self.policy
+
+    def reserved_length(self, num_prompt_tokens: int, max_tokens: int) -> int:
+        """Maximum tokens of a sequence with this prompt and output limit."""
+        most = self.ladder.max_length if self.max_model_len is None else self.max_model_len
+        return min(num_prompt_tokens + max_tokens, most)
+
+    def index(self, sampling_params: Any, num_tokens: int, num_prompt_tokens: int) -> int:
+        """The set of a sequence of ``num_tokens`` tokens, ``num_prompt_tokens`` of which are its prompt.
+
+        Raises:
+            FactorError: for an unknown set or policy, or a sequence that is longer than the ladder.
+        """
+        forced = forced_set(sampling_params)
+        if self.policy_of(sampling_params) == RESERVE and forced is None:
+            num_tokens = max(num_tokens, self.reserved_length(num_prompt_tokens, sampling_params.max_tokens))
+        return set_for(self.ladder, num_tokens, forced)
+
+
+def go_by_length(sampling_params: Any) -> None:
+    """Have a request without an output limit go by length; a set that it forces stays."""
+    if forced_set(sampling_params) is None:
+        sampling_params.extra_args = (sampling_params.extra_args or {}) | {LADDER_POLICY: BY_LENGTH}
+
+
+def wanted_set(request: Any, rule: SetRule) -> int:
+    """The set that ``vllm.v1.request.Request`` must be rotated with at its present length.
+
+    Raises:
+        FactorError: when the request asks for an unknown set or policy, or is longer than the ladder.
+    """
+    params = request.pooling_params if request.sampling_params is None else request.sampling_params
+    index = rule.index(params, request.num_tokens, request.num_prompt_tokens)
+    if forced_set(params) is None and rule.policy_of(params) == RESERVE:
+        # The next chunk of a streaming session may reserve less than the last one did; moving down would recompute it.
+        return max(index, assigned_set(request))
+    return index
 
 
 def assigned_set(request: Any) -> int:

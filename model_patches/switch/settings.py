@@ -23,6 +23,15 @@ WORKERS = {
 }
 # The request's field in `vllm_xargs` (SamplingParams.extra_args) that asks for one set by name.
 FORCED_SET = "rope_factor_set"
+# When a sequence moves up the ladder: at its actual length, or at once to the set of its prompt and output limit.
+BY_LENGTH, RESERVE = POLICIES = ("length", "reserve")
+# The request's field in `vllm_xargs` that chooses one of them for itself.
+LADDER_POLICY = "rope_ladder_policy"
+
+# For the log of a start, beside the ladder.
+RESERVES = (
+    f"ladder policy {RESERVE}: a request is in the set of its prompt and output limit; without a limit, of its length"
+)
 
 
 class UnsupportedError(InputError, ValueError):
@@ -39,6 +48,7 @@ class RopeSettings:
         angles: ``exact``, or ``hf`` for Hugging Face's float32 angles.
         length_aware: Whether the part ``scheduling`` plans the steps; upstream's order and chunks otherwise.
         step_latency_target: Seconds that such a step should take, or None for what suits the hardware.
+        policy: One of :data:`POLICIES`, for requests that name none.
         parts: Names of :data:`~ropeswitch.model_patches.switch.parts.PARTS` that the engine runs with.
         origins: Where each set comes from; empty where nobody said.
     """
@@ -48,6 +58,7 @@ class RopeSettings:
     angles: str = "exact"
     length_aware: bool = True
     step_latency_target: float | None = None
+    policy: str = BY_LENGTH
     parts: tuple[str, ...] = tuple(PARTS)
     origins: tuple[Origin, ...] = ()
 
@@ -58,6 +69,7 @@ class RopeSettings:
             "angles": self.angles,
             "length_aware": self.length_aware,
             "step_latency_target": self.step_latency_target,
+            "policy": self.policy,
             "parts": list(self.parts),
             "origins": [each.to_json() for each in self.origins],
         }

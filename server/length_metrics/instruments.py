@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ropeswitch.server.prompt_set import CHOSEN_BY
+
 LABELS = ("model_name", "engine", "input_sequence_length", "factor_set")
 # A sequence is counted as live before an engine is chosen for it.
 LIVE_LABELS = ("model_name", "input_sequence_length", "factor_set")
@@ -177,6 +179,12 @@ INSTRUMENTS = (
     RECOMPUTED,
     CACHED,
 )
+
+# Without length, set and engine: their combinations are left for latencies.
+POLICY = "ropeswitch_ladder_policy_requests_total"
+POLICY_TEXT = "Sequences that had their first output, by what chose their set: a ladder policy, or the request by name."
+POLICY_LABELS = ("model_name", "policy")
+POLICY_VALUES = CHOSEN_BY
 
 # It has labels of its own: what is refused has no engine and no factor set.
 REJECTIONS = "ropeswitch_rejections_total"

@@ -83,6 +83,9 @@ class LengthMetrics:
             instruments.REJECTIONS_LABELS,
             registry=registry,
         )
+        self._policies = StepCounter(
+            instruments.POLICY, instruments.POLICY_TEXT, instruments.POLICY_LABELS, registry=registry
+        )
         self._known_live: dict[tuple[BandSet, str], Gauge] = {}
         self._known_histograms: dict[tuple[Instrument, int, BandSet], StepHistogram] = {}
         self._known_counters: dict[tuple[Instrument, int | None, BandSet, str | None], StepCounter] = {}
@@ -91,6 +94,7 @@ class LengthMetrics:
         """Add the statistics of one step of an engine."""
         for track in step.begun:
             track.engine = engine
+            self._policies.labels(self._model_name, track.decision.chosen_by).inc()
         for band_set, gaps, tokens in step.later:
             self.add_later(engine, band_set, gaps, tokens)
         for band_set, seconds, prompt, tokens in step.firsts:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import current
 from ropeswitch.server.ingest.token_ids import pack
@@ -37,7 +37,7 @@ class OutputWatch:
     """Measures the sequences of one API server process.
 
     Args:
-        ladder: The ladder that the engines run.
+        rule: The rule that the engines choose sets by.
         metrics: Where to add what is seen.
         engine_of: The index of the engine that has a request, by its internal id; None where it has none.
 
@@ -45,9 +45,10 @@ class OutputWatch:
         spans: A context in which the span of a sequence is made (``traces.py``); None without traces.
     """
 
-    def __init__(self, ladder: FactorLadder, metrics: LengthMetrics, engine_of: Callable[[str], int | None]) -> None:
-        self._ladder = ladder
-        self._ends = [each.max_length for each in ladder.sets]
+    def __init__(self, rule: SetRule, metrics: LengthMetrics, engine_of: Callable[[str], int | None]) -> None:
+        self._rule = rule
+        self._ladder = rule.ladder
+        self._ends = [each.max_length for each in rule.ladder.sets]
         self._bands = metrics.plan.bands
         self._metrics = metrics
         self._engine_of = engine_of
@@ -74,7 +75,7 @@ class OutputWatch:
         decision = context.decided.get(state.external_req_id) if context is not None else None
         if decision is None:
             # A realtime session, whose prompt grows, or a prompt of the server's own making.
-            decision = decide(self._ladder, min(state.prompt_len, self._ladder.max_length), params)
+            decision = decide(self._rule, min(state.prompt_len, self._ladder.max_length), params)
         track = Track(decision, state)
         track.first = self.place(track, state.prompt_len, state.prompt_len)
         setattr(state, KEPT, track)

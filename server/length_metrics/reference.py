@@ -45,6 +45,8 @@ def written(page: str) -> str:
 
 def _metrics() -> str:
     rows = [(each.name, each.kind, _of_four(each), _sentence(each.text)) for each in INSTRUMENTS]
+    policies = (instruments.POLICY, "counter", _labels(instruments.POLICY_LABELS))
+    rows.append((*policies, _sentence(instruments.POLICY_TEXT)))
     rejections = (instruments.REJECTIONS, "counter", _labels(instruments.REJECTIONS_LABELS))
     rows.append((*rejections, _sentence(instruments.REJECTIONS_TEXT)))
     rows += [(name, "gauge", _labels(("model_name", "engine")), _sentence(text)) for name, text in GAUGES.values()]
@@ -59,6 +61,7 @@ def _values() -> str:
         ("`outcome`", "sequences in an engine", _labels(instruments.OUTCOMES)),
         ("`outcome`", "requests that never reached one", _labels(instruments.OUTSIDE)),
         ("`reason`", "refused requests", _labels(instruments.REASONS)),
+        ("`policy`", "sequences that had their first output", _labels(instruments.POLICY_VALUES)),
         ("`state`", "live sequences", _labels(instruments.LIVE.values)),
     )
     return _table(("Label", "Of", "Values"), rows)

@@ -13,14 +13,16 @@ from ropeswitch.server.length_metrics.instruments import (
     LENGTH_REASONS,
     LONGEST_SECONDS,
     OUTSIDE,
+    POLICY_VALUES,
     REASONS,
     Instrument,
 )
 
-# Series of all metrics of this package's, the three of the scheduler, and two of each set's queue, for one model and one
-# engine.
+# Series of all metrics of this package's, the three of the scheduler, those by policy, and two of each set's queue, for one
+# model and one engine.
 MOST_SERIES = 3000
 SCHEDULER_SERIES = 3
+POLICY_SERIES = len(POLICY_VALUES)
 QUEUE_SERIES = 2
 # A fine bucket ends at so many times the end of the one before. Prometheus takes a quantile to be inside its bucket, so its
 # relative error is below the ratio less one, whatever the latencies are. The finest that leaves room is taken: for what is
@@ -73,7 +75,7 @@ class SeriesPlan:
     def __init__(self, ladder: FactorLadder) -> None:
         self.bands = bands = Bands(ladder)
         self._ladder = ladder
-        left = MOST_SERIES - SCHEDULER_SERIES - QUEUE_SERIES * len(ladder.sets) - outside_series(bands)
+        left = MOST_SERIES - SCHEDULER_SERIES - POLICY_SERIES - QUEUE_SERIES * len(ladder.sets) - outside_series(bands)
         likely, unlikely = set(self._likely()), list(self._unlikely())
         cheap = {(each, band_set) for each, band_set in unlikely if each.kind != "histogram"}
         fitting = (

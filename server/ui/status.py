@@ -61,6 +61,7 @@ class Status(BaseModel):
     version: str = Field(description="ropeswitch's version.")
     vllm_version: str
     sets: list[FactorSetInfo] = Field(description="The ladder in use.")
+    policy: str = Field(description="Ladder policy of requests that choose none: length or reserve.")
     angles: str
     max_model_len: int
     figures: Figures | None = Field(description="Null with --disable-log-stats, where nothing is measured.")
@@ -90,6 +91,7 @@ class StatusSource:
             version=version("ropeswitch"),
             vllm_version=self.rope.vllm_version,
             sets=self.rope.sets,
+            policy=self.rope.policy,
             angles=self.rope.angles,
             max_model_len=self.rope.max_model_len,
             figures=None if self.bands is None else figures(Readings(self.registry), self.bands, sets),

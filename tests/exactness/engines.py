@@ -27,7 +27,14 @@ ENGINE: dict[str, Any] = {
 }
 
 
-def engine(folder: Path, ladder: FactorLadder | None = None, *, angles: str = "exact", **changes: Any) -> LLM:
+def engine(
+    folder: Path,
+    ladder: FactorLadder | None = None,
+    *,
+    angles: str = "exact",
+    policy: str = "length",
+    **changes: Any,
+) -> LLM:
     """Start an engine; ``changes`` are vLLM's own engine arguments."""
     arguments = ENGINE | {"model": str(folder)} | changes
     args = EngineArgs(**arguments)
@@ -36,7 +43,8 @@ def engine(folder: Path, ladder: FactorLadder | None = None, *, angles: str = "e
     assert ladder is not None
     theta = check_model(config, ladder)
     check_features(args)
-    configure(args, RopeSettings(ladder, theta, angles), config, device_name=current_platform.device_name)
+    settings = RopeSettings(ladder, theta, angles, policy=policy)
+    configure(args, settings, config, device_name=current_platform.device_name)
     for field in ("hf_overrides", "max_model_len", "scheduler_cls", "worker_cls", "additional_config"):
         arguments[field] = getattr(args, field)
     return LLM(**arguments)

@@ -1,8 +1,9 @@
 """An engine of plain ``vllm.LLM`` in a process of its own: prints its tokens, classes and the modules of ours it loaded.
 
-Run as ``python -m tests.exactness.plugin_engine FOLDER KEY PROMPTS FLAGS``: KEY is JSON for
+Run as ``python -m tests.exactness.plugin_engine FOLDER KEY PROMPTS FLAGS CASES``: KEY is JSON for
 ``additional_config["ropeswitch"]``, or null for an engine without it; PROMPTS a JSON list of lists of token IDs; FLAGS more
-arguments of ``LLM``. With a key the first request asks for an unknown factor set.
+arguments of ``LLM``; CASES a JSON list of changes of ``SamplingParams``, each for one run of all prompts. With a key the
+first request asks for an unknown factor set.
 """
 
 import json
@@ -37,18 +38,24 @@ def main() -> None:
             llm.generate([{"prompt_token_ids": prompts[0]}], unknown, use_tqdm=False)
         except VLLMValidationError as error:
             refused = str(error)
-    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=1, detokenize=False)
-    outputs = llm.generate([{"prompt_token_ids": tokens} for tokens in prompts], params, use_tqdm=False)
-    choices = [output.outputs[0] for output in outputs]
+    greedy = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True, "logprobs": 1, "detokenize": False}
+    runs = []
+    for case in json.loads(sys.argv[5]):
+        params = SamplingParams(**{**greedy, **case})
+        outputs = llm.generate([{"prompt_token_ids": tokens} for tokens in prompts], params, use_tqdm=False)
+        runs.append([output.outputs[0] for output in outputs])
     core = llm.llm_engine.engine_core.engine_core
     found = {
         "refused": refused,
         "outputs": [
-            (
-                choice.token_ids,
-                [entry[token].logprob for token, entry in zip(choice.token_ids, choice.logprobs, strict=True)],
-            )
-            for choice in choices
+            [
+                (
+                    choice.token_ids,
+                    [entry[token].logprob for token, entry in zip(choice.token_ids, choice.logprobs, strict=True)],
+                )
+                for choice in choices
+            ]
+            for choices in runs
         ],
         "scheduler": f"{type(core.scheduler).__module__}.{type(core.scheduler).__qualname__}",
         "modules": sorted(name for name in sys.modules if name.startswith("ropeswitch.")),

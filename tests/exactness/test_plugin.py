@@ -24,7 +24,9 @@ UNKNOWN = (
 SWITCH = ("ropeswitch.factors.", "ropeswitch.kernels.", "ropeswitch.model_patches.switch.")
 
 
-def run_engine(folder: Path, key: Any, lengths: list[int], **flags: Any) -> subprocess.CompletedProcess[str]:
+def run_engine(
+    folder: Path, key: Any, lengths: list[int], cases: list[dict[str, Any]] | None = None, **flags: Any
+) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "-m",
@@ -33,6 +35,7 @@ def run_engine(folder: Path, key: Any, lengths: list[int], **flags: Any) -> subp
         json.dumps(key),
         json.dumps(prompts(lengths)),
         json.dumps(flags),
+        json.dumps(cases or [{}]),
     ]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
 
@@ -52,7 +55,7 @@ def check(reference: Reference, outputs: list[Any]) -> None:
 def test_the_switch_alone_is_exact(phi3: Path, phi3_reference: Reference) -> None:
     """Every part left out: what remains loads no other module of ours, and its tokens are Hugging Face's."""
     values = found(run_engine(phi3, {"parts": []}, LENGTHS, enable_prefix_caching=False))
-    check(phi3_reference, values["outputs"])
+    check(phi3_reference, values["outputs"][0])
     assert values["refused"] == UNKNOWN
     assert values["scheduler"] == "ropeswitch.model_patches.switch.scheduler.LadderScheduler"
     beside = [name for name in values["modules"] if name.count(".") > 1 and not f"{name}.".startswith(SWITCH)]
@@ -67,7 +70,7 @@ def test_a_factor_file_with_the_parts_of_plain_vllm(llama: Path, tmp_path: Path)
     ladder = FactorLadder.checked(sets)
     save(tmp_path / "factors.json", LadderFile(ladder))
     values = found(run_engine(llama, {"factors": str(tmp_path / "factors.json")}, LENGTHS))
-    check(Reference.load(llama, ladder), values["outputs"])
+    check(Reference.load(llama, ladder), values["outputs"][0])
     assert values["refused"] == UNKNOWN and "ropeswitch.model_patches.serving.part" not in values["modules"]
     assert values["scheduler"].startswith("ropeswitch.model_patches.scheduling.")
 
@@ -102,6 +105,8 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
             "step_latency_target: 100 must be a number of seconds above 0 and at most 60",
         ),
         ({1: 2, "b": 3}, "additional_config.ropeswitch.1: unknown field"),
+        ({"policy": "longest"}, "additional_config.ropeswitch.policy: 'longest' must be one of length, reserve"),
+        ({"policy": ["reserve"]}, r"policy: \['reserve'\] must be one of length, reserve"),
         ({"angles": "float"}, "additional_config.ropeswitch.angles: 'float' must be one of exact, hf"),
         ({"theta": 5.0}, "factors made for rope_theta 5.0, but the model's rope_theta is 10000.0"),
     ],

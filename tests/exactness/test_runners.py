@@ -23,6 +23,8 @@ RUNS = [
         "0", "1", "0", CORE, "asked_for or captured or streamed or preemption", id="v1-async", marks=pytest.mark.full
     ),
     pytest.param("1", "1", "0", CORE, "asked_for or captured or warm_up or streamed", id="v2-async"),
+    pytest.param("1", "1", "0", ["test_policy.py"], "beside_requests", id="v2-async-reserve", marks=pytest.mark.full),
+    pytest.param("0", "1", "0", ["test_policy.py"], "beside_requests", id="v1-async-reserve", marks=pytest.mark.full),
     pytest.param("1", "1", "1", CORE, "asked_for", id="v2-async-triton", marks=pytest.mark.full),
     pytest.param("1", "1", "0", ["test_parallel.py"], "tp2", id="v2-async-two-ranks", marks=pytest.mark.full),
     pytest.param("0", "0", "1", CORE, "asked_for", id="v1-triton", marks=pytest.mark.full),

@@ -30,6 +30,7 @@ from ropeswitch.model_patches.scheduling import engine, length_aware
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.scheduler import LadderScheduler, LadderSchedulerOutput
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
@@ -54,11 +55,18 @@ def next_token(tokens: list[int], index: int) -> int:
     return key(tuple(tokens), index) % VOCABULARY
 
 
-def expected(prompt: list[int], count: int, forced: str | None) -> list[int]:
+def right_set(length: int, prompt: int, count: int, forced: str | None, policy: str | None) -> int:
+    """The set of a sequence of ``length`` tokens whose prompt has ``prompt`` of them and whose answer at most ``count``."""
+    if forced is not None:
+        return LADDER.index_of(forced)
+    return LADDER.index_for(prompt + count if policy == "reserve" else length)
+
+
+def expected(prompt: list[int], count: int, forced: str | None, policy: str | None = None) -> list[int]:
     """The continuation that recomputing the whole sequence at every step gives."""
     tokens = list(prompt)
     for _ in range(count):
-        index = LADDER.index_for(len(tokens)) if forced is None else LADDER.index_of(forced)
+        index = right_set(len(tokens), len(prompt), count, forced, policy)
         tokens.append(next_token(tokens, index))
     return tokens[len(prompt) :]
 
@@ -160,7 +168,7 @@ class Engine:
                 patched.setattr(length_aware, "LEAST_TARGET", 0.0)
                 scheduler.calibrate([(count, seconds([(count, 0)])) for count in (1, 12)])
         self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), LADDER)
+        self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), SetRule(LADDER))
         self.slots: dict[tuple[int, int], int] = {}
         self.sequences: dict[str, Sequence] = {}
         self.flights: deque[tuple[LadderSchedulerOutput, ModelRunnerOutput]] = deque()
@@ -168,8 +176,17 @@ class Engine:
         # The step in which each request last sampled a token.
         self.decoded: dict[str, int] = {}
 
-    def add(self, name: str, prompt: list[int], count: int, forced: str | None, salt: str | None) -> None:
-        extra = None if forced is None else {"rope_factor_set": forced}
+    def add(
+        self,
+        name: str,
+        prompt: list[int],
+        count: int,
+        forced: str | None,
+        salt: str | None,
+        policy: str | None = None,
+    ) -> None:
+        asked = {"rope_factor_set": forced, "rope_ladder_policy": policy}
+        extra = {field: value for field, value in asked.items() if value is not None} or None
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, extra_args=extra)
         self.said[name] = []
         request = Request(
@@ -239,8 +256,9 @@ class Engine:
             # padded with drafts that no one made; the worker takes zeros for them, and one may be accepted.
             drafts = sequence.drafts[: len(drafts)]
         real = [draft for draft in drafts if draft >= 0]
-        forced = (request.sampling_params.extra_args or {}).get("rope_factor_set")
-        right = LADDER.index_for(known + len(real)) if forced is None else LADDER.index_of(forced)
+        extra = request.sampling_params.extra_args or {}
+        asked = extra.get("rope_factor_set"), extra.get("rope_ladder_policy")
+        right = right_set(known + len(real), request.num_prompt_tokens, request.max_tokens, *asked)
         assert index == right, f"{name} of {known} tokens is in set {index}"
         tokens = sequence.tokens + [draft if draft >= 0 else 0 for draft in drafts]
         (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)

@@ -37,12 +37,14 @@ def looks_for_switches_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_set, "LOOK_EVERY", 1)
 
 
+# A set's name and a ladder policy.
+ASKED = [(None, None)] * 6 + [(name, None) for name in LADDER.names] + [(None, "reserve")] * 3
 REQUESTS = st.lists(
     st.tuples(
         st.integers(1, 40),  # prompt length
         st.integers(1, 23),  # tokens to say
         st.integers(0, 2),  # which of three texts the prompt is a prefix of
-        st.sampled_from([None] * 6 + list(LADDER.names)),
+        st.sampled_from(ASKED),
         st.sampled_from([None, None, "alice"]),
         st.integers(0, 12),  # arrives at this step
         st.sampled_from([None] * 5 + list(range(1, 30))),  # is aborted at this step
@@ -68,10 +70,11 @@ def test_every_token_in_its_set(
     texts = [[1 + (i * i + text) % (VOCABULARY - 1) for i in range(40)] for text in range(3)]
     aborted = set()
     for now in range(2000):
-        for number, (length, count, text, forced, salt, arrives, leaves) in enumerate(requests):
+        for number, (length, count, text, asked, salt, arrives, leaves) in enumerate(requests):
             name = str(number)
             if arrives == now:
-                engine.add(name, texts[text][:length], count, forced, salt)
+                forced, policy = asked
+                engine.add(name, texts[text][:length], count, forced, salt, policy)
             if leaves == now and name in engine.scheduler.requests:
                 engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
                 aborted.add(name)
@@ -82,8 +85,8 @@ def test_every_token_in_its_set(
             break
     else:
         raise AssertionError("some request starved")
-    for number, (length, count, text, forced, *_) in enumerate(requests):
-        want, said = expected(texts[text][:length], count, forced), engine.said[str(number)]
+    for number, (length, count, text, asked, *_) in enumerate(requests):
+        want, said = expected(texts[text][:length], count, *asked), engine.said[str(number)]
         assert said == want[: len(said)]
         assert len(said) == count or str(number) in aborted
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free

@@ -58,6 +58,7 @@ def test_a_short_answer(server: Server) -> None:
         "generated_tokens": 3,
         "length_band": "1-256",
         "factor_set": "short",
+        "ladder_policy": "length",
         "later_factor_sets": [],
         "switches": 0,
         "recomputed_tokens": 0,

@@ -20,7 +20,7 @@ from vllm.sampling_params import BeamSearchParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch.request_set import forced_set
+from ropeswitch.model_patches.switch.request_set import SetRule, forced_set
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.server import aliases
 from ropeswitch.server.aliases import accept_aliases, alias_set, forcing
@@ -238,11 +238,11 @@ def test_every_prompt_of_the_request_is_forced_and_decided(
     beams: list[Any] = []
     handler = SimpleNamespace(beam_search=lambda **kwargs: beams.append(kwargs["params"]))
     state = State({"openai_serving_completion": handler})
-    take_over(client, state, Prompts(LADDER, admission, len))
+    take_over(client, state, Prompts(SetRule(LADDER), admission, len))
     context.alias = Alias("qwen3@long", "long")
     client.generate([1], SamplingParams(), "r1")
     client.encode([1], PoolingParams(), "r2")
-    handler.beam_search(prompt=[1], params=(asked := BeamSearchParams(2, 4)))
+    handler.beam_search(request_id="r", prompt=[1], params=(asked := BeamSearchParams(2, 4)))
     context.answering = True
     client.generate([1], SamplingParams(), "step")
     assert [forced_set(each) for each in to_engine] == ["long"] * 3

@@ -9,13 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import State
 from vllm import PoolingParams, SamplingParams
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import BeamSearchParams
+from vllm.utils import random_uuid
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.front.refusal import RefusedError, listeners, prompt_too_long, too_many_at_once
-from ropeswitch.server.prompt_set import PromptSet, decide
+from ropeswitch.server.prompt_set import PromptSet, decide, names_output_limit
 
 SERVER = Path(__file__).resolve().parents[2] / "server"
 LADDER = FactorLadder.checked(
@@ -38,7 +42,7 @@ def test_a_prompt_is_decided_once_and_noted_for_header_queue_and_metrics(monkeyp
         monkeypatch.setattr(AsyncLLM, method, upstream)
     client: Any = AsyncLLM.__new__(AsyncLLM)
     admission: Any = SimpleNamespace(admit=lambda *args: admitted.append(args))
-    take_over(client, State(), Prompts(LADDER, admission, lambda prompt: len(prompt["prompt_token_ids"])))
+    take_over(client, State(), Prompts(SetRule(LADDER), admission, lambda prompt: len(prompt["prompt_token_ids"])))
     context = RequestContext()
     token = current.set(context)
     prompts = [{"prompt_token_ids": [1] * length} for length in (5, 9, 3)]
@@ -58,9 +62,9 @@ def test_a_prompt_is_decided_once_and_noted_for_header_queue_and_metrics(monkeyp
 def test_a_decision_follows_the_sequence_as_the_engine_does(length: int, forced: str | None, more: int) -> None:
     if forced is None and length > 16:
         with pytest.raises(FactorError):
-            decide(LADDER, length, asking(None))
+            decide(SetRule(LADDER), length, asking(None))
         return
-    decision = decide(LADDER, length, asking(forced))
+    decision = decide(SetRule(LADDER), length, asking(forced))
     expected = {"a": 0, "b": 1}[forced] if forced is not None else int(length > 8)
     assert (decision.index, decision.length_class) == (expected, int(length > 8))
     assert decision.index_at(LADDER, length + more) == (expected if forced is not None else int(length + more > 8))
@@ -81,3 +85,115 @@ def test_no_other_module_keeps_the_state_of_a_request() -> None:
     """What is left is the span that is being made, of which the output handler knows the request."""
     keeping = {str(each.relative_to(SERVER)) for each in SERVER.rglob("*.py") if "= ContextVar(" in each.read_text()}
     assert keeping == {"context.py", "traces.py"}
+
+
+def noted(params: Any, *, prompt: int, context: RequestContext, policy: str = "length", **options: Any) -> PromptSet:
+    """What is decided for a prompt of a server whose sequences may have 14 tokens, of which the first set has 8."""
+    admission: Any = SimpleNamespace(admit=lambda *_: None)
+    prompts = Prompts(SetRule(LADDER, policy, 14), admission, len, **options)
+    token = current.set(context)
+    try:
+        prompts.note([1] * prompt, params, "r")
+    finally:
+        current.reset(token)
+    return context.decided["r"]
+
+
+def limited(max_tokens: int | None, **extra: str) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, extra_args=extra or None)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_reserve_is_decided_for_header_queue_and_metrics(asked: bool) -> None:
+    """By the request or by the server; the queue's class stays that of the length."""
+    extra, policy = ({"rope_ladder_policy": "reserve"}, "length") if asked else ({}, "reserve")
+    decision = noted(limited(5, **extra), prompt=5, context=RequestContext(limited=True), policy=policy)
+    assert decision == PromptSet(1, 0, None, "reserve") and decision.chosen_by == "reserve"
+    assert decision.index_at(LADDER, 6) == 1
+    decision = noted(limited(3, **extra), prompt=5, context=RequestContext(limited=True), policy=policy)
+    assert decision == PromptSet(0, 0, None, "reserve")
+    # A session that has outgrown it.
+    assert decision.index_at(LADDER, 9) == 1
+    decision = noted(limited(9, rope_factor_set="a"), prompt=5, context=RequestContext(limited=True), policy="reserve")
+    assert (decision, decision.chosen_by) == (PromptSet(0, 0, "a"), "forced")
+
+
+def test_a_request_goes_by_length_with_its_own_policy() -> None:
+    context = RequestContext(limited=True)
+    params = limited(5, rope_ladder_policy="length")
+    assert noted(params, prompt=5, context=context, policy="reserve") == PromptSet(0, 0)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_limit_that_nobody_named_reserves_nothing(asked: bool) -> None:
+    """vLLM's handlers fill in the rest of the context, 9 tokens after a prompt of 5; the engine is told so too."""
+    extra, policy = ({"rope_ladder_policy": "reserve"}, "length") if asked else ({}, "reserve")
+    params = limited(9, **extra)
+    assert noted(params, prompt=5, context=RequestContext(), policy=policy) == PromptSet(0, 0)
+    assert params.extra_args == {"rope_ladder_policy": "length"}
+    # Named by the request, or by the server's generation config.
+    for context, options in ((RequestContext(limited=True), {}), (RequestContext(), {"limits_output": True})):
+        params = limited(9, **extra)
+        decision = noted(params, prompt=5, context=context, policy=policy, **options)
+        assert decision == PromptSet(1, 0, None, "reserve") and params.extra_args == (extra or None)
+    assert noted(limited(None, **extra), prompt=5, context=RequestContext(), policy=policy) == PromptSet(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"max_tokens": 5}, True),
+        ({"max_completion_tokens": 5}, True),
+        ({"max_output_tokens": 5}, True),
+        ({"sampling_params": {"max_tokens": 5}}, True),
+        ({"max_tokens": None, "sampling_params": {}}, False),
+        ({"prompt": "max_tokens", "sampling_params": 3}, False),
+        (["max_tokens"], False),
+        (None, False),
+    ],
+)
+def test_whether_a_body_limits_the_answer(body: object, expected: bool) -> None:
+    assert names_output_limit(body) is expected
+
+
+def test_a_policy_is_refused_where_it_would_be_ignored() -> None:
+    with pytest.raises(VLLMValidationError, match="'reserve' is not supported here") as raised:
+        noted(PoolingParams(), prompt=5, context=RequestContext(asked_policy="reserve"))
+    assert raised.value.parameter == "vllm_xargs.rope_ladder_policy"
+
+
+@pytest.mark.parametrize(
+    "extra", [{"rope_ladder_policy": "x"}, {"rope_ladder_policy": "reserve", "rope_factor_set": "a"}]
+)
+def test_a_wrong_policy_names_its_field(extra: dict[str, str]) -> None:
+    with pytest.raises(VLLMValidationError) as raised:
+        noted(limited(5, **extra), prompt=5, context=RequestContext(limited=True))
+    assert raised.value.parameter == "vllm_xargs.rope_ladder_policy"
+    assert str(raised.value).count("vllm_xargs.rope_ladder_policy: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "named", "search", "step"),
+    [
+        (5, True, PromptSet(1, 0, None, "reserve"), {"rope_factor_set": "b"}),
+        (2, True, PromptSet(0, 0, None, "reserve"), {"rope_factor_set": "a"}),
+        # Filled in by vLLM's handler.
+        (9, False, PromptSet(0, 0), {"rope_ladder_policy": "length"}),
+    ],
+)
+def test_a_beam_search_reserves_as_a_whole(
+    max_tokens: int, named: bool, search: PromptSet, step: dict[str, str]
+) -> None:
+    """Its steps have one token each, and IDs that begin with the search's."""
+    admission: Any = SimpleNamespace(admit=lambda *_: None, follow=lambda _: None)
+    prompts = Prompts(SetRule(LADDER, "reserve", 14), admission, len)
+    context = RequestContext(limited=named)
+    token = current.set(context)
+    prompts.note([1] * 5, BeamSearchParams(beam_width=2, max_tokens=max_tokens), None, "cmpl-1-0")
+    context.answering = True
+    params = limited(1)
+    for beam, length in ((0, 5), (1, 6)):
+        prompts.note([1] * length, params, f"cmpl-1-0-{random_uuid()}-beam-{beam}")
+    current.reset(token)
+    assert context.prompts == [search] and params.extra_args == step
+    assert [each.index for each in context.decided.values()] == [search.index] * 2

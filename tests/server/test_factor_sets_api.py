@@ -8,9 +8,12 @@ import vllm
 
 from ropeswitch.model_patches.guard.registry import in_play
 from ropeswitch.server.patches import SERVER_PATCHES
+from ropeswitch.server.prompt_set import CHOSEN_BY
 from tests.server.checkpoint import MAXIMUM, WINDOW
 from tests.server.conftest import MODEL
+from tests.server.length_metrics.ladders import total
 from tests.server.running import Server
+from tests.server.test_length_metrics import scrape
 
 SHORT = "a" * 20
 LONG = "b" * 300
@@ -98,6 +101,78 @@ def test_a_set_is_refused_where_it_could_not_be_had(server: Server) -> None:
         answer = server.post(path, body | asking("long"))
         assert answer.status == 400, answer.text
         assert answer.json["error"]["param"] == "vllm_xargs.rope_factor_set"
+
+
+# Ends an answer with its first token.
+STOP = {"stop_token_ids": list(range(3, 259))}
+LIMITS = {"/v1/responses": "max_output_tokens"}
+
+
+def reserving(path: str, limit: int | None) -> dict[str, Any]:
+    """A request that reserves, with an output limit or, where the route allows it, without one."""
+    body = ROUTES[path] | {"model": MODEL, "vllm_xargs": {"rope_ladder_policy": "reserve"}}
+    return body | {LIMITS.get(path, "max_tokens"): limit}
+
+
+def by_policy(server: Server) -> dict[str, float]:
+    sums = scrape(server)
+    return {policy: total(sums, "ropeswitch_ladder_policy_requests_total", policy=policy) for policy in CHOSEN_BY}
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_request_can_reserve_the_set_of_its_limit(server: Server, path: str) -> None:
+    """Its answer ends with the first token, where the route can say so; the set is that of the limit all the same."""
+    for limit, expected in ((3, "short"), (WINDOW, "long")):
+        answer = server.post(path, reserving(path, limit) | STOP)
+        assert (answer.status, answer.sets) == (200, expected), answer.text
+
+
+def test_a_limit_at_the_end_of_the_context_reserves_where_somebody_named_it(server: Server) -> None:
+    """vLLM's handlers fill in the same number where nobody did."""
+    prompt = {"prompt": [7] * 20}
+    named = server.post("/v1/completions", reserving("/v1/completions", MAXIMUM - 20) | prompt | STOP)
+    assert (named.status, named.sets) == (200, "long"), named.text
+    for path in ("/v1/chat/completions", "/v1/responses"):
+        unnamed = server.post(path, reserving(path, None) | STOP)
+        assert (unnamed.status, unnamed.sets) == (200, "short"), unnamed.text
+
+
+def test_metrics_tell_the_policies_apart(server: Server) -> None:
+    before = by_policy(server)
+    for body in (
+        reserving("/v1/completions", WINDOW),
+        ROUTES["/v1/completions"] | asking("long"),
+        ROUTES["/v1/completions"],
+    ):
+        assert server.post("/v1/completions", body | {"model": MODEL} | STOP).status == 200
+    assert {name: count - before[name] for name, count in by_policy(server).items()} == dict.fromkeys(CHOSEN_BY, 1)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize(
+    ("xargs", "reason"),
+    [
+        ({"rope_ladder_policy": "longest"}, "'longest' must be one of length, reserve"),
+        ({"rope_ladder_policy": 3}, "3 must be one of length, reserve"),
+        ({"rope_ladder_policy": "reserve", "rope_factor_set": "long"}, "cannot be combined with"),
+    ],
+)
+def test_a_wrong_policy_is_a_400(server: Server, path: str, xargs: dict[str, Any], reason: str) -> None:
+    answer = server.post(path, ROUTES[path] | {"model": MODEL, "vllm_xargs": xargs})
+    error = answer.json["error"]
+    assert (answer.status, answer.sets) == (400, None)
+    assert error["message"].startswith("vllm_xargs.rope_ladder_policy: ") and reason in error["message"]
+    if path != "/v1/messages":
+        assert (error["param"], error["type"]) == ("vllm_xargs.rope_ladder_policy", "invalid_request_error")
+
+
+def test_a_policy_is_refused_where_it_would_be_ignored(server: Server) -> None:
+    beams = {"prompt": SHORT, "max_tokens": 2, "n": 2, "use_beam_search": True}
+    scores = {"query": "a", "items": ["b"], "label_token_ids": [5, 6]}
+    for path, body in (("/v1/completions", beams), ("/generative_scoring", scores)):
+        answer = server.post(path, body | {"model": MODEL, "vllm_xargs": {"rope_ladder_policy": "reserve"}})
+        assert answer.status == 400, answer.text
+        assert answer.json["error"]["param"] == "vllm_xargs.rope_ladder_policy"
 
 
 @pytest.mark.parametrize("prompt", ["x" * (MAXIMUM + 1), [5] * (MAXIMUM + 1), [SHORT, "x" * 3000]])

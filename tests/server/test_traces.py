@@ -103,6 +103,7 @@ def test_the_span_of_a_short_answer(traced: Traced) -> None:
     assert ours == {
         "ropeswitch.length_band": "1-256",
         "ropeswitch.factor_set": "short",
+        "ropeswitch.ladder_policy": "length",
         "ropeswitch.factor_set_end": "short",
         "ropeswitch.switches": 0,
         "ropeswitch.recomputed_tokens": 0,

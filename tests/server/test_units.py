@@ -18,6 +18,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import require
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 from ropeswitch.server import refusals
 from ropeswitch.server.context import current
@@ -76,7 +77,7 @@ def test_the_header_belongs_to_its_own_request(tmp_path: Path) -> None:
     async def prompts(names: str) -> str:
         context = current.get()
         assert context is not None and not context.prompts
-        context.prompts.extend(decide(LADDER, lengths[name], None) for name in names.split("-"))
+        context.prompts.extend(decide(SetRule(LADDER), lengths[name], None) for name in names.split("-"))
         return names
 
     @app.get("/none")
@@ -87,7 +88,7 @@ def test_the_header_belongs_to_its_own_request(tmp_path: Path) -> None:
     async def refuse() -> None:
         context = current.get()
         assert context is not None
-        context.prompts.append(decide(LADDER, 1, None))
+        context.prompts.append(decide(SetRule(LADDER), 1, None))
         raise HTTPException(400)
 
     client = TestClient(app)
@@ -129,7 +130,7 @@ def test_every_worker_must_be_patched() -> None:
             check_reports(reports, LADDER, PATCHES)
 
 
-PROMPTS = Prompts(LADDER, ADMISSION, lambda _: None)
+PROMPTS = Prompts(SetRule(LADDER), ADMISSION, lambda _: None)
 
 
 def engine_client() -> AsyncLLM:

@@ -71,7 +71,8 @@ function show(status) {
   element("figures").hidden = false;
   const angles = status.angles === "exact" ? "exact angles" : "Hugging Face's angles";
   element("ladder-note").textContent =
-    `Sequences of up to ${number(status.max_model_len)} tokens, rotated with ${angles}.`;
+    `Sequences of up to ${number(status.max_model_len)} tokens, rotated with ${angles}` +
+    (status.policy === "reserve" ? ", each in the set of its prompt and output limit." : ".");
   rows("ladder", status.sets, (set) => [
     head(set.name),
     number(set.max_length),

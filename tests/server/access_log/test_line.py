@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.access_log.log import Names, fields
 from ropeswitch.server.context import RequestContext
 from ropeswitch.server.front.refusal import prompt_too_long
@@ -28,7 +29,7 @@ SCOPE = {
 def track(prompt: int = 5, tokens: int = 3, outcome: str | None = "stop", name: str = "a") -> Track:
     stats = SimpleNamespace(num_generation_tokens=tokens)
     made = Track(
-        decide(LADDER, prompt, None),
+        decide(SetRule(LADDER), prompt, None),
         SimpleNamespace(external_req_id=name, prompt_len=prompt, lora_name=None, stats=stats),
     )
     made.first = made.band_set = (NAMES.bands.index(prompt), LADDER.index_for(prompt))
@@ -56,6 +57,7 @@ def test_an_answer_that_switched() -> None:
         "generated_tokens": 14,
         "length_band": "1-10",
         "factor_set": "set0",
+        "ladder_policy": "length",
         "later_factor_sets": ["set1", "set2"],
         "switches": 2,
         "recomputed_tokens": 25,

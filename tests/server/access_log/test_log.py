@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.access_log.flags import AccessLogConfig, take
 from ropeswitch.server.access_log.log import AccessLog, Names, logger
 from ropeswitch.server.context import RequestContext, current
@@ -68,7 +69,7 @@ def add(record: RequestContext, prompt: str | None = SECRET, name: str = "a") ->
     stats = SimpleNamespace(num_generation_tokens=2)
     state = SimpleNamespace(external_req_id=name, prompt_len=5, lora_name=None, stats=stats)
     state.prompt, state.prompt_token_ids = prompt, [1, 2, 3, 4, 5]
-    track = Track(decide(LADDER, 5, None), state)
+    track = Track(decide(SetRule(LADDER), 5, None), state)
     track.outcome = "stop"
     record.add(track, state)
 

@@ -48,6 +48,7 @@ def test_a_sequence_that_switches_twice() -> None:
     assert attributes(track, NAMES.bands, NAMES.sets) == {
         "ropeswitch.length_band": "1-10",
         "ropeswitch.factor_set": "set0",
+        "ropeswitch.ladder_policy": "length",
         "ropeswitch.factor_set_end": "set2",
         "ropeswitch.switches": 2,
         "ropeswitch.recomputed_tokens": 14,

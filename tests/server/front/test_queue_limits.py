@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.context import Ticket
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
 from ropeswitch.server.front.key_limits import EVERYONE
@@ -22,7 +23,7 @@ from tests.server.front.parts import LADDER, Engine, HttpError, app_behind, ask,
 
 def class_of(tokens: int) -> int:
     """The length class of a prompt, which ``prompt_set.py`` decides."""
-    return decide(LADDER, min(tokens, LADDER.max_length), None).length_class
+    return decide(SetRule(LADDER), min(tokens, LADDER.max_length), None).length_class
 
 
 def app_with_prompts(state: FrontState, admission: Admission, engine: Engine) -> FastAPI:

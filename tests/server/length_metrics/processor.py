@@ -12,6 +12,7 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.loggers import StatLoggerManager
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 from tests.server.length_metrics.ladders import ladder, read, total
@@ -26,14 +27,21 @@ class Server:
         self.registry = CollectorRegistry()
         metrics = LengthMetrics(LADDER, "m", self.registry)
         self.processor = WatchedOutputs(None, log_stats=True)
-        self.processor.ropeswitch = OutputWatch(LADDER, metrics, {"lost": None}.get)
+        self.processor.ropeswitch = OutputWatch(SetRule(LADDER), metrics, {"lost": None}.get)
         self.manager = StatLoggerManager.__new__(StatLoggerManager)
         self.manager.stat_loggers = [StepLogger(metrics)]
         self.now = 100.0
 
-    def add(self, name: str, prompt: int, forced: str | None = None, parent: ParentRequest | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        prompt: int,
+        forced: str | None = None,
+        parent: ParentRequest | None = None,
+        policy: str | None = None,
+    ) -> None:
         queue = RequestOutputCollector(RequestOutputKind.DELTA, name)
-        self.processor.add_request(request(name, prompt, forced), None, parent, 0, queue)
+        self.processor.add_request(request(name, prompt, forced, policy), None, parent, 0, queue)
 
     def step(self, *outputs: EngineCoreOutput, seconds: float = 0.5, engine: int = 0) -> None:
         """One step's outputs, as ``AsyncLLM``'s output handler handles them."""
@@ -50,8 +58,9 @@ class Server:
         return self.value(f"{name}_seconds_count", **labels)
 
 
-def request(name: str, prompt: int, forced: str | None = None) -> EngineCoreRequest:
-    extra = None if forced is None else {"rope_factor_set": forced}
+def request(name: str, prompt: int, forced: str | None = None, policy: str | None = None) -> EngineCoreRequest:
+    asked = {"rope_factor_set": forced, "rope_ladder_policy": policy}
+    extra = {field: value for field, value in asked.items() if value is not None} or None
     params = SamplingParams(max_tokens=50, detokenize=False, extra_args=extra, output_kind=RequestOutputKind.DELTA)
     return EngineCoreRequest(
         request_id=name,

@@ -15,6 +15,7 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.loggers import StatLoggerManager
 from vllm.v1.metrics.stats import PrefillStats
 
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front import refusal
 from ropeswitch.server.length_metrics import start as start_module
@@ -81,6 +82,22 @@ def test_a_stream_that_switches(server: Server) -> None:
     for name in ("e2e_request_latency", "request_decode_time", "request_time_per_output_token"):
         assert (server.count(name, **before), server.count(name, **after)) == (0, 1), name
     assert server.value("requests_total", outcome="length", **after) == 1
+
+
+def test_what_chose_the_set(server: Server) -> None:
+    """A limit of 50 tokens reserves the last set, in which the sequence starts and ends."""
+    server.add("a", 5, policy="reserve")
+    server.step(first("a", 5))
+    for _ in range(20):
+        server.step(output("a"))
+    server.step(output("a", reason=FinishReason.LENGTH))
+    for name, forced in (("b", "set1"), ("c", None)):
+        server.add(name, 5, forced)
+        server.step(first(name, 5))
+    for policy, factor_set in (("reserve", "set2"), ("forced", "set1"), ("length", "set0")):
+        assert server.value("ladder_policy_requests_total", model_name="m", policy=policy) == 1
+        assert server.value("prompt_tokens_total", factor_set=factor_set) == 5
+    assert server.value("requests_total", factor_set="set2") == server.value("requests_total") == 1
 
 
 def test_several_tokens_at_once_across_two_sets(server: Server) -> None:
@@ -246,7 +263,7 @@ def test_the_decision_for_a_prompt_is_taken_from_its_context(server: Server) -> 
 def test_nothing_is_measured_where_upstream_measures_nothing() -> None:
     """With ``--disable-log-stats`` upstream makes no statistics of a step and no manager of them."""
     client = SimpleNamespace(logger_manager=None, output_processor=OutputProcessor(None, log_stats=False))
-    assert start(client, LADDER) is None
+    assert start(client, SetRule(LADDER)) is None
     assert type(client.output_processor) is WatchedOutputs and client.output_processor.ropeswitch is None
     server = Server()
     for processor in (client.output_processor, server.processor):
@@ -269,7 +286,7 @@ def test_what_is_seen_is_recorded_after_vllm_s_own_metrics(monkeypatch: pytest.M
     model = SimpleNamespace(served_model_name="m")
     start(
         SimpleNamespace(output_processor=processor, logger_manager=manager, engine_core=core, model_config=model),
-        LADDER,
+        SetRule(LADDER),
     )
     server = Server()
     server.processor, server.manager, server.registry = processor, manager, registry

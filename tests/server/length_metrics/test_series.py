@@ -26,6 +26,8 @@ from ropeswitch.server.length_metrics.series import (
     SeriesPlan,
     bounds,
 )
+from ropeswitch.server.length_metrics.track import Track
+from ropeswitch.server.prompt_set import PromptSet
 from tests.server.length_metrics.ladders import DEFAULT, LADDERS, LLAMA2, PHI3, SEVEN, ladder, read
 
 TIMES = SimpleNamespace(
@@ -36,11 +38,16 @@ TIMES = SimpleNamespace(
     mean_time_per_output_token=0.1,
     num_generation_tokens=21,
 )
+STATE = SimpleNamespace(external_req_id="a", prompt_len=1, lora_name=None, stats=None)
 
 
 def use(metrics: LengthMetrics, band_set: BandSet) -> None:
     """Everything that can happen to a sequence in a band and set."""
     step = Step()
+    for policy, forced in (("length", None), ("reserve", None), ("length", "set0")):
+        track = Track(PromptSet(band_set[1], band_set[1], forced, policy), STATE)
+        track.first = band_set
+        step.begun.append(track)
     step.later.append((band_set, [0.05], 1))
     step.firsts.append((band_set, 0.5, 100, 1))
     step.switches.append((band_set, 0.3, 50, 50))

@@ -61,7 +61,7 @@ def server(*ends: int) -> Shown:
 def test_the_ladder_in_force(shown: Shown) -> None:
     data = shown.data()
     assert [(each["name"], each["max_length"]) for each in data["sets"]] == [("set0", 256), ("set1", 1024)]
-    assert (data["model"], data["angles"], data["max_model_len"]) == ("m", "exact", 1024)
+    assert (data["model"], data["policy"], data["angles"], data["max_model_len"]) == ("m", "length", "exact", 1024)
     assert data["vllm_version"] == "0.32.0" and data["version"]
 
 

@@ -1,0 +1,128 @@
+"""What a crossing costs under each ladder policy: tokens recomputed, the stall, and the whole answer's time.
+
+The bundled model, one request at a time. Its prompt ends 32 tokens before a set does, and its answer has 64, so that by
+length it is recomputed half-way. The policies take turns with new prompts, and medians count.
+"""
+
+import argparse
+import multiprocessing
+import os
+import random
+import statistics
+import time
+from dataclasses import astuple, dataclass
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from typing import Any
+
+LIMITS = (512, 1024, 4096)
+BEFORE, ANSWER = 32, 64
+PARTS = {"with background prefill": ["guard", "cpu", "scheduling"], "without it": ["guard", "cpu"]}
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One answer.
+
+    Attributes:
+        recomputed: Tokens that its switches recomputed.
+        stall: The longest time between two of its tokens, in seconds.
+        seconds: From its arrival to its last token.
+    """
+
+    recomputed: int
+    stall: float
+    seconds: float
+
+
+def _engine(parts: list[str]) -> Any:
+    """``vllm.LLM`` in this process, on the bundled model, whose ladder ends a set at each of :data:`LIMITS`."""
+    from vllm import LLM
+
+    from ropeswitch.factors import file
+    from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
+
+    by_length = {each["max_length"]: each for each in file.load(BUNDLED_FACTORS).ladder.to_json()}
+    last = by_length[max(by_length)]
+    # The bundled ladder's sets lie far apart.
+    for limit in LIMITS:
+        by_length.setdefault(limit, last | {"name": str(limit), "max_length": limit})
+    sets = [by_length[limit] for limit in sorted(by_length)]
+    return LLM(
+        str(BUNDLED_MODEL), kv_cache_memory_bytes=1 << 30, enforce_eager=True, disable_log_stats=True,
+        additional_config={"ropeswitch": {"sets": sets, "parts": parts}},
+    )  # fmt: skip
+
+
+def _answer(engine: Any, recomputed: list[int], name: str, limit: int, policy: str) -> Crossing:
+    from vllm import SamplingParams
+
+    # The name makes each prompt a new one, so that the prefix cache has none of it.
+    prompt = random.Random(name).choices(range(3, 256), k=limit - BEFORE)
+    params = SamplingParams(
+        temperature=0.0, max_tokens=ANSWER, ignore_eos=True, detokenize=False, extra_args={"rope_ladder_policy": policy}
+    )
+    recomputed.clear()
+    times = [time.perf_counter()]
+    engine.add_request(name, {"prompt_token_ids": prompt}, params)
+    tokens = 0
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if len(output.outputs[0].token_ids) > tokens:
+                tokens = len(output.outputs[0].token_ids)
+                times.append(time.perf_counter())
+    gaps = [after - before for before, after in pairwise(times[1:])]
+    return Crossing(sum(recomputed), max(gaps), times[-1] - times[0])
+
+
+def _work(connection: Connection, parts: list[str], rounds: int) -> None:
+    engine = _engine(parts).llm_engine
+    scheduler = engine.engine_core.engine_core.scheduler
+    report, recomputed = scheduler._report_switch, []
+
+    def reporting(request: Any, scheduled: int) -> None:
+        switched = request.request_id in scheduler._moved_up
+        report(request, scheduled)
+        if switched:
+            recomputed.append(request.prefill_stats.num_computed_tokens)
+
+    scheduler._report_switch = reporting
+    for turn in range(rounds + 1):
+        for limit in LIMITS:
+            for policy in ("length", "reserve")[:: 1 if turn % 2 else -1]:
+                found = _answer(engine, recomputed, f"{turn}-{limit}-{policy}", limit, policy)
+                # The first round warms up.
+                if turn:
+                    connection.send((limit, policy, astuple(found)))
+    connection.send(None)
+
+
+def main() -> None:
+    """Print a row for each limit, policy and setting."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9, help="measured rounds (default: 9)")
+    rounds = parser.parse_args().rounds
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    print(
+        "| crossing | policy | tokens recomputed | longest gap ms | whole answer ms |\n| --- | --- | --- | --- | --- |"
+    )
+    for setting, parts in PARTS.items():
+        ours, theirs = multiprocessing.get_context("spawn").Pipe()
+        process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs, parts, rounds))
+        process.start()
+        found: dict[tuple[int, str], list[Crossing]] = {}
+        while (message := ours.recv()) is not None:
+            limit, policy, values = message
+            found.setdefault((limit, policy), []).append(Crossing(*values))
+        process.join()
+        for (limit, policy), runs in sorted(found.items()):
+            if policy == "reserve" and setting != next(iter(PARTS)):
+                continue
+            named = "reserve" if policy == "reserve" else f"length, {setting}"
+            tokens = statistics.median(run.recomputed for run in runs)
+            stall, seconds = (statistics.median(getattr(run, name) for run in runs) for name in ("stall", "seconds"))
+            print(f"| {limit:,} | {named} | {tokens:g} | {1e3 * stall:.0f} | {1e3 * seconds:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

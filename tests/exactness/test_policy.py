@@ -1,0 +1,118 @@
+"""The policy ``reserve``: Hugging Face with the set of prompt and output limit throughout, and no recomputation."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm import LLM, SamplingParams
+
+from ropeswitch.factors.factor_set import FactorLadder
+from tests.exactness.engines import greedy, prompts, run
+from tests.exactness.reference import Reference
+from tests.exactness.test_ladders import ladder
+from tests.exactness.test_modes import scheduler_of
+from tests.exactness.test_plugin import found, run_engine
+
+Start = Callable[..., LLM]
+LADDER = ladder(16)
+TOKENS = 24
+# With 24 tokens more: within the first set and at its end, one past it, in the next sets and at their ends, and in the last.
+LENGTHS = [5, 8, 9, 20, 31, 33, 40, 41, 60, 64, 72, 73, 96, 200]
+
+
+def references(folder: Path, ladder: FactorLadder) -> dict[str | None, Reference]:
+    """For each set, the model with that one forced; under None the model that follows the length."""
+    by_length = Reference.load(folder, ladder)
+    forced = {name: Reference(by_length.model, ladder, name) for name in ladder.names}
+    return {None: by_length, **forced}
+
+
+def asking(policy: str | None, max_tokens: int = TOKENS) -> SamplingParams:
+    return greedy(max_tokens, extra_args=None if policy is None else {"rope_ladder_policy": policy})
+
+
+def reserved(length: int) -> str:
+    return LADDER.names[LADDER.index_for(length + TOKENS)]
+
+
+def counting_preemptions(llm: LLM) -> list[int]:
+    """The prompt lengths of the requests that are preempted from now on."""
+    scheduler, preempted = scheduler_of(llm), []
+    upstream = scheduler._preempt_request
+
+    def preempt(request: Any, *args: Any, **kwargs: Any) -> None:
+        preempted.append(request.num_prompt_tokens)
+        upstream(request, *args, **kwargs)
+
+    scheduler._preempt_request = preempt
+    return preempted
+
+
+@pytest.mark.parametrize("default", ["length", "reserve"])
+def test_reserve_beside_requests_that_go_by_length(start: Start, llama: Path, default: str) -> None:
+    """One batch of both policies, each chosen by the server for one half and by the requests for the other."""
+    llm, expected = start(llama, LADDER, policy=default), references(llama, LADDER)
+    other = "length" if default == "reserve" else "reserve"
+    preempted = counting_preemptions(llm)
+    token_lists = prompts(LENGTHS) + prompts(LENGTHS, seed=2)
+    asked = [None] * len(LENGTHS) + [other] * len(LENGTHS)
+    outputs = run(llm, token_lists, [asking(policy) for policy in asked])
+    for prompt, policy, (tokens, log_probs) in zip(token_lists, asked, outputs, strict=True):
+        reserves = (policy or default) == "reserve"
+        assert len(tokens) == TOKENS
+        expected[reserved(len(prompt)) if reserves else None].check(prompt, tokens, log_probs)
+    # A preemption is a recomputation: of each that goes by length and outgrows its set, and of no other.
+    crossing = [length for length in LENGTHS if LADDER.index_for(length) != LADDER.index_for(length + TOKENS - 1)]
+    assert sorted(preempted) == crossing
+    # Again from the prefix cache, and the other way round.
+    again = run(llm, token_lists, [asking(other if policy is None else default) for policy in asked])
+    for prompt, policy, (tokens, log_probs) in zip(token_lists, asked, again, strict=True):
+        reserves = (other if policy is None else default) == "reserve"
+        expected[reserved(len(prompt)) if reserves else None].check(prompt, tokens, log_probs)
+
+
+def test_reserve_through_preemptions(start: Start, llama: Path) -> None:
+    """A request that resumes is in the set that it started in."""
+    # Room for about 17 blocks of 32 tokens.
+    llm = start(llama, LADDER, policy="reserve", kv_cache_memory_bytes=17 * 32 * 2 * 2 * 2 * 32 * 4, max_model_len=480)
+    preempted, expected = counting_preemptions(llm), references(llama, LADDER)
+    token_lists = prompts([33, 60, 61, 62, 63, 90, 91, 92])
+    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, asking(None)), strict=True):
+        expected[reserved(len(prompt))].check(prompt, tokens, log_probs)
+    assert preempted
+
+
+def test_reserve_with_drafts(start: Start, llama: Path) -> None:
+    drafter = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    llm, expected = start(llama, LADDER, policy="reserve", speculative_config=drafter), references(llama, LADDER)
+    # Texts that repeat, so that there are drafts.
+    token_lists = [
+        (prompt * 20)[:length] for prompt, length in zip(prompts([6] * 6), [8, 9, 40, 41, 72, 73], strict=True)
+    ]
+    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, asking(None)), strict=True):
+        expected[reserved(len(prompt))].check(prompt, tokens, log_probs)
+
+
+def test_the_plugin_tells_a_limit_from_none(llama: Path) -> None:
+    """``vllm.LLM`` with the key: an explicit limit up to the end of the context reserves, and no limit goes by length."""
+    expected, most = references(llama, LADDER), 80
+    key = {"sets": LADDER.to_json(), "policy": "reserve", "parts": []}
+    lengths = [20, 40, 60]
+    cases: list[dict[str, Any]] = [
+        {"max_tokens": 12},
+        {"max_tokens": None},
+        {"max_tokens": None, "extra_args": {"rope_ladder_policy": "reserve"}},
+        {"max_tokens": most},
+        {"max_tokens": 12, "extra_args": {"rope_ladder_policy": "length"}},
+    ]
+    values = found(run_engine(llama, key, lengths, cases=cases, max_model_len=most))
+    assert values["refused"].startswith("vllm_xargs.rope_factor_set: unknown factor set 'nope'")
+    for case, outputs in zip(cases, values["outputs"], strict=True):
+        for prompt, (tokens, log_probs) in zip(prompts(lengths), outputs, strict=True):
+            limit = case["max_tokens"]
+            by_length = limit is None or case.get("extra_args") == {"rope_ladder_policy": "length"}
+            end = most if limit is None else min(len(prompt) + limit, most)
+            assert len(prompt) + len(tokens) == end
+            set_name = None if by_length else LADDER.names[LADDER.index_for(end)]
+            expected[set_name].check(prompt, tokens, log_probs)
