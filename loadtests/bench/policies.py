@@ -110,6 +110,8 @@ def main() -> None:
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
         process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs, parts, rounds))
         process.start()
+        # So that a process that dies ends the wait below with an EOFError.
+        theirs.close()
         found: dict[tuple[int, str], list[Crossing]] = {}
         while (message := ours.recv()) is not None:
             limit, policy, values = message
