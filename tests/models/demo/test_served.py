@@ -1,0 +1,100 @@
+"""The demo as a reader runs it: `make demo`, then the requests of the README."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ropeswitch.models.demo.__main__ import NAME
+from ropeswitch.models.demo.convert import convert
+from ropeswitch.models.demo.source import SMOLLM2, fetch
+from tests.docs.pages import ROOT, blocks, commands
+from tests.server.running import START_SECONDS, Server, environment, free_port
+
+pytestmark = pytest.mark.full
+FOLDER = ROOT / ".demo"
+"""The one that `make demo` uses: what a reader or an earlier run fetched is not fetched again."""
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`make demo` with the interpreter of the tests, on a free port."""
+    port = free_port()
+    log = tmp_path_factory.mktemp("demo") / "log"
+    make = ["make", "-o", ".venv/.setup-done", f"BIN={Path(sys.executable).parent}", f"PORT={port}", "demo"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            make, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    server = Server(f"http://127.0.0.1:{port}", log, process)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not _is_ready(server):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-4000:]
+            time.sleep(0.5)
+        yield server
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _is_ready(server: Server) -> bool:
+    with suppress(OSError):
+        return server.get("/health/ready").status == 200
+    return False
+
+
+def test_it_answers_the_question_of_the_readme(demo: Server) -> None:
+    [request] = [
+        body
+        for words in commands(ROOT / "README.md", "curl")
+        if (body := json.loads(words[words.index("-d") + 1]))["model"] == NAME
+    ]
+    answer = demo.post("/v1/chat/completions", request)
+    [choice] = answer.json["choices"]
+    assert "Paris" in choice["message"]["content"] and choice["finish_reason"] == "stop"
+    assert answer.json["model"] == NAME and answer.sets == "original"
+
+
+def test_it_finds_the_sentence_of_the_readme_in_12000_tokens(demo: Server) -> None:
+    code = blocks(ROOT / "README.md", "python")[1]
+    assert f'model="{NAME}"' in code
+    output, variables = StringIO(), {"__name__": "readme"}
+    with redirect_stdout(output):
+        exec(compile(code.replace("http://127.0.0.1:8000", demo.url), "README.md", "exec"), variables)
+    used, reply = output.getvalue().split("\n", 1)
+    assert used == "16k"
+    assert re.search(r"eat(ing)? a sandwich and sit(ting)? in Dolores Park", reply)
+    prompt = variables["response"].parse().usage.prompt_tokens
+    assert 11_500 <= prompt <= 12_500
+
+
+def test_the_checkpoint_computes_what_transformers_computes_from_the_gguf_file(tmp_path: Path) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    source = fetch(SMOLLM2, FOLDER, print)
+    convert(source, FOLDER / NAME, print)
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER / NAME)
+    ids = tokenizer.encode(
+        "What is the capital of France? In 1815, two days after the battle, it was", return_tensors="pt"
+    )
+    logits = []
+    for arguments in ((FOLDER / NAME, {}), (FOLDER, {"gguf_file": source.name})):
+        model = AutoModelForCausalLM.from_pretrained(arguments[0], dtype=torch.float32, **arguments[1])
+        with torch.no_grad():
+            logits.append(model(ids).logits)
+    assert torch.equal(*logits)
