@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo test test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
+.PHONY: help setup serve demo test test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -99,6 +99,9 @@ docs-loadtests: $(STAMP) ## Write the tables of docs/loadtests.md from the code
 
 docs-miniature: $(STAMP) ## Write the tables and figures of models/README.md from models/results
 	@$(BIN)/python -m ropeswitch.models.miniature.page
+
+docs-proof: $(STAMP) ## Measure what docs/proof.md shows and write it (hours; an interrupted run goes on; ARGS chooses parts)
+	@$(BIN)/python -m ropeswitch.loadtests.proof $(ARGS)
 
 docs-sizing: $(STAMP) ## Write the sizing table of docs/deploy.md with the planner
 	@$(BIN)/python -m tests.deploy.sizing

@@ -1,0 +1,65 @@
+"""Measures what docs/proof.md shows, then writes its tables and plot: ``python -m ropeswitch.loadtests.proof``.
+
+Stop it at any time and start it again: it goes on with the first document that is missing.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from ropeswitch.factors.errors import InputError
+from ropeswitch.loadtests.proof import page
+from ropeswitch.loadtests.proof.arms import ARMS, NAME
+from ropeswitch.loadtests.proof.measure import LENGTHS, measure
+from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY
+from ropeswitch.loadtests.proof.texts import corpus
+from ropeswitch.models.demo.convert import convert
+from ropeswitch.models.demo.source import SMOLLM2, fetch
+
+TASKS = (PERPLEXITY, PASSKEY, CHAT)
+
+
+def main() -> int:
+    """Measure what is missing, then write the pages; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m ropeswitch.loadtests.proof", description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path(".demo"), help="folder of model and texts (default: .demo)")
+    parser.add_argument(
+        "--tasks", nargs="+", choices=TASKS, default=TASKS, help="what to measure (default: everything)"
+    )
+    known = [each.tokens for each in LENGTHS]
+    parser.add_argument("--lengths", nargs="+", type=int, choices=known, default=known, help="in tokens (default: all)")
+    names = [arm.name for arm in ARMS]
+    parser.add_argument("--servers", nargs="+", choices=names, default=names, help="which servers (default: all)")
+    parser.add_argument("--page-only", action="store_true", help="measure nothing, write the tables and the plot")
+    args = parser.parse_args()
+    try:
+        if not args.page_only:
+            _measure(args.work, args.tasks, args.lengths, args.servers)
+        page.write(Path())
+    except (InputError, OSError) as error:
+        print(f"docs-proof: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("docs-proof: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    print(f"docs-proof: wrote {', '.join(map(str, (*page.PAGES, page.PLOT)))}")
+    return 0
+
+
+def _measure(work: Path, tasks: list[str], tokens: list[int], servers: list[str]) -> None:
+    work.mkdir(parents=True, exist_ok=True)
+    convert(fetch(SMOLLM2, work, _say), work / NAME, _say)
+    texts = corpus(work / "texts")
+    for length in (each for each in LENGTHS if each.tokens in tokens):
+        for arm in (arm for arm in ARMS if arm.name in servers):
+            # bfloat16 is compared on chats alone.
+            wanted = [each for each in tasks if each == CHAT or arm.dtype == "float32"]
+            measure(arm, work / NAME, texts, wanted, [length], page.RESULTS)
+
+
+def _say(line: str) -> None:
+    print(f"docs-proof: {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Finished measurements: one file of JSON lines for each server, one line for each measurement."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PERPLEXITY, PASSKEY, CHAT = "perplexity", "passkey", "chat"
+
+
+@dataclass(frozen=True)
+class Item:
+    """What is measured at once, the same for every server.
+
+    Attributes:
+        task: ``perplexity``, ``passkey`` or ``chat``.
+        length: Tokens of the prompt; 0 for chats, whose prompts are short.
+        name: The document, or the number of the try or chat.
+    """
+
+    task: str
+    length: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One item's result.
+
+    Attributes:
+        item: What was measured.
+        tokens: Judged, for perplexity; otherwise 0.
+        nll: Sum of their negative log-likelihoods in nats.
+        reply: Greedy reply; empty for perplexity.
+        found: Whether the reply holds the pass key; None for the others.
+    """
+
+    item: Item
+    tokens: int = 0
+    nll: float = 0.0
+    reply: str = ""
+    found: bool | None = None
+
+
+def read(folder: Path, arm: str) -> dict[Item, Measurement]:
+    """Measurements of a server; none where it has no file. A last line without its end does not count."""
+    path = folder / f"{arm}.jsonl"
+    if not path.exists():
+        return {}
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    found = [Measurement(**{**content, "item": Item(**content["item"])}) for content in map(json.loads, lines)]
+    return {each.item: each for each in found}
+
+
+def append(folder: Path, arm: str, measurement: Measurement) -> None:
+    """Add a measurement to a server's file; what an interruption left of an earlier one is cut off first."""
+    path = folder / f"{arm}.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as stream:
+        stream.seek(0)
+        content = stream.read()
+        stream.truncate(content.rfind(b"\n") + 1)
+        stream.write(json.dumps(asdict(measurement)).encode() + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())

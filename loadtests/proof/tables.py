@@ -1,0 +1,157 @@
+"""Tables and findings of docs/proof.md, from the measurements of every server."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropeswitch.factors.evaluate.statistics import wilson
+from ropeswitch.loadtests.proof import store
+from ropeswitch.loadtests.proof.arms import ARMS, NATIVE, OURS, STATIC, WINDOW
+from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY, Item, Measurement
+from ropeswitch.models.miniature.card import Ratio
+
+ROTATIONS = (NATIVE, STATIC, OURS)
+TITLES = {NATIVE: "native", STATIC: "static YaRN x4", OURS: "ropeswitch"}
+_NONE = "not measured yet"
+
+
+@dataclass(frozen=True)
+class Results:
+    """Measurements by server name and item."""
+
+    arms: Mapping[str, Mapping[Item, Measurement]]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Results":
+        return cls({arm.name: store.read(folder, arm.name) for arm in ARMS})
+
+    def items(self, task: str, arms: Sequence[str], length: int | None = None) -> list[Item]:
+        """Items that every one of the servers measured."""
+        common = set.intersection(*(set(self.arms[arm]) for arm in arms))
+        return sorted(
+            (item for item in common if item.task == task and length in (None, item.length)),
+            key=lambda item: (item.length, item.name),
+        )
+
+    def lengths(self, task: str) -> list[int]:
+        """Lengths at which all float32 servers were measured."""
+        return sorted({item.length for item in self.items(task, [f"{each}-float32" for each in ROTATIONS])})
+
+    def losses(self, rotation: str, length: int) -> list[float]:
+        """Mean loss in nats of each document, the same documents in the same order for every rotation."""
+        items = self.items(PERPLEXITY, [f"{each}-float32" for each in ROTATIONS], length)
+        found = [self.arms[f"{rotation}-float32"][item] for item in items]
+        return [each.nll / each.tokens for each in found]
+
+    def ratio(self, ours: str, theirs: str, length: int) -> Ratio:
+        """Ratio of two rotations' perplexities, paired by document."""
+        return Ratio.of(self.losses(ours, length), self.losses(theirs, length))
+
+
+def perplexity(results: Results) -> str:
+    """One line for each length: perplexities, and ratios with paired 95% intervals."""
+    columns = ["tokens", "documents", *TITLES.values(), "static / native", "ropeswitch / native", "ropeswitch / static"]
+    lines = [f"| {' | '.join(columns)} |", "|" + " --: |" * len(columns)]
+    for length in _comparable(results):
+        losses = {each: results.losses(each, length) for each in ROTATIONS}
+        means = [f"{math.exp(sum(each) / len(each)):.3f}" for each in losses.values()]
+        pairs = [(STATIC, NATIVE), (OURS, NATIVE), (OURS, STATIC)]
+        ratios = [_percent(results.ratio(*pair, length)) for pair in pairs]
+        lines.append(f"| {length:,} | {len(losses[OURS])} | {' | '.join([*means, *ratios])} |")
+    return "\n".join(lines) + "\n" if len(lines) > 2 else f"{_NONE}\n"
+
+
+def passkey(results: Results) -> str:
+    """One line for each length: pass keys found, with 95% intervals."""
+    lines = [f"| tokens | {' | '.join(TITLES[each] for each in ROTATIONS)} |", "|" + " --: |" * 4]
+    for length in results.lengths(PASSKEY):
+        items = results.items(PASSKEY, [f"{each}-float32" for each in ROTATIONS], length)
+        cells = []
+        for rotation in ROTATIONS:
+            hits = sum(bool(results.arms[f"{rotation}-float32"][item].found) for item in items)
+            low, high = wilson(hits, len(items))
+            cells.append(f"{hits} of {len(items)} ({100 * low:.0f} to {100 * high:.0f}%)")
+        lines.append(f"| {length:,} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n" if len(lines) > 2 else f"{_NONE}\n"
+
+
+CHAT_PAIRS = (
+    (f"{STATIC}-float32", f"{NATIVE}-float32", ""),
+    (f"{OURS}-float32", f"{NATIVE}-float32", "must be 0"),
+    (f"{STATIC}-bfloat16", f"{NATIVE}-bfloat16", ""),
+    (f"{OURS}-bfloat16", f"{NATIVE}-bfloat16", "stock rounds cos and sin to bfloat16, ropeswitch does not"),
+    (f"{NATIVE}-bfloat16", f"{NATIVE}-float32", "control: rounding alone"),
+)
+
+
+def changed(results: Results, ours: str, theirs: str) -> tuple[int, int]:
+    """How many greedy answers differ between two servers, and how many both gave."""
+    items = results.items(CHAT, [ours, theirs])
+    return sum(results.arms[ours][item].reply != results.arms[theirs][item].reply for item in items), len(items)
+
+
+def chat(results: Results) -> str:
+    """One line for each pair of servers: the share of greedy answers that differ."""
+    lines = ["| answers of | against | differ | share (95%) | |", "| --- | --- | --: | --: | --- |"]
+    for ours, theirs, remark in CHAT_PAIRS:
+        differ, count = changed(results, ours, theirs)
+        if count:
+            low, high = wilson(differ, count)
+            share = f"{100 * differ / count:.1f}% ({100 * low:.1f} to {100 * high:.1f})"
+            lines.append(f"| {_server(ours)} | {_server(theirs)} | {differ} of {count} | {share} | {remark} |")
+    return "\n".join(lines) + "\n" if len(lines) > 2 else f"{_NONE}\n"
+
+
+def findings(results: Results) -> str:
+    """One sentence for each length and comparison, with the direction that was found."""
+    lines = []
+    for length in _comparable(results):
+        pairs = [(STATIC, NATIVE), (OURS, NATIVE)] if length <= WINDOW else [(OURS, NATIVE), (OURS, STATIC)]
+        lines += [_sentence(results.ratio(*pair, length), *pair, length) for pair in pairs]
+    return "\n".join(lines) + "\n" if lines else f"{_NONE}\n"
+
+
+def summary(results: Results) -> str:
+    """The table of README.md: what each way costs within the window, against the unscaled model."""
+    lines = ["| | static YaRN x4 | ropeswitch |", "| --- | --: | --: |"]
+    for length in _comparable(results):
+        if length <= WINDOW:
+            cells = [_percent(results.ratio(each, NATIVE, length)) for each in (STATIC, OURS)]
+            lines.append(f"| perplexity at {length:,} tokens | {' | '.join(cells)} |")
+    shares = [changed(results, f"{each}-float32", f"{NATIVE}-float32") for each in (STATIC, OURS)]
+    if all(count for _, count in shares):
+        cells = [f"{differ} of {count}" for differ, count in shares]
+        lines.append(f"| short chat answers that change | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n" if len(lines) > 2 else f"{_NONE}\n"
+
+
+def _comparable(results: Results) -> list[int]:
+    return [length for length in results.lengths(PERPLEXITY) if len(results.losses(OURS, length)) > 1]
+
+
+def _percent(ratio: Ratio) -> str:
+    if ratio.low == ratio.high == 1:
+        return "equal"
+    low, high = (_signed(each) for each in (ratio.low, ratio.high))
+    return f"{_signed(ratio.value)}% ({low} to {high})"
+
+
+def _signed(value: float) -> str:
+    percent = 100 * (value - 1)
+    digits = 2 if abs(percent) < 10 else 0
+    # No minus before a zero.
+    return f"{round(percent, digits) + 0.0:+,.{digits}f}"
+
+
+def _sentence(ratio: Ratio, ours: str, theirs: str, length: int) -> str:
+    here, there = TITLES[ours], TITLES[theirs]
+    if ratio.low <= 1 <= ratio.high:
+        return f"- {length:,} tokens: {here} and {there} do not differ beyond the interval."
+    word = "lower" if ratio.value < 1 else "**higher**"
+    return f"- {length:,} tokens: perplexity of {here} is {word} than that of {there}, {_percent(ratio)}."
+
+
+def _server(arm: str) -> str:
+    rotation, _, dtype = arm.partition("-")
+    return f"{TITLES[rotation]}, {dtype}"
