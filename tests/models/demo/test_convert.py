@@ -91,6 +91,14 @@ def test_an_interrupted_conversion_leaves_nothing(
     assert (tmp_path / "out" / RECORD).is_file()
 
 
+def test_what_a_killed_conversion_left_is_removed(source: Path, tmp_path: Path) -> None:
+    left = tmp_path / ".out.partial"
+    left.mkdir()
+    (left / "old.safetensors").write_bytes(b"half")
+    convert(source, tmp_path / "out", print)
+    assert not left.exists() and not (tmp_path / "out" / "old.safetensors").exists()
+
+
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF no more")

