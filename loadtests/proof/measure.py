@@ -33,9 +33,9 @@ LENGTHS = (
     Length(512, 30, 20),
     Length(2048, 30, 20),
     Length(8192, 30, 10),
-    Length(16384, 8, 8),
+    Length(16384, 8, 5),
     # With the token that a server generates after each, this is the longest sequence.
-    Length(LONGEST - 1, 5, 5),
+    Length(LONGEST - 1, 5, 3),
 )
 Work = tuple[Item, Callable[[EndpointTarget], Measurement]]
 
