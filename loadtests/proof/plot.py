@@ -2,6 +2,7 @@
 
 import math
 from io import BytesIO
+from statistics import fmean
 from typing import Any
 
 from ropeswitch.loadtests.proof.arms import NATIVE, OURS, STATIC, WINDOW
@@ -12,7 +13,10 @@ _COLOURS = {NATIVE: "#7f7f7f", STATIC: "#d62728", OURS: "#1f77b4"}
 
 
 def draw(results: Results) -> bytes:
-    """An SVG: perplexity against the unscaled model within the window, and perplexity at every length."""
+    """An SVG: perplexity against the unscaled model within the window, and perplexity at every length.
+
+    Its description is the digest of the results it shows.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -27,7 +31,7 @@ def draw(results: Results) -> bytes:
         _against_native(within, results, [length for length in lengths if length <= WINDOW])
         _by_length(all_lengths, results, lengths)
     content = BytesIO()
-    figure.savefig(content, format="svg", metadata={"Date": None})
+    figure.savefig(content, format="svg", metadata={"Date": None, "Description": results.digest})
     pyplot.close(figure)
     return content.getvalue()
 
@@ -50,7 +54,7 @@ def _against_native(axis: Any, results: Results, lengths: list[int]) -> None:
 def _by_length(axis: Any, results: Results, lengths: list[int]) -> None:
     for rotation in ROTATIONS:
         losses = [results.losses(rotation, length) for length in lengths]
-        values = [math.exp(sum(each) / len(each)) for each in losses]
+        values = [math.exp(fmean(each)) for each in losses]
         style = "--" if rotation == STATIC else "-"
         axis.plot(lengths, values, style, marker="o", markersize=4, color=_COLOURS[rotation], label=TITLES[rotation])
     axis.axvline(WINDOW, color="black", linewidth=0.8, linestyle=":")

@@ -1,9 +1,11 @@
 """Tables and findings of docs/proof.md, from the measurements of every server."""
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from ropeswitch.factors.evaluate.statistics import wilson
 from ropeswitch.loadtests.proof import store
@@ -38,6 +40,17 @@ class Results:
         """Lengths at which all float32 servers were measured."""
         return sorted({item.length for item in self.items(task, [f"{each}-float32" for each in ROTATIONS])})
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of every loss, in hexadecimal: that of the plot's input."""
+        lines = [
+            f"{arm} {item.length} {item.name} {each.tokens} {each.nll!r}"
+            for arm, found in self.arms.items()
+            for item, each in found.items()
+            if item.task == PERPLEXITY
+        ]
+        return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
     def losses(self, rotation: str, length: int) -> list[float]:
         """Mean loss in nats of each document, the same documents in the same order for every rotation."""
         items = self.items(PERPLEXITY, [f"{each}-float32" for each in ROTATIONS], length)
@@ -55,7 +68,7 @@ def perplexity(results: Results) -> str:
     lines = [f"| {' | '.join(columns)} |", "|" + " --: |" * len(columns)]
     for length in _comparable(results):
         losses = {each: results.losses(each, length) for each in ROTATIONS}
-        means = [f"{math.exp(sum(each) / len(each)):.3f}" for each in losses.values()]
+        means = [f"{math.exp(fmean(each)):.3f}" for each in losses.values()]
         pairs = [(STATIC, NATIVE), (OURS, NATIVE), (OURS, STATIC)]
         ratios = [_percent(results.ratio(*pair, length)) for pair in pairs]
         lines.append(f"| {length:,} | {len(losses[OURS])} | {' | '.join([*means, *ratios])} |")
@@ -131,10 +144,15 @@ def _comparable(results: Results) -> list[int]:
 
 
 def _percent(ratio: Ratio) -> str:
-    if ratio.low == ratio.high == 1:
-        return "equal"
+    if _is_equal(ratio):
+        return "equal within 0.01%"
     low, high = (_signed(each) for each in (ratio.low, ratio.high))
     return f"{_signed(ratio.value)}% ({low} to {high})"
+
+
+def _is_equal(ratio: Ratio) -> bool:
+    # Servers whose float32 angles differ in the last digits.
+    return max(abs(ratio.low - 1), abs(ratio.high - 1)) < 1e-4
 
 
 def _signed(value: float) -> str:
@@ -146,6 +164,8 @@ def _signed(value: float) -> str:
 
 def _sentence(ratio: Ratio, ours: str, theirs: str, length: int) -> str:
     here, there = TITLES[ours], TITLES[theirs]
+    if _is_equal(ratio):
+        return f"- {length:,} tokens: {here} and {there} are equal within 0.01%."
     if ratio.low <= 1 <= ratio.high:
         return f"- {length:,} tokens: {here} and {there} do not differ beyond the interval."
     word = "lower" if ratio.value < 1 else "**higher**"
