@@ -157,7 +157,7 @@ def _is_equal(ratio: Ratio) -> bool:
 
 def _signed(value: float) -> str:
     percent = 100 * (value - 1)
-    digits = 2 if abs(percent) < 10 else 0
+    digits = 2 if abs(percent) < 10 else 1 if abs(percent) < 100 else 0
     # No minus before a zero.
     return f"{round(percent, digits) + 0.0:+,.{digits}f}"
 

@@ -52,7 +52,7 @@ def test_perplexity_table(results: Results) -> None:
     row = tables.perplexity(results).splitlines()[2].split(" | ")
     assert row[:2] == ["| 512", "3"]
     assert row[2] == f"{math.exp(3.5):.3f}" and row[3] == f"{math.exp(3.6):.3f}"
-    assert row[5].startswith("+11%") and row[6] == "equal within 0.01%"
+    assert row[5].startswith("+10.5% (") and row[6] == "equal within 0.01%"
 
 
 def test_a_document_that_one_server_lacks_does_not_count(results: Results) -> None:
@@ -62,7 +62,7 @@ def test_a_document_that_one_server_lacks_does_not_count(results: Results) -> No
 
 def test_findings_name_the_direction(results: Results) -> None:
     lines = tables.findings(results).splitlines()
-    assert lines[0].startswith("- 512 tokens: perplexity of static YaRN x4 is **higher** than that of native, +11%")
+    assert lines[0].startswith("- 512 tokens: perplexity of static YaRN x4 is **higher** than that of native, +10.5% (")
     assert lines[1] == "- 512 tokens: ropeswitch and native are equal within 0.01%."
 
 
