@@ -11,10 +11,10 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, from_flags, parse
 from ropeswitch.factors.numbers import LARGEST, number, positive, whole
 from ropeswitch.factors.rules.lengths import parse_length
+from ropeswitch.model_patches.switch.settings import POLICIES
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 MAX_GPUS = 1024
-POLICIES = ("length", "reserve")
 EXAMPLE = """exit codes: 0 a layout fits, 1 none does, 2 the input is wrong
 
 example:

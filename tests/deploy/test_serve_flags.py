@@ -9,6 +9,7 @@ from ropeswitch.deploy.plan.model_shape import shape_from_config
 from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.serve_flags import Serving, serve_flags
 from ropeswitch.factors.ladders.choice import from_flags
+from ropeswitch.model_patches.switch.settings import RESERVE
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.serve import _add_flags
 from tests.deploy.configs import MISTRAL_7B
@@ -31,3 +32,12 @@ def test_the_servers_parser_takes_the_flags(layout: Layout, nodes: int, kv_cache
     assert args.decode_context_parallel_size == layout.decode_context
     assert args.pipeline_parallel_size == layout.pipeline
     assert (args.nnodes, args.node_rank) == (nodes, 0)
+
+
+def test_the_servers_parser_takes_the_ladders_flags() -> None:
+    shape = shape_from_config("mistral", MISTRAL_7B)
+    plan = make_plan(shape, Cluster(load()["A100-80GB"], 16, 8, 1), Workload(131072, 2, 0.9, 3))
+    assert plan.recommended is not None
+    serving = Serving("a/model", 131072, 0.9, "auto", from_flags("yarn:2x,4x", None), 32768, RESERVE)
+    args = vllm_adapter.parse(serve_flags(serving, plan.recommended)[1:], _add_flags)
+    assert (args.ladder, args.native_window, args.ladder_policy) == ("yarn:2x,4x", 32768, RESERVE)

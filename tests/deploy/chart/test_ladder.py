@@ -13,6 +13,7 @@ from ropeswitch.deploy.plan.serve_flags import Serving, helm_values, serve_flags
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.ladders.choice import parse
 from ropeswitch.factors.rules.catalogue import RULES
+from ropeswitch.model_patches.switch.settings import POLICIES
 from tests.deploy.chart.helm import Object, Values, case, chart, notes, pods, render
 from tests.deploy.configs import QWEN3_8B
 
@@ -79,6 +80,11 @@ def test_the_schema_refuses_what_the_server_refuses(text: str) -> None:
         parse(text)
     with pytest.raises(HelmValuesError, match="ladder"):
         chart().validate_schema({"ladder": text})
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_schema_knows_every_policy(policy: str) -> None:
+    chart().validate_schema({"ladderPolicy": policy})
 
 
 @pytest.mark.parametrize("values", [{"ladderPolicy": "longest"}, {"nativeWindow": -1}, {"nativeWindow": "32k"}])
