@@ -315,9 +315,13 @@ def test_factor_files(refusal: Any, checkpoint: Path, tmp_path: Path) -> None:
     assert message.startswith("rope_theta:") and "500000" in message and "10000" in message
 
 
-def test_models_without_factors_or_with_the_wrong_rope(refusal: Any, tmp_path: Path) -> None:
+def test_models_with_the_wrong_rope(refusal: Any, tmp_path: Path) -> None:
     checkpoints.llama(tmp_path)
-    assert "--factors" in refusal(str(tmp_path))
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+    overrides = json.dumps({"rope_parameters": yarn})
+    # Nothing says whether a Llama was trained with it.
+    message = refusal(str(tmp_path), "--hf-overrides", overrides)
+    assert message.startswith("--ladder:") and "--ladder none" in message and "--ladder yarn" in message
     overrides = json.dumps({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}})
     ladder = ladder_file(tmp_path / "ladder.json", [a_set()])
     assert "M-RoPE" in refusal(str(tmp_path), "--factors", str(ladder), "--hf-overrides", overrides)
