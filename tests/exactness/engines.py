@@ -1,5 +1,6 @@
 """Engines for the tests: vLLM's own ``LLM`` with a ladder put on it, exactly as ``ropeswitch serve`` does."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from vllm.transformers_utils.config import get_config
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.model_patches.switch.engine_args import configure
+from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import RopeSettings
 from ropeswitch.model_patches.switch.unsupported import check_features, check_model
 
@@ -29,14 +31,19 @@ ENGINE: dict[str, Any] = {
 
 def engine(
     folder: Path,
-    ladder: FactorLadder | None = None,
+    ladder: FactorLadder | Mapping[str, Any] | None = None,
     *,
     angles: str = "exact",
     policy: str = "length",
     **changes: Any,
 ) -> LLM:
-    """Start an engine; ``changes`` are vLLM's own engine arguments."""
+    """Start an engine; ``changes`` are vLLM's own engine arguments.
+
+    A mapping as ``ladder`` is the value of ``additional_config["ropeswitch"]``, which the plugin alone acts on.
+    """
     arguments = ENGINE | {"model": str(folder)} | changes
+    if isinstance(ladder, Mapping):
+        return LLM(**arguments, additional_config={KEY: dict(ladder)})
     args = EngineArgs(**arguments)
     config = get_config(str(folder), trust_remote_code=False).to_dict()
     ladder = ladder or ladder_from_config(config)

@@ -1,6 +1,7 @@
 """What is right: Hugging Face at batch 1, the whole sequence computed again, without a cache, for every token."""
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +14,34 @@ from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 TIE = 1e-3
 
 
+class Oracle(ABC):
+    """What a greedy continuation is checked against."""
+
+    @abstractmethod
+    def log_probs(self, tokens: list[int]) -> torch.Tensor:
+        """Log-probabilities of every next token, ``[len(tokens), vocabulary]``, of one whole forward."""
+
+    def rows(self, prompt: list[int], output: list[int]) -> Iterator[torch.Tensor]:
+        """Log-probabilities of the next token, ``[vocabulary]``, before each token of ``output``, each from scratch."""
+        for count in range(len(output)):
+            yield self.log_probs([*prompt, *output[:count]])[-1]
+
+    def check(self, prompt: list[int], output: list[int], log_probs: list[float], tolerance: float = 1e-3) -> None:
+        """Assert that a greedy continuation is the reference's, token by token, with its log-probabilities.
+
+        Raises:
+            AssertionError: saying at which sequence length they part.
+        """
+        rows = self.rows(prompt, output)
+        for place, (token, log_prob, row) in enumerate(zip(output, log_probs, rows, strict=True), start=len(prompt)):
+            best = int(row.argmax())
+            where = f"token {place} after a prompt of {len(prompt)}"
+            assert token == best or row[best] - row[token] < TIE, f"{where}: {token}, the reference has {best}"
+            assert abs(log_prob - float(row[token])) < tolerance, f"{where}: {log_prob} for {float(row[token])}"
+
+
 @dataclass
-class Reference:
+class Reference(Oracle):
     """A model and, optionally, the ladder whose frequencies are forced on it.
 
     Without a ladder the model's own code decides (Phi-3's ``longrope`` rule); with one, the inverse frequencies of the set
@@ -32,7 +59,6 @@ class Reference:
         return cls(model, ladder, forced)
 
     def log_probs(self, tokens: list[int]) -> torch.Tensor:
-        """Log-probabilities of every next token, ``[len(tokens), vocabulary]``, of one whole forward."""
         key = tuple(tokens)
         if key not in self._cache:
             with torch.no_grad(), self._angles(len(tokens)):
@@ -45,21 +71,6 @@ class Reference:
             return ForcedAngles(self.model, None)
         index = self.ladder.index_for(length) if self.forced is None else self.ladder.index_of(self.forced)
         return ForcedAngles(self.model, self.ladder.sets[index])
-
-    def check(self, prompt: list[int], output: list[int], log_probs: list[float], tolerance: float = 1e-3) -> None:
-        """Assert that a greedy continuation is the reference's, token by token, with its log-probabilities.
-
-        Raises:
-            AssertionError: saying at which sequence length they part.
-        """
-        tokens = list(prompt)
-        for token, log_prob in zip(output, log_probs, strict=True):
-            row = self.log_probs(tokens)[-1]
-            best = int(row.argmax())
-            where = f"token {len(tokens)} after a prompt of {len(prompt)}"
-            assert token == best or row[best] - row[token] < TIE, f"{where}: {token}, the reference has {best}"
-            assert abs(log_prob - float(row[token])) < tolerance, f"{where}: {log_prob} for {float(row[token])}"
-            tokens.append(token)
 
 
 class ForcedAngles:

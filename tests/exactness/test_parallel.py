@@ -12,7 +12,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.model_patches.guard.registry import in_play
 from ropeswitch.model_patches.switch.engine_args import configure
-from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.settings import RopeSettings, settings_of
 from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
 from tests.exactness.reference import Reference
 from tests.exactness.test_modes import LENGTHS, check_batch
@@ -33,9 +33,11 @@ def reports(llm: LLM) -> list[dict[str, Any]]:
 )
 def test_two_ranks(start_processes: Start, phi3: Path, phi3_reference: Reference, ranks: dict[str, int]) -> None:
     llm = start_processes(phi3, **ranks, max_num_batched_tokens=96)
+    settings = settings_of(llm.llm_engine.vllm_config)
+    assert settings is not None
     assert [report["rank"] for report in reports(llm)] == [0, 1]
     assert all(
-        report["sets"] == ["short", "long"]
+        tuple(report["sets"]) == settings.ladder.names
         and set(report["patches"]) == {record.target for record in in_play(llm.llm_engine.vllm_config)}
         for report in reports(llm)
     )

@@ -11,9 +11,11 @@ import pytest
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.file import LadderFile, save
+from tests.exactness.auto_cases import yarn_sets
 from tests.exactness.checkpoints import factors
 from tests.exactness.engines import prompts
-from tests.exactness.reference import Reference
+from tests.exactness.reference import Oracle, Reference
+from tests.exactness.static_reference import StaticReference
 
 # Below the limit of 64 tokens, across it while decoding, and above it.
 LENGTHS = [20, 58, 63, 90]
@@ -47,7 +49,7 @@ def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return values
 
 
-def check(reference: Reference, outputs: list[Any]) -> None:
+def check(reference: Oracle, outputs: list[Any]) -> None:
     for prompt, (tokens, log_probs) in zip(prompts(LENGTHS), outputs, strict=True):
         reference.check(prompt, tokens, log_probs)
 
@@ -73,6 +75,16 @@ def test_a_factor_file_with_the_parts_of_plain_vllm(llama: Path, tmp_path: Path)
     check(Reference.load(llama, ladder), values["outputs"][0])
     assert values["refused"] == UNKNOWN and "ropeswitch.model_patches.serving.part" not in values["modules"]
     assert values["scheduler"].startswith("ropeswitch.model_patches.scheduling.")
+
+
+def test_the_automatic_ladder_and_sets_asked_for(llama: Path) -> None:
+    """By length, and in the last and the first set whatever the length, against Hugging Face's static YaRN."""
+    reference = StaticReference.load(llama, yarn_sets({"rope_type": "default", "rope_theta": 10000.0}))
+    cases: list[dict[str, Any]] = [{}, *({"extra_args": {"rope_factor_set": name}} for name in ("512", "original"))]
+    values = found(run_engine(llama, {"ladder": "auto"}, LENGTHS, cases, max_model_len=512))
+    assert "this server has 'original', '128', '256', '512'" in values["refused"]
+    for oracle, outputs in zip((reference, reference.by_end[512], reference.by_end[64]), values["outputs"], strict=True):
+        check(oracle, outputs)
 
 
 def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:

@@ -16,6 +16,7 @@ FOLDER = Path(__file__).parent
 NOT_INTERPRETED = "not compiled"
 
 CORE = ["runner_cases.py", "test_modes.py"]
+AUTO = ["test_auto_modes.py"]
 ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py"]
 RUNS = [
     # V2 runner, asynchronous scheduling, our Triton kernels, then what is run: files, and the tests in them.
@@ -31,6 +32,11 @@ RUNS = [
     pytest.param("0", "1", "0", ALL, "", id="v1-async-everything", marks=pytest.mark.full),
     pytest.param("1", "0", "0", ALL, "", id="v2-everything", marks=pytest.mark.full),
     pytest.param("1", "1", "0", ALL, "", id="v2-async-everything", marks=pytest.mark.full),
+    pytest.param("0", "1", "0", AUTO, "", id="v1-async-auto-ladder", marks=pytest.mark.full),
+    pytest.param("1", "0", "0", AUTO, "", id="v2-auto-ladder", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", AUTO, "", id="v2-async-auto-ladder", marks=pytest.mark.full),
+    pytest.param("1", "1", "1", AUTO, "asked_for", id="v2-async-triton-auto-ladder", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", AUTO, "tp2", id="v2-async-two-ranks-auto-ladder", marks=pytest.mark.full),
 ]  # fmt: skip
 
 

@@ -1,0 +1,76 @@
+"""Hugging Face with static scaling: one model for each factor set, its frequencies formed by transformers alone."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from tests.exactness.reference import Oracle, Reference
+
+# Rotary parameters of a config, or None for those that the checkpoint's own config has.
+Rope = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class StaticReference(Oracle):
+    """Models by the longest sequence of their set, rising; the first that is long enough counts."""
+
+    by_end: Mapping[int, Reference]
+
+    @classmethod
+    def load(cls, folder: Path, ropes: Mapping[int, Rope]) -> "StaticReference":
+        """Load the checkpoint once for each set.
+
+        Args:
+            folder: Of the checkpoint.
+            ropes: The rotary parameters of each set, by its longest sequence, rising.
+        """
+        return cls({end: Reference(_model(folder, rope, end)) for end, rope in ropes.items()})
+
+    def log_probs(self, tokens: list[int]) -> torch.Tensor:
+        return self._for_length(len(tokens)).log_probs(tokens)
+
+    def rows(self, prompt: list[int], output: list[int]) -> Iterator[torch.Tensor]:
+        """As :meth:`Oracle.rows`, in one forward for each set.
+
+        Frequencies do not depend on the length within a set, so row i of a longer sequence is that of its first i + 1
+        tokens; ``test_one_forward_for_each_set`` compares them.
+        """
+        tokens = [*prompt, *output]
+        for length in range(len(prompt), len(tokens)):
+            yield self._for_length(length).log_probs(tokens)[length - 1]
+
+    def closest_sets(self, tokens: list[int]) -> float:
+        """The largest difference in the next token's log-probabilities between the two sets that differ least."""
+        rows = [reference.log_probs(tokens)[-1] for reference in self.by_end.values()]
+        pairs = combinations(rows, 2)
+        return min((float((row - other).abs().max()) for row, other in pairs), default=math.inf)
+
+    def _for_length(self, length: int) -> Reference:
+        return self.by_end[next(end for end in self.by_end if length <= end)]
+
+
+def _model(folder: Path, rope: Rope, end: int) -> torch.nn.Module:
+    config = AutoConfig.from_pretrained(folder)
+    if rope is not None:
+        config.rope_parameters = dict(rope)
+        # Where a config has the window at the top too, transformers counts that one.
+        if "original_max_position_embeddings" in rope and hasattr(config, "original_max_position_embeddings"):
+            config.original_max_position_embeddings = rope["original_max_position_embeddings"]
+    dynamic = config.rope_parameters["rope_type"] == "dynamic"
+    frequencies = ROPE_INIT_FUNCTIONS["dynamic"](config, "cpu", seq_len=end)[0] if dynamic else None
+    if dynamic:
+        # Its own forward would form frequencies for every length, and keep the largest from call to call.
+        config.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"]}
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, config=config, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    if frequencies is not None:
+        model.model.rotary_emb.inv_freq.copy_(frequencies)
+    return model
