@@ -13,6 +13,8 @@ from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, Unsu
 POSITION_READERS = ("attn_temperature_tuning", "llama_4_scaling", "llama_4_scaling_beta")
 # A model that does so without a field of its own.
 POSITION_READING_MODELS = ("Moondream3ForCausalLM", "HfMoondream")
+# A model whose layers take the parameters of YaRN from the config, which then has none beside a ladder.
+SCALING_READING_MODELS = ("GptOssForCausalLM",)
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "ngram_gpu", "suffix")
 
@@ -62,6 +64,10 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
         raise UnsupportedError("rope_parameters.use_fope: Fourier position embeddings learn their own angles")
     if architectures := sorted(set(hf_config.get("architectures") or ()) & set(POSITION_READING_MODELS)):
         raise UnsupportedError(f"architectures: {architectures[0]}: attention is scaled by raw positions")
+    if architectures := sorted(set(hf_config.get("architectures") or ()) & set(SCALING_READING_MODELS)):
+        raise UnsupportedError(
+            f"architectures: {architectures[0]}: its layers scale by the config's YaRN parameters themselves"
+        )
     theta = rope.get("rope_theta")
     if theta is None:
         raise UnsupportedError(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from vllm import LLM
 
+from ropeswitch.model_patches.switch.parts import PARTS
 from ropeswitch.model_patches.switch.settings import settings_of
 from tests.exactness.auto_cases import AUTO, PLAIN, check_twice, yarn_sets
 from tests.exactness.engines import greedy, prompts, run
@@ -87,7 +88,8 @@ def phi3_reference(phi3: Path) -> StaticReference:
 
 def automatic(start: Start) -> Start:
     def start_engine(folder: Path, **changes: Any) -> LLM:
-        llm = start(folder, AUTO, **({"max_model_len": LONGEST} | changes))
+        # All parts, as `ropeswitch serve` has them: the imported tests compare the patches that workers report.
+        llm = start(folder, AUTO | {"parts": list(PARTS)}, **({"max_model_len": LONGEST} | changes))
         settings = settings_of(llm.llm_engine.vllm_config)
         assert settings is not None and settings.ladder.names == SETS
         return llm

@@ -83,7 +83,9 @@ def test_the_automatic_ladder_and_sets_asked_for(llama: Path) -> None:
     cases: list[dict[str, Any]] = [{}, *({"extra_args": {"rope_factor_set": name}} for name in ("512", "original"))]
     values = found(run_engine(llama, {"ladder": "auto"}, LENGTHS, cases, max_model_len=512))
     assert "this server has 'original', '128', '256', '512'" in values["refused"]
-    for oracle, outputs in zip((reference, reference.by_end[512], reference.by_end[64]), values["outputs"], strict=True):
+    for oracle, outputs in zip(
+        (reference, reference.by_end[512], reference.by_end[64]), values["outputs"], strict=True
+    ):
         check(oracle, outputs)
 
 

@@ -30,6 +30,7 @@ ARGS = {
         ({"llama_4_scaling": {"beta": 1.0}}, "llama_4_scaling"),
         ({"rope_parameters": {"rope_theta": 1e4, "llama_4_scaling_beta": 0.1}}, "llama_4_scaling_beta"),
         ({"architectures": ["Moondream3ForCausalLM"]}, "architectures: Moondream3ForCausalLM"),
+        ({"architectures": ["GptOssForCausalLM"]}, "architectures: GptOssForCausalLM: its layers scale by"),
         ({"rope_theta": float("inf")}, "rope_theta: inf must be a finite number"),
         ({"partial_rotary_factor": "x"}, "partial_rotary_factor: 'x' must be a number"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor: 1.5"),
