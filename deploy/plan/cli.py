@@ -83,6 +83,9 @@ def _plan(args: argparse.Namespace) -> int:
     window = None if args.native_window is None else parse_length("--native-window", args.native_window)
     made = model_config.find_ladder(name, config, choice or parse(AUTO), asked, window)
     length = made.ladder.max_length if asked is None else asked
+    if asked is None:
+        # The printed command names the length, which may give the automatic ladder a set above the native window.
+        made = model_config.find_ladder(name, config, choice or parse(AUTO), length, window)
     if shape.sliding_window is not None and shape.sliding_window < length:
         raise UsageError(
             f"{name}: sliding_window: {shape.sliding_window} is less than the {length} tokens of --max-model-len, so its "

@@ -19,7 +19,6 @@ from ropeswitch.factors.rules.make import AS_PUBLISHED, attention_scale, factors
 ORIGINAL, STATIC = "original", "static"
 # The rule that a config's scaling is.
 _RULES = {"yarn": "yarn", "llama3": "llama3", "linear": "pi", "dynamic": "dynamic-ntk", "ntk": "ntk"}
-LONGER = "--max-model-len TOKENS serves longer sequences, each with YaRN for its own length"
 
 
 def choose(
@@ -51,7 +50,10 @@ def choose(
     if native.scaling is not None and native.trained is None and choice.kind == AUTO:
         raise FactorError(_undecided(config, native))
     if native.trained:
-        _refuse_window(native_window, f"{native.scaling.kind if native.scaling else ''} that it was trained with")
+        _refuse_window(
+            native_window,
+            f"the {native.scaling.kind if native.scaling else ''} scaling that the model was trained with",
+        )
         return _trained(choice, native, longest)
     return _extended(choice, native, longest, stated=native_window is not None)
 
@@ -94,7 +96,7 @@ def from_sets(sets: Sequence[Mapping[str, Any]], where: str, origins: tuple[Orig
 
 def _refuse_window(native_window: int | None, reason: str) -> None:
     if native_window is not None:
-        raise FactorError(f"--native-window: {native_window} does not go with {reason}; leave it out")
+        raise FactorError(f"--native-window: {native_window} cannot be combined with {reason}; leave it out")
 
 
 def _longrope(choice: Choice, config: Mapping[str, Any], longest: int | None) -> MadeLadder:
@@ -110,7 +112,8 @@ def _longrope(choice: Choice, config: Mapping[str, Any], longest: int | None) ->
     sets = ladder.to_json()
     name = "auto, LongRoPE factors of the model's config"
     if choice.kind == NONE:
-        short_only = longest is not None and longest <= ladder.sets[0].max_length
+        # As stock vLLM, which serves to the original window where nobody asks for more.
+        short_only = longest is None or longest <= ladder.sets[0].max_length
         sets, name = ([sets[0]] if short_only else [sets[-1]]), "none, one LongRoPE list for all lengths"
     origins = [Origin(None, f"{each['name']}_factor of the config") for each in sets]
     return MadeLadder(FactorLadder.checked(sets), tuple(origins), name)
@@ -150,8 +153,8 @@ def _trained(choice: Choice, native: Native, longest: int | None) -> MadeLadder:
         ratio = length / native.rope.original_length
         sets.append(_scaled(length_name(length), length, native, scaling, ratio))
         origins.append(Origin(ratio, _formula(scaling.kind, length, native, scaling.describe_attention())))
-    note = LONGER if scaling.kind == "yarn" and not lengths else ""
-    return MadeLadder(FactorLadder.checked(sets), tuple(origins), choice.kind, native.rope.theta, note)
+    note = _longer("yarn") if scaling.kind == "yarn" and not lengths else ""
+    return MadeLadder(FactorLadder.checked(sets), tuple(origins), choice.text, native.rope.theta, note)
 
 
 def _extended(choice: Choice, native: Native, longest: int | None, *, stated: bool) -> MadeLadder:
@@ -163,11 +166,10 @@ def _extended(choice: Choice, native: Native, longest: int | None, *, stated: bo
             longest = native.end
         if longest is None and choice.rule is not None:
             raise FactorError(
-                f"--ladder: {choice.text!r} needs lengths; give some, as {choice.kind}:4x, or --max-model-len TOKENS"
+                f"--ladder: {choice.text!r} needs lengths; give some, such as {choice.kind}:4x, or --max-model-len TOKENS"
             )
-        # Without a reason to scale, sequences stay unscaled as far as the config says, as in every other server.
-        unscaled = scaling is None and choice.kind == AUTO and not stated
-        if unscaled and (longest is None or longest <= native.end):
+        # Where nobody asks for a length, sequences stay unscaled as far as the config says, as in every other server.
+        if longest is None and scaling is None and not stated:
             window = native.end
         lengths = _rungs(window, longest)
     else:
@@ -189,8 +191,13 @@ def _extended(choice: Choice, native: Native, longest: int | None, *, stated: bo
         sets.append(_set(length_name(target.length), target.length, factors, attention))
         origins.append(Origin(target.scale, _formula(by.name, target.length, native, "")))
     name = choice.text if scaling is None or choice.kind != AUTO else f"auto, {scaling.kind} of the config"
-    note = "" if lengths else LONGER
+    own = "yarn" if scaling is None else scaling.kind
+    note = "" if lengths else _longer(own if choice.rule is None else choice.rule.name)
     return MadeLadder(FactorLadder.checked(sets), tuple(origins), name, native.rope.theta, note)
+
+
+def _longer(kind: str) -> str:
+    return f"--max-model-len TOKENS serves longer sequences, each with {kind} for its own length"
 
 
 def _same(by: Rule, scaling: Scaling | None) -> bool:
@@ -216,7 +223,7 @@ def _rungs(window: int, longest: int | None) -> tuple[int, ...]:
     if len(lengths) + 2 > MOST_SETS:
         raise FactorError(
             f"--max-model-len: {longest} gives {len(lengths) + 2} sets above a native window of {window}; at most "
-            f"{MOST_SETS} are allowed; name fewer lengths, as --ladder yarn:64x,4096x"
+            f"{MOST_SETS} are allowed; name fewer lengths, such as --ladder yarn:64x,4096x"
         )
     return (*lengths, longest)
 

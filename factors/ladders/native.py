@@ -20,6 +20,18 @@ from ropeswitch.factors.rules.formulas import yarn_by_index as yarn
 from ropeswitch.factors.rules.rope import Rope, rope_from_config
 
 PLAIN = "default"
+# Where vLLM looks for a model's longest sequence: the shortest counts, but `model_max_length` (Command R) always wins.
+LENGTH_FIELDS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "model_max_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
 # What a config's scaling may be, beside LongRoPE's lists.
 SCALINGS = ("yarn", "llama3", "linear", "dynamic", "ntk")
 
@@ -42,8 +54,16 @@ class Scaling:
         """One divisor per rotary frequency at the extension ratio ``scale``.
 
         Raises:
-            FactorError: for a parameter of the config that is no number.
+            FactorError: for a parameter of the config that is no number, or gives nothing that a float64 holds.
         """
+        try:
+            return self._factors(rope, scale)
+        except (ArithmeticError, ValueError) as error:
+            if isinstance(error, FactorError):
+                raise
+            raise FactorError(f"rope_scaling: {self.kind} leaves the range of float64 ({error})") from error
+
+    def _factors(self, rope: Rope, scale: float) -> Factors:
         target = Target(max(round(scale * rope.original_length), 1), scale)
         if self.kind == "yarn":
             options = Options(
@@ -52,6 +72,8 @@ class Scaling:
             return yarn(rope, target, options)
         if self.kind == "llama3":
             low, high = self._number("low_freq_factor", 1), self._number("high_freq_factor", 4)
+            if low >= high:
+                raise FactorError(f"rope_scaling.low_freq_factor: {low:g} must be below high_freq_factor, {high:g}")
             return llama3(rope, target, Options(low_freq_factor=low, high_freq_factor=high))
         if self.kind == "linear":
             return position_interpolation(rope, target, Options())
@@ -132,10 +154,10 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
     kind = values["rope_type"]
     if values.get("rope_theta") is None:
         raise FactorError("rope_theta: missing; the model has no rotary position embedding that a ladder could scale")
-    longest = whole_value("max_position_embeddings", config.get("max_position_embeddings"), most=math.inf)
+    field, longest = longest_of(config)
     stated = values.get("original_max_position_embeddings")
     if kind == PLAIN:
-        found, source = _window(config, stated, longest)
+        found, source = _window(config, stated, field, longest)
         rope = _rope(config, found, window, longest if stated is None else found)
         return Native(rope, source if window is None else "--native-window", longest)
     if kind not in SCALINGS:
@@ -151,25 +173,46 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
         factor = longest / original
     else:
         factor = positive_value("rope_scaling.factor", values.get("factor"))
+    if factor < 1:
+        raise FactorError(f"rope_scaling.factor: {factor:g} must be at least 1")
     trained, why = _training(config, kind, values)
     # Only these two state their longest sequence with the scaling in it, and users often leave yarn's as it was.
     end = max(longest, round(original * factor)) if kind == "yarn" else longest
     end = end if kind in ("yarn", "llama3") else round(longest * factor)
-    name = "max_position_embeddings" if original == longest else "original_max_position_embeddings"
+    name = field if original == longest else "original_max_position_embeddings"
     source = f"{name} of the config" if window is None else "--native-window"
     return Native(_rope(config, original, window, original), source, end, Scaling(kind, values, factor), trained, why)
 
 
-def _window(config: Mapping[str, Any], stated: Any, longest: int) -> tuple[int, str]:
+def longest_of(config: Mapping[str, Any]) -> tuple[str, int]:
+    """The field of a text config that states the longest sequence without scaling, and its tokens.
+
+    Source: ``ModelArchConfigConvertorBase.derive_max_model_len_and_key`` of vLLM 0.32.
+
+    Raises:
+        FactorError: when the config has no such field, or its value is no length.
+    """
+    lengths = {
+        field: whole_value(field, config[field], most=math.inf)
+        for field in LENGTH_FIELDS
+        if config.get(field) is not None
+    }
+    if not lengths:
+        raise FactorError("max_position_embeddings: missing in the model's config")
+    field = "model_max_length" if "model_max_length" in lengths else min(lengths, key=lambda each: lengths[each])
+    return field, lengths[field]
+
+
+def _window(config: Mapping[str, Any], stated: Any, field: str, longest: int) -> tuple[int, str]:
     """The window of a model without scaling, and where it comes from."""
-    if stated is not None:
-        field = "original_max_position_embeddings"
-        # Phi-3's config class has a default of 4,096 tokens here, which says nothing of a shorter model.
-        if (found := whole_value(field, stated, most=math.inf)) <= longest:
-            return found, f"{field} of the config"
+    # Phi-3's config class has a default of 4,096 tokens, which says nothing of its other models.
+    if stated is not None and not (config.get("model_type") == "phi3" and stated == 4096):
+        original = "original_max_position_embeddings"
+        if (found := whole_value(original, stated, most=math.inf)) <= longest:
+            return found, f"{original} of the config"
     if (known := window_of(config)) is not None:
         return known.tokens, f"{known.name}, {known.source}"
-    return longest, "max_position_embeddings of the config"
+    return longest, f"{field} of the config"
 
 
 def _training(config: Mapping[str, Any], kind: str, values: Mapping[str, Any]) -> tuple[bool | None, str]:

@@ -10,6 +10,7 @@ from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, parse
 from ropeswitch.factors.ladders.choose import choose, from_file, from_sets
 from ropeswitch.factors.ladders.made import MadeLadder, Origin
+from ropeswitch.factors.ladders.native import LENGTH_FIELDS
 from ropeswitch.factors.numbers import is_whole
 from ropeswitch.model_patches.switch import parts, patching
 from ropeswitch.model_patches.switch.plugin import KEY
@@ -83,6 +84,8 @@ def settings_from_key(
         raise UnsupportedError(f"{where}: {key!r} must be a JSON object")
     if unknown := sorted(map(str, set(key) - set(known))):
         raise UnsupportedError(f"{where}.{unknown[0]}: unknown field; allowed are {', '.join(known)}")
+    if "origins" in key and "sets" not in key:
+        raise UnsupportedError(f"{where}.origins: goes with sets; leave it out")
     if len(given := [source for source in _SOURCES if source in key]) > 1:
         raise UnsupportedError(f"{where}: has both {' and '.join(given)}; give one of them")
     _check_options(key, where)
@@ -115,7 +118,7 @@ def _made(key: Mapping[str, Any], hf_config: Mapping[str, Any], max_model_len: i
     else:
         return choose(parse(key.get("ladder", AUTO)), hf_config, max_model_len, window)
     if window is not None:
-        raise FactorError(f"{where}.native_window: {window} does not go with listed factors; leave it out")
+        raise FactorError(f"{where}.native_window: {window} cannot be combined with listed factors; leave it out")
     return made
 
 
@@ -128,7 +131,11 @@ def _check_options(key: Mapping[str, Any], where: str) -> None:
         ("ladder", isinstance(key.get("ladder", ""), str), f"a string: {EXAMPLES}"),
         ("factors", isinstance(key.get("factors", ""), str), "the path of a factor file"),
         ("origins", _are_origins(key.get("origins", [])), "what ropeswitch wrote: a list, one object for each set"),
-        ("native_window", key.get("native_window") is None or is_whole(key["native_window"]), "a number of tokens"),
+        (
+            "native_window",
+            key.get("native_window") is None or is_whole(key["native_window"]),
+            "a number of tokens above 0",
+        ),
         ("theta", key.get("theta") is None or _is_number(key["theta"]), "a number, or null"),
         ("angles", key.get("angles", ANGLES[0]) in ANGLES, f"one of {', '.join(ANGLES)}"),
         ("policy", key.get("policy", POLICIES[0]) in POLICIES, f"one of {', '.join(POLICIES)}"),
@@ -145,8 +152,13 @@ def _check_options(key: Mapping[str, Any], where: str) -> None:
 
 
 def _are_origins(value: Any) -> bool:
-    fields = {"factor", "source"}
-    return isinstance(value, list) and all(isinstance(each, Mapping) and set(each) == fields for each in value)
+    return isinstance(value, list) and all(
+        isinstance(each, Mapping)
+        and set(each) == {"factor", "source"}
+        and (each["factor"] is None or _is_number(each["factor"]))
+        and isinstance(each["source"], str)
+        for each in value
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -209,6 +221,8 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
         plain["partial_rotary_factor"] = rope["partial_rotary_factor"]
     overrides = dict(engine_args.hf_overrides or {})
     overrides |= {"rope_parameters": plain, "max_position_embeddings": settings.ladder.max_length}
+    # vLLM takes the shortest length that a config states anywhere.
+    overrides |= {field: settings.ladder.max_length for field in LENGTH_FIELDS if hf_config.get(field) is not None}
     engine_args.hf_overrides = overrides
     engine_args.max_model_len = checked_max_model_len(engine_args.max_model_len, settings.ladder)
     engine_args.scheduler_cls = SCHEDULER

@@ -73,8 +73,11 @@ def test_a_plain_config_is_planned_with_its_automatic_ladder(capsys: pytest.Capt
 
 
 def test_without_a_length_a_plain_config_is_planned_to_its_maximum(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the ladder of the printed command, which names the length."""
     found = plan(PLAN, QWEN3_8B, capsys)
-    assert sets(found) == [("original", 40960, 1.0)] and found["max_model_len"] == 40960
+    assert sets(found) == [("original", 32768, 1.0), ("40k", 40960, 1.25)] and found["max_model_len"] == 40960
+    served = choose(parse("auto"), as_transformers_reads(QWEN3_8B), 40960)
+    assert [(each.name, each.max_length) for each in served.ladder.sets] == [("original", 32768), ("40k", 40960)]
 
 
 @pytest.mark.parametrize(
@@ -117,9 +120,6 @@ def test_the_ladder_is_the_one_that_is_served(name: str, times: int | None, left
     length = None if times is None or reach is None else config["max_position_embeddings"] * reach
     planned = find_ladder("c", config, parse("auto"), length, None)
     assert planned == choose(parse("auto"), as_transformers_reads(config), length)
-    # The printed command names a length where the user may have named none.
-    again = find_ladder("c", config, parse("auto"), planned.ladder.max_length, None)
-    assert again.ladder == planned.ladder
 
 
 def factor_file(theta: float, length: int = 131072) -> str:

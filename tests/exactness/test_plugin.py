@@ -108,8 +108,12 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
         ({"ladder": 1}, "additional_config.ropeswitch.ladder: 1 must be a string: auto, none, file:PATH"),
         ({"ladder": "foo"}, "additional_config.ropeswitch.ladder: 'foo' is unknown; allowed are auto"),
         ({"ladder": "yarn:4x"}, "additional_config.ropeswitch.ladder: 'yarn:4x' would replace the LongRoPE factors"),
-        ({"native_window": 0}, "additional_config.ropeswitch.native_window: 0 must be a number of tokens"),
-        ({"native_window": 64}, "additional_config.ropeswitch.native_window: 64 does not go with LongRoPE factors"),
+        ({"native_window": 0}, "additional_config.ropeswitch.native_window: 0 must be a number of tokens above 0"),
+        (
+            {"native_window": 64},
+            "additional_config.ropeswitch.native_window: 64 cannot be combined with LongRoPE factors",
+        ),
+        ({"origins": []}, "additional_config.ropeswitch.origins: goes with sets; leave it out"),
         ({"ladder": "auto", "factors": "x"}, "additional_config.ropeswitch: has both ladder and factors"),
         ([], r"additional_config.ropeswitch: \[\] must be a JSON object"),
         (

@@ -30,8 +30,8 @@ THREE = [("original", 32768, 1.0), ("64k", 65536, 2.0), ("128k", 131072, 4.0)]
         ("auto", configs.QWEN3, 131072, None, THREE),
         ("auto", configs.QWEN3, None, None, ONE),
         ("auto", configs.QWEN3, -1, None, ONE),
-        # As far as the config goes, stock vLLM serves it unscaled, and so do we.
-        ("auto", configs.QWEN3, 36000, None, ONE),
+        ("auto", configs.QWEN3, 32000, None, THREE[:1]),
+        ("auto", configs.QWEN3, 36000, None, [THREE[0], ("36000", 36000, 36000 / 32768)]),
         ("auto", configs.QWEN3, 65536, None, THREE[:2]),
         ("auto", configs.QWEN3, 50000, None, [THREE[0], ("50000", 50000, 50000 / 32768)]),
         ("auto", configs.QWEN3, 100000, None, [*THREE[:2], ("100000", 100000, 100000 / 32768)]),
@@ -60,9 +60,16 @@ THREE = [("original", 32768, 1.0), ("64k", 65536, 2.0), ("128k", 131072, 4.0)]
         ("auto", configs.GPT_OSS, 262144, None, [("original", 131072, 32.0), ("256k", 262144, 64.0)]),
         ("yarn:2x", configs.GPT_OSS, None, None, [("original", 131072, 32.0), ("256k", 262144, 64.0)]),
         ("auto", configs.LONGROPE, None, None, [("short", 4096, None), ("long", 131072, None)]),
-        ("none", configs.LONGROPE, None, None, [("long", 131072, None)]),
+        ("none", configs.LONGROPE, None, None, [("short", 4096, None)]),
+        ("none", configs.LONGROPE, 8192, None, [("long", 131072, None)]),
         ("none", configs.LONGROPE, 4096, None, [("short", 4096, None)]),
         ("pi", configs.LINEAR, None, None, [("original", 4096, 1.0), ("8k", 8192, 2.0), ("16k", 16384, 4.0)]),
+        # Command R's window is in another field, and the shortest of the others counts.
+        ("auto", configs.LLAMA | {"model_max_length": 131072}, None, None, [("original", 131072, 1.0)]),
+        ("auto", configs.LLAMA | {"max_sequence_length": 2048}, 4096, None, [("original", 2048, 1.0), ("4k", 4096, 2.0)]),
+        # Its config class has 4,096 where config.json says nothing.
+        ("auto", configs.config("phi3", 16384) | {"original_max_position_embeddings": 4096}, 32768, None,
+            [("original", 16384, 1.0), ("32k", 32768, 2.0)]),
         ("none", configs.LINEAR, None, None, [("static", 16384, 4.0)]),
         ("auto", configs.DYNAMIC, None, None, [("original", 4096, 1.0), ("8k", 8192, 2.0), ("16k", 16384, 4.0)]),
     ],
@@ -76,7 +83,7 @@ def test_sets(text: str, config: dict[str, Any], longest: int | None, window: in
     [
         ("yarn", configs.QWEN3, None, None, "needs lengths"),
         ("none", configs.QWEN3, 131072, None, "--max-model-len: 131072 exceeds 40960"),
-        ("none", configs.QWEN3, None, 16384, "--native-window: 16384 does not go with --ladder none"),
+        ("none", configs.QWEN3, None, 16384, "--native-window: 16384 cannot be combined with --ladder none"),
         ("yarn:64k", configs.QWEN3, 131072, None, "--max-model-len: 131072 exceeds 65536"),
         ("yarn:16k", configs.QWEN3, None, None, "16384 tokens do not exceed the native window of 32768"),
         ("yarn:1x", configs.QWEN3, None, None, "do not exceed the native window"),
@@ -88,16 +95,26 @@ def test_sets(text: str, config: dict[str, Any], longest: int | None, window: in
         ("auto", configs.LINEAR, None, None, "--ladder none.* --ladder pi$"),
         ("auto", configs.LLAMA_31, 200000, None, "no rule is published that extends it"),
         ("yarn", configs.LLAMA_31, 200000, None, "which the model was trained with"),
-        ("auto", configs.LLAMA_31, None, 4096, "--native-window: 4096 does not go with llama3"),
+        ("auto", configs.LLAMA_31, None, 4096, "--native-window: 4096 cannot be combined with the llama3 scaling"),
         ("pi:256k", configs.GPT_OSS, None, None, "which the model was trained with"),
         ("yarn:256k", configs.LONGROPE, None, None, "would replace the LongRoPE factors"),
         ("auto", configs.LONGROPE, 200000, None, "--max-model-len: 200000 exceeds 131072"),
-        ("auto", configs.LONGROPE, None, 2048, "--native-window: 2048 does not go with LongRoPE factors"),
+        ("auto", configs.LONGROPE, None, 2048, "--native-window: 2048 cannot be combined with LongRoPE factors"),
         ("auto", configs.QWEN3, 2**31 - 1, 7, "at most 16 are allowed"),
         ("auto", configs.QWEN3 | {"rope_theta": None}, None, None, "no rotary position embedding"),
         ("auto", configs.config("x", 4096, rope_type="proportional"), None, None, "'proportional' is unsupported"),
         ("auto", configs.config("llama", 4096, rope_type="linear"), None, None, "rope_scaling.factor"),
         ("auto", configs.config("qwen3", 4096, rope_type="yarn", factor="x"), None, None, "rope_scaling.factor"),
+        ("none", configs.config("x", 4096, rope_type="linear", factor=0.5), None, None, "0.5 must be at least 1"),
+        ("none", configs.config("x", 4096, rope_type="dynamic", alpha=1e300), None, None, "range of float64"),
+        (
+            "auto",
+            configs.LLAMA_31 | {"rope_scaling": configs.LLAMA3 | {"low_freq_factor": 4.0}},
+            None,
+            None,
+            "must be below",
+        ),
+        ("auto", {k: v for k, v in configs.LLAMA.items() if k != "max_position_embeddings"}, None, None, "missing"),
         ("file:/nowhere.json", configs.QWEN3, None, None, "/nowhere.json"),
     ],
 )
@@ -152,4 +169,5 @@ def test_the_table_of_a_start() -> None:
         ["128k", "131,072", "4", "1.13863"],
     ]
     assert "https://huggingface.co/Qwen/Qwen3-8B" in lines[2] and lines[4].endswith("yarn, factor 131,072 / 32,768")
-    assert "--max-model-len" in choose(parse("auto"), configs.QWEN3).lines(None)[-1]
+    assert choose(parse("auto"), configs.QWEN3).lines(None)[-1].endswith("each with yarn for its own length")
+    assert choose(parse("ntk"), configs.LLAMA, 4096).lines(4096)[-1].endswith("each with ntk for its own length")
