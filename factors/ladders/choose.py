@@ -108,7 +108,6 @@ def _longrope(choice: Choice, config: Mapping[str, Any], longest: int | None) ->
             f"--ladder: {choice.text!r} would replace the LongRoPE factors that the model was trained with; "
             "allowed are auto, none and file:PATH"
         )
-    _check_end(longest, ladder.max_length, "the model's LongRoPE factors end")
     sets = ladder.to_json()
     name = "auto, LongRoPE factors of the model's config"
     if choice.kind == NONE:

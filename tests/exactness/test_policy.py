@@ -1,6 +1,8 @@
 """The policy ``reserve``: Hugging Face with the set of prompt and output limit throughout, and no recomputation."""
 
+import multiprocessing
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from vllm import LLM, SamplingParams
 
 from ropeswitch.factors.factor_set import FactorLadder
-from tests.exactness.engines import greedy, prompts, run
+from tests.exactness.engines import engine, greedy, prompts, run
 from tests.exactness.reference import Reference
 from tests.exactness.test_ladders import ladder
 from tests.exactness.test_modes import scheduler_of
@@ -83,14 +85,23 @@ def test_reserve_through_preemptions(start: Start, llama: Path) -> None:
     assert preempted
 
 
-def test_reserve_with_drafts(start: Start, llama: Path) -> None:
+def drafting(folder: Path, token_lists: list[list[int]]) -> list[Any]:
+    """An engine with drafts, which loads numba, beside which vLLM can build no second engine in a process."""
     drafter = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-    llm, expected = start(llama, LADDER, policy="reserve", speculative_config=drafter), references(llama, LADDER)
+    return run(engine(folder, LADDER, policy="reserve", speculative_config=drafter), token_lists, asking(None))
+
+
+@pytest.mark.full
+def test_reserve_with_drafts(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     # Texts that repeat, so that there are drafts.
     token_lists = [
         (prompt * 20)[:length] for prompt, length in zip(prompts([6] * 6), [8, 9, 40, 41, 72, 73], strict=True)
     ]
-    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, asking(None)), strict=True):
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        outputs = pool.submit(drafting, llama, token_lists).result()
+    expected = references(llama, LADDER)
+    for prompt, (tokens, log_probs) in zip(token_lists, outputs, strict=True):
         expected[reserved(len(prompt))].check(prompt, tokens, log_probs)
 
 

@@ -14,7 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ropeswitch.server.front import queue_metrics
 from ropeswitch.server.length_metrics.fates import PATHS
-from ropeswitch.server.length_metrics.instruments import INSTRUMENTS, LABELS, REJECTIONS, REJECTIONS_LABELS
+from ropeswitch.server.length_metrics.instruments import (
+    INSTRUMENTS,
+    LABELS,
+    POLICY,
+    POLICY_LABELS,
+    REJECTIONS,
+    REJECTIONS_LABELS,
+)
 from ropeswitch.server.length_metrics.series import MOST_SERIES
 from tests.docs.pages import ROOT
 from tests.server.conftest import MODEL
@@ -206,6 +213,7 @@ def test_the_page_and_the_server_list_the_same_metrics(server: Server) -> None:
     assert shown == documented
     labels = {each.name: {*each.labels} for each in INSTRUMENTS} | {REJECTIONS: {*REJECTIONS_LABELS}}
     labels |= {name: {*queue_metrics.LABELS} for name, _ in (queue_metrics.REQUESTS, queue_metrics.TOKENS)}
+    labels[POLICY] = {*POLICY_LABELS}
     for (name, has), _ in values(text).items():
         name = re.sub("_(bucket|sum|count)$", "", name)
         assert {key for key, _ in has} - {"le"} == labels.get(name, {*LABELS[:2]}), name

@@ -98,7 +98,6 @@ def test_sets(text: str, config: dict[str, Any], longest: int | None, window: in
         ("auto", configs.LLAMA_31, None, 4096, "--native-window: 4096 cannot be combined with the llama3 scaling"),
         ("pi:256k", configs.GPT_OSS, None, None, "which the model was trained with"),
         ("yarn:256k", configs.LONGROPE, None, None, "would replace the LongRoPE factors"),
-        ("auto", configs.LONGROPE, 200000, None, "--max-model-len: 200000 exceeds 131072"),
         ("auto", configs.LONGROPE, None, 2048, "--native-window: 2048 cannot be combined with LongRoPE factors"),
         ("auto", configs.QWEN3, 2**31 - 1, 7, "at most 16 are allowed"),
         ("auto", configs.QWEN3 | {"rope_theta": None}, None, None, "no rotary position embedding"),
