@@ -158,7 +158,7 @@ def test_a_cached_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         ([*PHI, "--kv-cache-dtype", "int3"], "invalid choice: 'int3'"),
         (
             [*PHI, "--max-model-len", "131073"],
-            "--max-model-len: 131073 exceeds 131072, where the model's LongRoPE factors end",
+            "--max-model-len: 131073 exceeds 131072, where the last factor set, 'long', ends",
         ),
         ([*PHI, "--max-model-len", "0"], "--max-model-len: '0' must be a whole number from 1 to"),
         ([*PHI, "--gpu-file", "none.toml"], "--gpu-file: 'none.toml' does not exist"),
