@@ -95,8 +95,16 @@ def test_refused_before_vllm_is_loaded(qwen3: Path, flags: list[str], reason: st
     ("flags", "reason"),
     [
         (["--ladder", "yarn"], "--ladder: 'yarn' needs lengths; give some, such as yarn:4x, or --max-model-len TOKENS"),
-        (["--native-window", "65"], "--native-window: 65 exceeds 64, the window in the model's config"),
-        (["--native-window", "x"], "argument --native-window: 'x' must be a whole number of tokens"),
+        pytest.param(
+            ["--native-window", "65"],
+            "--native-window: 65 exceeds 64, the window in the model's config",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            ["--native-window", "x"],
+            "argument --native-window: 'x' must be a whole number of tokens",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_refused(qwen3: Path, flags: list[str], reason: str) -> None:
