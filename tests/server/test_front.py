@@ -208,21 +208,30 @@ def test_a_full_class_leaves_the_other(guarded: Guarded) -> None:
         thread.start()
         return thread
 
-    endless = {"ignore_eos": True}
-    stream = client.completions.create(model=MODEL, prompt="a", max_tokens=1000, stream=True, extra_body=endless)
-    next(iter(stream))
-    threads = [ask(300)]
-    time.sleep(0.3)
-    with pytest.raises(openai.InternalServerError) as refused:
-        client.completions.create(model=MODEL, prompt=[5] * 300, max_tokens=1)
-    assert (refused.value.status_code, refused.value.type, refused.value.code) == (503, "server_error", "queue_full")
-    assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
-    threads.append(ask(20))
-    time.sleep(0.3)
-    assert not done, "the stream was too short to wait behind"
-    stream.close()
-    for thread in threads:
-        thread.join(60)
+    # On a busy machine the stream may be over before the others came.
+    for _ in range(5):
+        done.clear()
+        refused: openai.InternalServerError | None = None
+        endless = {"ignore_eos": True}
+        stream = client.completions.create(model=MODEL, prompt="a", max_tokens=1000, stream=True, extra_body=endless)
+        next(iter(stream))
+        threads = [ask(300)]
+        time.sleep(0.3)
+        try:
+            client.completions.create(model=MODEL, prompt=[5] * 300, max_tokens=1)
+        except openai.InternalServerError as error:
+            refused = error
+        threads.append(ask(20))
+        time.sleep(0.3)
+        early = list(done)
+        stream.close()
+        for thread in threads:
+            thread.join(60)
+        if refused is not None and not early:
+            break
+    assert refused is not None and not early, "the stream was too short to wait behind"
+    assert (refused.status_code, refused.type, refused.code) == (503, "server_error", "queue_full")
+    assert 1 <= int(refused.response.headers["retry-after"]) <= 60
     assert sorted(length for length, _ in done) == [20, 300]
 
 
