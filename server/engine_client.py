@@ -199,7 +199,7 @@ def _decide(
     Args:
         rule: The rule that the engine chooses by.
         num_tokens: The prompt's length.
-        params: Its parameters. Those without an output limit are told to go by length, here and in the engine.
+        params: Its parameters. Without an output limit they are set to go by length, here and in the engine.
         context: The request's, or None.
         limited: Whether the request or the server limits the answer; else the limit is the rest of the context, which
             vLLM's handlers filled in.
@@ -213,7 +213,7 @@ def _decide(
         if decision.policy == RESERVE and not limited and num_tokens + params.max_tokens == rule.max_model_len:
             if hasattr(params, "extra_args"):
                 go_by_length(params)
-            # Parameters of a beam search have no place for it; its steps are told (`Prompts._follow_search`).
+            # Parameters of a beam search have no field for it; `Prompts._follow_search` sets it on each step.
             decision = decide(rule if hasattr(params, "extra_args") else SetRule(rule.ladder), num_tokens, params)
     except FactorError as error:
         field = next((name for name in (POLICY_FIELD, FIELD) if str(error).startswith(name)), None)

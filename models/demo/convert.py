@@ -53,7 +53,9 @@ def is_converted(folder: Path, source_sha256: str) -> bool:
         return False
     if record.get("recipe") != _RECIPE or record.get("source_sha256") != source_sha256:
         return False
-    return all((folder / name).is_file() and sha256(folder / name) == told for name, told in record["files"].items())
+    return all(
+        (folder / name).is_file() and sha256(folder / name) == digest for name, digest in record["files"].items()
+    )
 
 
 def _write(gguf: Path, folder: Path) -> None:

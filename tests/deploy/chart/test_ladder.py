@@ -95,11 +95,11 @@ def test_the_schema_refuses_other_values(values: dict[str, Any]) -> None:
 
 def test_notes_say_how_to_list_the_sets() -> None:
     assert "List the sets:\n\n  curl http://127.0.0.1:8000/v1/rope\n" in notes({})
-    told = notes(case("ladder") | LADDER)
+    shown = notes(case("ladder") | LADDER)
     assert (
-        "the first factor set that is long enough for its prompt and output limit. List the sets of the ladder" in told
+        "the first factor set that is long enough for its prompt and output limit. List the sets of the ladder" in shown
     )
-    assert "ladder yarn:4x:" in told
+    assert "ladder yarn:4x:" in shown
 
 
 def test_a_plans_command_is_the_pods() -> None:

@@ -84,8 +84,8 @@ def test_progress_until_the_first_token(typed: bool) -> None:
         values = {"request": Body(**ASKING), "raw_request": RawRequest()} if typed else {"raw": RawRequest(ASKING)}
         stream = (await prompt.showing(**values)).body_iterator
         chunks = [parsed(await anext(stream)) for _ in range(3)]
-        told = [each["prompt_progress"] for each in chunks]
-        assert [(each["total"], each["cache"], each["processed"]) for each in told] == [
+        reports = [each["prompt_progress"] for each in chunks]
+        assert [(each["total"], each["cache"], each["processed"]) for each in reports] == [
             (10, 0, 0),
             (10, 2, 3),
             (10, 2, 6),
