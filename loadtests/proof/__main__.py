@@ -52,9 +52,7 @@ def _measure(work: Path, tasks: list[str], tokens: list[int], servers: list[str]
     texts = corpus(work / "texts")
     for length in (each for each in LENGTHS if each.tokens in tokens):
         for arm in (arm for arm in ARMS if arm.name in servers):
-            # bfloat16 is compared on chats alone.
-            wanted = [each for each in tasks if each == CHAT or arm.dtype == "float32"]
-            measure(arm, work / NAME, texts, wanted, [length], page.RESULTS)
+            measure(arm, work / NAME, texts, tasks, [length], page.RESULTS)
 
 
 def _say(line: str) -> None:

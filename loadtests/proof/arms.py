@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ropeswitch.factors.evaluate.endpoint_target import EndpointTarget
 from ropeswitch.loadtests.bench.plugin_server import PluginServer
+from ropeswitch.loadtests.proof.store import CHAT, PERPLEXITY
 
 WINDOW, LONGEST, FACTOR = 8192, 32768, 4.0
 """Tokens of the model's window, of the longest sequence, and their ratio."""
@@ -56,7 +57,19 @@ class Arm:
         return [*command, "--kv-cache-memory-bytes", str(1600 << 20), "--no-enable-prefix-caching"]
 
 
-ARMS = tuple(Arm(rotation, dtype) for dtype in ("float32", "bfloat16") for rotation in (NATIVE, STATIC, OURS))
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
+ARMS = tuple(Arm(rotation, dtype) for dtype in (FLOAT32, BFLOAT16) for rotation in (NATIVE, STATIC, OURS))
+
+
+def dtypes(task: str, length: int) -> tuple[str, ...]:
+    """The number formats in which something is measured.
+
+    float32 where ropeswitch must equal native, which rounding would hide; elsewhere bfloat16, the model's own and three
+    times as fast; chats in both.
+    """
+    if task == CHAT:
+        return FLOAT32, BFLOAT16
+    return (FLOAT32,) if task == PERPLEXITY and length <= WINDOW else (BFLOAT16,)
 
 
 @contextmanager

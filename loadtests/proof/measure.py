@@ -13,7 +13,7 @@ from ropeswitch.factors.evaluate.exact_length import exact_length
 from ropeswitch.factors.evaluate.passkey import REPLY_TOKENS, is_found, passkey_text, random_key
 from ropeswitch.factors.evaluate.perplexity import choose, windows_of
 from ropeswitch.loadtests.proof import store
-from ropeswitch.loadtests.proof.arms import LONGEST, Arm, serving
+from ropeswitch.loadtests.proof.arms import LONGEST, Arm, dtypes, serving
 from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY, Item, Measurement
 from ropeswitch.loadtests.proof.texts import sentences
 
@@ -50,6 +50,7 @@ def measure(arm: Arm, model: Path, texts: Corpus, tasks: Sequence[str], lengths:
     for chat in (False, True):
         wanted = [task for task in tasks if (task == CHAT) == chat]
         items = [item for task in wanted for item in _items(task, texts, model, lengths)]
+        items = [work for work in items if arm.dtype in dtypes(work[0].task, work[0].length)]
         missing = [work for work in items if work[0] not in done]
         if not missing:
             continue

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from ropeswitch.factors.evaluate.statistics import wilson
 from ropeswitch.loadtests.proof import store
-from ropeswitch.loadtests.proof.arms import ARMS, NATIVE, OURS, STATIC, WINDOW
+from ropeswitch.loadtests.proof.arms import ARMS, BFLOAT16, FLOAT32, NATIVE, OURS, STATIC, WINDOW, dtypes
 from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY, Item, Measurement
 from ropeswitch.models.miniature.card import Ratio
 
@@ -37,8 +37,12 @@ class Results:
         )
 
     def lengths(self, task: str) -> list[int]:
-        """Lengths at which all float32 servers were measured."""
-        return sorted({item.length for item in self.items(task, [f"{each}-float32" for each in ROTATIONS])})
+        """Lengths at which every rotation was measured, in the task's number format."""
+        return sorted(
+            length
+            for length in {item.length for found in self.arms.values() for item in found if item.task == task}
+            if self.items(task, servers(task, length), length)
+        )
 
     @property
     def digest(self) -> str:
@@ -53,8 +57,8 @@ class Results:
 
     def losses(self, rotation: str, length: int) -> list[float]:
         """Mean loss in nats of each document, the same documents in the same order for every rotation."""
-        items = self.items(PERPLEXITY, [f"{each}-float32" for each in ROTATIONS], length)
-        found = [self.arms[f"{rotation}-float32"][item] for item in items]
+        items = self.items(PERPLEXITY, servers(PERPLEXITY, length), length)
+        found = [self.arms[server(rotation, PERPLEXITY, length)][item] for item in items]
         return [each.nll / each.tokens for each in found]
 
     def ratio(self, ours: str, theirs: str, length: int) -> Ratio:
@@ -62,16 +66,36 @@ class Results:
         return Ratio.of(self.losses(ours, length), self.losses(theirs, length))
 
 
+def server(rotation: str, task: str, length: int) -> str:
+    """Name of the server that measures a rotation at a length; not for chats, which two measure."""
+    [dtype] = dtypes(task, length)
+    return f"{rotation}-{dtype}"
+
+
+def servers(task: str, length: int) -> list[str]:
+    """The server of each rotation."""
+    return [server(each, task, length) for each in ROTATIONS]
+
+
 def perplexity(results: Results) -> str:
     """One line for each length: perplexities, and ratios with paired 95% intervals."""
-    columns = ["tokens", "documents", *TITLES.values(), "static / native", "ropeswitch / native", "ropeswitch / static"]
+    columns = [
+        "tokens",
+        "documents",
+        "dtype",
+        *TITLES.values(),
+        "static / native",
+        "ropeswitch / native",
+        "ropeswitch / static",
+    ]
     lines = [f"| {' | '.join(columns)} |", "|" + " --: |" * len(columns)]
     for length in _comparable(results):
         losses = {each: results.losses(each, length) for each in ROTATIONS}
         means = [f"{math.exp(fmean(each)):.3f}" for each in losses.values()]
         pairs = [(STATIC, NATIVE), (OURS, NATIVE), (OURS, STATIC)]
         ratios = [_percent(results.ratio(*pair, length)) for pair in pairs]
-        lines.append(f"| {length:,} | {len(losses[OURS])} | {' | '.join([*means, *ratios])} |")
+        [dtype] = dtypes(PERPLEXITY, length)
+        lines.append(f"| {length:,} | {len(losses[OURS])} | {dtype} | {' | '.join([*means, *ratios])} |")
     return "\n".join(lines) + "\n" if len(lines) > 2 else f"{_NONE}\n"
 
 
@@ -79,10 +103,10 @@ def passkey(results: Results) -> str:
     """One line for each length: pass keys found, with 95% intervals."""
     lines = [f"| tokens | {' | '.join(TITLES[each] for each in ROTATIONS)} |", "|" + " --: |" * 4]
     for length in results.lengths(PASSKEY):
-        items = results.items(PASSKEY, [f"{each}-float32" for each in ROTATIONS], length)
+        items = results.items(PASSKEY, servers(PASSKEY, length), length)
         cells = []
         for rotation in ROTATIONS:
-            hits = sum(bool(results.arms[f"{rotation}-float32"][item].found) for item in items)
+            hits = sum(bool(results.arms[server(rotation, PASSKEY, length)][item].found) for item in items)
             low, high = wilson(hits, len(items))
             cells.append(f"{hits} of {len(items)} ({100 * low:.0f} to {100 * high:.0f}%)")
         lines.append(f"| {length:,} | {' | '.join(cells)} |")
@@ -90,11 +114,11 @@ def passkey(results: Results) -> str:
 
 
 CHAT_PAIRS = (
-    (f"{STATIC}-float32", f"{NATIVE}-float32", ""),
-    (f"{OURS}-float32", f"{NATIVE}-float32", "must be 0"),
-    (f"{STATIC}-bfloat16", f"{NATIVE}-bfloat16", ""),
-    (f"{OURS}-bfloat16", f"{NATIVE}-bfloat16", "stock rounds cos and sin to bfloat16, ropeswitch does not"),
-    (f"{NATIVE}-bfloat16", f"{NATIVE}-float32", "control: rounding alone"),
+    (f"{STATIC}-{FLOAT32}", f"{NATIVE}-{FLOAT32}", ""),
+    (f"{OURS}-{FLOAT32}", f"{NATIVE}-{FLOAT32}", "must be 0"),
+    (f"{STATIC}-{BFLOAT16}", f"{NATIVE}-{BFLOAT16}", ""),
+    (f"{OURS}-{BFLOAT16}", f"{NATIVE}-{BFLOAT16}", "stock rounds cos and sin to bfloat16, ropeswitch does not"),
+    (f"{NATIVE}-{BFLOAT16}", f"{NATIVE}-{FLOAT32}", "control: rounding alone"),
 )
 
 
@@ -132,7 +156,7 @@ def summary(results: Results) -> str:
         if length <= WINDOW:
             cells = [_percent(results.ratio(each, NATIVE, length)) for each in (STATIC, OURS)]
             lines.append(f"| perplexity at {length:,} tokens | {' | '.join(cells)} |")
-    shares = [changed(results, f"{each}-float32", f"{NATIVE}-float32") for each in (STATIC, OURS)]
+    shares = [changed(results, f"{each}-{FLOAT32}", f"{NATIVE}-{FLOAT32}") for each in (STATIC, OURS)]
     if all(count for _, count in shares):
         cells = [f"{differ} of {count}" for differ, count in shares]
         lines.append(f"| short chat answers that change | {' | '.join(cells)} |")

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from ropeswitch.factors.evaluate.corpus import Corpus, Document
 from ropeswitch.factors.evaluate.target import Window
 from ropeswitch.loadtests.proof import measure, store
-from ropeswitch.loadtests.proof.arms import ARMS, Arm
+from ropeswitch.loadtests.proof.arms import ARMS, BFLOAT16, FLOAT32, LONGEST, NATIVE, WINDOW, Arm, dtypes
 from ropeswitch.loadtests.proof.measure import Length
 from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY
 from ropeswitch.models import BUNDLED_MODEL
@@ -53,14 +53,16 @@ class Target:
         self._most -= 1
 
 
-def _measure(monkeypatch: pytest.MonkeyPatch, target: Target | None, out: Path, *tasks: str) -> None:
+def _measure(
+    monkeypatch: pytest.MonkeyPatch, target: Target | None, out: Path, *tasks: str, arm: Arm = ARMS[0]
+) -> None:
     @contextmanager
     def serving(arm: Arm, model: Path, *, chat: bool) -> Iterator[Any]:
         assert target is not None, "started though nothing is missing"
         yield target
 
     monkeypatch.setattr(measure, "serving", serving)
-    measure.measure(ARMS[0], BUNDLED_MODEL, TEXTS, tasks, [LENGTH], out)
+    measure.measure(arm, BUNDLED_MODEL, TEXTS, tasks, [LENGTH], out)
 
 
 def test_each_document_gives_one_window_of_which_all_but_the_first_token_count(
@@ -75,8 +77,9 @@ def test_each_document_gives_one_window_of_which_all_but_the_first_token_count(
 
 def test_pass_keys_leave_room_for_the_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target()
-    _measure(monkeypatch, target, tmp_path, PASSKEY)
-    found = store.read(tmp_path, ARMS[0].name)
+    arm = Arm(NATIVE, BFLOAT16)
+    _measure(monkeypatch, target, tmp_path, PASSKEY, arm=arm)
+    found = store.read(tmp_path, arm.name)
     assert [each.found for each in found.values()] == [True, True]
     assert [len(target.encode(prompt)) for prompt in target.prompts] == [190, 190]
     assert len(set(target.prompts)) == 2
@@ -98,3 +101,12 @@ def test_chats_are_kept_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(measure, "chats", lambda texts: ["What? key is 12. Remember", "Who?"])
     _measure(monkeypatch, Target(), tmp_path, CHAT)
     assert [each.reply for each in store.read(tmp_path, ARMS[0].name).values()] == ["12", ""]
+
+
+def test_what_must_be_equal_is_measured_in_float32_and_by_no_other_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert dtypes(PERPLEXITY, WINDOW) == (FLOAT32,) and dtypes(PERPLEXITY, LONGEST) == (BFLOAT16,)
+    assert dtypes(PASSKEY, 512) == (BFLOAT16,) and dtypes(CHAT, 0) == (FLOAT32, BFLOAT16)
+    _measure(monkeypatch, None, tmp_path, PERPLEXITY, arm=Arm(NATIVE, BFLOAT16))
+    _measure(monkeypatch, None, tmp_path, PASSKEY)

@@ -33,7 +33,7 @@ def results() -> Results:
             arms[arm.name][item] = Measurement(item, reply=reply)
         key = Item(PASSKEY, 512, str(number))
         for rotation in tables.ROTATIONS:
-            arms[f"{rotation}-float32"][key] = Measurement(key, reply="1", found=rotation != STATIC)
+            arms[f"{rotation}-bfloat16"][key] = Measurement(key, reply="1", found=rotation != STATIC)
     return Results(arms)
 
 
@@ -50,9 +50,9 @@ def test_what_is_kept_comes_back_and_a_half_line_is_dropped(tmp_path: Path) -> N
 
 def test_perplexity_table(results: Results) -> None:
     row = tables.perplexity(results).splitlines()[2].split(" | ")
-    assert row[:2] == ["| 512", "3"]
-    assert row[2] == f"{math.exp(3.5):.3f}" and row[3] == f"{math.exp(3.6):.3f}"
-    assert row[5].startswith("+10.5% (") and row[6] == "equal within 0.01%"
+    assert row[:3] == ["| 512", "3", "float32"]
+    assert row[3] == f"{math.exp(3.5):.3f}" and row[4] == f"{math.exp(3.6):.3f}"
+    assert row[6].startswith("+10.5% (") and row[7] == "equal within 0.01%"
 
 
 def test_a_document_that_one_server_lacks_does_not_count(results: Results) -> None:
