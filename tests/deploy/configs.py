@@ -1,41 +1,24 @@
 """Published configurations, cut to the fields that size a model, as on the Hugging Face hub."""
 
+import json
 from typing import Any
+
+from tests.docs.pages import ROOT
 
 Config = dict[str, Any]
 
+
+def _plan(name: str) -> Config:
+    """A config that docs/planning.md plans for."""
+    content: Config = json.loads((ROOT / "docs" / "plans" / name / "config.json").read_text(encoding="utf-8"))
+    return content
+
+
 _COMMON: Config = {"rms_norm_eps": 1e-5, "hidden_act": "silu"}
 
-LLAMA2_7B: Config = _COMMON | {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "vocab_size": 32000,
-    "max_position_embeddings": 4096,
-    "rope_scaling": None,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float16",
-}
+LLAMA2_7B: Config = _plan("llama2-7b")
 # v0.2: the first version without the sliding window.
-MISTRAL_7B: Config = _COMMON | {
-    "architectures": ["MistralForCausalLM"],
-    "model_type": "mistral",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 32000,
-    "max_position_embeddings": 32768,
-    "rope_theta": 1000000.0,
-    "sliding_window": None,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+MISTRAL_7B: Config = _plan("mistral-7b")
 # The factors themselves do not matter to a plan: 48 of them, as three quarters of a head's 128 values are rotated.
 PHI4_MINI: Config = _COMMON | {
     "architectures": ["Phi3ForCausalLM"],
