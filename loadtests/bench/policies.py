@@ -1,7 +1,8 @@
 """What a crossing costs under each ladder policy: tokens recomputed, the stall, and the whole answer's time.
 
-The bundled model, one request at a time. Its prompt ends 32 tokens before a set does, and its answer has 64, so that by
-length it is recomputed half-way. The policies take turns with new prompts, and medians count.
+The bundled model, or another one with its automatic ladder, one request at a time. Its prompt ends 32 tokens before a set
+does, and its answer has 64, so that by length it is recomputed half-way. The policies take turns with new prompts, and
+medians count.
 """
 
 import argparse
@@ -35,9 +36,30 @@ class Crossing:
     seconds: float
 
 
-def _engine(parts: list[str]) -> Any:
-    """``vllm.LLM`` in this process, on the bundled model, whose ladder ends a set at each of :data:`LIMITS`."""
+@dataclass(frozen=True)
+class Model:
+    """What is served: a checkpoint with its automatic ladder, or the bundled model where ``folder`` is None.
+
+    Attributes:
+        folder: The checkpoint.
+        max_length: ``max_model_len``, in tokens.
+        limits: Tokens at which a set ends, below the last one.
+    """
+
+    folder: str | None = None
+    max_length: int | None = None
+    limits: tuple[int, ...] = LIMITS
+
+
+def _engine(model: Model, parts: list[str]) -> Any:
+    """``vllm.LLM`` in this process; the bundled model's ladder ends a set at each of :data:`LIMITS`."""
     from vllm import LLM
+
+    if model.folder is not None:
+        return LLM(
+            model.folder, max_model_len=model.max_length, kv_cache_memory_bytes=2 << 30, enforce_eager=True,
+            disable_log_stats=True, additional_config={"ropeswitch": {"ladder": "auto", "parts": parts}},
+        )  # fmt: skip
 
     from ropeswitch.factors import file
     from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
@@ -75,8 +97,8 @@ def _answer(engine: Any, recomputed: list[int], name: str, limit: int, policy: s
     return Crossing(sum(recomputed), max(gaps), times[-1] - times[0])
 
 
-def _work(connection: Connection, parts: list[str], rounds: int) -> None:
-    engine = _engine(parts).llm_engine
+def _work(connection: Connection, model: Model, parts: list[str], rounds: int) -> None:
+    engine = _engine(model, parts).llm_engine
     scheduler = engine.engine_core.engine_core.scheduler
     report, recomputed = scheduler._report_switch, []
 
@@ -88,7 +110,7 @@ def _work(connection: Connection, parts: list[str], rounds: int) -> None:
 
     scheduler._report_switch = reporting
     for turn in range(rounds + 1):
-        for limit in LIMITS:
+        for limit in model.limits:
             for policy in ("length", "reserve")[:: 1 if turn % 2 else -1]:
                 found = _answer(engine, recomputed, f"{turn}-{limit}-{policy}", limit, policy)
                 # The first round warms up.
@@ -101,14 +123,22 @@ def main() -> None:
     """Print a row for each limit, policy and setting."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9, help="measured rounds (default: 9)")
-    rounds = parser.parse_args().rounds
+    parser.add_argument(
+        "--model", help="checkpoint with an automatic ladder (default: the bundled model and its ladder)"
+    )
+    parser.add_argument("--max-model-len", type=int, help="its longest sequence, in tokens")
+    parser.add_argument(
+        "--limits", type=int, nargs="+", default=LIMITS, help="its sets' ends that are crossed, in tokens"
+    )
+    args = parser.parse_args()
+    model = Model(args.model, args.max_model_len, tuple(args.limits))
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     print(
         "| crossing | policy | tokens recomputed | longest gap ms | whole answer ms |\n| --- | --- | --- | --- | --- |"
     )
     for setting, parts in PARTS.items():
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
-        process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs, parts, rounds))
+        process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs, model, parts, args.rounds))
         process.start()
         # So that a process that dies ends the wait below with an EOFError.
         theirs.close()
