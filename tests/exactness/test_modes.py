@@ -122,7 +122,7 @@ def test_forced_sets(start: Start, phi3: Path) -> None:
 def test_streamed_steps_deliver_every_token_once_through_aborts(
     start: Start, phi3: Path, phi3_reference: Reference
 ) -> None:
-    """Requests aborted in the step in which they outgrow their set, before it is planned, disturb no other."""
+    """Requests aborted in the step in which they outgrow their set disturb no other."""
     llm = start(phi3)
     core, scheduler = llm.llm_engine, scheduler_of(llm)
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
@@ -137,8 +137,9 @@ def test_streamed_steps_deliver_every_token_once_through_aborts(
             tokens, scores = first_choice(output.outputs[0])
             received[output.request_id] += tokens
             log_probs[output.request_id] += scores
-        for request in scheduler.running:
-            if request.num_tokens <= scheduler._end(request):
+        # An asynchronous engine may have planned its next step within this one, and then they wait already.
+        for request in scheduler.requests.values():
+            if request.num_tokens <= scheduler._ends[0]:
                 continue
             key = request.request_id.split("-")[0]
             if key in {"1", "3"} and key not in aborted:
