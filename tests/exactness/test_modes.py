@@ -138,7 +138,7 @@ def test_streamed_steps_deliver_every_token_once_through_aborts(
             received[output.request_id] += tokens
             log_probs[output.request_id] += scores
         # An asynchronous engine may have planned its next step within this one, and then they wait already.
-        for request in scheduler.requests.values():
+        for request in list(scheduler.requests.values()):
             if request.num_tokens <= scheduler._ends[0]:
                 continue
             key = request.request_id.split("-")[0]
