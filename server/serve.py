@@ -8,7 +8,7 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, FILE, Choice, from_flags, parse
-from ropeswitch.factors.ladders.choose import check_theta, choose, from_file
+from ropeswitch.factors.ladders.choose import check_theta, choose
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.model_patches.switch.engine_args import configure
@@ -18,9 +18,9 @@ from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flags import check, values
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.shared_counts import SharedCounts
-from ropeswitch.server.model_folder import check_model_folder
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
 
 BUNDLED_KV_CACHE = 1 << 30
@@ -85,7 +85,8 @@ def serve(argv: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in argv):
         print(HELP, end="")
         return 0
-    _check_files(argv)
+    if not any(argument.startswith("--help=") for argument in argv):
+        values.check(check.parse(argv, _add_flags))
     os.environ[VARIABLE] = plugin_names(os.environ)
     # Importing it takes seconds, and vLLM reads the plugin names while it is imported.
     from ropeswitch.server import model_config, vllm_adapter
@@ -119,25 +120,6 @@ def serve(argv: Sequence[str]) -> int:
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
         print(_summary(args, made), file=sys.stderr, flush=True)
         return _run(vllm_adapter, args)
-
-
-def _check_files(argv: Sequence[str]) -> None:
-    """Check the files named on the command line, before loading vLLM, which takes seconds.
-
-    They are read again once vLLM's parser, which knows all flags and config files, has parsed the arguments.
-    """
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    early.add_argument("--factors")
-    early.add_argument("--ladder")
-    if argv and not argv[0].startswith("-"):
-        check_model_folder(argv[0])
-    try:
-        known, _ = early.parse_known_args(list(argv))
-    except argparse.ArgumentError:
-        return
-    choice = from_flags(known.ladder, known.factors)
-    if choice is not None and choice.path is not None:
-        from_file(choice.path)
 
 
 def _add_flags(parser: Any) -> None:

@@ -3,7 +3,6 @@
 No other module of ``server/`` imports it. Routes and state join its app as an endpoint plugin (``endpoint_plugin.py``).
 """
 
-import re
 import ssl
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -14,6 +13,7 @@ import vllm
 from prometheus_client import CollectorRegistry
 from transformers import TokenizersBackend
 from vllm import envs
+from vllm.config import CacheConfig, LoadConfig, ModelConfig, ObservabilityConfig, ParallelConfig, SchedulerConfig
 from vllm.entrypoints.cli import serve as cli_serve
 from vllm.entrypoints.launchers.api_server import entry
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -34,6 +34,7 @@ from vllm.v1.metrics.prometheus import get_prometheus_registry
 
 from ropeswitch.server.deaths import marking
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flags.arguments import joined
 from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.starting import answering
 
@@ -43,10 +44,8 @@ VLLM_VERSION: str = vllm.__version__
 KEEP_ALIVE_SECONDS = 15
 # vLLM's default ends running requests at once.
 SHUTDOWN_SECONDS = 25
-# Flags whose value is one JSON object; vLLM's parser lets other values through.
-_OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
-# Negative numbers that argparse reads as a flag's value only after an equals sign; whole numbers it always does.
-_NEGATIVE = re.compile(r"-(\d+\.\d*|\.\d+|\d+(?=e)|inf|nan)(e[+-]?\d+)?", re.IGNORECASE)
+# Configs that every engine has, whatever its flags.
+_CONFIGS = (CacheConfig, LoadConfig, ModelConfig, ObservabilityConfig, ParallelConfig, SchedulerConfig)
 
 
 class _Parser(FlexibleArgumentParser):
@@ -54,22 +53,21 @@ class _Parser(FlexibleArgumentParser):
         raise UsageError(message)
 
     def parse_args(self, args: list[str], namespace: Namespace | None = None) -> Namespace:
-        parsed: Namespace = super().parse_args(_joined(args), namespace)
+        parsed: Namespace = super().parse_args(joined(args), namespace)
         return parsed
 
     def load_config_file(self, file_path: str) -> list[str]:
-        return _joined(super().load_config_file(file_path))
+        return joined(super().load_config_file(file_path))
 
 
-def _joined(arguments: Sequence[str]) -> list[str]:
-    """Write ``--flag -0.5`` as ``--flag=-0.5``; upstream takes such a number for the name of a nested field."""
-    joined: list[str] = []
-    for argument in arguments:
-        if joined and joined[-1].startswith("--") and _NEGATIVE.fullmatch(argument):
-            joined[-1] += f"={argument}"
-        else:
-            joined.append(argument)
-    return joined
+def stock_parser() -> Any:
+    """The parser of ``vllm serve``."""
+    return make_arg_parser(_Parser(prog="ropeswitch serve", usage="ropeswitch serve [MODEL] [options]"))
+
+
+def config_bounds() -> dict[str, list[Any]]:
+    """Constraints of the fields of those configs that every engine has, by the field's name, as pydantic keeps them."""
+    return {name: list(field.metadata) for config in _CONFIGS for name, field in config.__pydantic_fields__.items()}
 
 
 def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
@@ -83,7 +81,7 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
         SystemExit: after printing help.
     """
     cli_env_setup()
-    parser = make_arg_parser(_Parser(prog="ropeswitch serve", usage="ropeswitch serve [MODEL] [options]"))
+    parser = stock_parser()
     add_flags(parser)
     parser.set_defaults(
         model=None,
@@ -97,28 +95,12 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
         validate_parsed_serve_args(args)
     except (ValueError, TypeError, AssertionError, OSError, VLLMError) as error:
         raise UsageError(str(error)) from error
-    _check_values(args)
     if args.grpc or envs.VLLM_USE_RUST_FRONTEND:
         name = "--grpc" if args.grpc else "VLLM_USE_RUST_FRONTEND"
         raise UsageError(f"{name}: this front end has no place for the factor-set header and checks; leave it out")
     args.model = args.model_tag or args.model
     args.model_tag = None
     return args
-
-
-def _check_values(args: Namespace) -> None:
-    """Refuse values that vLLM's parser lets through and that fail, or are ignored, later.
-
-    Raises:
-        UsageError: with the flag and its value.
-    """
-    for name in _OBJECTS:
-        if (value := getattr(args, name)) is not None and not isinstance(value, dict):
-            raise UsageError(f"--{name.replace('_', '-')}: {value!r} must be a JSON object")
-    if not 0 <= args.port <= 65535:
-        raise UsageError(f"--port: {args.port} must be from 0 to 65535")
-    if args.model and args.model_tag and args.model != args.model_tag:
-        raise UsageError(f"--model: {args.model!r} is not the MODEL {args.model_tag!r}; name one of them")
 
 
 def device_name() -> str:

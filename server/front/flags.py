@@ -125,6 +125,21 @@ def of_class(text: str) -> tuple[str | None, int]:
     return name or None, _COUNT(number)
 
 
+def check(args: argparse.Namespace) -> None:
+    """Check what names files, without vLLM; :func:`take` checks the rest once the ladder is known.
+
+    Raises:
+        UsageError: naming the flag, its value unless it is a key, and what is wrong.
+    """
+    tls.check(args)
+    for key in args.api_key or ():
+        check_key("--api-key", key)
+    if args.api_key_file is not None:
+        read_keys(args.api_key_file)
+    if args.metrics_key_file is not None:
+        read_keys(args.metrics_key_file, "--metrics-key-file")
+
+
 def take(
     args: argparse.Namespace, environment: MutableMapping[str, str], names: Sequence[str], counts: str
 ) -> FrontConfig:

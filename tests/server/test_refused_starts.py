@@ -170,7 +170,8 @@ def test_step_latency_targets(refusal: Any, checkpoint: Path, tmp_path: Path, va
     config = tmp_path / "config.yaml"
     config.write_text(f"step-latency-target: {json.dumps(value)}\n")
     flags = ["--config", str(config)] if from_file else ["--step-latency-target", value]
-    assert refusal(str(checkpoint), *flags) == f"argument --step-latency-target: {value!r} {SECONDS}"
+    source = f" (in --config {config})" if from_file else ""
+    assert refusal(str(checkpoint), *flags) == f"--step-latency-target{source}: {value!r} {SECONDS}"
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ def test_scheduling_flags_reach_the_engine(
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--max-body-bytes", "0"], "argument --max-body-bytes: '0' must be a number of bytes from 1"),
+        (["--max-body-bytes", "0"], "--max-body-bytes: '0' must be a number of bytes from 1"),
         (["--max-queued-tokens", "middle=5"], "--max-queued-tokens: middle=5: the factor sets are short, long"),
         (["--api-key-file", "none"], "--api-key-file: 'none' cannot be read: No such file or directory"),
         (["--api-key", "two words"], "--api-key: a key must be one or more printable ASCII characters"),

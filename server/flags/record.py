@@ -1,0 +1,105 @@
+"""Records the table of vLLM's flags: ``python -m ropeswitch.server.flags.record``, after a change of the pinned vLLM."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).with_name("table.json")
+_ACTIONS = {"_StoreTrueAction": "true", "BooleanOptionalAction": "bool", "_AppendAction": "append"}
+# vLLM's functions that read values, by name.
+_KINDS = {
+    "int": "int",
+    "float": "float",
+    "str": "text",
+    "loads": "json",
+    "human_readable_int": "size",
+    "human_readable_int_or_auto": "length",
+    "union_dict_and_str": "text or object",
+    "parse_dataclass": "object",
+}
+_BOUNDS = {"ge": ("least", False), "gt": ("least", True), "le": ("most", False), "lt": ("most", True)}
+
+
+def table(parser: argparse.ArgumentParser, bounds: Mapping[str, list[Any]]) -> str:
+    """The table as JSON, one row per flag.
+
+    Args:
+        parser: vLLM's, without flags of ours.
+        bounds: Constraints of the configs' fields by name, as pydantic keeps them.
+
+    Raises:
+        ValueError: for a type of values that is not known.
+    """
+    actions = [action for action in parser._actions if type(action).__name__ != "_HelpAction"]
+    rows = ",\n".join(json.dumps(_row(action, bounds)) for action in actions)
+    return f'{{"flags": [\n{rows}\n]}}\n'
+
+
+def _row(action: argparse.Action, bounds: Mapping[str, list[Any]]) -> dict[str, Any]:
+    kind, optional, keys = _kind(action.type, action.dest)
+    span: dict[str, Any] = {}
+    for bound in bounds.get(action.dest, ()):
+        for name, (end, excluded) in _BOUNDS.items():
+            if (value := getattr(bound, name, None)) is not None:
+                span |= {end: value} | ({f"{end}_excluded": True} if excluded else {})
+    row: dict[str, Any] = {
+        "flags": list(action.option_strings),
+        "dest": action.dest,
+        "action": _ACTIONS.get(type(action).__name__, "store"),
+        "nargs": action.nargs if isinstance(action.nargs, str) else None,
+        "kind": None if kind == "text" else kind,
+        "optional": optional or None,
+        "choices": list(action.choices) if action.choices is not None else None,
+        "keys": keys,
+        "span": span or None,
+        "default": _plain(action.default),
+    }
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    return value if type(value) in (bool, int, float, str) and value != argparse.SUPPRESS else None
+
+
+def _kind(check: Any, dest: str) -> tuple[str, bool, list[str] | None]:
+    """The kind of a flag's values, whether they are optional, and the keys of an object."""
+    optional = False
+    while check is not None and check.__name__ in ("_optional_type", "_parse_type"):
+        optional = optional or check.__name__ == "_optional_type"
+        [check] = [cell.cell_contents for cell in check.__closure__ if callable(cell.cell_contents)]
+    if check is None:
+        return "text", optional, None
+    if check.__name__ == "<lambda>":
+        return "folded" if check("A-b") == "a_b" else "text", optional, None
+    if check.__name__ not in _KINDS:
+        raise ValueError(f"--{dest.replace('_', '-')}: the type {check.__qualname__} is not known; add it to _KINDS")
+    kind = _KINDS[check.__name__]
+    if kind == "object":
+        # Classes that read other values than objects, or unknown keys, are left to vLLM.
+        if any(map(check_accepts, [check] * 4, ("3", '"x"', "[]", "null"))):
+            return "json", optional, None
+        if not check_accepts(check, '{"no_such_key": null}'):
+            return kind, optional, sorted(check.__defaults__[0].__dataclass_fields__)
+    return kind, optional, None
+
+
+def check_accepts(check: Any, text: str) -> bool:
+    """Whether one of vLLM's functions reads a value."""
+    try:
+        check(text)
+    except (argparse.ArgumentTypeError, ValueError, TypeError):
+        return False
+    return True
+
+
+def main() -> None:
+    """Write the table of the installed vLLM."""
+    from ropeswitch.server import vllm_adapter
+
+    TABLE.write_text(table(vllm_adapter.stock_parser(), vllm_adapter.config_bounds()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

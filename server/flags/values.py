@@ -1,0 +1,127 @@
+"""Checks values of flags that vLLM's parser lets through, before vLLM is imported."""
+
+import argparse
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from ropeswitch.factors.ladders.choice import from_flags
+from ropeswitch.factors.ladders.choose import from_file
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.server import scheduling_flags
+from ropeswitch.server.access_log import flags as access_log_flags
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.front import flags as front_flags
+from ropeswitch.server.model_folder import check_model_folder
+
+# Flags whose value is one JSON object; vLLM's parser lets other values through.
+_OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
+_JINJA = "{}\n"
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse values that the start would refuse later, or that would be ignored.
+
+    Args:
+        args: The flags as :func:`ropeswitch.server.flags.check.parse` returns them.
+
+    Raises:
+        UsageError: naming the flag, its value, what is allowed and what to do.
+        FactorError: the same, for a ladder or factor file.
+    """
+    _check_numbers(args)
+    for name in _OBJECTS:
+        if (value := getattr(args, name)) is not None and not isinstance(value, dict):
+            raise UsageError(f"--{name.replace('_', '-')}: {quoted(value)} must be a JSON object")
+    if args.model and args.model_tag and args.model != args.model_tag:
+        raise UsageError(f"--model: {args.model!r} is not the MODEL {args.model_tag!r}; name one of them")
+    for model in (args.model_tag, args.model, args.tokenizer, args.hf_config_path):
+        if model:
+            check_model_folder(model)
+    choice = from_flags(args.ladder, args.factors)
+    if choice is not None and choice.path is not None:
+        from_file(choice.path)
+    scheduling_flags.check(args)
+    access_log_flags.take(argparse.Namespace(**vars(args)))
+    front_flags.check(args)
+    _check_chat(args)
+    _check_names(args.served_model_name or ())
+    for module in args.lora_modules or ():
+        _check_lora(module)
+    if not args.headless and args.uds is None:
+        _check_port(args.host, args.port)
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    if not 0 <= args.port <= 65535:
+        raise UsageError(f"--port: {args.port} must be from 0 to 65535")
+    if args.max_model_len is not None and args.max_model_len < 1 and args.max_model_len != -1:
+        raise UsageError(f"--max-model-len: {args.max_model_len} must be at least 1, or auto")
+    if args.sse_keep_alive_interval < 0:
+        raise UsageError(
+            f"--sse-keep-alive-interval: {args.sse_keep_alive_interval} must be at least 0 (0: no comments)"
+        )
+    size = args.kv_cache_memory_bytes
+    if size is not None and size < 1:
+        raise UsageError(f"--kv-cache-memory-bytes: {size} must be at least 1; 1G is 1 GiB")
+
+
+def _check_chat(args: argparse.Namespace) -> None:
+    if args.enable_auto_tool_choice and not args.tool_call_parser:
+        raise UsageError(
+            "--enable-auto-tool-choice: needs --tool-call-parser, the format of the model's tool calls, such as hermes"
+        )
+    if args.enable_log_outputs and not args.enable_log_requests:
+        raise UsageError("--enable-log-outputs: would be ignored without --enable-log-requests; add it")
+    template = args.chat_template
+    # vLLM takes other texts for the template itself, and a bare name for one of its own templates.
+    if template and "/" in template and not any(each in template for each in _JINJA) and not Path(template).exists():
+        raise UsageError(f"--chat-template: there is no file {template!r}; give a file or the template's text")
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        if name != name.strip() or not name:
+            raise UsageError(f"--served-model-name: {name!r} must be a name without spaces around it")
+
+
+def _check_lora(text: str) -> None:
+    if not text:
+        return
+    name, equals, path = text.partition("=")
+    if not equals or "," in text:
+        if not text.lstrip().startswith("{"):
+            raise UsageError(f"--lora-modules: {text!r} must be NAME=PATH or a JSON object with name and path")
+        return
+    if not name or not path:
+        raise UsageError(f"--lora-modules: {text!r} must be NAME=PATH, with both")
+    check_model_folder_of_lora(name, path)
+
+
+def check_model_folder_of_lora(name: str, path: str) -> None:
+    """Refuse an adapter named by a path that is no folder with an ``adapter_config.json``.
+
+    Raises:
+        UsageError: naming the adapter and the path.
+    """
+    folder = Path(path).expanduser()
+    if not folder.exists():
+        if folder.is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
+            raise UsageError(f"--lora-modules: {name}={path}: there is no folder {path!r}")
+    elif not (folder / "adapter_config.json").exists():
+        raise UsageError(f"--lora-modules: {name}={path}: the folder {path!r} has no adapter_config.json")
+
+
+def _check_port(host: str | None, port: int) -> None:
+    """Refuse an address that cannot be bound, as vLLM would once it is imported."""
+    family = socket.AF_INET6 if host and ":" in host else socket.AF_INET
+    with closing(socket.socket(family)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host or "", port))
+        except socket.gaierror as error:
+            raise UsageError(f"--host: {host!r} is no address of this machine: {error.strerror}") from error
+        except OSError as error:
+            where = f"--port: {port} on {host or 'every address'}"
+            raise UsageError(f"{where} cannot be used: {error.strerror}; choose another --port or --host") from error
