@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,34 @@ def check_model_folder(model: str) -> None:
     path = Path(model).expanduser()
     if not path.exists():
         if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
-            raise UsageError(f"MODEL: there is no folder {model!r}")
+            raise UsageError(f"MODEL: there is no folder {model!r}{similar_folders(model)}")
         return
+    if path.is_file():
+        hint = "; a GGUF file is not served, so give the folder of the original weights" if _is_gguf(path) else ""
+        raise UsageError(
+            f"MODEL: {model!r} is a file; it must be a folder with a config.json, or a name on the hub{hint}"
+        )
     if path.is_dir() and not any((path / name).exists() for name in ("config.json", "params.json")):
         raise UsageError(f"MODEL: the folder {model!r} has no config.json")
     config = path / "config.json"
     if config.exists():
         name = f"MODEL: {str(config)!r}"
         check_fields(name, read_config(name, config))
+
+
+def similar_folders(model: str) -> str:
+    """A question that names model folders beside ``model`` whose names are similar; empty where there are none."""
+    path = Path(model).expanduser()
+    if not path.parent.is_dir():
+        return ""
+    folders = [each.name for each in path.parent.iterdir() if (each / "config.json").exists()]
+    near = get_close_matches(path.name, folders, n=2)
+    return f"; did you mean {' or '.join(str(path.with_name(each)) for each in near)}?" if near else ""
+
+
+def _is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 def check_fields(name: str, values: Mapping[str, Any]) -> None:

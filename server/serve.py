@@ -18,7 +18,7 @@ from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.flags import check, values
+from ropeswitch.server.flags import check, hub, values
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
@@ -86,7 +86,9 @@ def serve(argv: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     if not any(argument.startswith("--help=") for argument in argv):
-        values.check(check.parse(argv, _add_flags))
+        early = check.parse(argv, _add_flags)
+        values.check(early)
+        hub.check_models(early)
     os.environ[VARIABLE] = plugin_names(os.environ)
     # Importing it takes seconds, and vLLM reads the plugin names while it is imported.
     from ropeswitch.server import model_config, vllm_adapter

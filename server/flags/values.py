@@ -36,9 +36,9 @@ def check(args: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')}: {quoted(value)} must be a JSON object")
     if args.model and args.model_tag and args.model != args.model_tag:
         raise UsageError(f"--model: {args.model!r} is not the MODEL {args.model_tag!r}; name one of them")
-    for model in (args.model_tag, args.model, args.tokenizer, args.hf_config_path):
-        if model:
-            check_model_folder(model)
+    model = args.hf_config_path or args.model_tag or args.model
+    if model:
+        check_model_folder(model)
     choice = from_flags(args.ladder, args.factors)
     if choice is not None and choice.path is not None:
         from_file(choice.path)

@@ -3,12 +3,15 @@
 import argparse
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.front.files import WatchedFiles
 
 LOOK_SECONDS = 1.0
+_CERTIFICATES = (b"CERTIFICATE", b"X509 CERTIFICATE", b"TRUSTED CERTIFICATE")
+_KEYS = (b"PRIVATE KEY", b"RSA PRIVATE KEY", b"EC PRIVATE KEY", b"DSA PRIVATE KEY", b"ENCRYPTED PRIVATE KEY")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -48,17 +51,36 @@ def load(context: ssl.SSLContext, args: argparse.Namespace) -> None:
         UsageError: naming the flag and its value; the context must then not be used.
     """
     certificate = f"--ssl-certfile: {args.ssl_certfile!r}"
+    _check_pem("--ssl-certfile", args.ssl_certfile, _CERTIFICATES, "certificate")
     if args.ssl_keyfile:
+        _check_pem("--ssl-keyfile", args.ssl_keyfile, _KEYS, "private key")
         certificate += f" with --ssl-keyfile {args.ssl_keyfile!r}"
+    else:
+        _check_pem("--ssl-certfile", args.ssl_certfile, _KEYS, "private key; name its file with --ssl-keyfile")
     try:
         context.load_cert_chain(args.ssl_certfile, args.ssl_keyfile, password=_no_password)
     except (OSError, ValueError) as error:
         raise UsageError(f"{certificate}: {_reason(error)}") from error
     if args.ssl_ca_certs:
+        _check_pem("--ssl-ca-certs", args.ssl_ca_certs, _CERTIFICATES, "certificate")
         try:
             context.load_verify_locations(args.ssl_ca_certs)
         except OSError as error:
             raise UsageError(f"--ssl-ca-certs: {args.ssl_ca_certs!r}: {_reason(error)}") from error
+
+
+def _check_pem(flag: str, path: str, labels: Sequence[bytes], what: str) -> None:
+    """Refuse a file without a PEM block of these labels; OpenSSL's own message names neither file nor fault.
+
+    Raises:
+        UsageError: naming the flag and the file.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{flag}: {path!r} cannot be read: {_reason(error)}") from error
+    if not any(b"-----BEGIN " + label + b"-----" in content for label in labels):
+        raise UsageError(f"{flag}: {path!r} holds no PEM {what} (no line '-----BEGIN {labels[0].decode()}-----')")
 
 
 async def refresh(args: argparse.Namespace, context: Callable[[], ssl.SSLContext | None]) -> None:
@@ -91,8 +113,11 @@ def _no_password() -> str:
 def _reason(error: Exception) -> str:
     """The message of OpenSSL or the operating system, without its numbers."""
     if isinstance(error, ssl.SSLError):
-        # Some have no reason set by OpenSSL.
-        return str(getattr(error, "reason", None) or error.args[0]).replace("_", " ").lower()
+        # OpenSSL gives no reason for a PEM block that it cannot decode.
+        reason = str(getattr(error, "reason", None) or "a PEM block cannot be decoded; the file is damaged or cut off")
+        if reason == "KEY_VALUES_MISMATCH":
+            return "key values mismatch: the key does not belong to the certificate"
+        return reason.replace("_", " ").lower() if reason.isupper() else reason
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error)

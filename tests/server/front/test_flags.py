@@ -133,16 +133,20 @@ def test_tls(tmp_path: Path) -> None:
     _, locked = certificate(tmp_path / "locked", password=b"x")
     empty = tmp_path / "empty"
     empty.write_text("")
+    damaged = tmp_path / "damaged"
+    damaged.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     for given, expected in (
         ({"ssl_keyfile": key}, ["--ssl-keyfile", key, "without --ssl-certfile"]),
         ({"ssl_cert_reqs": 2}, ["--ssl-cert-reqs", "2", "without --ssl-certfile"]),
         ({"enable_ssl_refresh": True}, ["--enable-ssl-refresh", "without --ssl-certfile"]),
         ({"ssl_certfile": "/none", "ssl_keyfile": key}, ["--ssl-certfile", "'/none'", "No such file"]),
-        ({"ssl_certfile": cert, "ssl_keyfile": "/none"}, ["--ssl-keyfile '/none'", "No such file"]),
-        ({"ssl_certfile": cert}, ["--ssl-certfile", cert]),
+        ({"ssl_certfile": cert, "ssl_keyfile": "/none"}, ["--ssl-keyfile: '/none'", "No such file"]),
+        ({"ssl_certfile": cert}, ["--ssl-certfile", cert, "no PEM private key; name its file with --ssl-keyfile"]),
         ({"ssl_certfile": cert, "ssl_keyfile": other_key}, ["--ssl-keyfile", other_key, "mismatch"]),
         ({"ssl_certfile": other, "ssl_keyfile": locked}, ["--ssl-keyfile", locked, "encrypted"]),
-        ({"ssl_certfile": str(empty), "ssl_keyfile": key}, ["--ssl-certfile", str(empty)]),
+        ({"ssl_certfile": str(empty), "ssl_keyfile": key}, ["--ssl-certfile", str(empty), "no PEM certificate"]),
+        ({"ssl_certfile": str(damaged), "ssl_keyfile": key}, ["--ssl-certfile", str(damaged), "cannot be decoded"]),
+        ({"ssl_certfile": key, "ssl_keyfile": cert}, ["--ssl-certfile", key, "no PEM certificate"]),
         ({"ssl_certfile": cert, "ssl_keyfile": key, "ssl_cert_reqs": 7}, ["--ssl-cert-reqs", "7", "0 (none)"]),
         ({"ssl_certfile": cert, "ssl_keyfile": key, "ssl_cert_reqs": 1}, ["--ssl-cert-reqs", "--ssl-ca-certs"]),
         ({"ssl_certfile": cert, "ssl_keyfile": key, "ssl_ca_certs": str(empty)}, ["--ssl-ca-certs", str(empty)]),

@@ -1,0 +1,104 @@
+"""Asks the model hub for a name once, with short time limits, before vLLM asks it many times."""
+
+import os
+from argparse import Namespace
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any
+
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.model_folder import similar_folders
+
+SECONDS = 8.0
+OFFLINE = "HF_HUB_OFFLINE"
+# Answers of the hub's x-error-code header, in words.
+_REASONS = {
+    "RepoNotFound": "the hub has no such model, or it is private; check the name, or give a token in HF_TOKEN",
+    "RevisionNotFound": "the hub has the model but not this revision; check --revision",
+    "GatedRepo": "the hub gives this model only to those who accepted its terms; give their token in HF_TOKEN",
+}
+_STATUS = {401: "RepoNotFound", 403: "GatedRepo", 404: "RepoNotFound"}
+
+
+def check_models(args: Namespace) -> None:
+    """Check the names of the model and the tokenizer.
+
+    Raises:
+        UsageError: as :func:`check_hub`.
+    """
+    token = args.hf_token if isinstance(args.hf_token, str) else None
+    if model := args.model_tag or args.model:
+        check_hub("MODEL", model, args.revision, token)
+    if args.tokenizer:
+        check_hub("--tokenizer", args.tokenizer, args.tokenizer_revision, token)
+
+
+def check_hub(flag: str, model: str, revision: str | None = None, token: str | None = None) -> None:
+    """Check that a model that is no folder is in the hub's cache, or that the hub serves it.
+
+    Args:
+        flag: What named the model, for the message.
+        model: A folder or a name on a hub.
+        revision: The branch, tag or commit, or None for ``main``.
+        token: The user's, or None for that of the environment or of an earlier login.
+
+    Raises:
+        UsageError: saying that there is no such folder, which folders have similar names, and what the hub answered.
+    """
+    if Path(model).expanduser().exists() or ":" in model or os.environ.get("VLLM_USE_MODELSCOPE", "0") not in ("0", ""):
+        return
+    # Imported here: it takes half a second.
+    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = any(
+            isinstance(try_to_load_from_cache(model, name, revision=revision), str)
+            for name in ("config.json", "params.json")
+        )
+    except HFValidationError as error:
+        raise UsageError(_missing(flag, model, f"and no name of a model: {error}")) from error
+    if cached:
+        return
+    if constants.HF_HUB_OFFLINE or os.environ.get(OFFLINE, "").upper() in constants.ENV_VARS_TRUE_VALUES:
+        reason = f"it is not in the hub's cache, and {OFFLINE} is set; unset it, or download the model first"
+        raise UsageError(_missing(flag, model, reason))
+    answer = _answer(model, revision or "main", token)
+    if answer is not None:
+        raise UsageError(_missing(flag, model, answer))
+
+
+def _missing(flag: str, model: str, reason: str) -> str:
+    return f"{flag}: {model!r} is not a folder here{similar_folders(model)}; {reason}"
+
+
+def _answer(model: str, revision: str, token: str | None) -> str | None:
+    """Why the hub does not serve a model; None where it does, or where its answer decides nothing."""
+    from huggingface_hub import constants, get_session, hf_hub_url
+    from huggingface_hub.utils._headers import build_hf_headers
+
+    url = hf_hub_url(model, "config.json", revision=revision)
+    headers = build_hf_headers(token=token)
+    answers: Queue[Any] = Queue()
+
+    def ask() -> None:
+        try:
+            answers.put(get_session().head(url, headers=headers, timeout=SECONDS, follow_redirects=False))
+        except Exception as error:  # of whichever HTTP library the hub's client uses
+            answers.put(error)
+
+    # In a thread: the time limit of a connection holds for each of the host's addresses, and resolving has none.
+    Thread(target=ask, daemon=True).start()
+    try:
+        answer = answers.get(timeout=SECONDS + 1)
+    except Empty:
+        answer = TimeoutError(f"no answer in {SECONDS:g} s")
+    if isinstance(answer, Exception):
+        told = str(answer) or type(answer).__name__
+        advice = "check the network, the proxy and HF_ENDPOINT, or give the model's folder"
+        return f"the hub at {constants.ENDPOINT} cannot be reached ({told}); {advice}"
+    code = answer.headers.get("x-error-code") or _STATUS.get(answer.status_code, "")
+    if code in _REASONS:
+        return f"{_REASONS[code]} ({answer.status_code} from {constants.ENDPOINT})"
+    return None

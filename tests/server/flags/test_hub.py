@@ -1,0 +1,131 @@
+"""A model's name is looked up once, in the cache and on the hub, before vLLM is imported."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.server.running import COMMAND, free_port
+
+# Status and x-error-code by model, as the hub answers.
+ANSWERS = {
+    "a/missing": (404, "RepoNotFound"),
+    "a/hidden": (401, "RepoNotFound"),
+    "a/gated": (403, "GatedRepo"),
+    "a/unrevised": (404, "RevisionNotFound"),
+    "a/mirrored": (404, None),
+    "a/served": (200, None),
+    "a/mistral": (404, "EntryNotFound"),
+    "a/broken": (500, None),
+}
+
+
+class Hub(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        model = "/".join(self.path.split("/")[1:3])
+        if model == "a/private":
+            status, code = (200, None) if self.headers["authorization"] == "Bearer hf_right" else (401, "RepoNotFound")
+        else:
+            status, code = ANSWERS[model]
+        self.send_response(status)
+        if code:
+            self.send_header("x-error-code", code)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def served_hub() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
+        thread = Thread(target=hub.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{hub.server_address[1]}"
+        finally:
+            hub.shutdown()
+            thread.join()
+
+
+def asked(folder: Path, endpoint: str, *models: str, **variables: str) -> list[str]:
+    """The refusal of each model, empty for none, and at the end which heavy packages were imported for it."""
+    code = (
+        "import sys\nfrom ropeswitch.server.errors import UsageError\nfrom ropeswitch.server.flags.hub import check_hub\n"
+        "for model in sys.argv[1:]:\n"
+        "    try:\n        check_hub('MODEL', model)\n        print()\n"
+        "    except UsageError as error:\n        print(error)\n"
+        "print({'torch', 'vllm', 'transformers'} & set(sys.modules))"
+    )
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))
+    }
+    kept |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    command = [sys.executable, "-c", code, *models]
+    done = subprocess.run(
+        command, env=kept | variables, cwd=folder, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_answers_of_the_hub(tmp_path: Path) -> None:
+    with served_hub() as endpoint:
+        lines = asked(tmp_path, endpoint, *ANSWERS, "a/private", "no:colon/x")
+        allowed = asked(tmp_path, endpoint, "a/private", HF_TOKEN="hf_right")
+    *told, heavy = lines
+    reasons = dict(zip([*ANSWERS, "a/private", "no:colon/x"], told, strict=True))
+    missing = "the hub has no such model, or it is private; check the name, or give a token in HF_TOKEN"
+    for model in ("a/missing", "a/hidden", "a/mirrored", "a/private"):
+        assert reasons[model].startswith(f"MODEL: {model!r} is not a folder here; {missing} (40"), model
+    assert "accepted its terms" in reasons["a/gated"] and "check --revision" in reasons["a/unrevised"]
+    # The hub serves these, or says nothing about them.
+    assert {model for model, reason in reasons.items() if not reason} == {
+        "a/served",
+        "a/mistral",
+        "a/broken",
+        "no:colon/x",
+    }
+    assert allowed[0] == "" and heavy == "set()"
+
+
+def test_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
+    (tmp_path / "mini").mkdir()
+    (tmp_path / "mini" / "config.json").write_text("{}")
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    message = asked(tmp_path, endpoint, "mnii")[0]
+    assert message.startswith(
+        f"MODEL: 'mnii' is not a folder here; did you mean mini?; the hub at {endpoint} cannot be"
+    )
+    assert "HF_ENDPOINT" in message
+    message = asked(tmp_path, endpoint, "a/b", HF_HUB_OFFLINE="1")[0]
+    assert "it is not in the hub's cache, and HF_HUB_OFFLINE is set" in message
+
+
+def test_a_model_in_the_cache_is_not_looked_up(tmp_path: Path) -> None:
+    model = tmp_path / "hub" / "models--a--b"
+    (model / "snapshots" / "1").mkdir(parents=True)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("1")
+    (model / "snapshots" / "1" / "config.json").write_text("{}")
+    assert asked(tmp_path, f"http://127.0.0.1:{free_port()}", "a/b")[0] == ""
+
+
+@pytest.mark.parametrize("flag", ["MODEL", "--tokenizer"])
+def test_the_command_asks(tmp_path: Path, flag: str) -> None:
+    model = Path(__file__).parents[3] / "models" / "longrope-mini"
+    names = ["a/missing"] if flag == "MODEL" else [str(model), "--tokenizer", "a/missing"]
+    with served_hub() as endpoint:
+        variables = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
+        done = subprocess.run(
+            [str(COMMAND), "serve", *names], env=os.environ | variables, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 2 and done.stderr.startswith(
+        f"ropeswitch: error: {flag}: 'a/missing' is not a folder here"
+    )
+    assert len(done.stderr.splitlines()) == 1
