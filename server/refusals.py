@@ -3,7 +3,7 @@
 The engine runs in child processes. For a failed start vLLM prints the child's traceback and another one from
 ``multiprocessing``, and the parent knows only that a child died. So the command line names a file in the environment; a
 child whose start is refused writes the reason there and exits without a traceback, and the parent prints it. Faults are
-not refusals: vLLM reports them as usual.
+not refusals: vLLM logs their tracebacks as usual, and the child reports their root cause, which the parent prints last.
 """
 
 import logging
@@ -15,8 +15,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ropeswitch.server.root_cause import ended_process, root_cause
+
 VARIABLE = "ROPESWITCH_REFUSAL_FILE"
 EXIT_CODE = 2
+_FAULT = ".fault"
 
 # vLLM's functions that reject the user's input with an error of the types below.
 _UPSTREAM_CHECKS = {
@@ -54,18 +57,47 @@ def channel() -> Iterator[Path]:
 
 def reported() -> str | None:
     """The reason that a process has reported for refusing to start, or None."""
-    path = os.environ.get(VARIABLE)
-    return Path(path).read_text(encoding="utf-8") if path and Path(path).exists() else None
+    return _read("")
 
 
 def report(reason: str) -> None:
     """Report the reason for refusing to start, unless one was reported before; without a channel do nothing."""
+    _write("", reason)
+
+
+def reported_fault() -> str | None:
+    """The root cause of the first fault that a process has reported for its failed start, or None."""
+    return _read(_FAULT)
+
+
+def report_fault(error: BaseException) -> None:
+    """Report the root cause of a failed start, unless one was reported before; without a channel do nothing."""
+    _write(_FAULT, root_cause(error))
+
+
+def failed_start(error: BaseException) -> str:
+    """Why a start failed that nobody refused, as the last line of its output says it.
+
+    Args:
+        error: What vLLM's launcher raised in the process of the command.
+    """
+    cause = reported_fault() or ended_process(error)
+    return f"the engine did not start: {cause}" if cause else f"the server did not start: {root_cause(error)}"
+
+
+def _read(ending: str) -> str | None:
+    path = os.environ.get(VARIABLE)
+    file = Path(f"{path}{ending}")
+    return file.read_text(encoding="utf-8") if path and file.exists() else None
+
+
+def _write(ending: str, text: str) -> None:
     if path := os.environ.get(VARIABLE):
-        draft = Path(f"{path}.{os.getpid()}")
-        draft.write_text(reason, encoding="utf-8")
-        # A link appears with its whole content, and never replaces the first reason.
+        draft = Path(f"{path}{ending}.{os.getpid()}")
+        draft.write_text(text, encoding="utf-8")
+        # A link appears with its whole content, and never replaces the first text.
         with suppress(FileExistsError):
-            os.link(draft, path)
+            os.link(draft, f"{path}{ending}")
         draft.unlink()
 
 
@@ -119,12 +151,18 @@ class _LeaveQuietly(logging.Filter):
         if error is None:
             return True
         message = str(record.msg)
-        if "failed to start" in message and (reason := reason_of(error)) is not None:
-            report(reason)
+        if "failed to start" in message:
+            if (reason := reason_of(error)) is not None:
+                report(reason)
+            else:
+                report_fault(error)
         if "hit an exception" in message and _raised_in(error) & _WORKER_CHECKS and (reason := reason_of(error)):
             # The worker answers its executor with the error, and the engine's start fails there.
             report(reason)
             return False
+        if "hit an exception" in message:
+            # While the engine starts, it fails with an error that does not say which.
+            report_fault(error)
         # Another process reported the reason, and this one failed only because of that.
         if reported() is not None:
             raise SystemExit(EXIT_CODE)

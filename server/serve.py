@@ -3,7 +3,9 @@
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
@@ -18,7 +20,7 @@ from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.flags import check, hub, values
+from ropeswitch.server.flags import check, cpu, hub, values
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
@@ -101,6 +103,7 @@ def serve(argv: Sequence[str]) -> int:
     if args.model is None:
         args.model = str(BUNDLED_MODEL)
         args.served_model_name = args.served_model_name or [BUNDLED_MODEL.name]
+    if _is_bundled(args.model):
         if args.ladder is None:
             args.ladder = Choice(f"{FILE}:{BUNDLED_FACTORS}", FILE, path=str(BUNDLED_FACTORS))
         if args.kv_cache_memory_bytes is None:
@@ -113,6 +116,7 @@ def serve(argv: Sequence[str]) -> int:
         hf_config = model_config.text_config(args)
         settings, made = _settings(args, hf_config)
         configure(args, settings, hf_config, device_name=device_name)
+        notes = cpu.check(args, os.environ) if device_name == "cpu" else []
     except UnsupportedError as error:
         raise UsageError(str(error)) from error
     with refusals.channel() as file:
@@ -120,8 +124,13 @@ def serve(argv: Sequence[str]) -> int:
         args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names, counts)
         # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
-        print(_summary(args, made), file=sys.stderr, flush=True)
+        print(_summary(args, made, notes), file=sys.stderr, flush=True)
         return _run(vllm_adapter, args)
+
+
+def _is_bundled(model: str) -> bool:
+    """Whether MODEL is the bundled model's folder, however its path is written."""
+    return Path(model).expanduser().resolve() == BUNDLED_MODEL
 
 
 def _add_flags(parser: Any) -> None:
@@ -184,11 +193,11 @@ def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> tuple[R
     return settings, made
 
 
-def _summary(args: argparse.Namespace, made: MadeLadder) -> str:
+def _summary(args: argparse.Namespace, made: MadeLadder, notes: Sequence[str]) -> str:
     scheme = "https" if args.ssl_certfile else "http"
     where = args.uds or f"{scheme}://{args.host or '0.0.0.0'}:{args.port}"
     policy = [RESERVES] if args.ladder_policy == RESERVE else []
-    lines = (*made.lines(args.max_model_len), *policy, f"serving {args.model} at {where} when the engine is up")
+    lines = (*made.lines(args.max_model_len), *policy, *notes, f"serving {args.model} at {where} when the engine is up")
     return "\n".join(f"ropeswitch: {line}" for line in lines)
 
 
@@ -206,8 +215,13 @@ def _run(vllm_adapter: Any, args: argparse.Namespace) -> int:
     except BaseException as error:
         # A child process has reported its refusal; a refusal of this process is the error itself.
         if (reason := refusals.reported() or refusals.reason_of(error)) is None:
-            if not refusals.died(error):
+            if not isinstance(error, Exception):
                 raise
+            if not refusals.died(error):
+                if refusals.reported_fault() is None:
+                    traceback.print_exc()
+                print(f"ropeswitch: error: {refusals.failed_start(error)}", file=sys.stderr, flush=True)
+                return 1
             print(f"ropeswitch: error: {str(error).rstrip('.')}; the log above says why", file=sys.stderr, flush=True)
             return 1
         raise UsageError(reason) from error

@@ -44,6 +44,12 @@ UPSTREAM_TEXTS = (
     Reading(_REFUSALS, f"{_WORKER}.worker_main", ('logger.exception("WorkerProc failed to start.")',)),
     Reading(_REFUSALS, f"{_WORKER}._execute_worker_rpc", ('logger.exception("WorkerProc hit an exception.")',)),
     Reading(_REFUSALS, "vllm.v1.utils.wait_for_completion_or_failure", ("logger.exception(", "raise RuntimeError(")),
+    # The error about an engine process that has ended.
+    Reading(
+        "server/root_cause.py",
+        "vllm.v1.engine.utils.wait_for_engine_startup",
+        ("Engine core initialization failed. ", "{finished}"),
+    ),
     # The functions in a traceback by which a refusal is known, and the message that is shortened.
     Reading(_REFUSALS, "vllm.engine.arg_utils.EngineArgs.create_engine_config", ("def create_engine_config(",)),
     Reading(_REFUSALS, f"{_KV_CACHE}.check_enough_kv_cache_memory", ("def check_enough_kv_cache_memory(",)),

@@ -45,13 +45,30 @@ def test_a_start_that_fails_tells_the_reason_once_and_leaves() -> None:
             refusals.install()
             refusals.install()
             assert len(logger.filters) == len(before) + 1
-            logger.error("EngineCore failed to start.", exc_info=RuntimeError("fault"))
+            for fault in ("first fault", "second fault"):
+                logger.error("EngineCore failed to start.", exc_info=RuntimeError(fault))
             assert refusals.reported() is None
+            assert refusals.reported_fault() == "RuntimeError: first fault"
+            message = refusals.failed_start(RuntimeError("Engine core initialization failed."))
+            assert message == "the engine did not start: RuntimeError: first fault"
             for reason in ("first", "second"):
                 with pytest.raises(SystemExit) as left:
                     logger.error("EngineCore failed to start.", exc_info=UnsupportedError(reason))
                 assert left.value.code == 2 and refusals.reported() == "first"
         assert refusals.VARIABLE not in os.environ
+    finally:
+        logger.filters = before
+
+
+def test_a_worker_that_fails_reports_before_its_executor_does() -> None:
+    logger = logging.getLogger("vllm.v1.executor.multiproc_executor")
+    before = list(logger.filters)
+    try:
+        with refusals.channel():
+            refusals.install()
+            logger.error("WorkerProc hit an exception.", exc_info=ValueError("No common block size"))
+            logger.error("EngineCore failed to start.", exc_info=RuntimeError("Worker failed with error"))
+            assert refusals.reported_fault() == "ValueError: No common block size"
     finally:
         logger.filters = before
 

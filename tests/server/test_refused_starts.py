@@ -3,18 +3,21 @@
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import vllm
 
+from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.cli import main
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flags.memory import Memory
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import ladder_file
 from tests.server.checkpoint import MAXIMUM
-from tests.server.running import ENGINE, refused, running
+from tests.server.running import COMMAND, ENGINE, environment, refused, running
 
 PAIRS = 16
 
@@ -29,6 +32,8 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     monkeypatch.setenv("VLLM_PLUGINS", "")
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # These starts need no compiler, and the machine may have none.
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     # vLLM's log handler keeps the captured stream of the test that imported it first.
     monkeypatch.setattr("logging.raiseExceptions", False)
     # vLLM reads a config that it cannot read once more, two seconds later.
@@ -259,6 +264,53 @@ def test_without_a_model_the_bundled_one_is_served_with_its_own_factors(
     assert refusal() == f"['longrope-mini'] ['r1', 'r2', 'x64', 'x512'] {1 << 30}"
 
 
+def test_the_bundled_model_by_its_path_is_the_bundled_model(
+    refusal: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[Any] = []
+
+    def run(_: Any, args: Any) -> None:
+        seen.append(args)
+        raise UsageError("seen")
+
+    monkeypatch.setattr("ropeswitch.server.serve._run", run)
+    monkeypatch.chdir(BUNDLED_MODEL.parent)
+    (tmp_path / "link").symlink_to(BUNDLED_MODEL)
+    for argv in ([], ["longrope-mini"], [f"./{BUNDLED_MODEL.name}/"], [str(tmp_path / "link")]):
+        assert refusal(*argv) == "seen"
+    assert refusal("longrope-mini", "--ladder", "auto", "--kv-cache-memory-bytes", "64M") == "seen"
+    first, *same, other = [(args.additional_config["ropeswitch"]["sets"], args.kv_cache_memory_bytes) for args in seen]
+    assert all(each == first for each in same) and len(first[0]) == 4
+    assert len(other[0]) == 2 and other[1] == 64 << 20
+
+
+def test_what_does_not_fit_a_cpu(refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = str(checkpoint)
+    assert refusal(model, "--block-size", "16").startswith("--block-size: 16 must be a multiple of 32 on a CPU")
+    message = refusal(model, "--kv-cache-memory-bytes", "900T")
+    assert (
+        message.startswith("--kv-cache-memory-bytes: ") and "memory are free" in message and "give at most" in message
+    )
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    message = refusal(model, "--kv-cache-memory-bytes", "64M")
+    assert message.startswith("CXX: 'no-such-compiler' was not found") and "--enforce-eager" in message
+    # It compiles nothing, so the next thing that is wrong is what the message is about.
+    assert refusal(model, "--enforce-eager", "--kv-cache-memory-bytes", "900T").startswith("--kv-cache-memory-bytes")
+    assert refusal(model, "-O0", "--kv-cache-memory-bytes", "900T").startswith("--kv-cache-memory-bytes")
+
+
+def test_the_kv_cache_is_chosen_by_what_is_free(
+    refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: Any, args: Any) -> None:
+        raise UsageError(str(args.kv_cache_memory_bytes))
+
+    monkeypatch.setattr("ropeswitch.server.serve._run", run)
+    monkeypatch.setattr("ropeswitch.server.flags.cpu.read_memory", lambda: Memory(total=64 << 30, free=6 << 30))
+    assert int(refusal(str(checkpoint))) == pytest.approx(2 << 30, rel=1e-3)
+
+
 @pytest.mark.parametrize("from_file", [False, True], ids=["flag", "file"])
 def test_keys_and_limits_reach_the_server_and_nothing_else_does(
     refusal: Any, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_file: bool
@@ -347,6 +399,19 @@ def test_a_cache_too_small_names_the_length_that_auto_takes(checkpoint: Path, tm
         body = {"model": str(checkpoint), "prompt": [5] * (largest - 2), "max_tokens": 2}
         answer = server.post("/v1/completions", body)
         assert (answer.status, answer.sets) == (200, "long"), answer.text
+
+
+@pytest.mark.full
+def test_a_start_that_fails_ends_with_its_root_cause(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoint, tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    command = [str(COMMAND), "serve", str(tmp_path / "cut"), *ENGINE, "--port", "0"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400, check=False)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("ropeswitch: error: ")]
+    assert done.returncode == 1 and len(lines) == 1, done.stderr
+    assert lines[0].startswith("ropeswitch: error: the engine did not start: SafetensorError: "), lines
+    assert "vllm/model_executor/" in lines[0] and 'File "' not in lines[0]
 
 
 @pytest.mark.full

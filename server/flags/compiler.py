@@ -1,0 +1,51 @@
+"""Checks that there is a C++ compiler where torch.compile will need one."""
+
+import argparse
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from ropeswitch.server.errors import UsageError
+
+VARIABLE = "CXX"
+_DEFAULT = "g++"
+# torch's variables that turn compiling off.
+_DISABLED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
+# vLLM's optimization level and compilation mode that compile nothing.
+_NONE = (0, "0")
+
+
+def check_compiler(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
+    """Refuse to start on a CPU where the model will be compiled and no C++ compiler is installed.
+
+    Args:
+        args: Parsed by vLLM: ``enforce_eager``, ``optimization_level`` and ``compilation_config``.
+        environment: This process's.
+
+    Raises:
+        UsageError: naming both ways out.
+    """
+    compiler = environment.get(VARIABLE, _DEFAULT)
+    if not compiles(args, environment) or shutil.which(compiler, path=environment.get("PATH")) is not None:
+        return
+    named = f"{VARIABLE}: {compiler!r}" if VARIABLE in environment else f"C++ compiler: {compiler}"
+    raise UsageError(
+        f"{named} was not found, and torch.compile needs it on a CPU; install g++, or start with --enforce-eager, which "
+        "compiles nothing and is slower"
+    )
+
+
+def compiles(args: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+    """Whether vLLM will compile the model for a CPU with these flags and this environment."""
+    if any(environment.get(name) == "1" for name in _DISABLED):
+        return False
+    if args.enforce_eager or _value(args.optimization_level) in _NONE:
+        return False
+    config = args.compilation_config
+    mode = config.get("mode") if isinstance(config, dict) else getattr(config, "mode", None)
+    return _value(mode) not in _NONE
+
+
+def _value(level: Any) -> Any:
+    """The number of an enumeration's member; other values as they are."""
+    return getattr(level, "value", level)

@@ -1,0 +1,33 @@
+"""Checks a start on a CPU against its machine: memory, compiler and block size."""
+
+import argparse
+from collections.abc import Mapping
+
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flags.compiler import check_compiler
+from ropeswitch.server.flags.memory import fit, read_memory
+
+# vLLM's attention on CPUs takes blocks of multiples of this many tokens.
+BLOCK = 32
+
+
+def check(args: argparse.Namespace, environment: Mapping[str, str]) -> list[str]:
+    """Refuse what cannot start on this machine, and choose the KV cache's size where the user did not.
+
+    Args:
+        args: Parsed by vLLM; its ``kv_cache_memory_bytes`` is set.
+        environment: This process's.
+
+    Returns:
+        What was chosen, as lines for the log of the start.
+
+    Raises:
+        UsageError: naming the flag, its value and what to do.
+    """
+    if args.block_size is not None and args.block_size % BLOCK:
+        raise UsageError(
+            f"--block-size: {args.block_size} must be a multiple of {BLOCK} on a CPU; leave it out for 128"
+        )
+    check_compiler(args, environment)
+    chosen = fit(args, read_memory(), environment)
+    return [] if chosen is None else [chosen]

@@ -1,0 +1,121 @@
+"""Memory for keys and values on CPUs: fits a default into what is free now, and refuses sizes that cannot fit."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropeswitch.server.errors import UsageError
+
+VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+GIB = 1 << 30
+# vLLM's own, which stands for no choice.
+DEFAULT_UTILIZATION = 0.92
+# Bytes that a server's processes take besides weights and KV cache, and the smallest KV cache that is chosen.
+PROCESSES = 2 * GIB
+LEAST = 64 << 20
+_FLAG = "--kv-cache-memory-bytes"
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of the machine, or of the container, in bytes.
+
+    Attributes:
+        total: All of it.
+        free: What a new process can have now.
+    """
+
+    total: int
+    free: int
+
+
+def read_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Memory:
+    """The memory that this process can have, within its container's limit.
+
+    Args:
+        meminfo: The system's memory, as Linux describes it.
+        cgroup: Folder of the container's limits; there is none without a limit.
+    """
+    fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
+    total, free = (int(fields[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
+    limit = cgroup / "memory.max"
+    if limit.exists() and (most := limit.read_text(encoding="ascii").strip()) != "max":
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
+        used = int((cgroup / "memory.current").read_text(encoding="ascii")) - int(stat["inactive_file"])
+        total, free = min(total, int(most)), min(free, int(most) - used)
+    return Memory(total, max(free, 0))
+
+
+def weight_bytes(model: str) -> int:
+    """Bytes of the weights in a model's folder; 0 for one that is not a folder here."""
+    folder = Path(model).expanduser()
+    for ending in ("*.safetensors", "*.bin", "*.pt"):
+        if sizes := [each.stat().st_size for each in folder.glob(ending)]:
+            return sum(sizes)
+    return 0
+
+
+def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]) -> str | None:
+    """Set the KV cache's size of a server on a CPU where the user set none, and refuse one that cannot fit.
+
+    vLLM's default is 92% of the machine's memory, and it does not start where less is free.
+
+    Args:
+        args: Parsed by vLLM; its ``kv_cache_memory_bytes`` is set.
+        memory: What is free now.
+        environment: This process's, which may set :data:`VARIABLE`.
+
+    Returns:
+        What was chosen, one line for the log of the start; None where the user chose.
+
+    Raises:
+        UsageError: naming what is free, what is wanted, and the flag.
+    """
+    ranks = args.tensor_parallel_size * args.pipeline_parallel_size * args.data_parallel_size
+    weights = weight_bytes(args.model)
+    left = memory.free - weights
+    told = f"{_gib(memory.free)} of {_gib(memory.total)} memory are free"
+    if weights:
+        told += f" and the weights take {_gib(weights)}"
+    if (given := _given(args, environment)) is not None:
+        name, size = given
+        if size * ranks > left:
+            each = f" for each of {ranks} ranks" if ranks > 1 else ""
+            raise UsageError(
+                f"{name}: {_gib(size)}{each} do not fit: {told}; give at most {_gib(max(left, 0) // ranks)}, or stop "
+                "other processes"
+            )
+        return None
+    if args.gpu_memory_utilization != DEFAULT_UTILIZATION:
+        if (wanted := int(memory.total * args.gpu_memory_utilization)) > memory.free:
+            raise UsageError(
+                f"--gpu-memory-utilization: {args.gpu_memory_utilization:g} of the memory is {_gib(wanted)}, which do not "
+                f"fit: {told}; leave it out to use what is free, or set {_FLAG}"
+            )
+        return None
+    size = max(left - PROCESSES, 0) // 2 // ranks
+    if size < LEAST:
+        raise UsageError(
+            f"{_FLAG}: no room for a KV cache: {told}, and the server's processes about {_gib(PROCESSES)}; stop other "
+            f"processes, or name a size, such as {_FLAG} 256M"
+        )
+    args.kv_cache_memory_bytes = size
+    each = " per rank" if ranks > 1 else ""
+    return f"KV cache: {_gib(size)}{each}, half of the memory that is left ({told}); {_FLAG} sets another size"
+
+
+def _given(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, int] | None:
+    """The name and bytes of the size that the user set; in vLLM the variable overrides the flag."""
+    if text := environment.get(VARIABLE):
+        if not text.isdecimal():
+            raise UsageError(f"{VARIABLE}: {text!r} must be a whole number of GiB")
+        return VARIABLE, int(text) * GIB
+    size = args.kv_cache_memory_bytes
+    return None if size is None else (_FLAG, size)
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size >> 20} MiB"

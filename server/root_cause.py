@@ -1,0 +1,51 @@
+"""Describes the error that a failed start goes back to, in one line."""
+
+import signal
+import traceback
+from pathlib import Path
+from re import compile as pattern
+
+MOST = 400
+_PACKAGES = ("vllm", "ropeswitch")
+# vLLM's message when an engine process has ended while it started, with the exit codes by process.
+_ENDED = pattern(r"Engine core initialization failed.*?\{(?P<codes>.*)\}")
+
+
+def root_cause(error: BaseException) -> str:
+    """The type and message of the error that another was raised from, and the innermost line of vLLM or ropeswitch in it.
+
+    Only explicit causes count: an error raised while another was handled says more than that one.
+    """
+    seen = {id(error)}
+    while error.__cause__ is not None and id(error.__cause__) not in seen:
+        error = error.__cause__
+        seen.add(id(error))
+    message = " ".join(str(error).split())
+    if len(message) > MOST:
+        message = f"{message[:MOST]}…"
+    name = type(error).__name__
+    return f"{name}: {message or 'no message'}{_place(error)}"
+
+
+def ended_process(error: BaseException) -> str | None:
+    """How an engine process ended that reported no error, from vLLM's error about it; None for other errors."""
+    match = _ENDED.search(str(error))
+    if match is None:
+        return None
+    code = match["codes"].rpartition(":")[2].strip()
+    name = next((each.name for each in signal.Signals if code == str(-each)), None)
+    killed = " (the system ends a process so when memory runs out: free some, or lower --kv-cache-memory-bytes)"
+    if name is None:
+        return f"an engine process ended with exit code {code or 'unknown'} and no error"
+    return f"an engine process was ended by {name}{killed if name == 'SIGKILL' else ''}"
+
+
+def _place(error: BaseException) -> str:
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        parts = Path(frame.filename).parts
+        package = next((each for each in _PACKAGES if each in parts), None)
+        if package is not None:
+            # The last occurrence: a checkout may lie in a folder of the same name.
+            start = len(parts) - 1 - parts[::-1].index(package)
+            return f" ({'/'.join(parts[start:])}:{frame.lineno})"
+    return ""

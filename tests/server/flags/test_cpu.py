@@ -1,0 +1,103 @@
+"""What a start on a CPU needs of its machine: memory and a compiler."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flags.compiler import check_compiler
+from ropeswitch.server.flags.memory import GIB, Memory, fit, read_memory
+
+MEMORY = Memory(total=16 * GIB, free=10 * GIB)
+
+
+def flags(**given: Any) -> argparse.Namespace:
+    sizes = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1}
+    memory = {"kv_cache_memory_bytes": None, "gpu_memory_utilization": 0.92, "model": "a/b"}
+    compiling = {"enforce_eager": False, "optimization_level": 2, "compilation_config": {}}
+    return argparse.Namespace(**(sizes | memory | compiling | given))
+
+
+def test_the_default_takes_half_of_what_weights_and_processes_leave(tmp_path: Path) -> None:
+    args = flags()
+    line = fit(args, MEMORY, {})
+    assert args.kv_cache_memory_bytes == 4 * GIB
+    assert line is not None and line.startswith("KV cache: 4.0 GiB, half of") and "10.0 GiB of 16.0 GiB" in line
+    with (tmp_path / "model-1.safetensors").open("wb") as file:
+        file.truncate(2 * GIB)
+    args = flags(model=str(tmp_path), tensor_parallel_size=2)
+    line = fit(args, MEMORY, {})
+    assert args.kv_cache_memory_bytes == 3 * GIB // 2
+    assert line is not None and "1.5 GiB per rank" in line and "the weights take 2.0 GiB" in line
+
+
+def test_what_the_user_chose_stays() -> None:
+    for given, environment in (
+        ({"kv_cache_memory_bytes": 10 * GIB}, {}),
+        ({"gpu_memory_utilization": 0.5}, {}),
+        ({}, {"VLLM_CPU_KVCACHE_SPACE": "10"}),
+    ):
+        args = flags(**given)
+        assert fit(args, MEMORY, environment) is None and args == flags(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "expected"),
+    [
+        ({"kv_cache_memory_bytes": 11 * GIB}, {}, "--kv-cache-memory-bytes: 11.0 GiB do not fit: 10.0 GiB of 16.0 GiB"),
+        (
+            {"kv_cache_memory_bytes": 6 * GIB, "tensor_parallel_size": 2},
+            {},
+            "--kv-cache-memory-bytes: 6.0 GiB for each of 2 ranks do not fit: 10.0 GiB of 16.0 GiB memory are free; give at "
+            "most 5.0 GiB",
+        ),
+        ({}, {"VLLM_CPU_KVCACHE_SPACE": "11"}, "VLLM_CPU_KVCACHE_SPACE: 11.0 GiB do not fit"),
+        ({}, {"VLLM_CPU_KVCACHE_SPACE": "1.5"}, "VLLM_CPU_KVCACHE_SPACE: '1.5' must be a whole number of GiB"),
+        (
+            {"gpu_memory_utilization": 0.7},
+            {},
+            "--gpu-memory-utilization: 0.7 of the memory is 11.2 GiB, which do not fit",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit(given: dict[str, Any], environment: dict[str, str], expected: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        fit(flags(**given), MEMORY, environment)
+    assert str(refused.value).startswith(expected)
+
+
+def test_no_room_for_any_cache() -> None:
+    with pytest.raises(
+        UsageError, match=r"no room for a KV cache: 2\.0 GiB of 16\.0 GiB memory are free, and the server"
+    ):
+        fit(flags(), Memory(16 * GIB, 2 * GIB), {})
+
+
+def test_a_container_has_what_its_limit_leaves(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 800 kB\n")
+    assert read_memory(meminfo, tmp_path) == Memory(1000 << 10, 800 << 10)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert read_memory(meminfo, tmp_path) == Memory(1000 << 10, 800 << 10)
+    (tmp_path / "memory.max").write_text(f"{500 << 10}\n")
+    (tmp_path / "memory.current").write_text(f"{300 << 10}\n")
+    (tmp_path / "memory.stat").write_text(f"anon 1\ninactive_file {100 << 10}\n")
+    assert read_memory(meminfo, tmp_path) == Memory(500 << 10, 300 << 10)
+
+
+def test_compilers(tmp_path: Path) -> None:
+    nothing = {"PATH": str(tmp_path)}
+    with pytest.raises(UsageError) as refused:
+        check_compiler(flags(), nothing)
+    assert str(refused.value).startswith("C++ compiler: g++ was not found")
+    assert "--enforce-eager" in str(refused.value) and "install g++" in str(refused.value)
+    with pytest.raises(UsageError, match="CXX: 'c' was not found"):
+        check_compiler(flags(), nothing | {"CXX": "c"})
+    for eager in ({"enforce_eager": True}, {"optimization_level": "0"}, {"compilation_config": {"mode": 0}}):
+        check_compiler(flags(**eager), nothing)
+    check_compiler(flags(), nothing | {"TORCHDYNAMO_DISABLE": "1"})
+    compiler = tmp_path / "g++"
+    compiler.touch(mode=0o755)
+    check_compiler(flags(), nothing)

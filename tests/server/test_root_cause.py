@@ -1,0 +1,67 @@
+"""The error that a failed start goes back to, in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from ropeswitch.server import refusals
+from ropeswitch.server.root_cause import MOST, ended_process, root_cause
+
+
+def chained() -> BaseException:
+    """An error raised from another, in the handling of a third."""
+    try:
+        try:
+            {}["no key"]
+        except KeyError:
+            try:
+                raise ValueError("No common\n  block size for 16")
+            except ValueError as cause:
+                raise RuntimeError("the engine failed") from cause
+    except RuntimeError as error:
+        return error
+    raise AssertionError
+
+
+def test_the_explicit_cause_is_told_in_one_line() -> None:
+    assert root_cause(chained()) == "ValueError: No common block size for 16"
+    assert root_cause(KeyError()) == "KeyError: no message"
+    assert len(root_cause(ValueError("x" * 9999))) < MOST + 20
+
+
+def test_an_error_that_is_its_own_cause() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert root_cause(one) == "ValueError: other"
+
+
+def test_the_place_is_the_innermost_line_of_vllm(tmp_path: Path) -> None:
+    folder = tmp_path / "vllm" / "site-packages" / "vllm" / "v1"
+    folder.mkdir(parents=True)
+    code = compile("\ndef choose(text):\n    return int(text)\n", str(folder / "utils.py"), "exec")
+    names: dict[str, object] = {}
+    exec(code, names)
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        names["choose"]("x")  # type: ignore[operator]
+    assert root_cause(caught.value).endswith(" (vllm/v1/utils.py:3)")
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ("{'EngineCore_DP0': -9}", "an engine process was ended by SIGKILL (the system ends a process so when memory"),
+        ("{'EngineCore_DP0': -11}", "an engine process was ended by SIGSEGV"),
+        ("{'EngineCore_DP0': 3}", "an engine process ended with exit code 3 and no error"),
+        ("{}", "an engine process ended with exit code unknown and no error"),
+    ],
+)
+def test_processes_that_ended_without_an_error(codes: str, expected: str) -> None:
+    error = RuntimeError(f"Engine core initialization failed. See root cause above. Failed core proc(s): {codes}")
+    told = ended_process(error)
+    assert told is not None and told.startswith(expected)
+    assert refusals.failed_start(error) == f"the engine did not start: {told}"
+
+
+def test_a_fault_of_the_server_itself() -> None:
+    assert ended_process(RuntimeError("x")) is None
+    assert refusals.failed_start(chained()) == "the server did not start: ValueError: No common block size for 16"
