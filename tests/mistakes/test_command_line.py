@@ -1,0 +1,193 @@
+"""Plausible mistakes on the command line: one line, exit code 2, what is wrong, the value, what is allowed, what to do."""
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeswitch.models import BUNDLED_MODEL
+from ropeswitch.server.cli import main
+from tests.server.front.certificates import certificate
+
+MODEL = str(BUNDLED_MODEL)
+
+# What the user typed after `ropeswitch serve`, and parts of the answer. {folder} holds the files that `files` makes.
+EARLY: dict[str, tuple[str, list[str]]] = {
+    "mistyped flag": (f"{MODEL} --max-modl-len 4096", ["--max-modl-len: unknown flag", "did you mean --max-model-len"]),
+    "mistyped flag of ours": (f"{MODEL} --laddr yarn", ["--laddr: unknown flag", "did you mean --ladder"]),
+    "flag of another server": (f"{MODEL} --zzz-turbo", ["--zzz-turbo: unknown flag", "--help=all lists every flag"]),
+    "removed flag": (f"{MODEL} --task embed", ["--task: unknown flag", "--runner pooling"]),
+    "second model": (f"{MODEL} other", ["'other': unexpected argument after MODEL"]),
+    "model named twice": (f"{MODEL} --model other", ["--model: 'other' is not the MODEL", "name one of them"]),
+    "flag that fits many": (f"{MODEL} --max 10", ["--max: ambiguous flag", "--max-model-len"]),
+    "missing value": (f"{MODEL} --port", ["--port: a value is missing", "a whole number"]),
+    "word for a number": (f"{MODEL} --port http", ["--port: 'http' must be a whole number"]),
+    "port out of range": (f"{MODEL} --port 80000", ["--port: 80000 must be from 0 to 65535"]),
+    "port in use": (
+        f"{MODEL} --host 127.0.0.1 --port {{port}}",
+        ["--port: {port} on 127.0.0.1", "in use", "choose another"],
+    ),
+    "host that is not here": (f"{MODEL} --host no.such.host.invalid", ["--host: 'no.such.host.invalid'"]),
+    "dtype typo": (f"{MODEL} --dtype flaot16", ["--dtype: 'flaot16' must be auto, bfloat16", "did you mean float16"]),
+    "KV dtype typo": (f"{MODEL} --kv-cache-dtype fp9", ["--kv-cache-dtype: 'fp9' must be", "fp8"]),
+    "value for a switch": (
+        f"{MODEL} --enforce-eager=yes",
+        ["--enforce-eager: takes no value, found 'yes'", "--no-enforce-"],
+    ),
+    "size without a known unit": (
+        f"{MODEL} --kv-cache-memory-bytes 2GB",
+        ["--kv-cache-memory-bytes: '2GB' must be", "64K"],
+    ),
+    "negative size": (f"{MODEL} --kv-cache-memory-bytes=-1", ["--kv-cache-memory-bytes: -1 must be at least 1", "1G"]),
+    "negative sequences": (f"{MODEL} --max-num-seqs -4", ["--max-num-seqs: '-4' must be at least 1"]),
+    "no ranks": (f"{MODEL} --tensor-parallel-size 0", ["--tensor-parallel-size: '0' must be at least 1"]),
+    "memory in percent": (
+        f"{MODEL} --gpu-memory-utilization 90",
+        ["--gpu-memory-utilization: '90' must be", "at most 1"],
+    ),
+    "length zero": (f"{MODEL} --max-model-len 0", ["--max-model-len: 0 must be at least 1, or auto"]),
+    "length in words": (
+        f"{MODEL} --max-model-len 128k-tokens",
+        ["--max-model-len: '128k-tokens' must be", "128k", "auto"],
+    ),
+    "unknown ladder": (f"{MODEL} --ladder yan", ["--ladder", "'yan'", "yarn"]),
+    "ladder with a wrong length": (f"{MODEL} --ladder yarn:long", ["--ladder", "long"]),
+    "two ladders": (f"{MODEL} --ladder yarn --factors f.json", ["--factors: 'f.json' and --ladder 'yarn'", "give one"]),
+    "no factor file": (f"{MODEL} --factors {{folder}}/none.json", ["none.json", "does not exist"]),
+    "factor file that is no JSON": (f"{MODEL} --factors {{folder}}/text.txt", ["text.txt", "JSON"]),
+    "angles typo": (f"{MODEL} --rope-angles fast", ["--rope-angles: 'fast' must be exact or hf"]),
+    "no such folder": ("{folder}/none", ["MODEL: there is no folder '{folder}/none'"]),
+    "mistyped folder": ("{folder}/mdoel", ["there is no folder", "did you mean {folder}/model?"]),
+    "folder without a config": ("{folder}/empty", ["MODEL: the folder '{folder}/empty' has no config.json"]),
+    "config that is no JSON": ("{folder}/broken", ["MODEL: '{folder}/broken/config.json' is not valid JSON"]),
+    "GGUF file": ("{folder}/model.gguf", ["MODEL: '{folder}/model.gguf' is a file", "GGUF", "folder"]),
+    "weights file": ("{folder}/text.txt", ["MODEL: '{folder}/text.txt' is a file", "a folder with a config.json"]),
+    "name that is on no hub": ("no-such/model", ["MODEL: 'no-such/model' is not a folder here", "HF_HUB_OFFLINE"]),
+    "tokenizer on no hub": (f"{MODEL} --tokenizer no/one", ["--tokenizer: 'no/one' is not a folder here"]),
+    "JSON typo": (f"{MODEL} --hf-overrides {{{{a:1", ["--hf-overrides: '{a:1' must be a JSON object"]),
+    "JSON flag without JSON": (
+        f"{MODEL} --compilation-config fast",
+        ["--compilation-config: 'fast' must be a JSON object"],
+    ),
+    "unknown JSON key": (f"{MODEL} -cc.mod 3", ["--compilation-config: unknown key 'mod'", "did you mean mode?"]),
+    "no config file": (
+        f"{MODEL} --config {{folder}}/none.yaml",
+        ["--config", "none.yaml' cannot be read: No such file"],
+    ),
+    "config file with a typo": (
+        f"{MODEL} --config {{folder}}/c.yaml",
+        ["--prt (in --config {folder}/c.yaml)", "--port"],
+    ),
+    "no key file": (f"{MODEL} --api-key-file {{folder}}/none", ["--api-key-file: '{folder}/none' cannot be read"]),
+    "key with a space": (f"{MODEL} --api-key a\tb", ["--api-key: a key must be"]),
+    "certificate that is text": (
+        f"{MODEL} --ssl-certfile {{folder}}/text.txt",
+        ["--ssl-certfile", "no PEM certificate"],
+    ),
+    "certificate without its key": (f"{MODEL} --ssl-certfile {{cert}}", ["--ssl-certfile", "--ssl-keyfile"]),
+    "another key": (
+        f"{MODEL} --ssl-certfile {{cert}} --ssl-keyfile {{other}}",
+        ["{cert}", "{other}", "does not belong"],
+    ),
+    "no chat template": (
+        f"{MODEL} --chat-template {{folder}}/t.jinja",
+        ["--chat-template: there is no file '{folder}/t"],
+    ),
+    "tools without a parser": (
+        f"{MODEL} --enable-auto-tool-choice",
+        ["--enable-auto-tool-choice: needs --tool-call-parser"],
+    ),
+    "no adapter": (f"{MODEL} --lora-modules a=/none", ["--lora-modules: a=/none: there is no folder '/none'"]),
+    "adapter without a name": (f"{MODEL} --lora-modules adapter", ["--lora-modules: 'adapter' must be NAME=PATH"]),
+    "folder that is no adapter": (f"{MODEL} --lora-modules a={{folder}}/empty", ["has no adapter_config.json"]),
+    "contradiction": (
+        f"{MODEL} --no-length-aware-scheduling --step-latency-target 1",
+        ["--step-latency-target: 1 would be ignored with --no-length-aware-scheduling", "leave one"],
+    ),
+    "prompts in no log": (
+        f"{MODEL} --access-log off --log-prompts",
+        ["--log-prompts: would be ignored with --access-log"],
+    ),
+    "seconds below zero": (f"{MODEL} --body-timeout -1", ["--body-timeout: '-1' must be a number of seconds above 0"]),
+}
+# These need the model's config, which vLLM reads.
+LATE: dict[str, tuple[str, list[str]]] = {
+    "length over the ladder": (f"{MODEL} --max-model-len 9M", ["max_model_len: 9437184 exceeds"]),
+    "limit of a set that is not": (
+        f"{MODEL} --max-queued-requests middle=5",
+        ["--max-queued-requests: middle=5", "r1, r2"],
+    ),
+    "factors of another model": (f"{MODEL} --factors {{folder}}/other.json", ["2 factors", "16"]),
+    "quantization typo": (f"{MODEL} --quantization fp9", ["quantization", "fp9"]),
+    "block size of GPUs": (f"{MODEL} --block-size 16", ["--block-size: 16 must be a multiple of 32", "leave it out"]),
+    "KV cache over the memory": (f"{MODEL} --kv-cache-memory-bytes 900T", ["--kv-cache-memory-bytes", "give at most"]),
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Files to point at by mistake, and a port in use."""
+    for name in ("empty", "broken", "model"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{'a': 1}")
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF\x03")
+    (tmp_path / "text.txt").write_text("hello\n")
+    (tmp_path / "c.yaml").write_text("prt: 8000\n")
+    factors = json.loads((BUNDLED_MODEL / "factors.json").read_text())
+    factors["sets"] = [{**each, "factors": [1.0, 1.0]} for each in factors["sets"]]
+    (tmp_path / "other.json").write_text(json.dumps(factors))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = str(listening.getsockname()[1])
+        cert, _ = certificate(tmp_path)
+        _, other = certificate(tmp_path / "other")
+        yield {"folder": str(tmp_path), "port": port, "cert": cert, "other": other}
+
+
+def answer(capsys: pytest.CaptureFixture[str], typed: str, files: dict[str, str]) -> str:
+    """The one line of the refusal."""
+    code = main(["serve", *(word.format(**files) for word in typed.split(" "))])
+    lines = [line for line in capsys.readouterr().err.splitlines() if "WARNING" not in line]
+    assert code == 2 and len(lines) == 1, lines
+    assert lines[0].startswith("ropeswitch: error: ") and len(lines[0]) < 900
+    return lines[0]
+
+
+def check(line: str, expected: list[str], files: dict[str, str]) -> None:
+    parts = [part if part.startswith("--hf") else part.format(**files) for part in expected]
+    assert all(part in line for part in parts), line
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_a_mistake_is_found_before_vllm_is_imported(
+    name: str, files: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # An import of it now fails.
+    monkeypatch.setitem(sys.modules, "ropeswitch.server.vllm_adapter", None)
+    typed, expected = EARLY[name]
+    check(answer(capsys, typed, files), expected, files)
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_mistake_that_the_models_config_shows(
+    name: str, files: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("VLLM_PLUGINS", "")
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    monkeypatch.setattr("logging.raiseExceptions", False)
+    typed, expected = LATE[name]
+    check(answer(capsys, typed, files), expected, files)
+
+
+def test_the_table_is_long_enough() -> None:
+    tried: Any = EARLY | LATE
+    assert len(tried) >= 50
