@@ -21,8 +21,11 @@ from vllm.entrypoints.openai.models.serving import OpenAIServingModels as OpenAI
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMError, VLLMValidationError
 from vllm.logger import configure_logging_from_args
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
 from vllm.platforms import current_platform
+from vllm.reasoning import ReasoningParserManager
 from vllm.renderers.inputs.preprocess import extract_prompt_len
+from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM as AsyncLLM
@@ -68,6 +71,15 @@ def stock_parser() -> Any:
 def config_bounds() -> dict[str, list[Any]]:
     """Constraints of the fields of those configs that every engine has, by the field's name, as pydantic keeps them."""
     return {name: list(field.metadata) for config in _CONFIGS for name, field in config.__pydantic_fields__.items()}
+
+
+def known_names() -> dict[str, list[str]]:
+    """Names that vLLM itself knows for flags whose values plugins may extend, by destination."""
+    return {
+        "quantization": sorted(QUANTIZATION_METHODS),
+        "tool_call_parser": sorted(ToolParserManager.list_registered()),
+        "reasoning_parser": sorted(ReasoningParserManager.list_registered()),
+    }
 
 
 def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:

@@ -22,19 +22,23 @@ _KINDS = {
 _BOUNDS = {"ge": ("least", False), "gt": ("least", True), "le": ("most", False), "lt": ("most", True)}
 
 
-def table(parser: argparse.ArgumentParser, bounds: Mapping[str, list[Any]]) -> str:
+def table(parser: argparse.ArgumentParser, bounds: Mapping[str, list[Any]], names: Mapping[str, list[str]]) -> str:
     """The table as JSON, one row per flag.
 
     Args:
         parser: vLLM's, without flags of ours.
         bounds: Constraints of the configs' fields by name, as pydantic keeps them.
+        names: Names that flags of text can have, by destination; plugins may add others.
 
     Raises:
         ValueError: for a type of values that is not known.
     """
     actions = [action for action in parser._actions if type(action).__name__ != "_HelpAction"]
-    rows = ",\n".join(json.dumps(_row(action, bounds)) for action in actions)
-    return f'{{"flags": [\n{rows}\n]}}\n'
+    rows = [
+        _row(action, bounds) | ({"names": names[action.dest]} if action.dest in names else {}) for action in actions
+    ]
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    return f'{{"flags": [\n{lines}\n]}}\n'
 
 
 def _row(action: argparse.Action, bounds: Mapping[str, list[Any]]) -> dict[str, Any]:
@@ -94,11 +98,16 @@ def check_accepts(check: Any, text: str) -> bool:
     return True
 
 
-def main() -> None:
-    """Write the table of the installed vLLM."""
+def installed() -> str:
+    """The table of the installed vLLM."""
     from ropeswitch.server import vllm_adapter
 
-    TABLE.write_text(table(vllm_adapter.stock_parser(), vllm_adapter.config_bounds()), encoding="utf-8")
+    return table(vllm_adapter.stock_parser(), vllm_adapter.config_bounds(), vllm_adapter.known_names())
+
+
+def main() -> None:
+    """Record the table of the installed vLLM."""
+    TABLE.write_text(installed(), encoding="utf-8")
 
 
 if __name__ == "__main__":

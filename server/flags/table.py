@@ -26,6 +26,7 @@ class Flag:
         choices: The values allowed, or None.
         keys: The keys allowed in an object, or None.
         span: The numbers allowed, or None.
+        names: The names that vLLM itself knows for a text that plugins may extend; empty for others.
         default: Its default where that is a number, a text or a boolean; else None.
     """
 
@@ -38,6 +39,7 @@ class Flag:
     choices: tuple[Any, ...] | None
     keys: tuple[str, ...] | None
     span: Span | None
+    names: tuple[str, ...]
     default: str | float | bool | None
 
 
@@ -68,6 +70,7 @@ def _flag(row: dict[str, Any]) -> Flag:
         choices=tuple(row["choices"]) if "choices" in row else None,
         keys=tuple(row["keys"]) if "keys" in row else None,
         span=Span(**span) if span else None,
+        names=tuple(row.get("names", ())),
         default=row.get("default"),
     )
 

