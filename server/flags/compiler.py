@@ -1,8 +1,10 @@
-"""Checks that there is a C++ compiler where torch.compile will need one."""
+"""Checks that there are a C++ compiler and Python's headers where torch.compile will need them."""
 
 import argparse
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
+from sysconfig import get_path
 from typing import Any
 
 from ropeswitch.server.errors import UsageError
@@ -16,7 +18,7 @@ _NONE = (0, "0")
 
 
 def check_compiler(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
-    """Refuse to start on a CPU where the model will be compiled and no C++ compiler is installed.
+    """Refuse to start on a CPU where the model will be compiled and no C++ compiler, or no Python.h, is installed.
 
     Args:
         args: Parsed by vLLM: ``enforce_eager``, ``optimization_level`` and ``compilation_config``.
@@ -26,13 +28,24 @@ def check_compiler(args: argparse.Namespace, environment: Mapping[str, str]) -> 
         UsageError: naming both ways out.
     """
     compiler = environment.get(VARIABLE, _DEFAULT)
-    if not compiles(args, environment) or shutil.which(compiler, path=environment.get("PATH")) is not None:
+    if not compiles(args, environment):
+        return
+    if shutil.which(compiler, path=environment.get("PATH")) is not None:
+        _check_headers(Path(get_path("include")))
         return
     named = f"{VARIABLE}: {compiler!r}" if VARIABLE in environment else f"C++ compiler: {compiler}"
     raise UsageError(
         f"{named} was not found, and torch.compile needs it on a CPU; install g++, or start with --enforce-eager, which "
         "compiles nothing and is slower"
     )
+
+
+def _check_headers(folder: Path) -> None:
+    if not (folder / "Python.h").exists():
+        raise UsageError(
+            f"Python's headers: there is no {folder / 'Python.h'}, and torch.compile needs it on a CPU; install Python's "
+            "development package (Debian: python3-dev), or start with --enforce-eager, which compiles nothing and is slower"
+        )
 
 
 def compiles(args: argparse.Namespace, environment: Mapping[str, str]) -> bool:

@@ -74,7 +74,9 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
     Raises:
         UsageError: naming what is free, what is wanted, and the flag.
     """
-    ranks = args.tensor_parallel_size * args.pipeline_parallel_size * args.data_parallel_size
+    ranks = _ranks(args)
+    if not ranks:
+        return None
     weights = weight_bytes(args.model)
     left = memory.free - weights
     told = f"{_gib(memory.free)} of {_gib(memory.total)} memory are free"
@@ -105,6 +107,15 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
     args.kv_cache_memory_bytes = size
     each = " per rank" if ranks > 1 else ""
     return f"KV cache: {_gib(size)}{each}, half of the memory that is left ({told}); {_FLAG} sets another size"
+
+
+def _ranks(args: argparse.Namespace) -> int:
+    """Ranks that run on this machine."""
+    engines = args.data_parallel_size if args.data_parallel_size_local is None else args.data_parallel_size_local
+    if args.data_parallel_rank is not None:
+        engines = 1
+    world = args.tensor_parallel_size * args.pipeline_parallel_size
+    return int(engines * max(world // args.nnodes, 1))
 
 
 def _given(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, int] | None:

@@ -14,7 +14,13 @@ MEMORY = Memory(total=16 * GIB, free=10 * GIB)
 
 
 def flags(**given: Any) -> argparse.Namespace:
-    sizes = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1}
+    sizes: dict[str, Any] = {
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "data_parallel_size": 1,
+        "nnodes": 1,
+    }
+    sizes |= {"data_parallel_size_local": None, "data_parallel_rank": None}
     memory = {"kv_cache_memory_bytes": None, "gpu_memory_utilization": 0.92, "model": "a/b"}
     compiling = {"enforce_eager": False, "optimization_level": 2, "compilation_config": {}}
     return argparse.Namespace(**(sizes | memory | compiling | given))
@@ -31,6 +37,22 @@ def test_the_default_takes_half_of_what_weights_and_processes_leave(tmp_path: Pa
     line = fit(args, MEMORY, {})
     assert args.kv_cache_memory_bytes == 3 * GIB // 2
     assert line is not None and "1.5 GiB per rank" in line and "the weights take 2.0 GiB" in line
+
+
+@pytest.mark.parametrize(
+    ("given", "gib"),
+    [
+        ({"data_parallel_size": 4}, 1.0),
+        ({"data_parallel_size": 4, "data_parallel_size_local": 2}, 2.0),
+        ({"data_parallel_size": 4, "data_parallel_rank": 3}, 4.0),
+        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "nnodes": 2}, 2.0),
+    ],
+)
+def test_only_ranks_of_this_machine_count(given: dict[str, int], gib: float) -> None:
+    args = flags(**given)
+    fit(args, MEMORY, {})
+    assert args.kv_cache_memory_bytes == gib * GIB
+    assert fit(flags(data_parallel_size=4, data_parallel_size_local=0), Memory(GIB, 0), {}) is None
 
 
 def test_what_the_user_chose_stays() -> None:
@@ -87,7 +109,7 @@ def test_a_container_has_what_its_limit_leaves(tmp_path: Path) -> None:
     assert read_memory(meminfo, tmp_path) == Memory(500 << 10, 300 << 10)
 
 
-def test_compilers(tmp_path: Path) -> None:
+def test_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = {"PATH": str(tmp_path)}
     with pytest.raises(UsageError) as refused:
         check_compiler(flags(), nothing)
@@ -100,4 +122,8 @@ def test_compilers(tmp_path: Path) -> None:
     check_compiler(flags(), nothing | {"TORCHDYNAMO_DISABLE": "1"})
     compiler = tmp_path / "g++"
     compiler.touch(mode=0o755)
+    monkeypatch.setattr("ropeswitch.server.flags.compiler.get_path", lambda _: str(tmp_path))
+    with pytest.raises(UsageError, match=f"there is no {tmp_path}/Python.h.*python3-dev.*--enforce-eager"):
+        check_compiler(flags(), nothing)
+    (tmp_path / "Python.h").touch()
     check_compiler(flags(), nothing)
