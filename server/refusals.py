@@ -111,6 +111,7 @@ def reason_of(error: BaseException) -> str | None:
     from ropeswitch.model_patches.guard.fingerprints import RegistryError
     from ropeswitch.model_patches.switch.settings import UnsupportedError
     from ropeswitch.server.errors import UsageError
+    from ropeswitch.server.flags.plain import detail_text
 
     if isinstance(error, FactorError | UnsupportedError | RegistryError | UsageError):
         return str(error)
@@ -122,7 +123,7 @@ def reason_of(error: BaseException) -> str | None:
         return _kv_cache_reason(match)
     # A validation error of pydantic has one message per field, and its text spans many lines.
     details = getattr(error, "errors", None)
-    return "; ".join(str(detail["msg"]) for detail in details()) if callable(details) else str(error)
+    return "; ".join(map(detail_text, details())) if callable(details) else str(error)
 
 
 def died(error: BaseException) -> bool:

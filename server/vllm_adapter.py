@@ -22,6 +22,7 @@ from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMError, VLLMValidationError
 from vllm.logger import configure_logging_from_args
 from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER
 from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
 from vllm.renderers.inputs.preprocess import extract_prompt_len
@@ -38,6 +39,7 @@ from vllm.v1.metrics.prometheus import get_prometheus_registry
 from ropeswitch.server.deaths import marking
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.arguments import joined
+from ropeswitch.server.flags.plain import plain
 from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.starting import answering
 
@@ -53,7 +55,7 @@ _CONFIGS = (CacheConfig, LoadConfig, ModelConfig, ObservabilityConfig, ParallelC
 
 class _Parser(FlexibleArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
+        raise UsageError(plain(message))
 
     def parse_args(self, args: list[str], namespace: Namespace | None = None) -> Namespace:
         parsed: Namespace = super().parse_args(joined(args), namespace)
@@ -76,6 +78,7 @@ def config_bounds() -> dict[str, list[Any]]:
 def known_names() -> dict[str, list[str]]:
     """Names that vLLM itself knows for flags whose values plugins may extend, by destination."""
     return {
+        "load_format": sorted(_LOAD_FORMAT_TO_MODEL_LOADER),
         "quantization": sorted(QUANTIZATION_METHODS),
         "tool_call_parser": sorted(ToolParserManager.list_registered()),
         "reasoning_parser": sorted(ReasoningParserManager.list_registered()),

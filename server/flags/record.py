@@ -34,11 +34,15 @@ def table(parser: argparse.ArgumentParser, bounds: Mapping[str, list[Any]], name
         ValueError: for a type of values that is not known.
     """
     actions = [action for action in parser._actions if type(action).__name__ != "_HelpAction"]
-    rows = [
-        _row(action, bounds) | ({"names": names[action.dest]} if action.dest in names else {}) for action in actions
-    ]
+    rows = [_row(action, bounds) | _names(action, names) for action in actions]
     lines = ",\n".join(json.dumps(row) for row in rows)
     return f'{{"flags": [\n{lines}\n]}}\n'
+
+
+def _names(action: argparse.Action, names: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """The names of a text; vLLM shows those of its own annotations as the metavar."""
+    known = names.get(action.dest, action.metavar)
+    return {"names": list(known)} if isinstance(known, list) else {}
 
 
 def _row(action: argparse.Action, bounds: Mapping[str, list[Any]]) -> dict[str, Any]:

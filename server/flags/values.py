@@ -53,6 +53,7 @@ def check(args: argparse.Namespace) -> None:
     front_flags.check(args)
     _check_chat(args)
     _check_known(args)
+    _check_files(args)
     _check_names(args.served_model_name or ())
     for module in args.lora_modules or ():
         _check_lora(module)
@@ -92,21 +93,31 @@ def _check_known(args: argparse.Namespace) -> None:
     if any(each.dist is None or each.dist.name not in _BUILT_IN for each in entry_points(group=_PLUGINS)):
         return
     may_extend = {
-        "quantization": False,
         "tool_call_parser": bool(args.tool_parser_plugin) or not args.enable_auto_tool_choice,
         "reasoning_parser": bool(args.reasoning_parser_plugin),
     }
     for flag in read_table():
         value = getattr(args, flag.dest)
-        if flag.names and value and value not in flag.names and not may_extend[flag.dest]:
+        # A dotted name is that of a class.
+        known = not flag.names or not value or value in flag.names or "." in value
+        if not known and not may_extend.get(flag.dest, False):
             hint = nearest(value, flag.names)
             raise UsageError(f"{flag.flags[0]}: {value!r} must be {one_of(flag.names)}{hint}")
 
 
 def _check_names(names: Sequence[str]) -> None:
     for name in names:
-        if name != name.strip() or not name:
-            raise UsageError(f"--served-model-name: {name!r} must be a name without spaces around it")
+        if not name or name != name.strip():
+            raise UsageError(f"--served-model-name: {name or ''!r} must be a name without spaces around it")
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    for name in ("tool_parser_plugin", "reasoning_parser_plugin", "log_config_file"):
+        path = getattr(args, name)
+        if path and ("/" in path or path.endswith((".py", ".json"))) and not Path(path).exists():
+            raise UsageError(f"--{name.replace('_', '-')}: there is no file {path!r}")
+    if args.uds and not Path(args.uds).parent.is_dir():
+        raise UsageError(f"--uds: {args.uds!r}: there is no folder {str(Path(args.uds).parent)!r}")
 
 
 def _check_lora(text: str) -> None:
