@@ -225,7 +225,7 @@ def test_flags_beside_length_aware_scheduling(refusal: Any, checkpoint: Path) ->
 def test_scheduling_flags_reach_the_engine(
     refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], expected: tuple[bool, float]
 ) -> None:
-    def run(_: Any, args: Any) -> None:
+    def run(_: Any, args: Any, *rest: Any) -> None:
         settings = args.additional_config["ropeswitch"]
         raise UsageError(f"{(settings['length_aware'], settings['step_latency_target'])}")
 
@@ -250,7 +250,7 @@ def test_flags_of_keys_and_limits(refusal: Any, checkpoint: Path, flags: list[st
 def test_without_a_model_the_bundled_one_is_served_with_its_own_factors(
     refusal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(_: Any, args: Any) -> None:
+    def run(_: Any, args: Any, *rest: Any) -> None:
         sets = [each["name"] for each in args.additional_config["ropeswitch"]["sets"]]
         raise UsageError(f"{args.served_model_name} {sets} {args.kv_cache_memory_bytes}")
 
@@ -264,7 +264,7 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
 ) -> None:
     seen: list[Any] = []
 
-    def run(_: Any, args: Any) -> None:
+    def run(_: Any, args: Any, *rest: Any) -> None:
         seen.append(args)
         raise UsageError("seen")
 
