@@ -98,9 +98,9 @@ class Console:
 
     def _run(self) -> None:
         while not self._over.wait(SECONDS):
-            self._look()
             if self._ready is not None and self._ready.exists():
                 self._tell_ready(self._ready)
+            self._look()
 
     def _look(self) -> None:
         """Print what the log has that is new, and the progress."""
@@ -121,13 +121,11 @@ class Console:
                 self.say(line)
 
     def _tell_ready(self, path: Path) -> None:
-        self._ready = None
-        self._look()
-        self._progress = None
+        self._ready = self._progress = None
         self._clear()
         first, *rest = path.read_text(encoding="utf-8").splitlines()
         if self._lines.unseen:
-            self.say(f"{self._lines.unseen} more warnings of this start are in {self.path}")
+            self.say(f"{self._lines.unseen} more warnings or errors of this start are in {self.path}")
         self.say(f"ready in {time.monotonic() - self._began:.0f} s: {first}", *rest)
         self._lines.serving = True
 

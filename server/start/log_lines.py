@@ -34,6 +34,7 @@ _STAGES = tuple((re.compile(pattern), text) for pattern, text in STAGES)
 NOISE = (
     # builds for CPUs
     "not found in LD_PRELOAD",
+    "CPU backend doesn't allow to use",
     "Triton is not installed",
     "doesn't include CPU backend",
     "Model Runner V2 requires Triton",
@@ -42,6 +43,7 @@ NOISE = (
     r"Found ulimit of \d{5}",
     # what ropeswitch or the model sets
     "Using custom scheduler class",
+    "Enforce eager set",
     "Inductor compilation was disabled",
     "Default vLLM sampling parameters have been overridden",
     "requires system-first ordering",

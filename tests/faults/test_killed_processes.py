@@ -73,7 +73,7 @@ def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
 @pytest.mark.full
 def test_one_api_server_of_two(tmp_path: Path) -> None:
     """Its own clients see their connections break; those of the other one are told, and all of them are at an end."""
-    with running(tmp_path, *SERVED, *FLAGS, *TWO) as server:
+    with running(tmp_path, *SERVED, *FLAGS, *TWO, "--verbose") as server:
         assert server.probes == {(200, 503)}
         # The first to be up would have all of them.
         both = "Application startup complete"

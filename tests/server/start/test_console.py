@@ -48,9 +48,10 @@ def test_a_start_and_a_run(tmp_path: Path) -> None:
         with console.opened("first", "first", hold=True) as told:
             path = told.path
             os.write(2, b"noise of C++\\n")
-            child(logged("INFO", "quiet") + logged("WARNING", "slow disk"))
             print("for standard output")
             sys.stderr.write("noise of Python\\n")
+            child(logged("INFO", "quiet") + logged("WARNING", "slow disk"))
+            wait(lambda: told._lines._warned)
             ready = Path({str(tmp_path)!r}, "ready")
             told.ready_from(ready)
             ready.write_text("http://here; a first request:\\ncurl http://here\\n")
@@ -156,3 +157,32 @@ def test_a_user_s_own_logging_counts() -> None:
     from ropeswitch.server.start.held_log import CHOSEN, chosen
 
     assert not chosen({"VLLM_LOGGING_LEVEL": ""}) and all(chosen({name: "x"}) for name in CHOSEN)
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
+    done = run(f"""
+        from types import SimpleNamespace
+        from ropeswitch.server.serve import _run
+
+        def serve(args):
+            os.write(2, b"cause\\n")
+            raise RuntimeError("no engine.")
+
+        with console.opened("first", "first", hold={hold}) as told:
+            path = told.path
+            try:
+                print(_run(SimpleNamespace(serve=serve), None, told))
+            except RuntimeError as error:
+                print(error)
+        print(path)
+    """)
+    code, path = done.stdout.splitlines()
+    lines = done.stderr.splitlines()
+    if not hold:
+        assert code == "no engine." and lines[1:] == ["cause"]
+        return
+    held = Path(path)
+    assert code == "1" and lines[1:] == [f"ropeswitch: vLLM's whole log is in {path}", "ropeswitch: error: no engine"]
+    assert held.read_text().startswith("cause\nTraceback ") and "RuntimeError: no engine." in held.read_text()
+    held.unlink()

@@ -43,12 +43,14 @@ SOURCES = {
 }
 NOISE_SOURCES = {
     "not found in LD_PRELOAD": "v1/worker/cpu_worker.py",
+    "CPU backend doesn't allow to use": "v1/worker/cpu_worker.py",
     "Triton is not installed": "platforms/cpu.py",
     "doesn't include CPU backend": "triton_utils/importing.py",
     "Model Runner V2 requires Triton": "config/vllm.py",
     "Reset SSM cache type": "platforms/cpu.py",
     "Found ulimit of": "utils/system_utils.py",
     "Using custom scheduler class": "config/scheduler.py",
+    "Enforce eager set": "config/vllm.py",
     "Inductor compilation was disabled": "config/vllm.py",
     "Default vLLM sampling parameters have been overridden": "config/model.py",
     "requires system-first ordering": "entrypoints/anthropic/serving.py",
