@@ -112,7 +112,8 @@ def _serve(argv: Sequence[str], told: Console) -> int:
     from ropeswitch.server import model_config, vllm_adapter
 
     args = vllm_adapter.parse(argv, _add_flags)
-    if args.verbose or vllm_adapter.logging_chosen(args):
+    # A headless node has no server whose start could be told.
+    if args.verbose or args.headless or vllm_adapter.logging_chosen(args):
         told.release()
     told.stage("reading the model's config")
     args.ladder = from_flags(args.ladder, args.factors)
@@ -261,6 +262,7 @@ def _run(vllm_adapter: Any, args: argparse.Namespace, told: Console) -> int:
         if not refusals.died(error):
             traceback.print_exception(error)
         failure = str(error).rstrip(".")
+    told.catch_up()
     if told.serving or told.path is None:
         told.say(f"error: {failure}; the log above says why")
     else:

@@ -91,7 +91,7 @@ class Console:
         self._thread.join()
         if self._held is not None:
             self._held.release()
-            self._look()
+            self.catch_up()
             self._clear()
             self._held.close(keep=self._keep)
             self._held, self._fd = None, _STDERR
@@ -100,9 +100,9 @@ class Console:
         while not self._over.wait(SECONDS):
             if self._ready is not None and self._ready.exists():
                 self._tell_ready(self._ready)
-            self._look()
+            self.catch_up()
 
-    def _look(self) -> None:
+    def catch_up(self) -> None:
         """Print what the log has that is new, and the progress."""
         with self._lock:
             if self._held is None:

@@ -51,9 +51,12 @@ NOISE = (
     "Compiling model again due to a load failure",
 )
 _NOISE = re.compile("|".join(NOISE))
-# Lines that no logger wrote, at the end of a process.
-_LEFTOVERS = re.compile(r"nanobind: |See https://nanobind| - leaked | - \.\.\. skipped remainder|.*resource_tracker")
-_UVICORN_INFO = re.compile(r"INFO:     ")
+# Steps of a stop, some of them warnings on a busy machine.
+SHUTDOWN = "[shutdown] "
+# Lines that vLLM's loggers did not write: uvicorn's, and what libraries print at the end of a process.
+_LEFTOVERS = re.compile(
+    r"INFO:     |nanobind: |See https://nanobind| - leaked | - \.\.\. skipped remainder|.*resource_tracker"
+)
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,7 @@ class LogLines:
         if line.startswith(OURS):
             yield line
         elif self.serving:
-            quiet = found.level in _HIDDEN_LEVELS if found else _UVICORN_INFO.match(line) or _LEFTOVERS.match(line)
-            if not quiet and not _NOISE.search(line):
+            if not (_quiet(found) if found else _LEFTOVERS.match(line)) and not _NOISE.search(line):
                 yield line
         elif found and not same and found.level not in _HIDDEN_LEVELS:
             yield from self._warning(found)
@@ -132,6 +134,10 @@ class LogLines:
             yield f"{OURS}vLLM warns: {found.text}"
         else:
             self.unseen += 1
+
+
+def _quiet(found: Entry) -> bool:
+    return found.level in _HIDDEN_LEVELS or found.text.startswith(SHUTDOWN)
 
 
 def _text(part: bytes) -> str:

@@ -11,6 +11,7 @@ import vllm
 
 from ropeswitch.server.cli import main
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.start.console import Console
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import ladder_file
 from tests.server.checkpoint import MAXIMUM
@@ -231,6 +232,29 @@ def test_scheduling_flags_reach_the_engine(
 
     monkeypatch.setattr("ropeswitch.server.serve._run", run)
     assert refusal(str(checkpoint), *flags) == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "level", "held"),
+    [
+        ([], None, True),
+        (["--verbose"], None, False),
+        (["--logging-config.log_level", "DEBUG"], None, False),
+        (["--headless"], None, False),
+        ([], "ERROR", False),
+    ],
+)
+def test_vllm_s_log_is_held_unless_it_is_asked_for(
+    refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], level: str | None, held: bool
+) -> None:
+    def run(_: Any, args: Any, told: Console) -> None:
+        raise UsageError(str(told.path is not None))
+
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    if level is not None:
+        monkeypatch.setenv("VLLM_LOGGING_LEVEL", level)
+    monkeypatch.setattr("ropeswitch.server.serve._run", run)
+    assert refusal(str(checkpoint), *flags) == str(held)
 
 
 @pytest.mark.parametrize(

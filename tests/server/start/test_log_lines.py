@@ -8,7 +8,7 @@ import vllm
 from vllm.logger import _DATE_FORMAT, _FORMAT
 from vllm.logging_utils import NewLineFormatter
 
-from ropeswitch.server.start.log_lines import MOST_WARNINGS, NOISE, STAGES, LogLines, entry, stage
+from ropeswitch.server.start.log_lines import MOST_WARNINGS, NOISE, SHUTDOWN, STAGES, LogLines, entry, stage
 
 INSTALLED = Path(vllm.__file__).parent
 
@@ -66,6 +66,7 @@ def plain(pattern: str) -> str:
 def test_vllm_still_writes_the_texts_that_are_looked_for() -> None:
     assert {plain(pattern) for pattern, _ in STAGES} == set(SOURCES)
     assert {plain(pattern) for pattern in NOISE} == set(NOISE_SOURCES)
+    assert f'"{SHUTDOWN}Executor: workers still' in (INSTALLED / "v1/executor/multiproc_executor.py").read_text()
     for text, paths in [*SOURCES.items(), *((text, [path]) for text, path in NOISE_SOURCES.items())]:
         for path in paths:
             # Source lines break texts.
@@ -125,7 +126,7 @@ def test_a_running_server_shows_everything_but_info() -> None:
     ]
     hidden = [
         logged("INFO", "Avg prompt throughput: 3.0 tokens/s"),
-        logged("DEBUG", "x"),
+        logged("WARNING", "[shutdown] Executor: workers still running after grace period"),
         "INFO:     Shutting down",
         "nanobind: leaked 4 instances!",
         ' - leaked type "triton._C.libtriton.ir.location"',
