@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import shlex
+import ssl
 from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
@@ -78,6 +79,8 @@ def curl(url: str, args: Namespace, kind: Kind) -> str:
     if args.ssl_certfile:
         # The certificate may be for another name than the one in the URL, or signed by no authority that curl knows.
         words.append("-k")
+        if args.ssl_cert_reqs == ssl.CERT_REQUIRED:
+            words += ["--cert", "YOUR_CERTIFICATE", "--key", "ITS_KEY"]
     if args.ropeswitch_front.key_digests:
         words += ["-H", "Authorization: Bearer YOUR_API_KEY"]
     body: dict[str, Any] = {"model": args.served_model_name[0] if args.served_model_name else args.model}

@@ -21,6 +21,7 @@ def flags(**changes: Any) -> Namespace:
         "port": 8000,
         "uds": None,
         "ssl_certfile": None,
+        "ssl_cert_reqs": 0,
         "served_model_name": ["mini"],
         "model": "/models/mini",
         "ropeswitch_front": SimpleNamespace(key_digests=()),
@@ -57,6 +58,10 @@ def test_other_models() -> None:
         ({"host": "gpu7", "port": 9}, "curl http://gpu7:9/v1/models"),
         ({"uds": "/run/a b"}, "curl --unix-socket '/run/a b' http://localhost/v1/models"),
         ({"ssl_certfile": "x.pem"}, "curl -k https://127.0.0.1:8000/v1/models"),
+        (
+            {"ssl_certfile": "x.pem", "ssl_cert_reqs": 2},
+            "curl -k --cert YOUR_CERTIFICATE --key ITS_KEY https://127.0.0.1:8000/v1/models",
+        ),
         (
             {"ropeswitch_front": SimpleNamespace(key_digests=(b"",))},
             "curl -H 'Authorization: Bearer YOUR_API_KEY' http://127.0.0.1:8000/v1/models",
