@@ -1,10 +1,8 @@
 """``ropeswitch serve``: reads the model's config and the ladder, refuses wrong combinations, starts vLLM's server."""
 
 import argparse
-import atexit
 import os
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,8 +23,9 @@ from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.model_folder import check_model_folder
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
 from ropeswitch.server.start.console import Console, opened
-from ropeswitch.server.start.held_log import chosen, silence_exit
+from ropeswitch.server.start.held_log import chosen
 from ropeswitch.server.start.ready import ready_file
+from ropeswitch.server.start.run import run as _run
 from ropeswitch.server.start.summary import summary, versions
 
 BUNDLED_KV_CACHE = 1 << 30
@@ -228,43 +227,3 @@ def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> tuple[R
         policy=args.ladder_policy,
     )
     return settings, made
-
-
-def _run(vllm_adapter: Any, args: argparse.Namespace, told: Console) -> int:
-    """Serve until stopped.
-
-    Returns:
-        The exit code: 0, or 1 for a fault that has been printed.
-
-    Raises:
-        KeyboardInterrupt: when a signal ends the start.
-        UsageError: for a refused start.
-    """
-    from ropeswitch.server.engine_watch import WATCH
-
-    atexit.register(silence_exit)
-    try:
-        vllm_adapter.serve(args)
-        if not WATCH.died:
-            return 0
-        failure = "the engine died"
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        # A child process has reported its refusal; a refusal of this process is the error itself.
-        if (reason := refusals.reported() or refusals.reason_of(error)) is not None:
-            raise UsageError(reason) from error
-        if isinstance(error, SystemExit) and not error.code:
-            # A signal ends several API servers so.
-            return 0
-        if told.path is None and not refusals.died(error):
-            raise
-        if not refusals.died(error):
-            traceback.print_exception(error)
-        failure = str(error).rstrip(".")
-    told.catch_up()
-    if told.serving or told.path is None:
-        told.say(f"error: {failure}; the log above says why")
-    else:
-        told.say(f"vLLM's whole log is in {told.keep()}", f"error: {failure}")
-    return 1

@@ -67,7 +67,7 @@ def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
         told = take_away(server, "EngineCore", clients)
         assert told == ["error"] * 2 + ["event"] * 3, told
         log = server.log.read_text()
-        assert "ropeswitch: error: " in log and "the log above says why" in log and "in _run\n" not in log
+        assert "ropeswitch: error: " in log and "the log above says why" in log and "start/run.py" not in log
 
 
 @pytest.mark.full

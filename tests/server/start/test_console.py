@@ -163,7 +163,7 @@ def test_a_user_s_own_logging_counts() -> None:
 def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
     done = run(f"""
         from types import SimpleNamespace
-        from ropeswitch.server.serve import _run
+        from ropeswitch.server.start.run import run
 
         def serve(args):
             os.write(2, b"cause\\n")
@@ -172,7 +172,7 @@ def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
         with console.opened("first", "first", hold={hold}) as told:
             path = told.path
             try:
-                print(_run(SimpleNamespace(serve=serve), None, told))
+                print(run(SimpleNamespace(serve=serve), None, told))
             except RuntimeError as error:
                 print(error)
         print(path)

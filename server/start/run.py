@@ -1,0 +1,56 @@
+"""Runs vLLM's launcher, and says how a server ended that was not stopped."""
+
+import argparse
+import atexit
+import traceback
+from typing import Any
+
+from ropeswitch.server import refusals
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.start.console import Console
+from ropeswitch.server.start.held_log import silence_exit
+
+
+def run(vllm_adapter: Any, args: argparse.Namespace, told: Console) -> int:
+    """Serve until stopped.
+
+    Args:
+        vllm_adapter: The module; its caller has imported vLLM.
+        args: The flags.
+        told: The start's console.
+
+    Returns:
+        The exit code: 0, or 1 for a fault that has been printed.
+
+    Raises:
+        KeyboardInterrupt: when a signal ends the start.
+        UsageError: for a refused start.
+    """
+    from ropeswitch.server.engine_watch import WATCH
+
+    atexit.register(silence_exit)
+    try:
+        vllm_adapter.serve(args)
+        if not WATCH.died:
+            return 0
+        failure = "the engine died"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # A child process has reported its refusal; a refusal of this process is the error itself.
+        if (reason := refusals.reported() or refusals.reason_of(error)) is not None:
+            raise UsageError(reason) from error
+        if isinstance(error, SystemExit) and not error.code:
+            # A signal ends several API servers so.
+            return 0
+        if told.path is None and not refusals.died(error):
+            raise
+        if not refusals.died(error):
+            traceback.print_exception(error)
+        failure = str(error).rstrip(".")
+    told.catch_up()
+    if told.serving or told.path is None:
+        told.say(f"error: {failure}; the log above says why")
+    else:
+        told.say(f"vLLM's whole log is in {told.keep()}", f"error: {failure}")
+    return 1
