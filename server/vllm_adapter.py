@@ -142,8 +142,8 @@ def keeps_alive_without_engine() -> bool:
 
 
 def logging_chosen(args: Namespace) -> bool:
-    """Whether flags or a ``--config`` file set vLLM's logging."""
-    return bool(args.logging_config != LoggingConfig())
+    """Whether flags or a ``--config`` file set vLLM's logging, or ask for its INFO lines of requests."""
+    return bool(args.enable_log_requests or args.logging_config != LoggingConfig())
 
 
 def first_request(engine_client: Any, state: Any) -> Literal["chat", "completion", "tokens", "none"]:

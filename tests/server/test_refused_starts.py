@@ -240,6 +240,7 @@ def test_scheduling_flags_reach_the_engine(
         ([], None, True),
         (["--verbose"], None, False),
         (["--logging-config.log_level", "DEBUG"], None, False),
+        (["--enable-log-requests"], None, False),
         (["--headless"], None, False),
         ([], "ERROR", False),
     ],
