@@ -45,9 +45,11 @@ def run(vllm_adapter: Any, args: argparse.Namespace, told: Console) -> int:
             return 0
         if told.path is None and not refusals.died(error):
             raise
-        if not refusals.died(error):
+        if refusals.died(error):
+            failure = str(error).rstrip(".")
+        else:
             traceback.print_exception(error)
-        failure = str(error).rstrip(".")
+            failure = f"the server did not start: {type(error).__name__}: {error}"
     told.catch_up()
     if told.serving or told.path is None:
         told.say(f"error: {failure}; the log above says why")

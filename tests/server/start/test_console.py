@@ -183,6 +183,7 @@ def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
         assert code == "no engine." and lines[1:] == ["cause"]
         return
     held = Path(path)
-    assert code == "1" and lines[1:] == [f"ropeswitch: vLLM's whole log is in {path}", "ropeswitch: error: no engine"]
+    failure = "ropeswitch: error: the server did not start: RuntimeError: no engine."
+    assert code == "1" and lines[1:] == [f"ropeswitch: vLLM's whole log is in {path}", failure]
     assert held.read_text().startswith("cause\nTraceback ") and "RuntimeError: no engine." in held.read_text()
     held.unlink()

@@ -1,0 +1,55 @@
+"""How a server's end becomes an exit code."""
+
+import atexit
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ropeswitch.server.engine_watch import WATCH
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.start.run import run
+
+
+def ending(error: BaseException | None) -> Callable[[Any], None]:
+    def serve(_: Any) -> None:
+        if error is not None:
+            raise error
+
+    return serve
+
+
+@pytest.fixture
+def outcome(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | None], tuple[int, list[str]]]:
+    """Runs a server that ends with an error, without a held log: the exit code, and what is printed."""
+    monkeypatch.setattr(atexit, "register", lambda _: None)
+
+    def call(error: BaseException | None) -> tuple[int, list[str]]:
+        said: list[str] = []
+        told: Any = SimpleNamespace(path=None, serving=True, catch_up=lambda: None, say=said.append)
+        return run(SimpleNamespace(serve=ending(error)), SimpleNamespace(), told), said  # type: ignore[arg-type]
+
+    return call
+
+
+def test_a_stop_is_no_error(outcome: Any) -> None:
+    assert outcome(None) == (0, [])
+    # Of several API servers the process that started them leaves so.
+    assert outcome(SystemExit()) == (0, [])
+    with pytest.raises(KeyboardInterrupt):
+        outcome(KeyboardInterrupt())
+
+
+def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
+    with pytest.raises(UsageError, match="why"):
+        outcome(UsageError("why"))
+    with pytest.raises(RuntimeError, match="fault"):
+        outcome(RuntimeError("fault"))
+
+
+def test_a_server_whose_processes_died(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ropeswitch.server.refusals.died", lambda _: True)
+    assert outcome(RuntimeError("Process 1 died.")) == (1, ["error: Process 1 died; the log above says why"])
+    monkeypatch.setattr(WATCH, "died", True)
+    assert outcome(None) == (1, ["error: the engine died; the log above says why"])
