@@ -47,6 +47,9 @@ NOISE = (
     "Inductor compilation was disabled",
     "Default vLLM sampling parameters have been overridden",
     "requires system-first ordering",
+    # several API servers share a port, and their figures are ours
+    "is used by process .* launched with command",
+    "api_server_count more than 1; disabling stats logging",
     # a cache that is made again
     "Compiling model again due to a load failure",
 )
@@ -103,13 +106,14 @@ class LogLines:
         self.unseen = 0
         self._warned: set[str] = set()
         self._head = ""
+        self._noise = False
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
         """The lines to show, of what was written since the last call."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         # A progress bar rewrites its line, which has no end yet.
-        self._rest = self._rest[self._rest.rfind(b"\r") + 1 :]
+        self._rest = self._rest[_last(self._rest) :]
         for part in [*whole, self._rest]:
             self.stage = stage(_text(part)) or self.stage
         return [line for part in whole for line in self._shown(_text(part))]
@@ -117,17 +121,19 @@ class LogLines:
     def _shown(self, line: str) -> Iterator[str]:
         found = entry(line)
         same, self._head = found is not None and found.head == self._head, found.head if found else ""
+        # A record is noise by its first line.
+        self._noise = _NOISE.search(line) is not None or (same and self._noise)
         if line.startswith(OURS):
             yield line
         elif self.serving:
-            if not (_quiet(found) if found else _LEFTOVERS.match(line)) and not _NOISE.search(line):
+            if not self._noise and not (_quiet(found) if found else _LEFTOVERS.match(line)):
                 yield line
         elif found and not same and found.level not in _HIDDEN_LEVELS:
             yield from self._warning(found)
 
     def _warning(self, found: Entry) -> Iterator[str]:
         """A warning of the start, once; an error that ends the start is reported at its end."""
-        if _NOISE.search(found.text) or found.text in self._warned:
+        if self._noise or found.text in self._warned:
             return
         self._warned.add(found.text)
         if found.level == "WARNING" and len(self._warned) <= MOST_WARNINGS:
@@ -141,4 +147,9 @@ def _quiet(found: Entry) -> bool:
 
 
 def _text(part: bytes) -> str:
-    return _ANSI.sub("", part[part.rfind(b"\r") + 1 :].decode(errors="replace"))
+    return _ANSI.sub("", part[_last(part) :].rstrip(b"\r").decode(errors="replace"))
+
+
+def _last(part: bytes) -> int:
+    """Where the last text of a rewritten line begins; vLLM ends the lines of one record with CR and LF."""
+    return part.rstrip(b"\r").rfind(b"\r") + 1

@@ -2,6 +2,8 @@
 
 import argparse
 import atexit
+import multiprocessing
+import signal
 import traceback
 from typing import Any
 
@@ -28,15 +30,28 @@ def run(vllm_adapter: Any, args: argparse.Namespace, told: Console) -> int:
     """
     from ropeswitch.server.engine_watch import WATCH
 
+    interrupted = False
+
+    def interrupt(*_: Any) -> None:
+        nonlocal interrupted
+        interrupted = True
+        # No request is in flight yet, and an engine that is asked to stop finishes its start first.
+        for process in multiprocessing.active_children():
+            process.kill()
+        raise KeyboardInterrupt
+
+    # Until the server handles it itself.
+    signal.signal(signal.SIGINT, interrupt)
     atexit.register(silence_exit)
     try:
         vllm_adapter.serve(args)
         if not WATCH.died:
             return 0
         failure = "the engine died"
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if interrupted or isinstance(error, KeyboardInterrupt):
+            # Its processes may have ended first, which vLLM reports as an error of its own.
+            raise KeyboardInterrupt from error
         # A child process has reported its refusal; a refusal of this process is the error itself.
         if (reason := refusals.reported() or refusals.reason_of(error)) is not None:
             raise UsageError(reason) from error

@@ -24,11 +24,20 @@ def feed(lines: LogLines, *texts: str) -> list[str]:
 def test_an_entry_is_one_of_vllm_s_own_format() -> None:
     record = logging.LogRecord("vllm.x", logging.WARNING, "/a/core.py", 7, "first\nsecond", None, None)
     record.vllm_process_name = "Worker_TP1"
-    first, second = NewLineFormatter(_FORMAT, _DATE_FORMAT).format(record).splitlines()
+    text = NewLineFormatter(_FORMAT, _DATE_FORMAT).format(record)
+    first, second = text.splitlines()
     found = entry(first)
     assert found is not None and (found.level, found.text) == ("WARNING", "first")
     again = entry(second)
     assert again is not None and again.head == found.head
+    # However its bytes come, every line is shown once.
+    for size in (1, 7, 1000):
+        lines, data = LogLines(), f"{text}\n".encode()
+        lines.serving = True
+        assert [line for at in range(0, len(data), size) for line in lines.feed(data[at : at + size])] == [
+            first,
+            second,
+        ]
     assert entry("Loading safetensors checkpoint shards: 0%") is None
 
 
@@ -50,6 +59,8 @@ NOISE_SOURCES = {
     "Reset SSM cache type": "platforms/cpu.py",
     "Found ulimit of": "utils/system_utils.py",
     "Using custom scheduler class": "config/scheduler.py",
+    "is used by process": "entrypoints/launchers/launcher.py",
+    "api_server_count more than 1": "v1/metrics/loggers.py",
     "Enforce eager set": "config/vllm.py",
     "Inductor compilation was disabled": "config/vllm.py",
     "Default vLLM sampling parameters have been overridden": "config/model.py",
@@ -133,4 +144,8 @@ def test_a_running_server_shows_everything_but_info() -> None:
         " - ... skipped remainder",
         "See https://nanobind.readthedocs.io/en/latest/refleaks.html",
     ]
+    port = [
+        logged("WARNING", text, place="l.py:9") for text in ("port 8 is used by process 9 launched with command:", "x")
+    ]
+    assert feed(lines, *port) == []
     assert feed(lines, *(line for pair in zip(shown, hidden, strict=True) for line in pair)) == shown

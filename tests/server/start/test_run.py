@@ -1,7 +1,8 @@
 """How a server's end becomes an exit code."""
 
 import atexit
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,23 +15,25 @@ from ropeswitch.server.start.run import run
 
 def ending(error: BaseException | None) -> Callable[[Any], None]:
     def serve(_: Any) -> None:
-        if error is not None:
+        if isinstance(error, BaseException):
             raise error
 
     return serve
 
 
 @pytest.fixture
-def outcome(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | None], tuple[int, list[str]]]:
+def outcome(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException | None], tuple[int, list[str]]]]:
     """Runs a server that ends with an error, without a held log: the exit code, and what is printed."""
     monkeypatch.setattr(atexit, "register", lambda _: None)
+    before = signal.getsignal(signal.SIGINT)
 
     def call(error: BaseException | None) -> tuple[int, list[str]]:
         said: list[str] = []
         told: Any = SimpleNamespace(path=None, serving=True, catch_up=lambda: None, say=said.append)
         return run(SimpleNamespace(serve=ending(error)), SimpleNamespace(), told), said  # type: ignore[arg-type]
 
-    return call
+    yield call
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_stop_is_no_error(outcome: Any) -> None:
@@ -39,6 +42,18 @@ def test_a_stop_is_no_error(outcome: Any) -> None:
     assert outcome(SystemExit()) == (0, [])
     with pytest.raises(KeyboardInterrupt):
         outcome(KeyboardInterrupt())
+
+
+def test_ctrl_c_counts_for_more_than_the_error_that_follows_it(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(_: Any) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            raise RuntimeError("Engine core initialization failed")
+
+    monkeypatch.setattr(f"{__name__}.ending", lambda _: serve)
+    with pytest.raises(KeyboardInterrupt):
+        outcome(None)
 
 
 def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:

@@ -101,8 +101,8 @@ def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path, flags: list[
         interrupt(server)
         rest = asking.stdout.read().decode()
         assert '"finish_reason":"abort"' in rest and "[DONE]" in rest
-        asking.wait(20)
-        server.process.wait(20)
+        asking.wait(60)
+        server.process.wait(60)
         shown = [line for line in lines_of(server)[before:] if not line.startswith('{"time"')]
         assert shown == [waiting, "ropeswitch: stopped"]
 
