@@ -34,11 +34,14 @@ def run(vllm_adapter: Any, args: argparse.Namespace, told: Console) -> int:
 
     def interrupt(*_: Any) -> None:
         nonlocal interrupted
-        interrupted = True
-        # No request is in flight yet, and an engine that is asked to stop finishes its start first.
-        for process in multiprocessing.active_children():
+        again, interrupted = interrupted, True
+        # No request is in flight yet, and an engine that is asked to stop finishes its start first. vLLM sees that it has
+        # ended; an exception here would have it wait for the engine instead.
+        engines = multiprocessing.active_children()
+        for process in engines:
             process.kill()
-        raise KeyboardInterrupt
+        if again or not engines:
+            raise KeyboardInterrupt
 
     # Until the server handles it itself.
     signal.signal(signal.SIGINT, interrupt)

@@ -1,7 +1,9 @@
 """How a server's end becomes an exit code."""
 
 import atexit
+import multiprocessing
 import signal
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +56,21 @@ def test_ctrl_c_counts_for_more_than_the_error_that_follows_it(outcome: Any, mon
     monkeypatch.setattr(f"{__name__}.ending", lambda _: serve)
     with pytest.raises(KeyboardInterrupt):
         outcome(None)
+
+
+def test_ctrl_c_ends_an_engine_that_starts(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+
+    def serve(_: Any) -> None:
+        engine.start()
+        signal.raise_signal(signal.SIGINT)
+        engine.join(60)
+        raise RuntimeError("Engine core initialization failed")
+
+    monkeypatch.setattr(f"{__name__}.ending", lambda _: serve)
+    with pytest.raises(KeyboardInterrupt):
+        outcome(None)
+    assert engine.exitcode == -signal.SIGKILL
 
 
 def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
