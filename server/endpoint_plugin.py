@@ -46,6 +46,7 @@ from ropeswitch.server.parts import ServerParts
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import PLUGIN
 from ropeswitch.server.scheduling_metrics import SchedulingMetrics
+from ropeswitch.server.start import ready
 from ropeswitch.server.ui import page, status
 from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
 
@@ -94,6 +95,7 @@ class RopeSwitchEndpoints:
         WATCH.start(
             engine_client, state, vllm_adapter.end_with_errors, keep_alive=vllm_adapter.keeps_alive_without_engine()
         )
+        state.ropeswitch_tasks += go_on(ready.announce(state, args, vllm_adapter.first_request(engine_client, state)))
         await asyncio.to_thread(starting.stop)
 
 

@@ -6,6 +6,8 @@ supervisor restarts it.
 """
 
 import asyncio
+import signal
+import sys
 from collections.abc import Callable
 from concurrent.futures import wait
 from functools import partial
@@ -71,7 +73,15 @@ class EngineWatch:
         if deaths.marked():
             self._life.leave(0, partial(loop.call_soon_threadsafe, self._fail, engine_client))
         else:
-            self._life.leave(engine_client.vllm_config.shutdown_timeout, abort)
+            seconds = engine_client.vllm_config.shutdown_timeout
+            if seconds and (count := self._life.in_flight):
+                requests = f"{count} request{'s' if count > 1 else ''} in flight"
+                print(
+                    f"ropeswitch: waiting up to {seconds} s for {requests}; Ctrl-C again ends the wait", file=sys.stderr
+                )
+            # vLLM's own handler does nothing the second time.
+            loop.call_soon_threadsafe(loop.add_signal_handler, signal.SIGINT, self._life.hurry)
+            self._life.leave(seconds, abort)
         # Upstream takes an engine that stops while it is listened to for one that died, and logs so.
         if (listening := engine_client.output_handler) is not None:
             loop.call_soon_threadsafe(listening.cancel)

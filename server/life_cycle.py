@@ -57,6 +57,15 @@ class LifeCycle:
             if not self._running:
                 self._idle.set()
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that must be answered before the process leaves."""
+        return self._running
+
+    def hurry(self) -> None:
+        """Have :meth:`leave` wait no longer."""
+        self._idle.set()
+
     def leave(self, seconds: float, abort: Callable[[], object]) -> None:
         """Refuse new requests, and wait for those in flight; on any thread but the event loop's.
 
@@ -65,7 +74,9 @@ class LifeCycle:
             abort: Ends the remaining requests with errors, which they then have :data:`LAST_WORDS` to send.
         """
         self.leaving = True
-        if not self._idle.wait(seconds):
+        self._idle.wait(seconds)
+        if self._running:
+            self._idle.clear()
             abort()
             self._idle.wait(LAST_WORDS)
 

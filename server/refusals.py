@@ -7,8 +7,10 @@ not refusals: vLLM logs their tracebacks as usual, and the child reports their r
 """
 
 import logging
+import multiprocessing
 import os
 import re
+import signal
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -138,6 +140,9 @@ def install() -> None:
     """
     if VARIABLE not in os.environ:
         return
+    if multiprocessing.parent_process() is not None:
+        # A terminal's Ctrl-C reaches every process. The server's answers the requests in flight, and then stops these.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         if not any(isinstance(each, _LeaveQuietly) for each in logger.filters):

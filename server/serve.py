@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from ropeswitch.factors.ladders.choose import check_theta, choose
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.model_patches.switch.engine_args import configure
-from ropeswitch.model_patches.switch.settings import ANGLES, POLICIES, RESERVE, RESERVES, RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.settings import ANGLES, POLICIES, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
@@ -24,8 +23,15 @@ from ropeswitch.server.flags import check, cpu, hub, values
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
+from ropeswitch.server.start.console import Console, opened
+from ropeswitch.server.start.held_log import chosen
+from ropeswitch.server.start.ready import ready_file
+from ropeswitch.server.start.run import run as _run
+from ropeswitch.server.start.summary import summary, versions
 
 BUNDLED_KV_CACHE = 1 << 30
+# Exit code of a start that Ctrl-C ended.
+INTERRUPTED = 130
 
 HELP = f"""\
 usage: ropeswitch serve [MODEL] [--ladder LADDER] [--rope-angles {{{",".join(ANGLES)}}}] [any flag of vllm serve]
@@ -64,6 +70,7 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
   --log-prompts         add the prompts to these lines
   --ladder-aliases      list MODEL@SET, the model with each factor set, in /v1/models
   --max-model-len N     maximum tokens of a sequence; auto is the most that fit the KV cache (default: the model's maximum)
+  --verbose             print vLLM's own log (default: its warnings, and progress at start)
   --host, --port        address and port to listen on (default: every address, port 8000)
 
   --help=all            show every flag, including vLLM's
@@ -92,10 +99,26 @@ def serve(argv: Sequence[str]) -> int:
         values.check(early)
         hub.check_models(early)
     os.environ[VARIABLE] = plugin_names(os.environ)
+    stage = "loading the engine's code"
+    with opened(f"{versions()}: {stage}", stage, hold="--verbose" not in argv and not chosen(os.environ)) as told:
+        try:
+            code = _serve(argv, told)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+    if code in (0, INTERRUPTED):
+        print("ropeswitch: stopped", file=sys.stderr, flush=True)
+    return code
+
+
+def _serve(argv: Sequence[str], told: Console) -> int:
     # Importing it takes seconds, and vLLM reads the plugin names while it is imported.
     from ropeswitch.server import model_config, vllm_adapter
 
     args = vllm_adapter.parse(argv, _add_flags)
+    # A headless node has no server whose start could be told.
+    if args.verbose or args.headless or vllm_adapter.logging_chosen(args):
+        told.release()
+    told.stage("reading the model's config")
     args.ladder = from_flags(args.ladder, args.factors)
     scheduling_flags.check(args)
     trace_flags.check(args)
@@ -124,8 +147,10 @@ def serve(argv: Sequence[str]) -> int:
         args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names, counts)
         # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
-        print(_summary(args, made, notes), file=sys.stderr, flush=True)
-        return _run(vllm_adapter, args)
+        told.say(*summary(args, made, notes))
+        told.stage("starting the engine")
+        told.ready_from(ready_file())
+        return _run(vllm_adapter, args, told)
 
 
 def _is_bundled(model: str) -> bool:
@@ -157,6 +182,9 @@ def _add_flags(parser: Any) -> None:
         choices=POLICIES,
         default=POLICIES[0],
         help="When a sequence is in a longer factor set: at its actual length, or at once by prompt and output limit.",
+    )
+    group.add_argument(
+        "--verbose", action="store_true", help="Print vLLM's own log (default: its warnings, and progress at start)."
     )
     scheduling_flags.add(parser)
     front_flags.add(parser)
@@ -191,37 +219,3 @@ def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> tuple[R
         policy=args.ladder_policy,
     )
     return settings, made
-
-
-def _summary(args: argparse.Namespace, made: MadeLadder, notes: Sequence[str]) -> str:
-    scheme = "https" if args.ssl_certfile else "http"
-    where = args.uds or f"{scheme}://{args.host or '0.0.0.0'}:{args.port}"
-    policy = [RESERVES] if args.ladder_policy == RESERVE else []
-    lines = (*made.lines(args.max_model_len), *policy, *notes, f"serving {args.model} at {where} when the engine is up")
-    return "\n".join(f"ropeswitch: {line}" for line in lines)
-
-
-def _run(vllm_adapter: Any, args: argparse.Namespace) -> int:
-    from ropeswitch.server.engine_watch import WATCH
-
-    try:
-        vllm_adapter.serve(args)
-        if WATCH.died:
-            print("ropeswitch: error: the engine died; the log above says why", file=sys.stderr, flush=True)
-            return 1
-        return 0
-    except KeyboardInterrupt:
-        return 130
-    except BaseException as error:
-        # A child process has reported its refusal; a refusal of this process is the error itself.
-        if (reason := refusals.reported() or refusals.reason_of(error)) is None:
-            if not isinstance(error, Exception):
-                raise
-            if not refusals.died(error):
-                if refusals.reported_fault() is None:
-                    traceback.print_exc()
-                print(f"ropeswitch: error: {refusals.failed_start(error)}", file=sys.stderr, flush=True)
-                return 1
-            print(f"ropeswitch: error: {str(error).rstrip('.')}; the log above says why", file=sys.stderr, flush=True)
-            return 1
-        raise UsageError(reason) from error

@@ -57,6 +57,9 @@ def answering(upstream: Callable[..., tuple[str, socket.socket]]) -> Callable[..
     @wraps(upstream)
     def setup_server(args: argparse.Namespace, *rest: Any, **named: Any) -> tuple[str, socket.socket]:
         address, listener = upstream(args, *rest, **named)
+        if listener.family != socket.AF_UNIX:
+            # With --port 0 the system has chosen one.
+            args.port = listener.getsockname()[1]
         _start(listener, args)
         return address, listener
 

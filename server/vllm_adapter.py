@@ -7,13 +7,14 @@ import ssl
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Sequence
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import vllm
 from prometheus_client import CollectorRegistry
 from transformers import TokenizersBackend
 from vllm import envs
 from vllm.config import CacheConfig, LoadConfig, ModelConfig, ObservabilityConfig, ParallelConfig, SchedulerConfig
+from vllm.config.logging import LoggingConfig
 from vllm.entrypoints.cli import serve as cli_serve
 from vllm.entrypoints.launchers.api_server import entry
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -25,6 +26,7 @@ from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
 from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER
 from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
+from vllm.renderers.hf import HfRenderer, resolve_chat_template
 from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -134,6 +136,31 @@ def serve(args: Namespace) -> None:
 def keeps_alive_without_engine() -> bool:
     """Whether the user wants a server whose engine has died to stay and answer 503."""
     return bool(envs.VLLM_KEEP_ALIVE_ON_ENGINE_DEATH)
+
+
+def logging_chosen(args: Namespace) -> bool:
+    """Whether flags or a ``--config`` file set vLLM's logging, or ask for its INFO lines of requests."""
+    return bool(args.enable_log_requests or args.logging_config != LoggingConfig())
+
+
+def first_request(engine_client: Any, state: Any) -> Literal["chat", "completion", "tokens", "none"]:
+    """The kind of request that a model can answer: see :mod:`ropeswitch.server.start.ready`.
+
+    Args:
+        engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
+        state: The app's, with vLLM's handlers.
+    """
+    if (chat := getattr(state, "openai_serving_chat", None)) is None:
+        return "none"
+    renderer = engine_client.renderer
+    if renderer.tokenizer is None:
+        return "tokens"
+    if not isinstance(renderer, HfRenderer):
+        return "chat"
+    template = resolve_chat_template(
+        renderer.tokenizer, chat.chat_template, None, model_config=engine_client.model_config
+    )
+    return "completion" if template is None else "chat"
 
 
 def prompt_length(model_config: Any) -> Callable[[Any], int | None]:

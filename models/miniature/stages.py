@@ -22,6 +22,9 @@ from ropeswitch.models.miniature.texts import text_folder
 from ropeswitch.models.miniature.tokenizer import build_tokenizer
 from ropeswitch.models.miniature.train import Stage, train
 
+# Output limit of a request that sets none, in tokens: the model does not end its texts.
+MAX_NEW_TOKENS = 512
+
 
 @dataclass(frozen=True)
 class Run:
@@ -115,6 +118,8 @@ class Run:
         config = model_config(self.tokenizer, short, ladder.sets[-1], self.recipe.window)
         model.config = config
         model.to(torch.bfloat16)
+        model.generation_config.max_new_tokens = MAX_NEW_TOKENS
+        model.generation_config._from_model_config = False
         _save(model, self.tokenizer, out)
         file.save(out / "factors.json", file.LadderFile(ladder, THETA), overwrite=True)
 

@@ -67,13 +67,13 @@ def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
         told = take_away(server, "EngineCore", clients)
         assert told == ["error"] * 2 + ["event"] * 3, told
         log = server.log.read_text()
-        assert "ropeswitch: error: " in log and "the log above says why" in log and "in _run\n" not in log
+        assert "ropeswitch: error: " in log and "the log above says why" in log and "start/run.py" not in log
 
 
 @pytest.mark.full
 def test_one_api_server_of_two(tmp_path: Path) -> None:
     """Its own clients see their connections break; those of the other one are told, and all of them are at an end."""
-    with running(tmp_path, *SERVED, *FLAGS, *TWO) as server:
+    with running(tmp_path, *SERVED, *FLAGS, *TWO, "--verbose") as server:
         assert server.probes == {(200, 503)}
         # The first to be up would have all of them.
         both = "Application startup complete"

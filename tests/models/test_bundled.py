@@ -12,7 +12,7 @@ from ropeswitch.factors.evaluate.passkey import FILLER, OPENING, QUESTION, state
 from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
-from ropeswitch.models.miniature import experiments
+from ropeswitch.models.miniature import experiments, stages
 from ropeswitch.models.miniature.recipe import FULL, full
 from ropeswitch.models.miniature.shape import base_config
 from ropeswitch.models.miniature.tokenizer import build_tokenizer
@@ -32,6 +32,8 @@ def test_its_files_are_small_and_the_recipe_s() -> None:
     assert [each.factors for each in own.sets] == [LADDER.sets[1].factors, LADDER.sets[-1].factors]
     made = build_tokenizer(LADDER.max_length).backend_tokenizer.to_str()
     assert json.loads(made) == json.loads((BUNDLED_MODEL / "tokenizer.json").read_text())
+    generation = json.loads((BUNDLED_MODEL / "generation_config.json").read_text())
+    assert generation["max_new_tokens"] == stages.MAX_NEW_TOKENS
     vocabulary = json.loads((BUNDLED_MODEL / "config.json").read_text())["vocab_size"]
     assert f"a vocabulary of {vocabulary:,} tokens" in (BUNDLED_MODEL.parent / "README.md").read_text()
 

@@ -300,7 +300,7 @@ def test_errors_of_the_server_without_flags(client: openai.OpenAI, server: Serve
 @pytest.mark.full
 def test_limits_are_of_all_api_servers_together(checkpoint: Path, tmp_path: Path) -> None:
     flags = ["--served-model-name", MODEL, "--api-server-count", "2", "--requests-per-minute-per-key", "10"]
-    flags += ["--max-concurrent-per-key", "3", "--body-timeout", "5"]
+    flags += ["--max-concurrent-per-key", "3", "--body-timeout", "5", "--verbose"]
     with running(tmp_path, str(checkpoint), *ENGINE, *flags) as server:
         port = int(server.url.rsplit(":", 1)[1])
         held = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]

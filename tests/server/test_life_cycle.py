@@ -51,6 +51,39 @@ def test_what_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert order == ["abort", "left"]
 
 
+def test_a_second_ctrl_c_ends_the_wait(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(life_cycle, "LAST_WORDS", 0.05)
+    life, order = LifeCycle(), []
+
+    async def abort(requests: list[str], *, internal: bool) -> None:
+        order.append(("abort", requests, internal))
+
+    engine = SimpleNamespace(
+        errored=False,
+        abort=abort,
+        vllm_config=SimpleNamespace(shutdown_timeout=600),
+        output_processor=SimpleNamespace(request_states={"a": None}),
+        output_handler=None,
+    )
+    watch = EngineWatch(life)
+
+    async def serve() -> None:
+        watch.start(engine, SimpleNamespace(), end_with_errors, keep_alive=True)
+        first = signal.getsignal(signal.SIGINT)
+        with life.request("/v1/models"):
+            leaving = asyncio.get_running_loop().run_in_executor(None, watch.leave, engine)
+            while signal.getsignal(signal.SIGINT) is first:
+                await asyncio.sleep(0.01)
+            assert not order
+            signal.raise_signal(signal.SIGINT)
+            await leaving
+
+    asyncio.run(asyncio.wait_for(serve(), 30))
+    assert order == [("abort", ["a"], True)]
+    waiting = "ropeswitch: waiting up to 600 s for 1 request in flight; Ctrl-C again ends the wait\n"
+    assert capsys.readouterr().err == waiting
+
+
 @pytest.mark.parametrize("errored", [False, True])
 def test_an_engine_is_shut_down_when_its_requests_are_answered_or_it_is_dead(errored: bool) -> None:
     life, calls = LifeCycle(), []

@@ -4,6 +4,8 @@ import inspect
 import logging
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -71,6 +73,26 @@ def test_a_worker_that_fails_reports_before_its_executor_does() -> None:
             assert refusals.reported_fault() == "ValueError: No common block size"
     finally:
         logger.filters = before
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_ctrl_c_is_the_server_s_and_not_its_processes(ours: bool) -> None:
+    """A terminal's Ctrl-C goes to every process; an engine that took it would end its requests in flight."""
+    script = "import signal; from ropeswitch.server.refusals import install; install()\n"
+    script += "def ignored(): install(); raise SystemExit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)\n"
+    script += "import multiprocessing\n"
+    script += "child = multiprocessing.get_context('fork').Process(target=ignored); child.start(); child.join()\n"
+    script += "print(child.exitcode, signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    variables = {refusals.VARIABLE: "any"} if ours else {}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert done.stdout == f"{int(ours)} False\n"
 
 
 UPSTREAM_CHECKS = {

@@ -14,6 +14,7 @@ from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.cli import main
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.memory import Memory
+from ropeswitch.server.start.console import Console
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import ladder_file
 from tests.server.checkpoint import MAXIMUM
@@ -231,12 +232,36 @@ def test_flags_beside_length_aware_scheduling(refusal: Any, checkpoint: Path) ->
 def test_scheduling_flags_reach_the_engine(
     refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], expected: tuple[bool, float]
 ) -> None:
-    def run(_: Any, args: Any) -> None:
+    def run(_: Any, args: Any, *rest: Any) -> None:
         settings = args.additional_config["ropeswitch"]
         raise UsageError(f"{(settings['length_aware'], settings['step_latency_target'])}")
 
     monkeypatch.setattr("ropeswitch.server.serve._run", run)
     assert refusal(str(checkpoint), *flags) == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "level", "held"),
+    [
+        ([], None, True),
+        (["--verbose"], None, False),
+        (["--logging-config.log_level", "DEBUG"], None, False),
+        (["--enable-log-requests"], None, False),
+        (["--headless"], None, False),
+        ([], "ERROR", False),
+    ],
+)
+def test_vllm_s_log_is_held_unless_it_is_asked_for(
+    refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], level: str | None, held: bool
+) -> None:
+    def run(_: Any, args: Any, told: Console) -> None:
+        raise UsageError(str(told.path is not None))
+
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    if level is not None:
+        monkeypatch.setenv("VLLM_LOGGING_LEVEL", level)
+    monkeypatch.setattr("ropeswitch.server.serve._run", run)
+    assert refusal(str(checkpoint), *flags) == str(held)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +281,7 @@ def test_flags_of_keys_and_limits(refusal: Any, checkpoint: Path, flags: list[st
 def test_without_a_model_the_bundled_one_is_served_with_its_own_factors(
     refusal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(_: Any, args: Any) -> None:
+    def run(_: Any, args: Any, *rest: Any) -> None:
         sets = [each["name"] for each in args.additional_config["ropeswitch"]["sets"]]
         raise UsageError(f"{args.served_model_name} {sets} {args.kv_cache_memory_bytes}")
 
@@ -317,7 +342,7 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
 ) -> None:
     seen: list[Any] = []
 
-    def run(_: Any, args: Any) -> None:
+    def run(_: Any, args: Any, *rest: Any) -> None:
         seen.append(args)
         raise UsageError("seen")
 

@@ -53,7 +53,7 @@ def status_page_right(server: Server) -> None:
 
 @pytest.mark.full
 def test_two_api_servers(checkpoint: Path, tmp_path: Path) -> None:
-    with running(tmp_path, str(checkpoint), *ENGINE, *NAME, "--api-server-count", "2") as server:
+    with running(tmp_path, str(checkpoint), *ENGINE, *NAME, "--api-server-count", "2", "--verbose") as server:
         answers_right(server)
         counts_right(server, {"0"})
         assert server.log.read_text().count("Application startup complete") == 2

@@ -46,6 +46,7 @@ def test_the_ladder_and_the_config_say_the_same(made: Path) -> None:
     assert [each.max_length for each in ladder.sets] == [512, 1536, 3072]
     assert all(each.scale == attention_factor() for each in ladder.sets)
     own = ladder_from_config(json.loads((made / "config.json").read_text()))
+    assert json.loads((made / "generation_config.json").read_text())["max_new_tokens"] == stages.MAX_NEW_TOKENS
     assert own is not None
     assert [each.factors for each in own.sets] == [ladder.sets[0].factors, ladder.sets[-1].factors]
     assert [each.scale for each in own.sets] == [attention_factor(), attention_factor()]

@@ -1,0 +1,166 @@
+"""Prints what a user sees of a start, and of vLLM's log once the server runs.
+
+A thread of the command's process reads the held log, and sees when an API server accepts connections.
+"""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ropeswitch.server.start.held_log import HeldLog
+from ropeswitch.server.start.log_lines import OURS, LogLines
+from ropeswitch.server.start.progress import Progress
+
+# Interval between two looks at the log and the ready file, in seconds.
+SECONDS = 0.2
+_CLEAR = "\r\x1b[K"
+_STDERR = 2
+
+
+class Console:
+    """One for each start.
+
+    Args:
+        first: The first line, which names the first stage at its end.
+        stage: That stage.
+        hold: Whether to hold vLLM's log; otherwise it goes to standard error and only our lines are printed.
+    """
+
+    def __init__(self, first: str, stage: str, *, hold: bool) -> None:
+        self._began = time.monotonic()
+        self._held = HeldLog() if hold else None
+        self._fd = self._held.terminal if self._held else _STDERR
+        self._terminal = os.isatty(self._fd)
+        self._lines = LogLines()
+        self._progress: Progress | None = Progress(stage, self._began) if hold else None
+        self._ready: Path | None = None
+        self._lock = threading.RLock()
+        self._status = ""
+        self._keep = False
+        self._over = threading.Event()
+        self.say(first + (f"; vLLM's log: {self.path} (--verbose prints it)" if self.path else ""))
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def path(self) -> str | None:
+        """The file that holds vLLM's log, or None where it is not held."""
+        return self._held.path if self._held else None
+
+    @property
+    def serving(self) -> bool:
+        """Whether an API server has accepted connections."""
+        return self._lines.serving
+
+    def say(self, *lines: str) -> None:
+        """Print lines of ours; one that begins with ``curl`` as it is, so that it may be copied."""
+        self._print([line if line.startswith("curl ") else OURS + line for line in lines])
+
+    def stage(self, stage: str) -> None:
+        """Enter a stage of the start that the last line, or vLLM's log, shows."""
+        if self._progress is not None:
+            self._progress.stage = stage
+
+    def ready_from(self, path: Path) -> None:
+        """Print the lines of this file when an API server writes it, as it does when it accepts connections."""
+        self._ready = path
+
+    def release(self) -> None:
+        """Print the log held so far, and hold no more."""
+        with self._lock:
+            if (held := self._held) is None:
+                return
+            self._clear()
+            held.release()
+            self._held, self._progress, self._fd = None, None, _STDERR
+            self._write(held.read())
+            held.close(keep=False)
+
+    def keep(self) -> str | None:
+        """Keep the held log after the end of the start; returns its file, or None where nothing is held."""
+        self._keep = self._held is not None
+        return self.path
+
+    def close(self) -> None:
+        """Print what is left of the log, and give standard error back."""
+        self._over.set()
+        self._thread.join()
+        if self._held is not None:
+            self._held.release()
+            self.catch_up()
+            self._clear()
+            self._held.close(keep=self._keep)
+            self._held, self._fd = None, _STDERR
+
+    def _run(self) -> None:
+        while not self._over.wait(SECONDS):
+            if self._ready is not None and self._ready.exists():
+                self._tell_ready(self._ready)
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Print what the log has that is new, and the progress."""
+        with self._lock:
+            if self._held is None:
+                return
+            self._print(self._lines.feed(self._held.read()))
+            if self._lines.serving:
+                self._held.cut()
+            if self._progress is None:
+                return
+            now = time.monotonic()
+            if self._lines.stage is not None:
+                self._progress.stage = self._lines.stage
+            if self._terminal:
+                self._rewrite(self._progress.status(now))
+            elif line := self._progress.due(now):
+                self.say(line)
+
+    def _tell_ready(self, path: Path) -> None:
+        self._ready = self._progress = None
+        self._clear()
+        first, *rest = path.read_text(encoding="utf-8").splitlines()
+        if self._lines.unseen:
+            self.say(f"{self._lines.unseen} more warnings or errors of this start are in {self.path}")
+        self.say(f"ready in {time.monotonic() - self._began:.0f} s: {first}", *rest)
+        self._lines.serving = True
+
+    def _rewrite(self, status: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        with self._lock:
+            self._status = (OURS + status)[:width]
+            self._write((_CLEAR + self._status).encode())
+
+    def _clear(self) -> None:
+        with self._lock:
+            if self._status:
+                self._write(_CLEAR.encode())
+                self._status = ""
+
+    def _print(self, lines: list[str]) -> None:
+        if not lines:
+            return
+        with self._lock:
+            before = _CLEAR if self._status else ""
+            text = before + "".join(f"{line}\n" for line in lines) + self._status
+            self._write(text.encode(errors="replace"))
+
+    def _write(self, data: bytes) -> None:
+        # A terminal or a pipe that has gone must not end the server.
+        with suppress(OSError):
+            while data:
+                data = data[os.write(self._fd, data) :]
+
+
+@contextmanager
+def opened(first: str, stage: str, *, hold: bool) -> Iterator[Console]:
+    """A console for one start, closed at its end; see :class:`Console`."""
+    console = Console(first, stage, hold=hold)
+    try:
+        yield console
+    finally:
+        console.close()

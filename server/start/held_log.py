@@ -1,0 +1,85 @@
+"""Standard error of the server and its processes, held in a file.
+
+vLLM, transformers and torch log there through Python, and libraries in C++ write there without asking Python; child
+processes inherit it. So a file takes all of it, in order, and nothing has to be patched. Standard output, where the access
+log goes, stays as it is.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+
+# vLLM logs to standard output by default.
+STREAM = "VLLM_LOGGING_STREAM"
+# Variables by which a user sets vLLM's logging; theirs counts, and nothing is held.
+CHOSEN = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING", STREAM)
+_STDERR = 2
+# A running server's log starts again at this size; what a user must see of it was printed before.
+MOST_BYTES = 16 << 20
+_READ_BYTES = 1 << 20
+
+
+def chosen(environment: Mapping[str, str]) -> bool:
+    """Whether a user has set vLLM's logging by environment variables."""
+    return any(environment.get(name) for name in CHOSEN)
+
+
+class HeldLog:
+    """Holds standard error from its making until :meth:`release`.
+
+    Attributes:
+        path: The file.
+        terminal: File descriptor of the standard error that the command was started with.
+    """
+
+    def __init__(self) -> None:
+        self._read, self.path = tempfile.mkstemp(prefix="ropeswitch-", suffix=".log")
+        self._offset = 0
+        _flush()
+        self.terminal = os.dup(_STDERR)
+        # Appending, so that many processes may write, and the file may be cut while they do.
+        write = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(write, _STDERR)
+        os.close(write)
+        os.environ[STREAM] = "ext://sys.stderr"
+
+    def read(self) -> bytes:
+        """What was written since the last call."""
+        data = b""
+        while chunk := os.pread(self._read, _READ_BYTES, self._offset):
+            data += chunk
+            self._offset += len(chunk)
+        return data
+
+    def cut(self) -> None:
+        """Empty a file that has grown beyond :data:`MOST_BYTES`, once all of it has been read."""
+        if self._offset > MOST_BYTES:
+            os.truncate(self.path, 0)
+            self._offset = 0
+
+    def release(self) -> None:
+        """Give standard error back; child processes that still run keep the file."""
+        _flush()
+        os.dup2(self.terminal, _STDERR)
+        os.environ.pop(STREAM, None)
+
+    def close(self, *, keep: bool) -> None:
+        """Close the file, after :meth:`release`; delete it unless it is to be kept."""
+        os.close(self._read)
+        os.close(self.terminal)
+        if not keep:
+            os.unlink(self.path)
+
+
+def silence_exit() -> None:
+    """Discard standard error from now on: at the interpreter's end Triton's nanobind lists hundreds of objects there."""
+    _flush()
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, _STDERR)
+    os.close(null)
+
+
+def _flush() -> None:
+    if sys.stderr is not None:
+        sys.stderr.flush()

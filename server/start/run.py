@@ -1,0 +1,78 @@
+"""Runs vLLM's launcher, and says how a server ended that was not stopped."""
+
+import argparse
+import atexit
+import multiprocessing
+import signal
+import traceback
+from typing import Any
+
+from ropeswitch.server import refusals
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.start.console import Console
+from ropeswitch.server.start.held_log import silence_exit
+
+
+def run(vllm_adapter: Any, args: argparse.Namespace, told: Console) -> int:
+    """Serve until stopped.
+
+    Args:
+        vllm_adapter: The module; its caller has imported vLLM.
+        args: The flags.
+        told: The start's console.
+
+    Returns:
+        The exit code: 0, or 1 for a fault that has been printed.
+
+    Raises:
+        KeyboardInterrupt: when a signal ends the start.
+        UsageError: for a refused start.
+    """
+    from ropeswitch.server.engine_watch import WATCH
+
+    interrupted = False
+
+    def interrupt(*_: Any) -> None:
+        nonlocal interrupted
+        again, interrupted = interrupted, True
+        # No request is in flight yet, and an engine that is asked to stop finishes its start first. vLLM sees that it has
+        # ended; an exception here would have it wait for the engine instead.
+        engines = multiprocessing.active_children()
+        for process in engines:
+            process.kill()
+        if again or not engines:
+            raise KeyboardInterrupt
+
+    # Until the server handles it itself.
+    signal.signal(signal.SIGINT, interrupt)
+    atexit.register(silence_exit)
+    try:
+        vllm_adapter.serve(args)
+        if not WATCH.died:
+            return 0
+        failure = "the engine died"
+    except BaseException as error:
+        if interrupted or isinstance(error, KeyboardInterrupt):
+            # Its processes may have ended first, which vLLM reports as an error of its own.
+            raise KeyboardInterrupt from error
+        # A child process has reported its refusal; a refusal of this process is the error itself.
+        if (reason := refusals.reported() or refusals.reason_of(error)) is not None:
+            raise UsageError(reason) from error
+        if isinstance(error, SystemExit) and not error.code:
+            # A signal ends several API servers so.
+            return 0
+        if not isinstance(error, Exception):
+            raise
+        if refusals.died(error) and refusals.reported_fault() is None:
+            failure = str(error).rstrip(".")
+        else:
+            # A child process has printed its traceback.
+            if refusals.reported_fault() is None:
+                traceback.print_exception(error)
+            failure = refusals.failed_start(error)
+    told.catch_up()
+    if told.serving or told.path is None:
+        told.say(f"error: {failure}; the log above says why")
+    else:
+        told.say(f"vLLM's whole log is in {told.keep()}", f"error: {failure}")
+    return 1

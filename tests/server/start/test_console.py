@@ -1,0 +1,189 @@
+"""What reaches a terminal or a pipe, in processes of their own: the console takes their standard error away."""
+
+import os
+import pty
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+PRELUDE = """\
+import os, subprocess, sys, time
+from pathlib import Path
+from ropeswitch.server.start import console
+from ropeswitch.server.start.held_log import HeldLog, chosen, silence_exit
+
+def wait(seen):
+    for _ in range(2000):
+        if seen():
+            return
+        time.sleep(0.01)
+    raise AssertionError
+
+def logged(level, text):
+    return f"(EngineCore pid=1) {level} 11-23 20:13:22 [a.py:1] {text}\\n"
+
+def child(text):
+    subprocess.run([sys.executable, "-c", f"import os; os.write(2, {text.encode()!r})"], check=True)
+"""
+
+
+def run(script: str, stderr: int = subprocess.PIPE) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_start_and_a_run(tmp_path: Path) -> None:
+    done = run(f"""
+        with console.opened("first", "first", hold=True) as told:
+            path = told.path
+            os.write(2, b"noise of C++\\n")
+            print("for standard output")
+            sys.stderr.write("noise of Python\\n")
+            child(logged("INFO", "quiet") + logged("WARNING", "slow disk"))
+            wait(lambda: told._lines._warned)
+            ready = Path({str(tmp_path)!r}, "ready")
+            told.ready_from(ready)
+            ready.write_text("http://here; a first request:\\ncurl http://here\\n")
+            wait(lambda: told.serving)
+            child("INFO:     request\\n" + logged("INFO", "throughput") + logged("ERROR", "fault") + "Traceback\\n")
+            held = Path(path).read_text()
+        assert "noise of C++" in held and "quiet" in held and "noise of Python" in held
+        assert not os.path.exists(path) and "VLLM_LOGGING_STREAM" not in os.environ
+        print("after", file=sys.stderr)
+    """)
+    assert done.stdout == "for standard output\n"
+    first, warning, ready, curl, *rest = done.stderr.splitlines()
+    assert first.startswith("ropeswitch: first; vLLM's log: /") and first.endswith("(--verbose prints it)")
+    assert warning == "ropeswitch: vLLM warns: slow disk"
+    assert ready.startswith("ropeswitch: ready in ") and ready.endswith(" s: http://here; a first request:")
+    assert curl == "curl http://here"
+    assert rest == ["(EngineCore pid=1) ERROR 11-23 20:13:22 [a.py:1] fault", "Traceback", "after"]
+
+
+def test_a_start_that_fails_keeps_its_log_and_tells_where() -> None:
+    done = run("""
+        with console.opened("first", "first", hold=True) as told:
+            os.write(2, b"cause\\n")
+            print(told.keep())
+    """)
+    path = Path(done.stdout.strip())
+    assert path.read_text() == "cause\n"
+    path.unlink()
+    assert "cause" not in done.stderr
+
+
+@pytest.mark.parametrize("release", [True, False])
+def test_what_is_not_held_is_printed_whole_and_ready_all_the_same(tmp_path: Path, release: bool) -> None:
+    done = run(f"""
+        with console.opened("first", "first", hold={release}) as told:
+            os.write(2, b"early\\n")
+            told.release()
+            assert told.path is None
+            os.write(2, b"late\\n")
+            told.stage("any")
+            ready = Path({str(tmp_path)!r}, "ready")
+            told.ready_from(ready)
+            ready.write_text("http://here\\n")
+            wait(lambda: told.serving)
+    """)
+    first, *rest, ready = done.stderr.splitlines()
+    assert first.startswith("ropeswitch: first") and rest == ["early", "late"]
+    assert ready.startswith("ropeswitch: ready in ")
+
+
+def test_a_terminal_has_one_line_of_progress_that_goes_when_others_come() -> None:
+    ours, theirs = pty.openpty()
+    run(
+        """
+        with console.opened("first", "first", hold=True) as told:
+            told.stage("loading weights")
+            time.sleep(3 * console.SECONDS)
+            told.say("a line")
+            time.sleep(3 * console.SECONDS)
+    """,
+        theirs,
+    )
+    os.close(theirs)
+    text = b""
+    while b"a line" not in text or not text.endswith(b"\r\x1b[K"):
+        text += os.read(ours, 65536)
+    os.close(ours)
+    lines = text.decode().split("\r\n")
+    assert len(lines) == 3 and lines[0].startswith("ropeswitch: first")
+    assert "\r\x1b[Kropeswitch: loading weights (" in lines[1] and lines[1].endswith("\r\x1b[Kropeswitch: a line")
+    assert lines[2].startswith("ropeswitch: loading weights")
+
+
+def test_a_running_server_s_log_does_not_grow_for_ever() -> None:
+    run("""
+        from ropeswitch.server.start import held_log
+        held_log.MOST_BYTES = 1000
+        log = HeldLog()
+        os.write(2, b"x" * 900)
+        log.cut()
+        assert len(log.read()) == 900 and log.read() == b""
+        os.write(2, b"y" * 200)
+        assert log.read() == b"y" * 200
+        log.cut()
+        os.write(2, b"z")
+        assert log.read() == b"z" and os.path.getsize(log.path) == 1
+        log.release()
+        log.close(keep=False)
+    """)
+
+
+def test_nothing_is_printed_when_the_interpreter_ends() -> None:
+    done = run("""
+        import atexit
+        atexit.register(lambda: os.write(2, b"leaked\\n"))
+        atexit.register(silence_exit)
+        print("last", file=sys.stderr)
+    """)
+    assert done.stderr == "last\n"
+
+
+def test_a_user_s_own_logging_counts() -> None:
+    from ropeswitch.server.start.held_log import CHOSEN, chosen
+
+    assert not chosen({"VLLM_LOGGING_LEVEL": ""}) and all(chosen({name: "x"}) for name in CHOSEN)
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
+    done = run(f"""
+        from types import SimpleNamespace
+        from ropeswitch.server.start.run import run
+
+        def serve(args):
+            os.write(2, b"cause\\n")
+            raise RuntimeError("no engine.")
+
+        with console.opened("first", "first", hold={hold}) as told:
+            path = told.path
+            try:
+                print(run(SimpleNamespace(serve=serve), None, told))
+            except RuntimeError as error:
+                print(error)
+        print(path)
+    """)
+    code, path = done.stdout.splitlines()
+    lines = done.stderr.splitlines()
+    if not hold:
+        assert code == "no engine." and lines[1:] == ["cause"]
+        return
+    held = Path(path)
+    failure = "ropeswitch: error: the server did not start: RuntimeError: no engine."
+    assert code == "1" and lines[1:] == [f"ropeswitch: vLLM's whole log is in {path}", failure]
+    assert held.read_text().startswith("cause\nTraceback ") and "RuntimeError: no engine." in held.read_text()
+    held.unlink()

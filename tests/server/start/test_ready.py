@@ -1,0 +1,100 @@
+"""The text of a server that is ready, and when it is written."""
+
+import asyncio
+import json
+import shlex
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ropeswitch.server import refusals
+from ropeswitch.server.start import ready
+from ropeswitch.server.start.ready import ready_lines
+
+
+def flags(**changes: Any) -> Namespace:
+    values = {
+        "host": None,
+        "port": 8000,
+        "uds": None,
+        "ssl_certfile": None,
+        "ssl_cert_reqs": 0,
+        "served_model_name": ["mini"],
+        "model": "/models/mini",
+        "ropeswitch_front": SimpleNamespace(key_digests=()),
+    }
+    return Namespace(**values | changes)
+
+
+def test_a_chat_model() -> None:
+    where, curl = ready_lines(flags(), "chat")
+    assert where == "http://127.0.0.1:8000 (status page: http://127.0.0.1:8000/ui); a first request:"
+    words = shlex.split(curl)
+    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
+    assert json.loads(words[-1]) == {
+        "model": "mini",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 32,
+    }
+
+
+def test_other_models() -> None:
+    completion = shlex.split(ready_lines(flags(served_model_name=None), "completion")[1])
+    assert completion[1].endswith("/v1/completions")
+    assert json.loads(completion[-1]) == {"model": "/models/mini", "prompt": "Hello", "max_tokens": 32}
+    assert json.loads(shlex.split(ready_lines(flags(), "tokens")[1])[-1])["prompt"] == [1]
+    assert ready_lines(flags(), "none")[1] == "curl http://127.0.0.1:8000/v1/models"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"host": "0.0.0.0"}, "curl http://127.0.0.1:8000/v1/models"),
+        ({"host": "::"}, "curl 'http://[::1]:8000/v1/models'"),
+        ({"host": "fe80::1"}, "curl 'http://[fe80::1]:8000/v1/models'"),
+        ({"host": "gpu7", "port": 9}, "curl http://gpu7:9/v1/models"),
+        ({"uds": "/run/a b"}, "curl --unix-socket '/run/a b' http://localhost/v1/models"),
+        ({"ssl_certfile": "x.pem"}, "curl -k https://127.0.0.1:8000/v1/models"),
+        (
+            {"ssl_certfile": "x.pem", "ssl_cert_reqs": 2},
+            "curl -k --cert YOUR_CERTIFICATE --key ITS_KEY https://127.0.0.1:8000/v1/models",
+        ),
+        (
+            {"ropeswitch_front": SimpleNamespace(key_digests=(b"",))},
+            "curl -H 'Authorization: Bearer YOUR_API_KEY' http://127.0.0.1:8000/v1/models",
+        ),
+    ],
+)
+def test_where_a_client_reaches_it(changes: dict[str, Any], expected: str) -> None:
+    assert ready_lines(flags(**changes), "none")[1] == expected
+
+
+def test_a_name_with_quotes_is_one_word_of_the_shell() -> None:
+    words = shlex.split(ready_lines(flags(served_model_name=['it\'s "new"']), "completion")[1])
+    assert json.loads(words[-1])["model"] == 'it\'s "new"'
+
+
+def test_it_is_written_once_and_only_when_connections_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(refusals.VARIABLE, str(tmp_path / "refusal"))
+    monkeypatch.setattr(ready, "SECONDS", 0.001)
+
+    async def run() -> None:
+        state = SimpleNamespace()
+        first = asyncio.create_task(ready.announce(state, flags(), "chat"))
+        await asyncio.sleep(0.02)
+        state.server = SimpleNamespace(started=False)
+        await asyncio.sleep(0.02)
+        assert not ready.ready_file().exists()
+        state.server.started = True
+        await first
+        # Another API server of the same command.
+        await ready.announce(state, flags(port=9), "chat")
+
+    asyncio.run(run())
+    assert ready.ready_file().read_text().splitlines() == ready_lines(flags(), "chat")
+    assert [path.name for path in tmp_path.iterdir()] == ["ready"]

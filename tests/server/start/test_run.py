@@ -1,0 +1,87 @@
+"""How a server's end becomes an exit code."""
+
+import atexit
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ropeswitch.server.engine_watch import WATCH
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.start.run import run
+
+
+def ending(error: BaseException | None) -> Callable[[Any], None]:
+    def serve(_: Any) -> None:
+        if isinstance(error, BaseException):
+            raise error
+
+    return serve
+
+
+@pytest.fixture
+def outcome(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException | None], tuple[int, list[str]]]]:
+    """Runs a server that ends with an error, without a held log: the exit code, and what is printed."""
+    monkeypatch.setattr(atexit, "register", lambda _: None)
+    before = signal.getsignal(signal.SIGINT)
+
+    def call(error: BaseException | None) -> tuple[int, list[str]]:
+        said: list[str] = []
+        told: Any = SimpleNamespace(path=None, serving=True, catch_up=lambda: None, say=said.append)
+        return run(SimpleNamespace(serve=ending(error)), SimpleNamespace(), told), said  # type: ignore[arg-type]
+
+    yield call
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_stop_is_no_error(outcome: Any) -> None:
+    assert outcome(None) == (0, [])
+    # Of several API servers the process that started them leaves so.
+    assert outcome(SystemExit()) == (0, [])
+    with pytest.raises(KeyboardInterrupt):
+        outcome(KeyboardInterrupt())
+
+
+def test_ctrl_c_counts_for_more_than_the_error_that_follows_it(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(_: Any) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            raise RuntimeError("Engine core initialization failed")
+
+    monkeypatch.setattr(f"{__name__}.ending", lambda _: serve)
+    with pytest.raises(KeyboardInterrupt):
+        outcome(None)
+
+
+def test_ctrl_c_ends_an_engine_that_starts(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+
+    def serve(_: Any) -> None:
+        engine.start()
+        signal.raise_signal(signal.SIGINT)
+        engine.join(60)
+        raise RuntimeError("Engine core initialization failed")
+
+    monkeypatch.setattr(f"{__name__}.ending", lambda _: serve)
+    with pytest.raises(KeyboardInterrupt):
+        outcome(None)
+    assert engine.exitcode == -signal.SIGKILL
+
+
+def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
+    with pytest.raises(UsageError, match="why"):
+        outcome(UsageError("why"))
+    with pytest.raises(RuntimeError, match="fault"):
+        outcome(RuntimeError("fault"))
+
+
+def test_a_server_whose_processes_died(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ropeswitch.server.refusals.died", lambda _: True)
+    assert outcome(RuntimeError("Process 1 died.")) == (1, ["error: Process 1 died; the log above says why"])
+    monkeypatch.setattr(WATCH, "died", True)
+    assert outcome(None) == (1, ["error: the engine died; the log above says why"])

@@ -1,0 +1,131 @@
+"""Starts and stops of the real command, line by line."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.asking import wait_until
+from tests.server.running import COMMAND, Server, environment, free_port, running
+
+MOST_LINES = 15
+STREAM = {"model": "longrope-mini", "prompt": "The", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
+
+
+def lines_of(server: Server) -> list[str]:
+    return server.log.read_text().splitlines()
+
+
+def wait_for_curl(server: Server) -> list[str]:
+    wait_until(
+        lambda: lines_of(server)[-1:] != [] and lines_of(server)[-1].startswith("curl "), time.monotonic(), "curl", 20
+    )
+    return lines_of(server)
+
+
+def interrupt(server: Server) -> None:
+    """Ctrl-C: the terminal sends the signal to every process of the command."""
+    os.killpg(server.process.pid, signal.SIGINT)
+
+
+def run_curl(line: str) -> Any:
+    """What the printed command answers, run as it is."""
+    done = subprocess.run(
+        f"{line} --silent --write-out '\\n%{{http_code}}'", shell=True, capture_output=True, text=True, check=True
+    )
+    body, _, status = done.stdout.rpartition("\n")
+    assert status == "200", done.stdout
+    return json.loads(body)
+
+
+def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> None:
+    with running(tmp_path, "--enforce-eager") as server:
+        lines = wait_for_curl(server)
+        assert len(lines) <= MOST_LINES, lines
+        first, *rest, ready, curl = lines
+        assert first.startswith("ropeswitch: version ") and ", vLLM 0." in first
+        held = Path(first.partition("vLLM's log: ")[2].split()[0])
+        assert "Initializing a V1 LLM engine" in held.read_text()
+        shown = [line.removeprefix("ropeswitch: ") for line in rest]
+        # Progress depends on the machine's speed.
+        told = [line for line in shown if not line.endswith(" s)")]
+        assert told[0].startswith("ladder file:") and told[0].endswith("longest sequence 262,144 tokens")
+        assert [line.split()[0] for line in told[1:6]] == ["set", "r1", "r2", "x64", "x512"]
+        assert told[6].startswith("starting the engine for ") and told[6].endswith(", served as longrope-mini")
+        assert told[7:] == []
+        assert (
+            ready.startswith("ropeswitch: ready in ") and ready.endswith("; a first request:") and server.url in ready
+        )
+        assert run_curl(curl)["choices"][0]["message"]["content"]
+        # Its limit without max_tokens is the model's own.
+        words = shlex.split(curl)
+        body = json.loads(words[-1])
+        del body["max_tokens"]
+        body["ignore_eos"] = True
+        answer = server.post("/v1/chat/completions", body).json
+        assert answer["usage"]["completion_tokens"] == 512
+        before = len(lines_of(server))
+        interrupt(server)
+        assert server.process.wait(60) == 0
+        assert [line for line in lines_of(server)[before:] if not line.startswith('{"time"')] == ["ropeswitch: stopped"]
+        assert not held.exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("flags", [[], ["--api-server-count", "2"]], ids=["one", "two"])
+def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path, flags: list[str]) -> None:
+    with running(tmp_path, "--enforce-eager", *flags) as server:
+        before = len(wait_for_curl(server))
+        asking = subprocess.Popen(
+            [
+                "curl",
+                "-sN",
+                f"{server.url}/v1/completions",
+                "-H",
+                "content-type: application/json",
+                "-d",
+                json.dumps(STREAM),
+            ],
+            stdout=subprocess.PIPE,
+        )
+        assert asking.stdout is not None and asking.stdout.readline().startswith(b"data: ")
+        interrupt(server)
+        waiting = "ropeswitch: waiting up to 25 s for 1 request in flight; Ctrl-C again ends the wait"
+        wait_until(lambda: waiting in lines_of(server), time.monotonic(), waiting, 20)
+        interrupt(server)
+        rest = asking.stdout.read().decode()
+        assert '"finish_reason":"abort"' in rest and "[DONE]" in rest
+        asking.wait(60)
+        server.process.wait(60)
+        shown = [line for line in lines_of(server)[before:] if not line.startswith('{"time"')]
+        assert shown == [waiting, "ropeswitch: stopped"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("when", ["version", "starting the engine for"])
+def test_ctrl_c_while_it_starts(tmp_path: Path, when: str) -> None:
+    log = tmp_path / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(COMMAND), "serve", "--enforce-eager", "--port", str(free_port())],
+            env=environment(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: f"ropeswitch: {when}" in log.read_text(), time.monotonic(), when, 200)
+        # While vLLM is imported, or its engine's process is.
+        time.sleep(3)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+    lines = log.read_text().splitlines()
+    assert lines[-1] == "ropeswitch: stopped" and all(line.startswith("ropeswitch: ") for line in lines)
