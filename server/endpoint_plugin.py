@@ -42,6 +42,7 @@ from ropeswitch.server.ingest.renderer import take_long_prompts
 from ropeswitch.server.ingest.routes import read_long_bodies
 from ropeswitch.server.left_out_routes import leave_out
 from ropeswitch.server.length_metrics.start import start as start_length_metrics
+from ropeswitch.server.misspelled import others_read_xargs
 from ropeswitch.server.parts import ServerParts
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import PLUGIN
@@ -158,14 +159,15 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
         length_metrics=length_metrics,
         access_log=None if log is None else start_access_log(log, ladder, engine_client),
         prefill_progress=engine_utilities.prefill_progress(engine_client),
+        request_ids=args.enable_request_id_headers,
     )
 
 
 def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed: bool) -> None:
     """Change vLLM's own objects: the app's handlers and routes, and the engine client."""
     ladder = checked.settings.ladder
+    name_wrong_fields(state.app, others_read_xargs=others_read_xargs(engine_client.vllm_config))
     log_faults(state.app)
-    name_wrong_fields(state.app)
     leave_out(state.app, state)
     if engine_client.output_processor.tracing_enabled:
         # Its packages are looked for only where there are traces.

@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 
 from ropeswitch.server.front.error_bodies import FAULT, converted, converted_event
 from ropeswitch.server.front.models_route import router
+from ropeswitch.server.front.routes import prompt_field
 from tests.server.front.parts import app_behind, ask, error_of, parts
 
 # Of vLLM 0.32, each for a model of 1024 tokens.
@@ -143,12 +144,20 @@ def test_unknown_paths_and_methods(tmp_path: Path) -> None:
 def test_prompts_that_are_too_long(message: str) -> None:
     body = {"error": {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}}
     error = json.loads(converted(400, json.dumps(body).encode(), anthropic=False))["error"]
+    assert error.pop("message") == message.partition(" (parameter=")[0]
     assert error == {
-        "message": message,
         "type": "invalid_request_error",
         "param": "input_tokens",
         "code": "context_length_exceeded",
     }
+    for path, field in (
+        ("/v1/completions", "prompt"),
+        ("/v1/chat/completions", "messages"),
+        ("/v1/messages", "messages"),
+        ("/v1/responses", "input"),
+    ):
+        found = converted(400, json.dumps(body).encode(), anthropic=False, prompt=prompt_field(path))
+        assert json.loads(found)["error"]["param"] == field
 
 
 def test_what_a_client_sent_is_not_taken_for_a_prompt_that_is_too_long() -> None:
