@@ -37,7 +37,7 @@ _TOO_LONG = re.compile(
     r"|The engine prompt length \d+ exceeds the max_model_len"
     r"|the prompt has \d+ tokens and a canvas read adds \d+, more than max_model_len"
     r"|prompt: a sequence of \d+ tokens is longer than the factor ladder's end"
-    r"|max_\w*tokens=\d+ cannot be greater than max_model_len=\d+",
+    r"|\w+=\d+ cannot be greater than \w+=\d+",
     re.DOTALL,
 )
 _BUSY = re.compile(r"The engine (?:is currently busy|has reached its prefill token backlog limit)")

@@ -250,3 +250,23 @@ def test_one_model(tmp_path: Path) -> None:
     assert ask(app, "GET", "/v1/models/org/tiny").json() == {"id": "org/tiny", "object": "model"}
     answer = ask(app, "GET", "/v1/models/nope")
     assert answer.status_code == 404 and error_of(answer)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/v1/v1/chat/completions", "/v1/chat/completions may be meant"),
+        ("/chat/completions", "/v1/chat/completions may be meant"),
+        ("/v1/rerank", "generates text"),
+        ("/x", "/openapi.json"),
+    ],
+)
+def test_an_unknown_route_names_the_one_that_may_be_meant(tmp_path: Path, path: str, says: str) -> None:
+    answer = ask(failing(tmp_path), "POST", path)
+    assert answer.status_code == 404 and says in error_of(answer)["message"]
+    assert error_of(answer)["message"].startswith(f"POST {path}: no such route.")
+
+
+def test_a_route_names_the_methods_that_it_takes(tmp_path: Path) -> None:
+    answer = ask(failing(tmp_path), "GET", "/v1/chat/completions")
+    assert error_of(answer)["message"] == "GET /v1/chat/completions: this route takes POST only."
