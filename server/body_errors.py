@@ -1,5 +1,5 @@
 """Answers 400 to wrong bodies, in sentences (``error_sentences.py``): to those with wrong types on which vLLM's validators
-crash, to values that no engine accepts, and to misspelled ones (``misspelled.py``) too.
+crash, to values that no engine accepts, and to misspelled keys and roles, which vLLM accepts.
 
 Values that no engine accepts were found when the body was parsed (``ingest/faults.py``).
 
@@ -8,6 +8,7 @@ type or lacks a part. Then each field is checked by itself: wrong fields are the
 server's.
 """
 
+import difflib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, wraps
 from typing import Any
@@ -18,9 +19,9 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from ropeswitch.model_patches.switch.settings import FORCED_SET, LADDER_POLICY
 from ropeswitch.server.context import current
 from ropeswitch.server.error_sentences import describe
-from ropeswitch.server.misspelled import misspelled
 
 _STUMBLES = (AttributeError, IndexError, KeyError, TypeError, RecursionError)
 # SageMaker's route accepts the bodies of these routes, where the model has them.
@@ -28,6 +29,13 @@ _CHOOSES = "/invocations"
 _CHOICES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/classify", "/score", "/rerank", "/pooling")
 # Items of a list to validate at a time.
 MANY = 1000
+# Keys of ``vllm_xargs``: ours, those that vLLM itself reads, and how ours begin.
+_OURS = (FORCED_SET, LADDER_POLICY)
+_VLLMS = frozenset({"session_id", "kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"})
+_PREFIX = "rope"
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+# Similarity, as ``difflib`` measures it, from which a word is taken for a misspelled one.
+_SIMILAR = 0.75
 Errors = list[dict[str, Any]]
 Handler = Callable[..., Awaitable[Any]]
 Validate = Callable[..., tuple[Any, Errors]]
@@ -38,7 +46,7 @@ def name_wrong_fields(app: FastAPI, *, others_read_xargs: bool = False) -> None:
 
     Args:
         app: Before its first request.
-        others_read_xargs: See :func:`~ropeswitch.server.misspelled.misspelled`.
+        others_read_xargs: See :func:`misspelled`.
     """
     app.add_exception_handler(RequestValidationError, _answer)
     models: dict[str, type[BaseModel]] = {}
@@ -117,6 +125,33 @@ def not_for_engines() -> Errors:
     if context is None or (fault := context.fault) is None:
         return []
     return [{"type": fault.kind, "loc": fault.place, "msg": fault.message}]
+
+
+def misspelled(body: object, *, others: bool) -> Errors:
+    """The first unknown key or role of a body, as ``pydantic.ValidationError.errors``; empty where there is none.
+
+    Args:
+        body: A request's JSON values; the route's own validation checks their types.
+        others: Whether others may read keys of their own in ``vllm_xargs``: then only keys like ours are refused.
+    """
+    if not isinstance(body, dict):
+        return []
+    values, messages = body.get("vllm_xargs"), body.get("messages")
+    for key in values if isinstance(values, dict) else ():
+        if key in _OURS or key in _VLLMS:
+            continue
+        if not others or key.lower().startswith(_PREFIX) or difflib.get_close_matches(key.lower(), _OURS, 1, _SIMILAR):
+            said = f"unknown key; ropeswitch reads {' and '.join(_OURS)}. Correct its name, or leave it out"
+            return [{"type": "unknown_key", "loc": ("vllm_xargs", key), "msg": said}]
+    for index, message in enumerate(messages if isinstance(messages, list) else ()):
+        role = message.get("role") if isinstance(message, dict) else None
+        if role in _ROLES or not isinstance(role, str):
+            continue
+        # Models may have roles of their own.
+        if meant := difflib.get_close_matches(role.lower(), _ROLES, 1, _SIMILAR):
+            said = f"unknown role; {meant[0]!r} may be meant. Roles are {', '.join(_ROLES)}, or the model's own"
+            return [{"type": "unknown_role", "loc": ("messages", index, "role"), "msg": said}]
+    return []
 
 
 def wrong_items(model: type[BaseModel], values: Any) -> Errors:

@@ -42,13 +42,13 @@ from ropeswitch.server.ingest.renderer import take_long_prompts
 from ropeswitch.server.ingest.routes import read_long_bodies
 from ropeswitch.server.left_out_routes import leave_out
 from ropeswitch.server.length_metrics.start import start as start_length_metrics
-from ropeswitch.server.misspelled import others_read_xargs
 from ropeswitch.server.parts import ServerParts
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import PLUGIN
 from ropeswitch.server.scheduling_metrics import SchedulingMetrics
 from ropeswitch.server.ui import page, status
 from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
+from ropeswitch.server.xargs_readers import others_read_xargs
 
 
 class RopeSwitchEndpoints:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.server import misspelled as module
-from ropeswitch.server.misspelled import misspelled, others_read_xargs
+from ropeswitch.server import xargs_readers
+from ropeswitch.server.body_errors import misspelled
+from ropeswitch.server.xargs_readers import others_read_xargs
 
 
 def found(body: Any, *, others: bool) -> list[tuple[Any, ...]]:
@@ -65,7 +66,9 @@ def test_who_may_read_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert others_read_xargs(config(**{name: "given"})), name
     plugin = SimpleNamespace(name="theirs", value="theirs.plugin:register")
-    monkeypatch.setattr(module, "entry_points", lambda group: [plugin] if group == "vllm.general_plugins" else [])
+    monkeypatch.setattr(
+        xargs_readers, "entry_points", lambda group: [plugin] if group == "vllm.general_plugins" else []
+    )
     assert not others_read_xargs(config())
     monkeypatch.setenv("VLLM_PLUGINS", "ropeswitch,theirs")
     assert others_read_xargs(config())
