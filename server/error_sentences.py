@@ -23,10 +23,12 @@ _TYPES = (
     (re.compile(r"less than or equal to (.*)"), r"at most \1"),
 )
 _PREFIX = re.compile(r"\A(?:Value error|Assertion failed), ")
+# What vLLM puts behind the message of a ``VLLMValidationError``.
+DETAILS = re.compile(r" \((?:parameter=(?P<field>[^ ,()]+))?(?:, )?(?:value=(?P<value>.*))?\)\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class _Wrong:
+class Wrong:
     """An error of a body.
 
     Attributes:
@@ -69,37 +71,39 @@ def describe(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str |
         reason = (first.get("ctx") or {}).get("error", first["msg"])
         return f"The body is not valid JSON: {reason} at character {first['loc'][-1]}.", None
     wrong = [_wrong(each, body) for each in errors]
-    return _message(wrong)
+    return message_of(wrong)
 
 
-def _wrong(error: Mapping[str, Any], body: Any) -> _Wrong:
+def _wrong(error: Mapping[str, Any], body: Any) -> Wrong:
     """pydantic's ``loc`` names the types that it tried too, which are no key or index of the body."""
     loc = list(error["loc"])
     if not loc or loc[0] != "body":
-        return _Wrong(error["type"], ".".join(map(str, loc)), (), shown(error.get("input")), str(error["msg"]))
+        return Wrong(error["type"], ".".join(map(str, loc)), (), shown(error.get("input")), str(error["msg"]))
     path, value = "", body
     tried: tuple[tuple[str, str], ...] = ()
     for part in loc[1:]:
         if part in value if isinstance(value, Mapping) else _is_index(part, value):
-            path, value = _below(path, part), value[part]
+            path, value = below(path, part), value[part]
         elif error["type"] == "missing" and part == loc[-1]:
-            path = _below(path, part)
+            path = below(path, part)
         else:
             tried = (*tried, (path, str(part)))
-    return _Wrong(error["type"], path, tried, shown(value), str(error["msg"]))
+    return Wrong(error["type"], path, tried, shown(value), str(error["msg"]))
 
 
 def _is_index(part: str | int, value: object) -> bool:
     return isinstance(value, list) and isinstance(part, int) and part < len(value)
 
 
-def _below(path: str, part: str | int) -> str:
+def below(path: str, part: str | int) -> str:
+    """The path of a value's item or field."""
     if isinstance(part, int):
         return f"{path}[{part}]"
     return f"{path}.{part}" if path else part
 
 
-def _message(wrong: Sequence[_Wrong]) -> tuple[str, str | None]:
+def message_of(wrong: Sequence[Wrong]) -> tuple[str, str | None]:
+    """A message of at most :data:`MOST` sentences, and the first wrong field's path, None for the whole body."""
     meant = {id(each) for each in _meant(wrong)}
     kept = [each for each in wrong if id(each) in meant]
     allowed: defaultdict[str, dict[str, None]] = defaultdict(dict)
@@ -111,7 +115,7 @@ def _message(wrong: Sequence[_Wrong]) -> tuple[str, str | None]:
     return " ".join(sentences[:MOST]) + tail, kept[0].path or None
 
 
-def _sentence(wrong: _Wrong, allowed: Sequence[str]) -> str:
+def _sentence(wrong: Wrong, allowed: Sequence[str]) -> str:
     field = wrong.path or "body"
     if wrong.kind == "missing":
         return f"{field}: missing; " + (
@@ -132,14 +136,14 @@ def _sentence(wrong: _Wrong, allowed: Sequence[str]) -> str:
     return f"{field}: {wrong.value}: {said}."
 
 
-def _meant(wrong: Sequence[_Wrong], depth: int = 0) -> list[_Wrong]:
+def _meant(wrong: Sequence[Wrong], depth: int = 0) -> list[Wrong]:
     """Leave out the errors of types that the client did not mean, where a value may have several.
 
     Args:
         wrong: Errors that have the same types in the first ``depth`` of their ``tried``.
     """
     kept = [each for each in wrong if len(each.tried) <= depth]
-    fields: defaultdict[str, defaultdict[str, list[_Wrong]]] = defaultdict(lambda: defaultdict(list))
+    fields: defaultdict[str, defaultdict[str, list[Wrong]]] = defaultdict(lambda: defaultdict(list))
     for each in wrong:
         if len(each.tried) > depth:
             field, name = each.tried[depth]
@@ -157,7 +161,7 @@ def _meant(wrong: Sequence[_Wrong], depth: int = 0) -> list[_Wrong]:
     return kept
 
 
-def _misfit(errors: Sequence[_Wrong], field: str) -> tuple[int, int, int]:
+def _misfit(errors: Sequence[Wrong], field: str) -> tuple[int, int, int]:
     """How far a value is from one of the types that its field may have: the least is the one that is meant."""
     whole = any(each.path == field for each in errors)
     lacks = sum({"literal_error": 1, "missing": 2}.get(each.kind, 0) for each in errors)
@@ -180,76 +184,9 @@ def shown(value: Any) -> str:
     return text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]}..."
 
 
-# What vLLM puts behind the message of a ``VLLMValidationError``.
-_DETAILS = re.compile(r" \((?:parameter=(?P<field>[^ ,()]+))?(?:, )?(?:value=(?P<value>.*))?\)\Z", re.DOTALL)
-# The field that a message begins with.
-_FIELD = re.compile(r"([a-z]\w*(?:\.\w+)*)(?: must be | cannot contain |: )")
-# The text of a ``pydantic.ValidationError``, which vLLM answers with where it validates by itself.
-_PYDANTIC = re.compile(r"\A\d+ validation errors? for (\S+)\n")
-_ERROR = re.compile(
-    r"^(?P<loc>\S.*)\n  (?P<msg>.*?) \[type=(?P<type>\w+), input_value=(?P<value>.*), input_type=\w+\]", re.MULTILINE
-)
-# Messages that do not say what to do, and what is said in their place. A message that has changed stays as it is.
-_MENDED = (
-    (
-        re.compile(r"There was an error parsing the body"),
-        "The body cannot be parsed. Send JSON in UTF-8, without Content-Encoding and nested at most 128 levels deep.",
-    ),
-    (
-        re.compile(r"(Token id -?\d+ is out of vocabulary)"),
-        r"prompt: \1. Send token IDs of this model; POST /tokenize returns those of a text.",
-    ),
-    (
-        re.compile(r"(.* is not a multimodal model)"),
-        r"\1: it takes text only. Send content as a string, or as parts of type 'text'.",
-    ),
-    (
-        re.compile(r"(.*requires (?:--enable-auto-tool-choice and )?--tool-call-parser to be set)"),
-        r"\1. Start the server with these flags, or leave tools out.",
-    ),
-    (
-        re.compile(r"You must use one kind of structured outputs constraint but none are specified: \{.*\}", re.DOTALL),
-        "structured_outputs: no constraint in it is known. Set one of json, regex, choice, grammar, json_object and "
-        "structural_tag.",
-    ),
-    (
-        re.compile(r"(max_\w*tokens)=(\d+) cannot be greater than max_model_len=(\d+).*", re.DOTALL),
-        r"\1: \2 is more than this model's maximum context length of \3 tokens, prompt and answer together. "
-        "Ask for fewer tokens.",
-    ),
-)
-
-
-def mended(message: str) -> tuple[str, str | None]:
-    """A message of vLLM's as a sentence for the client, and the field that it names, or None."""
-    if (title := _PYDANTIC.match(message)) is not None and (errors := list(_ERROR.finditer(message))):
-        return _message([_of_text(each, title[1]) for each in errors])
-    details = _DETAILS.search(message)
-    message = without_details(message)
-    for pattern, said in _MENDED:
-        if pattern.fullmatch(message) is not None:
-            message = pattern.sub(said, message)
-    field = details["field"] if details is not None else None
-    if field is None and (named := _FIELD.match(message)) is not None and named[1] != "body":
-        field = named[1]
-    return message, field
-
-
-def _of_text(error: re.Match[str], title: str) -> _Wrong:
-    """``ValidatorIterator`` is the content of a chat's message; types that pydantic tried are written like classes."""
-    path = "content" if title == "ValidatorIterator" else ""
-    tried: tuple[tuple[str, str], ...] = ()
-    for part in error["loc"].split("."):
-        if part[:1].isupper() or re.search(r"[\[\](){}]|^(?:str|int|list|dict)$", part):
-            tried = (*tried, (path, part))
-        else:
-            path = _below(path, int(part) if part.isdecimal() else part)
-    return _Wrong(error["type"], path, tried, error["value"], error["msg"])
-
-
 def without_details(message: str) -> str:
     """A message of vLLM's without ``(parameter=..., value=...)`` at its end; a value that stands only there is kept."""
-    details = _DETAILS.search(message)
+    details = DETAILS.search(message)
     if details is None or not any(details.groups()):
         return message
     start, value = message[: details.start()], details["value"]

@@ -3,7 +3,7 @@
 vLLM answers in six shapes: its own, like this one but with the HTTP status as ``code`` and types of its own;
 ``{"error": "text"}`` of its middlewares; ``{"detail": ...}`` of its router; ``{"type": "error", "error": {...}}`` of the
 routes for Anthropic's clients; plain text; and nothing. Messages of a status 500 are left out; others are kept, or mended
-where they show what only programmers of vLLM know (``error_sentences.py``).
+where they show what only programmers of vLLM know (``upstream_messages.py``).
 """
 
 import json
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from ropeswitch.server.error_sentences import mended
 from ropeswitch.server.front.refusal import Refusal
+from ropeswitch.server.upstream_messages import mended
 
 _TYPES = {
     401: "authentication_error",

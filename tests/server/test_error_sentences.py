@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from ropeswitch.server.error_sentences import describe, mended, shown
+from ropeswitch.server.error_sentences import describe, shown
+from ropeswitch.server.upstream_messages import mended
 
 
 class Text(BaseModel):
