@@ -143,11 +143,13 @@ def misspelled(body: object, *, others: bool) -> Errors:
         if not others or key.lower().startswith(_PREFIX) or difflib.get_close_matches(key.lower(), _OURS, 1, _SIMILAR):
             said = f"unknown key; ropeswitch reads {' and '.join(_OURS)}. Correct its name, or leave it out"
             return [{"type": "unknown_key", "loc": ("vllm_xargs", key), "msg": said}]
+    # Models may have some roles of their own.
+    unknown: set[str] = set()
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         role = message.get("role") if isinstance(message, dict) else None
-        if role in _ROLES or not isinstance(role, str):
+        if not isinstance(role, str) or role in _ROLES or role in unknown or len(unknown) > len(_ROLES):
             continue
-        # Models may have roles of their own.
+        unknown.add(role)
         if meant := difflib.get_close_matches(role.lower(), _ROLES, 1, _SIMILAR):
             said = f"unknown role; {meant[0]!r} may be meant. Roles are {', '.join(_ROLES)}, or the model's own"
             return [{"type": "unknown_role", "loc": ("messages", index, "role"), "msg": said}]

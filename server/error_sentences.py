@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Characters of a value in a message, and sentences of a message.
+# Characters of a value in a message, sentences of a message, and errors of a body that are read for it.
 CHARACTERS = 80
 MOST = 3
+_READ = 1000
+# Fields of an object and items of a list that are shown, and how deep one is in another.
+_FIELDS, _ITEMS, _DEPTH = 3, 8, 3
 _MUST_BE = "Input should be "
 # How pydantic describes types, and how people do. The first that fits is taken.
 _TYPES = (
@@ -70,8 +73,7 @@ def describe(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str |
     if first["type"] == "json_invalid":
         reason = (first.get("ctx") or {}).get("error", first["msg"])
         return f"The body is not valid JSON: {reason} at character {first['loc'][-1]}.", None
-    wrong = [_wrong(each, body) for each in errors]
-    return message_of(wrong)
+    return message_of([_wrong(each, body) for each in errors[:_READ]])
 
 
 def _wrong(error: Mapping[str, Any], body: Any) -> Wrong:
@@ -170,18 +172,24 @@ def _misfit(errors: Sequence[Wrong], field: str) -> tuple[int, int, int]:
 
 def shown(value: Any) -> str:
     """A JSON value as a message shows it: whole, or cut where it is long, or by its size."""
-    if isinstance(value, Mapping) and len(value) > 3:
+    if isinstance(value, Mapping) and len(value) > _FIELDS:
         return f"an object of {len(value)} fields"
-    if isinstance(value, list) and len(value) > 8:
+    if isinstance(value, list) and len(value) > _ITEMS:
         return f"a list of {len(value)} items"
-    if isinstance(value, str):
-        text = json.dumps(value[:CHARACTERS])
-        return text if len(value) <= CHARACTERS else f"{text}... ({len(value)} characters)"
-    try:
-        text = json.dumps(value)
-    except (TypeError, ValueError, RecursionError):
-        return "this value"
+    if isinstance(value, str) and len(value) > CHARACTERS:
+        return f"{json.dumps(value[:CHARACTERS])}... ({len(value)} characters)"
+    text = json.dumps(_small(value, _DEPTH), default=str)
     return text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]}..."
+
+
+def _small(value: Any, depth: int) -> Any:
+    """A value with nothing long in it: writing all of a long one would take the event loop's time."""
+    if isinstance(value, Mapping):
+        few = list(value.items())[:_FIELDS] if depth else ()
+        return {str(name)[:CHARACTERS]: _small(each, depth - 1) for name, each in few}
+    if isinstance(value, list):
+        return [_small(each, depth - 1) for each in value[:_ITEMS]] if depth else []
+    return value[:CHARACTERS] if isinstance(value, str) else value
 
 
 def without_details(message: str) -> str:

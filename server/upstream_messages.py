@@ -11,6 +11,8 @@ _PYDANTIC = re.compile(r"\A\d+ validation errors? for (\S+)\n")
 _ERROR = re.compile(
     r"^(?P<loc>\S.*)\n  (?P<msg>.*?) \[type=(?P<type>\w+), input_value=(?P<value>.*), input_type=\w+\]", re.MULTILINE
 )
+# Longer messages hold what a client sent; reading those would take the event loop's time.
+_LONG = 10_000
 # Messages that do not say what to do, and what is said in their place. A message that has changed stays as it is.
 _MENDED = (
     (
@@ -44,6 +46,8 @@ _MENDED = (
 
 def mended(message: str) -> tuple[str, str | None]:
     """A message of vLLM's as a sentence for the client, and the field that it names, or None."""
+    if len(message) > _LONG:
+        return message, None
     if (title := _PYDANTIC.match(message)) is not None and (errors := list(_ERROR.finditer(message))):
         return message_of([_of_text(each, title[1]) for each in errors])
     details = DETAILS.search(message)

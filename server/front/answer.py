@@ -103,19 +103,20 @@ class Answer:
         headers = [(name, value) for name, value in start.get("headers", ()) if name.lower() not in _OF_BODY]
         if status in (429, 503) and not any(name.lower() == b"retry-after" for name, _ in headers):
             headers.append((b"retry-after", b"1"))
-        content = self._unrouted(status) or bytes(self._held)
+        content = self._unrouted(start) or bytes(self._held)
         if status == 400 and NO_TOKEN_LEFT in content and not self._context.limited_to_none:
             content = PROMPT_FILLS_CONTEXT
         await self._respond(status, headers, converted(status, content, anthropic=self._anthropic, prompt=self._prompt))
 
-    def _unrouted(self, status: int) -> bytes | None:
+    def _unrouted(self, start: Message) -> bytes | None:
         """The error of a request for which there is no route; None for other errors."""
-        method, app_routes = self._scope["method"], self._scope["app"].routes
+        status, method = start["status"], self._scope["method"]
         if status == 405:
-            taken = {name for each in app_routes if getattr(each, "path", "") == self._path for name in each.methods}
-            message = f"{method} {self._path}: this route takes {' and '.join(sorted(taken))} only."
+            allowed = next((value.decode() for name, value in start["headers"] if name == b"allow"), "other methods")
+            message = f"{method} {self._path[:200]}: this route takes {allowed} only."
         elif status == 404 and "endpoint" not in self._scope:
-            message = routes.unknown(method, self._path, (getattr(each, "path", "") for each in app_routes))
+            known = (getattr(each, "path", "") for each in self._scope["app"].routes)
+            message = routes.unknown(method, self._path, known)
         else:
             return None
         return json.dumps({"error": message}).encode()

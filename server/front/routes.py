@@ -85,6 +85,6 @@ def unknown(method: str, path: str, known: Iterable[str]) -> str:
     if path.endswith(_OTHER_MODELS):
         return f"{start} The model of this server generates text; this route needs a model of another kind."
     # "/" is like every short path.
-    if meant := difflib.get_close_matches(path, [each for each in known if len(each) > 1], 1, 0.7):
+    if meant := difflib.get_close_matches(path[:200], [each for each in known if len(each) > 1], 1, 0.7):
         return f"{start} {meant[0]} may be meant; check the client's base URL, which ends in /v1 for OpenAI's clients."
     return f"{start} GET /openapi.json lists the routes."

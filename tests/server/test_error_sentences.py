@@ -84,3 +84,14 @@ def test_long_values_are_cut() -> None:
     assert shown(list(range(9))) == "a list of 9 items"
     assert shown({str(each): each for each in range(4)}) == "an object of 4 fields"
     assert len(shown([["a" * 50] * 5])) < 100
+
+
+def test_large_bodies_are_not_written_whole() -> None:
+    deep = {"a": [{"b": "x" * 1000}] * 3}
+    assert len(shown(deep)) < 100
+    errors = [
+        {"type": "string_type", "loc": ("body", each), "msg": "Input should be a valid string"} for each in range(5000)
+    ]
+    message, field = describe(errors, [1] * 5000)
+    assert field == "[0]" and message.endswith(" 997 more fields are wrong.")
+    assert mended("(value=" * 100_000) == ("(value=" * 100_000, None)
