@@ -1,4 +1,5 @@
-"""Answers 400 to bodies with wrong types on which vLLM's validators crash, and to values that no engine accepts.
+"""Answers 400 to wrong bodies, in sentences (``error_sentences.py``): to those with wrong types on which vLLM's validators
+crash, to values that no engine accepts, and to misspelled keys and roles, which vLLM accepts.
 
 Values that no engine accepts were found when the body was parsed (``ingest/faults.py``).
 
@@ -7,16 +8,20 @@ type or lacks a part. Then each field is checked by itself: wrong fields are the
 server's.
 """
 
+import difflib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, wraps
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from ropeswitch.model_patches.switch.settings import FORCED_SET, LADDER_POLICY
 from ropeswitch.server.context import current
+from ropeswitch.server.error_sentences import describe
 
 _STUMBLES = (AttributeError, IndexError, KeyError, TypeError, RecursionError)
 # SageMaker's route accepts the bodies of these routes, where the model has them.
@@ -24,33 +29,62 @@ _CHOOSES = "/invocations"
 _CHOICES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/classify", "/score", "/rerank", "/pooling")
 # Items of a list to validate at a time.
 MANY = 1000
+# Keys of ``vllm_xargs``: ours, those that vLLM itself reads, and how ours begin.
+_OURS = (FORCED_SET, LADDER_POLICY)
+_VLLMS = frozenset({"session_id", "kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"})
+_PREFIX = "rope"
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+# Similarity, as ``difflib`` measures it, from which a word is taken for a misspelled one.
+_SIMILAR = 0.75
 Errors = list[dict[str, Any]]
 Handler = Callable[..., Awaitable[Any]]
 Validate = Callable[..., tuple[Any, Errors]]
 
 
-def name_wrong_fields(app: FastAPI) -> None:
-    """Make every route of an app answer a wrong body with 400 and the names of the wrong fields."""
+def name_wrong_fields(app: FastAPI, *, others_read_xargs: bool = False) -> None:
+    """Make every route of an app answer a wrong body with 400 and the names of the wrong fields.
+
+    Args:
+        app: Before its first request.
+        others_read_xargs: See :func:`misspelled`.
+    """
+    app.add_exception_handler(RequestValidationError, _answer)
     models: dict[str, type[BaseModel]] = {}
     routes = [each for each in app.routes if isinstance(each, APIRoute)]
     for route in routes:
         for body in route.dependant.body_params:
             model = body.field_info.annotation
             if isinstance(model, type) and issubclass(model, BaseModel):
-                body.validate = _naming(body.validate, model)  # type: ignore[method-assign]
+                body.validate = _naming(body.validate, model, others_read_xargs)  # type: ignore[method-assign]
                 models[route.path] = model
     for route in routes:
         if route.path == _CHOOSES and route.dependant.call is not None:
-            route.dependant.call = _choosing(
-                route.dependant.call, [models[path] for path in _CHOICES if path in models]
-            )
+            choices = [models[path] for path in _CHOICES if path in models]
+            route.dependant.call = _choosing(route.dependant.call, choices, others_read_xargs)
 
 
-def _naming(upstream: Validate, model: type[BaseModel]) -> Validate:
+async def _answer(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    errors = error.errors()
+    if isinstance(errors[0], str):  # vLLM's, of a route that takes JSON alone
+        given = request.headers.get("content-type")
+        message = f"Content-Type: {given or 'missing'}; this route takes application/json only."
+        return _wrong_body(message, None)
+    return _wrong_body(*describe(errors, error.body))
+
+
+def _wrong_body(message: str, field: str | None) -> JSONResponse:
+    error = {"message": message, "type": "invalid_request_error", "param": field, "code": None}
+    return JSONResponse({"error": error}, 400)
+
+
+def _naming(upstream: Validate, model: type[BaseModel], others: bool) -> Validate:
     def validate(value: Any, *args: Any, loc: tuple[int | str, ...] = (), **kwargs: Any) -> tuple[Any, Errors]:
         try:
             if not (errors := not_for_engines() or wrong_items(model, value)):
-                return upstream(value, *args, loc=loc, **kwargs)
+                values, wrong = upstream(value, *args, loc=loc, **kwargs)
+                if wrong or not (errors := misspelled(value, others=others)):
+                    return values, wrong
         except _STUMBLES:
             errors = wrong_fields(model, value)
             if not errors:
@@ -60,7 +94,7 @@ def _naming(upstream: Validate, model: type[BaseModel]) -> Validate:
     return validate
 
 
-def _choosing(upstream: Handler, models: Sequence[type[BaseModel]]) -> Handler:
+def _choosing(upstream: Handler, models: Sequence[type[BaseModel]], others: bool) -> Handler:
     """Wrap a handler that validates its body by itself, against whichever of ``models`` fits."""
 
     @wraps(upstream)
@@ -72,7 +106,7 @@ def _choosing(upstream: Handler, models: Sequence[type[BaseModel]]) -> Handler:
         except RecursionError as error:
             # As FastAPI answers on its own routes.
             raise HTTPException(400, "There was an error parsing the body") from error
-        errors = not_for_engines()
+        errors = not_for_engines() or misspelled(value, others=others)
         try:
             if not errors:
                 return await upstream(*args, raw_request=raw_request, **kwargs)
@@ -80,7 +114,7 @@ def _choosing(upstream: Handler, models: Sequence[type[BaseModel]]) -> Handler:
             errors = next(filter(None, (wrong_fields(model, value) for model in models)), [])
             if not errors:
                 raise
-        raise RequestValidationError([each | {"loc": ("body", *each["loc"])} for each in errors])
+        raise RequestValidationError([each | {"loc": ("body", *each["loc"])} for each in errors], body=value)
 
     return handle
 
@@ -91,6 +125,35 @@ def not_for_engines() -> Errors:
     if context is None or (fault := context.fault) is None:
         return []
     return [{"type": fault.kind, "loc": fault.place, "msg": fault.message}]
+
+
+def misspelled(body: object, *, others: bool) -> Errors:
+    """The first unknown key or role of a body, as ``pydantic.ValidationError.errors``; empty where there is none.
+
+    Args:
+        body: A request's JSON values; the route's own validation checks their types.
+        others: Whether others may read keys of their own in ``vllm_xargs``: then only keys like ours are refused.
+    """
+    if not isinstance(body, dict):
+        return []
+    values, messages = body.get("vllm_xargs"), body.get("messages")
+    for key in values if isinstance(values, dict) else ():
+        if key in _OURS or key in _VLLMS:
+            continue
+        if not others or key.lower().startswith(_PREFIX) or difflib.get_close_matches(key.lower(), _OURS, 1, _SIMILAR):
+            said = f"unknown key; ropeswitch reads {' and '.join(_OURS)}. Correct its name, or leave it out"
+            return [{"type": "unknown_key", "loc": ("vllm_xargs", key), "msg": said}]
+    # Models may have some roles of their own.
+    unknown: set[str] = set()
+    for index, message in enumerate(messages if isinstance(messages, list) else ()):
+        role = message.get("role") if isinstance(message, dict) else None
+        if not isinstance(role, str) or role in _ROLES or role in unknown or len(unknown) > len(_ROLES):
+            continue
+        unknown.add(role)
+        if meant := difflib.get_close_matches(role.lower(), _ROLES, 1, _SIMILAR):
+            said = f"unknown role; {meant[0]!r} may be meant. Roles are {', '.join(_ROLES)}, or the model's own"
+            return [{"type": "unknown_role", "loc": ("messages", index, "role"), "msg": said}]
+    return []
 
 
 def wrong_items(model: type[BaseModel], values: Any) -> Errors:

@@ -67,6 +67,7 @@ class RequestContext:
         alias: Its model name, where that asks for a set; None before the model is looked up.
         asked_policy: The value of ``vllm_xargs.rope_ladder_policy`` in its body, or None.
         limited: Whether its body limits the tokens of the answer.
+        limited_to_none: Whether it limits them to 0.
         token_ids: Token IDs of its prompts that skip validation, by the body's field (``ingest/request.py``).
         prompts: The decision for each of its prompts, in the order in which they were given to the engine.
         decided: The decision for each request to the engine, by its ID in the engine.
@@ -95,6 +96,7 @@ class RequestContext:
     alias: Alias | None = None
     asked_policy: object = None
     limited: bool = False
+    limited_to_none: bool = False
     token_ids: Mapping[str, Any] = field(default_factory=dict)
     prompts: list[PromptSet] = field(default_factory=list)
     decided: dict[str, PromptSet] = field(default_factory=dict)

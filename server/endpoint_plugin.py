@@ -49,6 +49,7 @@ from ropeswitch.server.scheduling_metrics import SchedulingMetrics
 from ropeswitch.server.start import ready
 from ropeswitch.server.ui import page, status
 from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
+from ropeswitch.server.xargs_readers import others_read_xargs
 
 
 class RopeSwitchEndpoints:
@@ -160,14 +161,15 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
         length_metrics=length_metrics,
         access_log=None if log is None else start_access_log(log, ladder, engine_client),
         prefill_progress=engine_utilities.prefill_progress(engine_client),
+        request_ids=args.enable_request_id_headers,
     )
 
 
 def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed: bool) -> None:
     """Change vLLM's own objects: the app's handlers and routes, and the engine client."""
     ladder = checked.settings.ladder
+    name_wrong_fields(state.app, others_read_xargs=others_read_xargs(engine_client.vllm_config))
     log_faults(state.app)
-    name_wrong_fields(state.app)
     leave_out(state.app, state)
     if engine_client.output_processor.tracing_enabled:
         # Its packages are looked for only where there are traces.

@@ -1,6 +1,7 @@
-"""Logs the faults that vLLM's error handlers answer with 500 without logging them.
+"""Logs the faults that vLLM's error handlers answer with 500 without logging them, and no errors of clients.
 
-uvicorn logs exceptions that no handler answers.
+uvicorn logs exceptions that no handler answers. Some of vLLM's routes log every error with its traceback, also one
+that they answer with 400.
 """
 
 import logging
@@ -15,11 +16,20 @@ from ropeswitch.server import vllm_adapter
 logger = logging.getLogger(__name__)
 
 _FAULT = 500
+# Modules that log errors of clients as if they were the server's.
+_LOUD = (
+    "vllm.entrypoints.anthropic.api_router",
+    "vllm.entrypoints.anthropic.serving",
+    "vllm.entrypoints.cohere.api_router",
+    "vllm.entrypoints.generate.generative_scoring.serving",
+    "vllm.entrypoints.openai.chat_completion.serving",
+    "vllm.entrypoints.openai.completion.serving",
+)
 Handler = Callable[[Request, Any], Awaitable[Response]]
 
 
 def log_faults(app: FastAPI) -> None:
-    """Make the app's error handlers log each error that they answer with 500, once, with its traceback.
+    """Make the app's error handlers log each error that they answer with 500, once, with its traceback, and no others.
 
     Args:
         app: With all of its handlers, before its first request. The handler of ``Exception`` stays as it is: Starlette
@@ -28,8 +38,16 @@ def log_faults(app: FastAPI) -> None:
     for kind, handler in list(app.exception_handlers.items()):
         if kind is not Exception:
             app.exception_handlers[kind] = _logging(handler)
+    for name in _LOUD:
+        logging.getLogger(name).addFilter(is_fault)
     # SageMaker's integration has already built it with the old handlers.
     app.middleware_stack = app.build_middleware_stack()
+
+
+def is_fault(record: logging.LogRecord) -> bool:
+    """Whether a record is of no error, or of one that is answered with 500: the others are the client's to see."""
+    error = record.exc_info[1] if record.exc_info else None
+    return error is None or vllm_adapter.error_status(error) == _FAULT
 
 
 def _logging(handler: Any) -> Handler:

@@ -84,6 +84,14 @@ class LifeCycle:
 LIFE = LifeCycle()
 
 
+@router.head("/health", include_in_schema=False)
+async def health(request: Request) -> JSONResponse:
+    """vLLM's own route takes GET alone."""
+    dead = request.app.state.engine_client.errored
+    return _state("dead" if dead else "live", well=not dead)
+
+
+@router.head("/health/live", include_in_schema=False)
 @router.get("/health/live")
 async def live(request: Request) -> JSONResponse:
     """200 as long as the process serves; 503 when its engine is dead, so that an orchestrator restarts it."""
@@ -91,6 +99,7 @@ async def live(request: Request) -> JSONResponse:
     return _state("dead" if dead else "live", well=not dead)
 
 
+@router.head("/health/ready", include_in_schema=False)
 @router.get("/health/ready")
 async def ready(request: Request) -> JSONResponse:
     """200 when requests are accepted; 503 once the process is shutting down, or when its engine is dead.

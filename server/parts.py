@@ -25,6 +25,7 @@ class ServerParts:
         scheduling_metrics: Gauges of the scheduler, None without length-aware scheduling.
         length_metrics: Metrics by length, None with ``--disable-log-stats``.
         access_log: The access log, None with ``--access-log off``.
+        request_ids: Whether each response has the header ``x-request-id``.
         prefill_progress: Tells how far a request's prompt is (:func:`~ropeswitch.server.engine_utilities.prefill_progress`).
     """
 
@@ -37,3 +38,4 @@ class ServerParts:
     length_metrics: LengthMetrics | None
     access_log: AccessLog | None
     prefill_progress: Progress
+    request_ids: bool = False

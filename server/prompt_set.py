@@ -102,6 +102,11 @@ def asked_policy(body: object) -> object:
     return _asked_value(body, LADDER_POLICY)
 
 
+def asks_for_no_token(body: object) -> bool:
+    """Whether a request's JSON body limits the tokens of its answer to 0, which no route takes."""
+    return isinstance(body, dict) and any(body.get(name) == 0 for name in _LIMITS)
+
+
 def names_output_limit(body: object) -> bool:
     """Whether a request's JSON body limits the tokens of its answer."""
     if not isinstance(body, dict):

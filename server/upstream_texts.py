@@ -33,6 +33,8 @@ UPSTREAM_TEXTS = (
         "vllm.entrypoints.generate.structured_decisions.strategies.DiffusionGemmaCanvasStrategy._read_input",
         ("tokens and a canvas read adds ", ", more than max_model_len="),
     ),
+    Reading(_BODIES, f"{_TOKENS}.__post_init__", ("cannot be greater than ",)),
+    Reading(_BODIES, "vllm.sampling_params.SamplingParams._verify_args", ("max_tokens must be at least 1, got ",)),
     Reading(_BODIES, "vllm.exceptions.QueueOverflowError", ("The engine is currently busy",)),
     Reading(
         _BODIES, "vllm.exceptions.MaxQueuedTokensError", ("The engine has reached its prefill token backlog limit",)

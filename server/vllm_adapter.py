@@ -15,10 +15,12 @@ from transformers import TokenizersBackend
 from vllm import envs
 from vllm.config import CacheConfig, LoadConfig, ModelConfig, ObservabilityConfig, ParallelConfig, SchedulerConfig
 from vllm.config.logging import LoggingConfig
+from vllm.config.structured_outputs import StructuredOutputsConfig
 from vllm.entrypoints.cli import serve as cli_serve
 from vllm.entrypoints.launchers.api_server import entry
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels as OpenAIServingModels
+from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMError, VLLMValidationError
 from vllm.logger import configure_logging_from_args
@@ -53,6 +55,8 @@ KEEP_ALIVE_SECONDS = 15
 SHUTDOWN_SECONDS = 25
 # Configs that every engine has, whatever its flags.
 _CONFIGS = (CacheConfig, LoadConfig, ModelConfig, ObservabilityConfig, ParallelConfig, SchedulerConfig)
+# A small model fills the free white space that JSON allows up to its output limit. Only named backends can forbid it.
+STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 
 class _Parser(FlexibleArgumentParser):
@@ -105,6 +109,9 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
         subparser="serve",
         sse_keep_alive_interval=KEEP_ALIVE_SECONDS,
         shutdown_timeout=SHUTDOWN_SECONDS,
+        enable_request_id_headers=True,
+        enable_prompt_tokens_details=True,
+        structured_outputs_config=StructuredOutputsConfig(**STRUCTURED_OUTPUTS),
     )
     try:
         args = parser.parse_args(list(argv))
@@ -217,6 +224,11 @@ def blames_client(error: BaseException) -> str | None:
 def end_with_errors(engine_client: Any) -> None:
     """End every request in flight as the death of its engine does; on the event loop's thread only."""
     engine_client.output_processor.propagate_error(EngineDeadError())
+
+
+def error_status(error: BaseException) -> int:
+    """The HTTP status that vLLM answers an error with."""
+    return int(create_error_response(error).error.code) if isinstance(error, Exception) else 500
 
 
 def is_dead_engine(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ropeswitch.loadtests.report.reading import Figures, band_names, ratio, sides
 from ropeswitch.loadtests.report.verdict import headline, stops, subject, tally, tone
-from ropeswitch.loadtests.report.written import NONE, digits, lateness, milliseconds, share, times, whole
+from ropeswitch.loadtests.report.written import NONE, digits, milliseconds, share, times, whole
 
 ICONS = {"good": "✅", "warn": "⚠️", "bad": "❌"}
 # Heading, key, and how it is written.
@@ -86,8 +86,8 @@ def _of(figures: Figures, band: str | None) -> Figures:
 
 def _sending(point: Figures) -> str:
     return "\n".join(
-        f"- {side}: sent late by {lateness(figures.get('median_lateness_ms'))} (median), "
-        f"{lateness(figures.get('p99_lateness_ms'))} (p99), {lateness(figures.get('max_lateness_ms'))} (most); "
+        f"- {side}: sent late by {milliseconds(figures.get('median_lateness_ms'))} (median), "
+        f"{milliseconds(figures.get('p99_lateness_ms'))} (p99), {milliseconds(figures.get('max_lateness_ms'))} (most); "
         f"{figures['crossings']:,} requests outgrew a factor set"
         for side, figures in sides(point)
     )

@@ -6,15 +6,12 @@ NONE = "\u2013"
 
 
 def milliseconds(value: float | None) -> str:
-    """A latency of ``results.json``: ``0.53 ms``, ``24.1 ms``, ``1.25 s``, ``184 s``."""
-    if value is None or not isfinite(value) or value <= 0:
+    """A latency of ``results.json``: ``0 ms``, ``0.531 ms``, ``24.1 ms``, ``1.25 s``, ``184 s``."""
+    if value is None or not isfinite(value) or value < 0:
         return NONE
+    if value < 0.0005:
+        return "0 ms"
     return f"{digits(value)} ms" if value < 999.5 else f"{digits(value / 1000)} s"
-
-
-def lateness(value: float | None) -> str:
-    """As :func:`milliseconds`, where 0 is a good figure."""
-    return "0 ms" if value is not None and 0 <= value < 0.0005 else milliseconds(value)
 
 
 def digits(value: float | None) -> str:

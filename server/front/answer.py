@@ -1,12 +1,22 @@
 """Sends an HTTP response: errors in OpenAI's shape, and our refusals in place of the handlers' versions of them."""
 
+import json
 from collections.abc import Awaitable, Iterable
 
-from starlette.types import Message, Receive, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ropeswitch.server.context import RequestContext
+from ropeswitch.server.front import routes
 from ropeswitch.server.front.body import Body
-from ropeswitch.server.front.error_bodies import ERROR_EVENT, converted, converted_event, event_status, refusal_body
+from ropeswitch.server.front.error_bodies import (
+    ERROR_EVENT,
+    NO_TOKEN_LEFT,
+    PROMPT_FILLS_CONTEXT,
+    converted,
+    converted_event,
+    event_status,
+    refusal_body,
+)
 from ropeswitch.server.front.refusal import LEAVING, Refusal
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -34,18 +44,22 @@ class Answer:
         send: The server's.
         context: The request's; records what was sent.
         body: The request's.
-        anthropic: Whether errors take the shape of Anthropic's API.
+        scope: The request's.
+        path: :func:`~ropeswitch.server.front.routes.route_path`.
 
     Attributes:
         started: Whether any part of it was sent.
     """
 
-    def __init__(self, send: Send, context: RequestContext, body: Body, *, anthropic: bool) -> None:
+    def __init__(self, send: Send, context: RequestContext, body: Body, scope: Scope, path: str) -> None:
         self.started = False
         self._send = send
         self._context = context
         self._body = body
-        self._anthropic = anthropic
+        self._scope = scope
+        self._path = path
+        self._anthropic = routes.is_anthropic(path)
+        self._prompt = routes.prompt_field(path)
         # The start of an error response, held back until its body is complete.
         self._error: Message | None = None
         self._held = bytearray()
@@ -89,11 +103,29 @@ class Answer:
         headers = [(name, value) for name, value in start.get("headers", ()) if name.lower() not in _OF_BODY]
         if status in (429, 503) and not any(name.lower() == b"retry-after" for name, _ in headers):
             headers.append((b"retry-after", b"1"))
-        await self._respond(status, headers, converted(status, bytes(self._held), anthropic=self._anthropic))
+        content = self._unrouted(start) or bytes(self._held)
+        if status == 400 and NO_TOKEN_LEFT in content and not self._context.limited_to_none:
+            content = PROMPT_FILLS_CONTEXT
+        await self._respond(status, headers, converted(status, content, anthropic=self._anthropic, prompt=self._prompt))
+
+    def _unrouted(self, start: Message) -> bytes | None:
+        """The error of a request for which there is no route; None for other errors."""
+        status, method = start["status"], self._scope["method"]
+        if status == 405:
+            allowed = next((value.decode() for name, value in start["headers"] if name == b"allow"), "other methods")
+            message = f"{method} {self._path[:200]}: this route takes {allowed} only."
+        elif status == 404 and "endpoint" not in self._scope:
+            known = (getattr(each, "path", "") for each in self._scope["app"].routes)
+            message = routes.unknown(method, self._path, known)
+        else:
+            return None
+        return json.dumps({"error": message}).encode()
 
     async def refuse(self, refusal: Refusal) -> None:
         """Answer with a refusal."""
-        await self._respond(refusal.status, refusal.headers, refusal_body(refusal, anthropic=self._anthropic))
+        await self._respond(
+            refusal.status, refusal.headers, refusal_body(refusal, anthropic=self._anthropic, prompt=self._prompt)
+        )
 
     async def fail(self) -> None:
         """Answer 500 without details, which only the log gets."""

@@ -2,7 +2,8 @@
 
 vLLM answers in six shapes: its own, like this one but with the HTTP status as ``code`` and types of its own;
 ``{"error": "text"}`` of its middlewares; ``{"detail": ...}`` of its router; ``{"type": "error", "error": {...}}`` of the
-routes for Anthropic's clients; plain text; and nothing. Messages are kept in all of them, but for those of a status 500.
+routes for Anthropic's clients; plain text; and nothing. Messages of a status 500 are left out; others are kept, or mended
+where they show what only programmers of vLLM know (``upstream_messages.py``).
 """
 
 import json
@@ -12,6 +13,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ropeswitch.server.front.refusal import Refusal
+from ropeswitch.server.upstream_messages import mended
 
 _TYPES = {
     401: "authentication_error",
@@ -34,11 +36,29 @@ _TOO_LONG = re.compile(
     r"|The (?:encoder|decoder) prompt \(length \d+\) (?:is|plus) .*longer than the maximum\s+model length"
     r"|The engine prompt length \d+ exceeds the max_model_len"
     r"|the prompt has \d+ tokens and a canvas read adds \d+, more than max_model_len"
-    r"|prompt: a sequence of \d+ tokens is longer than the factor ladder's end",
+    r"|prompt: a sequence of \d+ tokens is longer than the factor ladder's end"
+    r"|\w+=\d+ cannot be greater than \w+=\d+",
     re.DOTALL,
 )
 _BUSY = re.compile(r"The engine (?:is currently busy|has reached its prefill token backlog limit)")
 _NO_MODEL = re.compile(r"The model `.*` does not exist", re.DOTALL)
+# The code of each.
+TOO_LONG = "context_length_exceeded"
+# vLLM cuts an answer's limit to what the prompt leaves of the context, and then refuses the 0 that is left.
+NO_TOKEN_LEFT = b"max_tokens must be at least 1, got 0"
+PROMPT_FILLS_CONTEXT = json.dumps(
+    {
+        "error": {
+            "message": "The prompt alone fills this model's context and leaves no token for the answer. Send a shorter one.",
+            "param": "prompt",
+            "code": TOO_LONG,
+        }
+    }
+).encode()
+# Fields by which vLLM and we name a prompt; each route has a field of its own.
+_PROMPT = ("prompt", "input", "input_tokens", "input_text", None)
+# What Anthropic's clients send as the former; vLLM makes one of OpenAI's requests of theirs.
+_LIMITS = ("max_completion_tokens", "max_tokens")
 # Keys of the shapes above; others are passed on.
 _SHAPES = ("error", "detail", "object", "type", "message", "param", "code")
 
@@ -48,31 +68,35 @@ def error_type(status: int) -> str:
     return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
 
 
-def refusal_body(refusal: Refusal, *, anthropic: bool) -> bytes:
-    """The response body of a refused request."""
+def refusal_body(refusal: Refusal, *, anthropic: bool, prompt: str | None = None) -> bytes:
+    """The response body of a refused request; ``prompt`` as in :func:`converted`."""
     error = {
         "message": refusal.message,
         "type": error_type(refusal.status),
-        "param": refusal.param,
+        "param": prompt or refusal.param if refusal.code == TOO_LONG else refusal.param,
         "code": refusal.code,
     }
     return _json(error, {}, anthropic=anthropic)
 
 
-def converted(status: int, body: bytes, *, anthropic: bool) -> bytes:
+def converted(status: int, body: bytes, *, anthropic: bool, prompt: str | None = None) -> bytes:
     """An error's body, of any of these shapes, in OpenAI's shape.
 
     Args:
         status: The response's HTTP status, at least 400.
         body: Its body.
         anthropic: Whether to add the ``type`` that Anthropic's clients look for.
+        prompt: The field of the request's body that holds the prompt, None where it is unknown.
     """
     try:
         value = json.loads(body)
     except ValueError:  # plain text, or nothing
         value = body.decode(errors="replace")
     rest = {name: each for name, each in value.items() if name not in _SHAPES} if isinstance(value, dict) else {}
-    return _json(_error(status, value), rest, anthropic=anthropic)
+    error = _error(status, value, prompt)
+    if anthropic:
+        error |= {name: text.replace(*_LIMITS) for name in ("message", "param") if (text := error[name]) is not None}
+    return _json(error, rest, anthropic=anthropic)
 
 
 def converted_event(event: bytes) -> bytes:
@@ -93,7 +117,7 @@ def event_status(event: bytes) -> int | None:
         return None  # not one of vLLM's, which all have their status as code
 
 
-def _error(status: int, value: Any) -> dict[str, str | None]:
+def _error(status: int, value: Any, prompt: str | None = None) -> dict[str, str | None]:
     fields = _fields(value)
     message = fields.get("message")
     if not isinstance(message, str) or not message:
@@ -101,18 +125,24 @@ def _error(status: int, value: Any) -> dict[str, str | None]:
     if status == 500:
         message = FAULT
     kind, param, code = fields.get("type"), fields.get("param"), fields.get("code")
+    param = param if isinstance(param, str) else None
     if not isinstance(code, str):
         code = _CODES.get(status)
         if status == 400 and _TOO_LONG.match(message):
-            code = "context_length_exceeded"
+            code = TOO_LONG
         elif status == 404 and _NO_MODEL.match(message):
             code = "model_not_found"
         elif status == 503 and _BUSY.match(message):
             code = "server_overloaded"
+    if status in (400, 422):
+        message, field = mended(message)
+        param = param or field
+    if code == TOO_LONG and prompt is not None and param in _PROMPT:
+        param = prompt
     return {
         "message": message,
         "type": kind if kind in _KNOWN else error_type(status),
-        "param": param if isinstance(param, str) else None,
+        "param": param,
         "code": code,
     }
 

@@ -15,6 +15,7 @@ The inner one is ``inner.py``.
 """
 
 import time
+import uuid
 
 from fastapi import HTTPException
 from starlette.requests import ClientDisconnect
@@ -54,6 +55,8 @@ class Front:
         path, log = routes.route_path(scope), parts.access_log
         if log is not None and log.leaves_out(path):
             log = None
+        if parts.request_ids:
+            _identify(scope)
         context = RequestContext(keeps_prompts=log is not None and log.keeps_prompts)
         started = time.perf_counter()
         token = current.set(context)
@@ -77,7 +80,7 @@ class Front:
     ) -> None:
         front, counted = parts.front, scope["method"] == "POST" and not routes.is_open(path)
         body = Body(scope, receive, context, front.max_body_bytes, front.body_timeout)
-        answer = Answer(send, context, body, anthropic=routes.is_anthropic(path))
+        answer = Answer(send, context, body, scope, path)
         try:
             context.key = front.identify(scope, path)
             body.check_declared()
@@ -136,6 +139,12 @@ class Front:
             await refuse_websocket(error.refusal, (), receive, send)
         finally:
             front.key_limits.give_back(key)
+
+
+def _identify(scope: Scope) -> None:
+    """Give a request without an ID one, which vLLM puts into the response's header and the ``id`` of its answer."""
+    if not any(name == b"x-request-id" for name, _ in scope["headers"]):
+        scope["headers"] = [*scope["headers"], (b"x-request-id", uuid.uuid4().hex.encode())]
 
 
 def _noting(receive: Receive, context: RequestContext) -> Receive:

@@ -85,7 +85,7 @@ WRONG_KEY = Refusal(
     reason="authentication",
     status=401,
     code="invalid_api_key",
-    message="The API key is not one that this server takes",
+    message="The API key is not one that this server takes: send another in the header 'Authorization: Bearer KEY'",
     authenticate=True,
 )
 
@@ -152,8 +152,10 @@ def too_many_headers(limit: int) -> Refusal:
 
 def prompt_too_long(tokens: int, limit: int) -> Refusal:
     """For a prompt of ``tokens`` tokens where ``limit`` are allowed (``--max-prompt-tokens``)."""
-    message = f"The prompt has {tokens} tokens; this server takes prompts of at most {limit} tokens"
-    return Refusal("prompt_tokens", 413, "context_length_exceeded", message, param="prompt")
+    message = (
+        f"The prompt has {tokens} tokens; this server takes prompts of at most {limit} tokens. Send a shorter one."
+    )
+    return Refusal("prompt_tokens", 400, "context_length_exceeded", message, param="prompt")
 
 
 def queue_full(name: str, unit: str, limit: int, retry_after: int) -> Refusal:

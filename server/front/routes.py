@@ -1,4 +1,8 @@
-"""Classifies paths: open without a key, opened by the metrics key, answered in the shape of Anthropic's API."""
+"""Classifies paths: open without a key, opened by the metrics key, answered in the shape of Anthropic's API; and names the
+field of the prompt of each, and a route that may be meant by an unknown path."""
+
+import difflib
+from collections.abc import Iterable
 
 from starlette.types import Scope
 
@@ -7,6 +11,22 @@ _HEALTH = "/health"
 _OPEN = (_HEALTH, "/ui")
 _METRICS = "/metrics"
 _ANTHROPIC = "/v1/messages"
+# The home page redirects to the status page.
+_HOME = "/"
+# The body's field that holds the prompt, by what a path ends with.
+_PROMPTS = {"/completions": "prompt", "/messages": "messages", "/responses": "input", "/embeddings": "input"}
+_CHAT = "/chat/completions"
+# Routes that vLLM has for other models than those that generate text.
+_OTHER_MODELS = (
+    "/embeddings",
+    "/embed",
+    "/pooling",
+    "/classify",
+    "/score",
+    "/rerank",
+    "/transcriptions",
+    "/translations",
+)
 
 
 def route_path(scope: Scope) -> str:
@@ -28,7 +48,7 @@ def _below(path: str, top: str) -> bool:
 
 def is_open(path: str) -> bool:
     """Whether a path needs no key: ``/health*`` and the files of the status page (its data needs one)."""
-    return any(_below(path, top) for top in _OPEN)
+    return path == _HOME or any(_below(path, top) for top in _OPEN)
 
 
 def is_probe(path: str) -> bool:
@@ -44,3 +64,27 @@ def is_metrics(path: str) -> bool:
 def is_anthropic(path: str) -> bool:
     """Whether a path is answered in the shape of Anthropic's API, errors included."""
     return _below(path, _ANTHROPIC)
+
+
+def prompt_field(path: str) -> str | None:
+    """The body's field that holds the prompt on this path; None where that depends on the body."""
+    if _CHAT in path or _below(path, _ANTHROPIC):
+        return "messages"
+    return next((field for end, field in _PROMPTS.items() if path.endswith(end)), None)
+
+
+def unknown(method: str, path: str, known: Iterable[str]) -> str:
+    """The message for a path that no route has.
+
+    Args:
+        method: The request's.
+        path: The request's.
+        known: The paths of all routes.
+    """
+    start = f"{method} {path[:200]}: no such route."
+    if path.endswith(_OTHER_MODELS):
+        return f"{start} The model of this server generates text; this route needs a model of another kind."
+    # "/" is like every short path.
+    if meant := difflib.get_close_matches(path[:200], [each for each in known if len(each) > 1], 1, 0.7):
+        return f"{start} {meant[0]} may be meant; check the client's base URL, which ends in /v1 for OpenAI's clients."
+    return f"{start} GET /openapi.json lists the routes."

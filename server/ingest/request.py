@@ -12,7 +12,7 @@ from ropeswitch.server.front.refusal import RefusedError, bodies_too_many
 from ropeswitch.server.front.state import HeldBodies
 from ropeswitch.server.ingest.parse import PROMPTS, parse
 from ropeswitch.server.ingest.token_ids import completed, sample
-from ropeswitch.server.prompt_set import asked_policy, asked_set, names_output_limit
+from ropeswitch.server.prompt_set import asked_policy, asked_set, asks_for_no_token, names_output_limit
 
 # Bodies of more bytes than the first are parsed on a thread, and of more than the second on another one, so that the
 # former need not wait for the latter. A short one takes less than a millisecond.
@@ -79,6 +79,7 @@ class LongRequest(Request):
             self.context.model = values.get("model") if isinstance(values, dict) else None
             self.context.asked_policy = asked_policy(values)
             self.context.limited = names_output_limit(values)
+            self.context.limited_to_none = asks_for_no_token(values)
             if self.takes_samples and isinstance(values, dict):
                 samples = {name: first for name in PROMPTS if (first := sample(values.get(name))) is not None}
                 self.context.token_ids = {name: values[name] for name in samples}

@@ -21,6 +21,12 @@ HEADERS = {
 }
 
 
+@router.get("/")
+def lead_to_the_page() -> RedirectResponse:
+    """The status page is what a browser at the server's address is looking for."""
+    return RedirectResponse("ui")
+
+
 @router.get("/ui")
 def show_page() -> FileResponse:
     return _file("index.html", "text/html")

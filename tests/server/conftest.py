@@ -21,8 +21,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     flags = ["--served-model-name", MODEL, "--enable-scale-out", "--enable-auto-tool-choice"]
     flags += ["--tool-call-parser", "hermes"]
-    # Random weights would fill the white space that JSON allows for ever.
-    flags += ["--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}']
     with running(tmp_path_factory.mktemp("server"), str(checkpoint), *ENGINE, *flags) as started:
         yield started
 

@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,16 +164,25 @@ def test_half_sent_bodies(guarded: Guarded) -> None:
 def test_prompts_that_are_too_long(guarded: Guarded) -> None:
     client = guarded.client(key(3))
     assert client.completions.create(model=MODEL, prompt=[5] * LONGEST, max_tokens=1).choices
-    for length, status in ((LONGEST + 1, 413), (MAXIMUM + 1, 400)):
-        for ask in (
-            lambda n: client.completions.create(model=MODEL, prompt=[5] * n, max_tokens=1),
-            lambda n: client.completions.create(model=MODEL, prompt=[5] * n, max_tokens=1, stream=True),
+    asked: tuple[tuple[str, Callable[[int], Any]], ...] = (
+        ("prompt", lambda n: client.completions.create(model=MODEL, prompt=[5] * n, max_tokens=1)),
+        ("prompt", lambda n: client.completions.create(model=MODEL, prompt=[5] * n, max_tokens=1, stream=True)),
+        (
+            "messages",
             lambda n: client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "a" * n}]),
-            lambda n: client.responses.create(model=MODEL, input="a" * n),
-        ):
-            with pytest.raises(openai.APIStatusError) as refused:
+        ),
+        ("input", lambda n: client.responses.create(model=MODEL, input="a" * n)),
+    )
+    for length in (LONGEST + 1, MAXIMUM, MAXIMUM + 1):
+        for field, ask in asked:
+            with pytest.raises(openai.BadRequestError) as refused:
                 ask(length)
-            assert (refused.value.status_code, refused.value.code) == (status, "context_length_exceeded")
+            assert (refused.value.param, refused.value.code) == (field, "context_length_exceeded")
+    message = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "a" * (LONGEST + 1)}]}
+    answer = guarded.server.post("/v1/messages", message, authorization=f"Bearer {key(3)}")
+    assert (answer.status, answer.json["type"]) == (400, "error")
+    assert answer.json["error"]["type"] == "invalid_request_error"
+    assert "Traceback" not in guarded.server.log.read_text()
 
 
 def test_requests_at_once_and_a_minute(guarded: Guarded) -> None:

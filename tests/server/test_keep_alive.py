@@ -30,3 +30,16 @@ def test_a_stream_that_waits_for_another_is_kept_alive(tmp_path: Path) -> None:
             lines = [line for line in response.read().decode().split("\n") if line]
         assert lines[0] == ": keep-alive" and lines[-1] == "data: [DONE]"
         assert list(stream(server, 2))[-1].choices[0].finish_reason == "length"
+
+
+def test_ids_cached_tokens_and_compact_json_unless_told_otherwise() -> None:
+    def parsed(*flags: str) -> tuple[object, ...]:
+        args = vllm_adapter.parse(flags, lambda parser: None)
+        outputs = args.structured_outputs_config
+        ids, details = args.enable_request_id_headers, args.enable_prompt_tokens_details
+        return ids, details, outputs.backend, outputs.disable_any_whitespace
+
+    assert parsed() == (True, True, "xgrammar", True)
+    assert parsed("--no-enable-request-id-headers", "--no-enable-prompt-tokens-details")[:2] == (False, False)
+    assert parsed("--structured-outputs-config", '{"backend": "auto"}')[2:] == ("auto", False)
+    assert parsed("--reasoning-parser", "qwen3") == (True, True, "xgrammar", True)

@@ -58,8 +58,13 @@ def test_every_alternative_fits_a_message(pattern: str) -> None:
 
 def test_the_number_of_alternatives() -> None:
     """Splitting found them all; a new one is tried above by itself."""
-    assert len(alternatives(error_bodies._TOO_LONG)) == 6
+    assert len(alternatives(error_bodies._TOO_LONG)) == 7
     assert len(alternatives(error_bodies._BUSY)) == 1
+
+
+def test_the_limit_that_a_full_context_leaves() -> None:
+    limit = error_bodies.NO_TOKEN_LEFT.decode().removesuffix("0")
+    assert any(each.startswith(limit) for each in messages("server/front/error_bodies.py"))
 
 
 def test_the_sizes_in_the_message_on_the_kv_cache_are_found() -> None:

@@ -229,7 +229,8 @@ def test_markup_escapes_all_but_markup() -> None:
     ("value", "told"),
     [
         (None, written.NONE),
-        (0.0, written.NONE),
+        (0.0, "0 ms"),
+        (0.0001, "0 ms"),
         (float("nan"), written.NONE),
         (0.5312, "0.531 ms"),
         (24.06, "24.1 ms"),

@@ -92,7 +92,7 @@ def test_several_answers_and_prompts() -> None:
         ([], {"status": 401}, ("rejected", "authentication")),
         ([], {"status": 503}, ("rejected", "unavailable")),
         ([], {"status": 500}, ("error", None)),
-        ([], {"status": 413, "refusal": prompt_too_long(15, 10), "refused_tokens": 15}, ("rejected", "prompt_tokens")),
+        ([], {"status": 400, "refusal": prompt_too_long(15, 10), "refused_tokens": 15}, ("rejected", "prompt_tokens")),
         ([], {"status": None, "left": True}, ("disconnect", None)),
         ([], {"status": 200, "left": True}, ("disconnect", None)),
         ([], {"status": None, "stopped": True}, ("abort", None)),
@@ -115,7 +115,7 @@ def test_outcomes(tracks: list[Track], more: dict[str, Any], expected: tuple[str
 
 
 def test_a_refused_prompt_tells_its_length_where_it_is_known() -> None:
-    logged = line(status=413, refusal=prompt_too_long(15, 10), refused_tokens=15)
+    logged = line(status=400, refusal=prompt_too_long(15, 10), refused_tokens=15)
     assert (logged["prompt_tokens"], logged["length_band"], logged["factor_set"]) == (15, "11-20", None)
     assert line(status=401)["length_band"] is None
 

@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 
 from ropeswitch.server.front.error_bodies import FAULT, converted, converted_event
 from ropeswitch.server.front.models_route import router
+from ropeswitch.server.front.routes import prompt_field
 from tests.server.front.parts import app_behind, ask, error_of, parts
 
 # Of vLLM 0.32, each for a model of 1024 tokens.
@@ -143,12 +144,20 @@ def test_unknown_paths_and_methods(tmp_path: Path) -> None:
 def test_prompts_that_are_too_long(message: str) -> None:
     body = {"error": {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}}
     error = json.loads(converted(400, json.dumps(body).encode(), anthropic=False))["error"]
+    assert error.pop("message") == message.partition(" (parameter=")[0]
     assert error == {
-        "message": message,
         "type": "invalid_request_error",
         "param": "input_tokens",
         "code": "context_length_exceeded",
     }
+    for path, field in (
+        ("/v1/completions", "prompt"),
+        ("/v1/chat/completions", "messages"),
+        ("/v1/messages", "messages"),
+        ("/v1/responses", "input"),
+    ):
+        found = converted(400, json.dumps(body).encode(), anthropic=False, prompt=prompt_field(path))
+        assert json.loads(found)["error"]["param"] == field
 
 
 def test_what_a_client_sent_is_not_taken_for_a_prompt_that_is_too_long() -> None:
@@ -241,3 +250,23 @@ def test_one_model(tmp_path: Path) -> None:
     assert ask(app, "GET", "/v1/models/org/tiny").json() == {"id": "org/tiny", "object": "model"}
     answer = ask(app, "GET", "/v1/models/nope")
     assert answer.status_code == 404 and error_of(answer)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/v1/v1/chat/completions", "/v1/chat/completions may be meant"),
+        ("/chat/completions", "/v1/chat/completions may be meant"),
+        ("/v1/rerank", "generates text"),
+        ("/x", "/openapi.json"),
+    ],
+)
+def test_an_unknown_route_names_the_one_that_may_be_meant(tmp_path: Path, path: str, says: str) -> None:
+    answer = ask(failing(tmp_path), "POST", path)
+    assert answer.status_code == 404 and says in error_of(answer)["message"]
+    assert error_of(answer)["message"].startswith(f"POST {path}: no such route.")
+
+
+def test_a_route_names_the_methods_that_it_takes(tmp_path: Path) -> None:
+    answer = ask(failing(tmp_path), "GET", "/v1/chat/completions")
+    assert error_of(answer)["message"] == "GET /v1/chat/completions: this route takes POST only."

@@ -19,8 +19,8 @@ KEYS = ["first-key", "second-key"]
 
 
 GUARDED = (
-    "/v1/models /tokenize /invocations /ping /docs /openapi.json /version /load / /nothing "
-    "/healthy /uix /metricsx //health /v1/health /HEALTH /health.."
+    "/v1/models /tokenize /invocations /ping /docs /openapi.json /version /load /nothing "
+    "/healthy /uix /metricsx /v1/health /HEALTH /health.."
 )
 
 
@@ -48,7 +48,7 @@ def test_anthropics_clients_send_their_key_in_a_header_of_its_own(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "path", ["/health", "/health/live", "/health/ready", "/ui", "/ui/app.js", "/metrics", "/metrics/"]
+    "path", ["/", "/health", "/health/live", "/health/ready", "/ui", "/ui/app.js", "/metrics", "/metrics/"]
 )
 def test_open_routes(tmp_path: Path, path: str) -> None:
     app = app_behind(parts(tmp_path, keys=KEYS)[0])

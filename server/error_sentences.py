@@ -1,0 +1,203 @@
+"""Writes what is wrong with a request's body as sentences: the field, the value that was sent, and what is allowed."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Characters of a value in a message, sentences of a message, and errors of a body that are read for it.
+CHARACTERS = 80
+MOST = 3
+_READ = 1000
+# Fields of an object and items of a list that are shown, and how deep one is in another.
+_FIELDS, _ITEMS, _DEPTH = 3, 8, 3
+_MUST_BE = "Input should be "
+# How pydantic describes types, and how people do. The first that fits is taken.
+_TYPES = (
+    (re.compile(r"a valid (?:dictionary|mapping).*|an? (?:object|instance of).*"), "an object"),
+    (re.compile(r"a valid (?:list|array|iterable|tuple|sequence).*|iterable"), "a list"),
+    (re.compile(r"a valid string.*"), "a string"),
+    (re.compile(r"a valid integer.*"), "a whole number"),
+    (re.compile(r"a valid number.*"), "a number"),
+    (re.compile(r"a valid boolean.*"), "true or false"),
+    (re.compile(r"greater than or equal to (.*)"), r"at least \1"),
+    (re.compile(r"less than or equal to (.*)"), r"at most \1"),
+)
+_PREFIX = re.compile(r"\A(?:Value error|Assertion failed), ")
+# What vLLM puts behind the message of a ``VLLMValidationError``.
+DETAILS = re.compile(r" \((?:parameter=(?P<field>[^ ,()]+))?(?:, )?(?:value=(?P<value>.*))?\)\Z", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """An error of a body.
+
+    Attributes:
+        kind: As pydantic names it.
+        path: The field, such as ``messages[0].role``; empty for the whole body.
+        tried: Where values may have several types, each field that may and the type of it that was tried, from outside in.
+        value: The value, written.
+        message: pydantic's.
+    """
+
+    kind: str
+    path: str
+    tried: tuple[tuple[str, str], ...]
+    value: str
+    message: str
+
+    @property
+    def allowed(self) -> list[str]:
+        """The values that the field may have; empty where the message does not list them."""
+        if not self.message.startswith(_MUST_BE):
+            return []
+        rest = self.message.removeprefix(_MUST_BE)
+        if self.kind == "literal_error":
+            return re.findall(r"'[^']*'", rest) or [rest]
+        return [next((pattern.sub(plain, rest) for pattern, plain in _TYPES if pattern.fullmatch(rest)), rest)]
+
+
+def describe(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str | None]:
+    """Describe validation errors of a request.
+
+    Args:
+        errors: At least one, in the form of ``pydantic.ValidationError.errors``.
+        body: The body's JSON values, which ``loc`` is a place in where it begins with ``body``.
+
+    Returns:
+        A message of at most :data:`MOST` sentences, and the first wrong field's path; None where that is the whole body.
+    """
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        reason = (first.get("ctx") or {}).get("error", first["msg"])
+        return f"The body is not valid JSON: {reason} at character {first['loc'][-1]}.", None
+    return message_of([_wrong(each, body) for each in errors[:_READ]])
+
+
+def _wrong(error: Mapping[str, Any], body: Any) -> Wrong:
+    """pydantic's ``loc`` names the types that it tried too, which are no key or index of the body."""
+    loc = list(error["loc"])
+    if not loc or loc[0] != "body":
+        return Wrong(error["type"], ".".join(map(str, loc)), (), shown(error.get("input")), str(error["msg"]))
+    path, value = "", body
+    tried: tuple[tuple[str, str], ...] = ()
+    for part in loc[1:]:
+        if part in value if isinstance(value, Mapping) else _is_index(part, value):
+            path, value = below(path, part), value[part]
+        elif error["type"] == "missing" and part == loc[-1]:
+            path = below(path, part)
+        else:
+            tried = (*tried, (path, str(part)))
+    return Wrong(error["type"], path, tried, shown(value), str(error["msg"]))
+
+
+def _is_index(part: str | int, value: object) -> bool:
+    return isinstance(value, list) and isinstance(part, int) and part < len(value)
+
+
+def below(path: str, part: str | int) -> str:
+    """The path of a value's item or field."""
+    if isinstance(part, int):
+        return f"{path}[{part}]"
+    return f"{path}.{part}" if path else part
+
+
+def message_of(wrong: Sequence[Wrong]) -> tuple[str, str | None]:
+    """A message of at most :data:`MOST` sentences, and the first wrong field's path, None for the whole body."""
+    meant = {id(each) for each in _meant(wrong)}
+    kept = [each for each in wrong if id(each) in meant]
+    allowed: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for each in kept:
+        allowed[each.path] |= dict.fromkeys(each.allowed)
+    sentences = list(dict.fromkeys(_sentence(each, list(allowed[each.path])) for each in kept))
+    more = len(sentences) - MOST
+    tail = f" {more} more {'field is' if more == 1 else 'fields are'} wrong." if more > 0 else ""
+    return " ".join(sentences[:MOST]) + tail, kept[0].path or None
+
+
+def _sentence(wrong: Wrong, allowed: Sequence[str]) -> str:
+    field = wrong.path or "body"
+    if wrong.kind == "missing":
+        return f"{field}: missing; " + (
+            "this field is required." if wrong.path else "this request needs a JSON object."
+        )
+    if wrong.allowed:
+        either = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
+        return f"{field}: {wrong.value} must be {either}."
+    if wrong.kind == "extra_forbidden":
+        return f"{field}: unknown field; leave it out."
+    said = without_details(_PREFIX.sub("", wrong.message)).rstrip(".")
+    if said.startswith("Input should "):
+        return f"{field}: {wrong.value} must {said.removeprefix('Input should ')}."
+    if not wrong.path:
+        return f"{said}."
+    if said.startswith(wrong.path.rpartition(".")[2]):
+        return f"{said}; got {wrong.value}."
+    return f"{field}: {wrong.value}: {said}."
+
+
+def _meant(wrong: Sequence[Wrong], depth: int = 0) -> list[Wrong]:
+    """Leave out the errors of types that the client did not mean, where a value may have several.
+
+    Args:
+        wrong: Errors that have the same types in the first ``depth`` of their ``tried``.
+    """
+    kept = [each for each in wrong if len(each.tried) <= depth]
+    fields: defaultdict[str, defaultdict[str, list[Wrong]]] = defaultdict(lambda: defaultdict(list))
+    for each in wrong:
+        if len(each.tried) > depth:
+            field, name = each.tried[depth]
+            fields[field][name].append(each)
+    for field, types in fields.items():
+        told_apart_by = [{each.path for each in errors if each.kind == "literal_error"} for errors in types.values()]
+        if common := set.intersection(*told_apart_by):
+            kept += [each for errors in types.values() for each in errors if each.path in common]
+            continue
+        misfits = {name: _misfit(errors, field) for name, errors in types.items()}
+        least = min(misfits.values())
+        for name, errors in types.items():
+            if misfits[name] == least:
+                kept += _meant(errors, depth + 1)
+    return kept
+
+
+def _misfit(errors: Sequence[Wrong], field: str) -> tuple[int, int, int]:
+    """How far a value is from one of the types that its field may have: the least is the one that is meant."""
+    whole = any(each.path == field for each in errors)
+    lacks = sum({"literal_error": 1, "missing": 2}.get(each.kind, 0) for each in errors)
+    return int(whole), lacks, len(errors) if lacks else 0
+
+
+def shown(value: Any) -> str:
+    """A JSON value as a message shows it: whole, or cut where it is long, or by its size."""
+    if isinstance(value, Mapping) and len(value) > _FIELDS:
+        return f"an object of {len(value)} fields"
+    if isinstance(value, list) and len(value) > _ITEMS:
+        return f"a list of {len(value)} items"
+    if isinstance(value, str) and len(value) > CHARACTERS:
+        return f"{json.dumps(value[:CHARACTERS])}... ({len(value)} characters)"
+    text = json.dumps(_small(value, _DEPTH), default=str)
+    return text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]}..."
+
+
+def _small(value: Any, depth: int) -> Any:
+    """A value with nothing long in it: writing all of a long one would take the event loop's time."""
+    if isinstance(value, Mapping):
+        few = list(value.items())[:_FIELDS] if depth else ()
+        return {str(name)[:CHARACTERS]: _small(each, depth - 1) for name, each in few}
+    if isinstance(value, list):
+        return [_small(each, depth - 1) for each in value[:_ITEMS]] if depth else []
+    return value[:CHARACTERS] if isinstance(value, str) else value
+
+
+def without_details(message: str) -> str:
+    """A message of vLLM's without ``(parameter=..., value=...)`` at its end; a value that stands only there is kept."""
+    details = DETAILS.search(message)
+    if details is None or not any(details.groups()):
+        return message
+    start, value = message[: details.start()], details["value"]
+    if value is None or value in start:
+        return start
+    return f"{start.rstrip('.')}; got {value[:CHARACTERS]}."

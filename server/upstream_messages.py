@@ -1,0 +1,73 @@
+"""Mends the messages of errors that vLLM answers with, which show what only its programmers know."""
+
+import re
+
+from ropeswitch.server.error_sentences import DETAILS, Wrong, below, message_of, without_details
+
+# The field that a message begins with.
+_FIELD = re.compile(r"([a-z]\w*(?:\.\w+)*)(?: must be | cannot contain |: )")
+# The text of a ``pydantic.ValidationError``, which vLLM answers with where it validates by itself.
+_PYDANTIC = re.compile(r"\A\d+ validation errors? for (\S+)\n")
+_ERROR = re.compile(
+    r"^(?P<loc>\S.*)\n  (?P<msg>.*?) \[type=(?P<type>\w+), input_value=(?P<value>.*), input_type=\w+\]", re.MULTILINE
+)
+# Longer messages hold what a client sent; reading those would take the event loop's time.
+_LONG = 10_000
+# Messages that do not say what to do, and what is said in their place. A message that has changed stays as it is.
+_MENDED = (
+    (
+        re.compile(r"There was an error parsing the body"),
+        "The body cannot be parsed. Send JSON in UTF-8, without Content-Encoding and nested at most 128 levels deep.",
+    ),
+    (
+        re.compile(r"(Token id -?\d+ is out of vocabulary)"),
+        r"prompt: \1. Send token IDs of this model; POST /tokenize returns those of a text.",
+    ),
+    (
+        re.compile(r"(.* is not a multimodal model)"),
+        r"\1: it takes text only. Send content as a string, or as parts of type 'text'.",
+    ),
+    (
+        re.compile(r"(.*requires (?:--enable-auto-tool-choice and )?--tool-call-parser to be set)"),
+        r"\1. Start the server with these flags, or leave tools out.",
+    ),
+    (
+        re.compile(r"You must use one kind of structured outputs constraint but none are specified: \{.*\}", re.DOTALL),
+        "structured_outputs: no constraint in it is known. Set one of json, regex, choice, grammar, json_object and "
+        "structural_tag.",
+    ),
+    (
+        re.compile(r"(max_\w*tokens)=(\d+) cannot be greater than max_model_len=(\d+).*", re.DOTALL),
+        r"\1: \2 is more than this model's maximum context length of \3 tokens, prompt and answer together. "
+        "Ask for fewer tokens.",
+    ),
+)
+
+
+def mended(message: str) -> tuple[str, str | None]:
+    """A message of vLLM's as a sentence for the client, and the field that it names, or None."""
+    if len(message) > _LONG:
+        return message, None
+    if (title := _PYDANTIC.match(message)) is not None and (errors := list(_ERROR.finditer(message))):
+        return message_of([_of_text(each, title[1]) for each in errors])
+    details = DETAILS.search(message)
+    message = without_details(message)
+    for pattern, said in _MENDED:
+        if pattern.fullmatch(message) is not None:
+            message = pattern.sub(said, message)
+    field = details["field"] if details is not None else None
+    if field is None and (named := _FIELD.match(message)) is not None and named[1] != "body":
+        field = named[1]
+    return message, field
+
+
+def _of_text(error: re.Match[str], title: str) -> Wrong:
+    """``ValidatorIterator`` is the content of a chat's message; types that pydantic tried are written like classes."""
+    path = "content" if title == "ValidatorIterator" else ""
+    tried: tuple[tuple[str, str], ...] = ()
+    for part in error["loc"].split("."):
+        if part[:1].isupper() or re.search(r"[\[\](){}]|^(?:str|int|list|dict)$", part):
+            tried = (*tried, (path, part))
+        else:
+            path = below(path, int(part) if part.isdecimal() else part)
+    return Wrong(error["type"], path, tried, error["value"], error["msg"])

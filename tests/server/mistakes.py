@@ -1,0 +1,144 @@
+"""Plausible wrong requests of clients, and what each answer must say: what is wrong, the value, what is allowed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.server.conftest import MODEL
+
+CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+ASKED = [{"role": "user", "content": "a"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+RIGHT: dict[str, dict[str, Any]] = {
+    CHAT: {"model": MODEL, "messages": ASKED, "max_tokens": 2},
+    COMPLETIONS: {"model": MODEL, "prompt": "a", "max_tokens": 2},
+    RESPONSES: {"model": MODEL, "input": "a", "max_output_tokens": 2},
+    MESSAGES: {"model": MODEL, "messages": ASKED, "max_tokens": 2},
+}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong request.
+
+    Attributes:
+        path: Where it is posted.
+        body: Its body: JSON values, or bytes.
+        says: Words that the answer's message must have.
+        param: The answer's ``param``.
+        status: The answer's.
+        code: The answer's ``code``.
+        headers: More headers.
+        method: Its method.
+    """
+
+    path: str
+    body: Any
+    says: tuple[str, ...]
+    param: str | None
+    status: int = 400
+    code: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    method: str = "POST"
+
+
+def wrong(path: str, says: str, param: str | None, code: str | None = None, **fields: Any) -> Mistake:
+    """A right request to a route with some fields changed, or left out where their value is ``...``."""
+    body = {name: value for name, value in (RIGHT[path] | fields).items() if value is not ...}
+    return Mistake(path, body, tuple(says.split("|")), param, code=code)
+
+
+def said(role: object, content: object) -> list[dict[str, object]]:
+    return [{"role": role, "content": content}]
+
+
+def schema(of: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": of}}
+
+
+LONG = "context_length_exceeded"
+MISTAKES = (
+    # Bodies.
+    Mistake(CHAT, b'{"model": "tiny", "messages": [}', ("not valid JSON", "character 31"), None),
+    Mistake(CHAT, b"", ("missing", "JSON object"), None),
+    Mistake(CHAT, [1], ("[1] must be an object",), None),
+    Mistake(CHAT, '{"messages": "é"}'.encode("latin-1"), ("cannot be parsed", "UTF-8"), None),
+    Mistake(CHAT, b"{}", ("text/plain", "application/json"), None, headers=(("content-type", "text/plain"),)),
+    Mistake(CHAT, b'{"model":' + b"[" * 300 + b"]" * 300 + b"}", ("at most 128",), "model"),
+    Mistake(
+        CHAT, b'{"model": "' + MODEL.encode() + b'", "messages": [], "model": 5}', ("5 must be a string",), "model"
+    ),
+    # Messages and prompts.
+    wrong(CHAT, "messages: missing|required", "messages", messages=...),
+    wrong(CHAT, '"hello" must be a list', "messages", messages="hello"),
+    wrong(CHAT, '"hi" must be an object', "messages[0]", messages=["hi"]),
+    wrong(CHAT, "at least one message", None, messages=[]),
+    wrong(CHAT, "messages[0].role: missing", "messages[0].role", messages=[{"content": "a"}]),
+    wrong(CHAT, "usr|'user' may be meant", "messages[0].role", messages=said("usr", "a")),
+    wrong(CHAT, "null must be a string or a list", "messages[0].content", messages=said("user", None)),
+    wrong(CHAT, "5 must be a string or a list", "messages[0].content", messages=said("user", 5)),
+    wrong(CHAT, "'txt' must be 'text', 'image_url'", "content[0].type", messages=said("user", [{"type": "txt"}])),
+    wrong(
+        CHAT,
+        "not a multimodal model|type 'text'",
+        None,
+        messages=said("user", [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]),
+    ),
+    wrong(COMPLETIONS, "non-empty", "prompt", prompt=""),
+    wrong(COMPLETIONS, "5 must be a list or a string", "prompt", prompt=5),
+    wrong(COMPLETIONS, "999999|POST /tokenize", "prompt", prompt=[999999]),
+    wrong(COMPLETIONS, "-1 must be at least 0", "prompt[0]", prompt=[-1]),
+    # Models and factor sets.
+    Mistake(CHAT, RIGHT[CHAT] | {"model": "gpt-4o"}, ("gpt-4o", MODEL), "model", 404, "model_not_found"),
+    wrong(CHAT, "nosuch|'short', 'long'", "model", model=f"{MODEL}@nosuch"),
+    wrong(CHAT, "nope|'short', 'long'", "vllm_xargs.rope_factor_set", vllm_xargs={"rope_factor_set": "nope"}),
+    wrong(CHAT, "rope_factor_set and", "vllm_xargs.rope_factor_sets", vllm_xargs={"rope_factor_sets": "long"}),
+    wrong(CHAT, "rope_factor_set and", "vllm_xargs.foo", vllm_xargs={"foo": 5}),
+    # Sampling.
+    wrong(CHAT, "3.0|[0, 2]", "temperature", temperature=3),
+    wrong(CHAT, '"hot" must be a number', "temperature", temperature="hot"),
+    wrong(CHAT, "-5|at least 1", "max_tokens", max_tokens=-5),
+    wrong(CHAT, "1000000000|1024 tokens|fewer", "max_tokens", LONG, max_tokens=10**9),
+    wrong(COMPLETIONS, "1000000000|1024 tokens|fewer", "max_tokens", LONG, max_tokens=10**9),
+    wrong(RESPONSES, "1000000000|1024 tokens|fewer", "max_output_tokens", LONG, max_output_tokens=10**9),
+    wrong(CHAT, "0|at least 1", "n", n=0),
+    wrong(CHAT, "2.0|(0, 1]", "top_p", top_p=2),
+    wrong(CHAT, "stop[0]: 1 must be a string", "stop[0]", stop=[1, 2]),
+    wrong(COMPLETIONS, "100|20", "logprobs", logprobs=100),
+    wrong(CHAT, '"abc" must be a whole number', "seed", seed="abc"),
+    wrong(CHAT, "hello|token IDs", "logit_bias", logit_bias={"hello": 5}),
+    wrong(CHAT, "999999|259", "logit_bias", logit_bias={"999999": 5}),
+    wrong(CHAT, "stream=True", "stream_options", stream_options={"include_usage": True}),
+    wrong(CHAT, '"yes please" must be true or false', "stream", stream="yes please"),
+    # Tools and structured output.
+    wrong(CHAT, "tools[0].function: missing", "tools[0].function", tools=[{"name": "f"}]),
+    wrong(CHAT, 'always|"auto"', "tool_choice", tools=[TOOL], tool_choice="always"),
+    wrong(CHAT, "`tools`", "tool_choice", tool_choice="required"),
+    wrong(CHAT, '"json" must be an object', "response_format", response_format="json"),
+    wrong(CHAT, "'json_object'", "response_format.type", response_format={"type": "jsn"}),
+    wrong(CHAT, "'json_schema' field", "response_format", response_format={"type": "json_schema"}),
+    wrong(CHAT, "objekt", None, response_format=schema({"type": "objekt"})),
+    wrong(CHAT, "json, regex, choice", "structured_outputs", structured_outputs={"jsn": {}}),
+    # Too long, on every route.
+    wrong(CHAT, "1024 tokens|reduce", "messages", LONG, messages=said("user", "a" * 2000)),
+    wrong(COMPLETIONS, "2000|1024 tokens|reduce", "prompt", LONG, prompt=[5] * 2000),
+    wrong(COMPLETIONS, "no token for the answer|shorter", "prompt", LONG, prompt=[5] * 1024),
+    wrong(RESPONSES, "1024 tokens|reduce", "input", LONG, input="a" * 2000),
+    wrong(MESSAGES, "1024 tokens|reduce", "messages", LONG, messages=said("user", "a" * 2000)),
+    # Anthropic's API.
+    wrong(MESSAGES, "max_tokens: missing", "max_tokens", max_tokens=...),
+    wrong(MESSAGES, "positive|got 0", "max_tokens", max_tokens=0),
+    wrong(MESSAGES, "1000000000|1024 tokens", "max_tokens", LONG, max_tokens=10**9),
+    wrong(MESSAGES, "\"usr\" must be 'user', 'assistant'", "messages[0].role", messages=said("usr", "a")),
+    wrong(MESSAGES, "'text', 'image'", "messages[0].content[0].type", messages=said("user", [{"type": "txt"}])),
+    wrong(MESSAGES, "at least one message", None, messages=[]),
+    wrong(MESSAGES, "-1.0", "temperature", temperature=-1),
+    wrong(MESSAGES, "-1.0", "temperature", temperature=-1, stream=True),
+    wrong(MESSAGES, "nosuch|'short', 'long'", "model", model=f"{MODEL}@nosuch"),
+    Mistake(MESSAGES, RIGHT[MESSAGES] | {"model": "claude"}, ("claude", MODEL), None, 404, "model_not_found"),
+    # Routes.
+    Mistake("/v1/v1/chat/completions", RIGHT[CHAT], (f"{CHAT} may be meant", "base URL"), None, 404),
+    Mistake("/chat/completions", RIGHT[CHAT], (f"{CHAT} may be meant", "base URL"), None, 404),
+    Mistake("/v1/embeddings", {"model": MODEL, "input": "a"}, ("generates text",), None, 404),
+    Mistake("/nothing/of/the/kind", {}, ("no such route", "/openapi.json"), None, 404),
+    Mistake(CHAT, None, ("GET", "POST only"), None, 405, method="GET"),
+)

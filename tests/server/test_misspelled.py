@@ -1,0 +1,74 @@
+"""Keys of ``vllm_xargs`` that nothing reads, and misspelled roles."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ropeswitch.server import xargs_readers
+from ropeswitch.server.body_errors import misspelled
+from ropeswitch.server.xargs_readers import others_read_xargs
+
+
+def found(body: Any, *, others: bool) -> list[tuple[Any, ...]]:
+    return [each["loc"] for each in misspelled(body, others=others)]
+
+
+@pytest.mark.parametrize("key", ["rope_factor_sets", "rope_set", "ROPE_factor_set", "factor_set", "ladder_policy"])
+@pytest.mark.parametrize("others", [False, True])
+def test_keys_like_ours_are_refused(key: str, others: bool) -> None:
+    assert found({"vllm_xargs": {"rope_factor_set": "long", key: 5}}, others=others) == [("vllm_xargs", key)]
+
+
+def test_other_keys_are_refused_where_nothing_reads_them() -> None:
+    body = {"vllm_xargs": {"ngram_size": 5}}
+    assert found(body, others=False) == [("vllm_xargs", "ngram_size")] and not found(body, others=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"vllm_xargs": {"rope_factor_set": "long", "rope_ladder_policy": "length", "session_id": "a"}},
+        {"vllm_xargs": None},
+        {"vllm_xargs": [1]},
+        {"messages": "a"},
+        {"messages": [{"role": each} for each in ("user", "tool", "model", "ipython", "documents", "critic", 5, None)]},
+        [1],
+    ],
+)
+def test_right_bodies_and_those_that_others_refuse(body: Any) -> None:
+    assert not found(body, others=False)
+
+
+@pytest.mark.parametrize("role", ["usr", "User", "assitant", "sytem", "users"])
+def test_misspelled_roles(role: str) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}, {"role": role, "content": "a"}]}
+    assert found(body, others=True) == [("messages", 1, "role")]
+
+
+def test_who_may_read_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    def config(**changes: Any) -> Any:
+        model = {"logits_processors": None, "is_diffusion": False}
+        whole = {"kv_transfer_config": None, "ec_transfer_config": None}
+        parallel = {"worker_extension_cls": ""}
+        parts = [each | {name: changes[name] for name in each if name in changes} for each in (model, whole, parallel)]
+        return SimpleNamespace(
+            model_config=SimpleNamespace(**parts[0]), parallel_config=SimpleNamespace(**parts[2]), **parts[1]
+        )
+
+    assert not others_read_xargs(config())
+    for name in (
+        "logits_processors",
+        "is_diffusion",
+        "kv_transfer_config",
+        "ec_transfer_config",
+        "worker_extension_cls",
+    ):
+        assert others_read_xargs(config(**{name: "given"})), name
+    plugin = SimpleNamespace(name="theirs", value="theirs.plugin:register")
+    monkeypatch.setattr(
+        xargs_readers, "entry_points", lambda group: [plugin] if group == "vllm.general_plugins" else []
+    )
+    assert not others_read_xargs(config())
+    monkeypatch.setenv("VLLM_PLUGINS", "ropeswitch,theirs")
+    assert others_read_xargs(config())
