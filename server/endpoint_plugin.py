@@ -180,7 +180,11 @@ def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed
     decode_prompt_ends(vllm_adapter.FastIncrementalDetokenizer)
     length = vllm_adapter.prompt_length(engine_client.model_config)
     limits_output = engine_client.model_config.get_diff_sampling_param().get("max_tokens") is not None
-    take_over(engine_client, state, Prompts(checked.rule, checked.admission, length, limits_output=limits_output))
+    bounds_whitespace = engine_client.vllm_config.structured_outputs_config.disable_any_whitespace
+    prompts = Prompts(
+        checked.rule, checked.admission, length, limits_output=limits_output, bounds_whitespace=bounds_whitespace
+    )
+    take_over(engine_client, state, prompts)
     accept_aliases(state.openai_serving_models, ladder, listed=aliases_listed)
 
 

@@ -21,6 +21,7 @@ from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.in_place import become
 from ropeswitch.server.prompt_set import PromptSet, asks_for_policy, asks_for_set, decide
+from ropeswitch.server.structural_tag import bound_whitespace
 
 FIELD = f"vllm_xargs.{FORCED_SET}"
 POLICY_FIELD = f"vllm_xargs.{LADDER_POLICY}"
@@ -42,6 +43,7 @@ class Prompts:
         admission: Lets prompts in.
         length: Counts a prompt's tokens (:func:`~ropeswitch.server.vllm_adapter.prompt_length`).
         limits_output: Whether the server has an output limit for requests that name none.
+        bounds_whitespace: Whether JSON has no free white space (``disable_any_whitespace``).
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class Prompts:
         length: Callable[[Any], int | None],
         *,
         limits_output: bool = False,
+        bounds_whitespace: bool = False,
     ) -> None:
         self._rule = rule
         self._admission = admission
         self._length = length
         self._limits_output = limits_output
+        self._bounds_whitespace = bounds_whitespace
 
     def note(self, prompt: Any, params: Any, request_id: str | None, search: str | None = None) -> Any:
         """Decide a prompt's set, and let the prompt into the queue.
@@ -91,6 +95,8 @@ class Prompts:
             self._admission.admit(num_tokens, decision.length_class, _answers(params), request_id)
         elif request_id is not None:
             self._admission.follow(request_id)
+        if self._bounds_whitespace and (outputs := getattr(params, "structured_outputs", None)) is not None:
+            bound_whitespace(outputs)
         return forcing(params, alias) if request_id is not None else params
 
     def _follow_search(self, params: Any, context: RequestContext | None, request_id: str | None) -> PromptSet | None:

@@ -1,0 +1,57 @@
+"""White space in tool calls is bounded, as the real grammar compiler sees it; everything else in a tag stays."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import xgrammar
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+
+from ropeswitch.model_patches.switch.request_set import SetRule
+from ropeswitch.server.engine_client import Prompts
+from tests.server.test_context import LADDER
+
+SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Oslo"]}}, "required": ["city"]}
+JSON = {"type": "json_schema", "json_schema": SCHEMA, "max_whitespace_cnt": None}
+CALL = {"type": "tag", "begin": "<tool_call>", "content": JSON, "end": "</tool_call>"}
+TAG = {"type": "structural_tag", "format": {"type": "sequence", "elements": [CALL]}}
+FREE = '<tool_call>{\n\n\n"city": "Oslo"}</tool_call>'
+PLAIN = '<tool_call>{"city": "Oslo"}</tool_call>'
+
+
+def sent(tag: Any, *, bounds_whitespace: bool = True) -> str:
+    """The tag that the engine gets for one that a handler made."""
+    admission: Any = SimpleNamespace(admit=lambda *_: None)
+    prompts = Prompts(SetRule(LADDER), admission, len, bounds_whitespace=bounds_whitespace)
+    text = tag if isinstance(tag, str) else json.dumps(tag)
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(structural_tag=text))
+    outputs = prompts.note([1], params, "r").structured_outputs
+    assert isinstance(outputs.structural_tag, str)
+    return outputs.structural_tag
+
+
+def takes(tag: str, text: str) -> bool:
+    vocabulary = [chr(code) for code in range(128)]
+    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[0]))
+    matcher = xgrammar.GrammarMatcher(compiler.compile_structural_tag(tag))
+    return bool(matcher.accept_string(text))
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_free_white_space_in_a_call_is_forbidden_where_it_is_in_json(bounded: bool) -> None:
+    tag = sent(TAG, bounds_whitespace=bounded)
+    assert takes(tag, PLAIN)
+    assert takes(tag, FREE) != bounded
+
+
+def test_the_schema_and_a_bound_of_the_tag_stay() -> None:
+    schema = {"type": "object", "properties": {"type": {"const": "json_schema"}}}
+    bounded = {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 7}
+    tag = {"type": "structural_tag", "format": bounded}
+    assert json.loads(sent(tag)) == tag
+
+
+@pytest.mark.parametrize("tag", ["{", '"text"', "[" * 100_000 + "]" * 100_000])
+def test_what_is_no_tag_is_left_to_vllm(tag: str) -> None:
+    assert json.dumps(sent(tag)) == json.dumps(tag)
