@@ -58,6 +58,7 @@ class RequestContext:
 
     Attributes:
         came: Arrival time, in seconds since 1970.
+        request_id: The ID in the headers of its response, None where they have none.
         key: The digest of its API key, or ``key_limits.EVERYONE``; None before it is checked.
         refusal: The refusal, once it is refused; it is the answer, whatever error a handler makes of it.
         refused_tokens: Length of the refused prompt, None where it was not counted.
@@ -87,6 +88,7 @@ class RequestContext:
     """
 
     came: float = field(default_factory=time.time)
+    request_id: bytes | None = None
     key: bytes | None = None
     refusal: Refusal | None = None
     refused_tokens: int | None = None

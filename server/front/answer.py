@@ -25,6 +25,9 @@ Headers = Iterable[tuple[bytes, bytes]]
 _POLICY = 1008
 # RFC 6455, section 7.4.1, and the registry it names: try again later.
 _TRY_AGAIN = 1013
+# Header of a request's ID; vLLM adds it to the responses of its handlers.
+REQUEST_ID = b"x-request-id"
+_ANTHROPIC_ID = b"request-id"
 # Headers that describe upstream's body, which is replaced.
 _OF_BODY = (b"content-length", b"content-type", b"content-encoding")
 
@@ -88,12 +91,24 @@ class Answer:
     def _out(self, message: Message) -> Awaitable[None]:
         # Called for every token of every streamed answer, so it adds no coroutine.
         if message["type"] == "http.response.start":
+            message = self._identified(message)
             # To a client that has disconnected, vLLM sends an empty 200.
             if not self._context.left:
                 self._context.status = message["status"]
         elif not message.get("more_body", False):
             self._context.whole = True
         return self._send(message)
+
+    def _identified(self, start: Message) -> Message:
+        """The start of a response with the request's ID: in refusals too, and where Anthropic's clients look for it."""
+        if (given := self._context.request_id) is None:
+            return start
+        headers = list(start.get("headers", ()))
+        if not any(name.lower() == REQUEST_ID for name, _ in headers):
+            headers.append((REQUEST_ID, given))
+        if self._anthropic:
+            headers.append((_ANTHROPIC_ID, given))
+        return {**start, "headers": headers}
 
     async def _send_error(self, start: Message) -> None:
         if self._context.refusal is not None:

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front import connection, routes
-from ropeswitch.server.front.answer import Answer, refuse_websocket
+from ropeswitch.server.front.answer import REQUEST_ID, Answer, refuse_websocket
 from ropeswitch.server.front.body import Body
 from ropeswitch.server.front.refusal import RefusedError, refused
 from ropeswitch.server.front.state import FrontState
@@ -55,9 +55,10 @@ class Front:
         path, log = routes.route_path(scope), parts.access_log
         if log is not None and log.leaves_out(path):
             log = None
-        if parts.request_ids:
-            _identify(scope)
-        context = RequestContext(keeps_prompts=log is not None and log.keeps_prompts)
+        context = RequestContext(
+            request_id=_identify(scope) if parts.request_ids else None,
+            keeps_prompts=log is not None and log.keeps_prompts,
+        )
         started = time.perf_counter()
         token = current.set(context)
         try:
@@ -141,10 +142,13 @@ class Front:
             front.key_limits.give_back(key)
 
 
-def _identify(scope: Scope) -> None:
-    """Give a request without an ID one, which vLLM puts into the response's header and the ``id`` of its answer."""
-    if not any(name == b"x-request-id" for name, _ in scope["headers"]):
-        scope["headers"] = [*scope["headers"], (b"x-request-id", uuid.uuid4().hex.encode())]
+def _identify(scope: Scope) -> bytes:
+    """A request's ID; one without gets one, which vLLM puts into the response's header and the ``id`` of its answer."""
+    given = next((value for name, value in scope["headers"] if name == REQUEST_ID), None)
+    if given is None:
+        given = uuid.uuid4().hex.encode()
+        scope["headers"] = [*scope["headers"], (REQUEST_ID, given)]
+    return bytes(given)
 
 
 def _noting(receive: Receive, context: RequestContext) -> Receive:
