@@ -48,6 +48,17 @@ $(CHROMIUM): requirements/debian.py
 	@$(PYTHON) requirements/debian.py $@ chromium-headless-shell fonts-dejavu-core
 	@touch $@
 
+# Client libraries that the engine's environment lacks, and Node.js with its `openai`, for the tests.
+CLIENTS := .venv/clients/.done
+
+$(CLIENTS): requirements/clients.lock requirements/node/package-lock.json
+	@echo "setup: installing the client libraries of requirements/clients.lock and requirements/node for the tests"
+	@$(BIN)/python -m venv --clear .venv/clients
+	@.venv/clients/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/clients.lock
+	@cp requirements/node/package.json requirements/node/package-lock.json .venv/clients/
+	@cd .venv/clients && PATH="$$PWD/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
 # The bundled model is so small that compiling it costs a minute of start-up, and a C++ compiler, for nothing.
 SERVE_FLAGS := $(if $(MODEL),,--enforce-eager)
 
@@ -64,7 +75,7 @@ test: $(STAMP) ## Run the core tests
 	@echo "test: the core tests (make test-full adds the long ones)"
 	@$(BIN)/python -m pytest -m "not full and not million" $(ARGS)
 
-test-full: $(STAMP) $(PROMETHEUS) $(CHROMIUM) ## Run all tests, the long ones too
+test-full: $(STAMP) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
 	@echo "test-full: all tests but that of a million tokens"
 	@$(BIN)/python -m pytest -m "not million" $(ARGS)
 
@@ -149,7 +160,7 @@ simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 mi
 	@$(BIN)/python -m ropeswitch.loadtests.simulate $(ARGS)
 
 lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
-	@echo "lock: resolving pyproject.toml into the three files requirements/*.lock"
+	@echo "lock: resolving pyproject.toml and requirements/clients.in into the four files requirements/*.lock"
 	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu --extra dev $(LOCK_FLAGS) \
 		--override requirements/cpu-overrides.txt \
 		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
@@ -159,5 +170,6 @@ lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
 		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
 		-o requirements/image-cpu.lock
 	@$(UV) pip compile pyproject.toml --extra cuda $(LOCK_FLAGS) -o requirements/cuda.lock
+	@$(UV) pip compile requirements/clients.in $(LOCK_FLAGS) -o requirements/clients.lock
 
 LOCK_FLAGS := --quiet --universal --python-version 3.11 --no-header --no-annotate
