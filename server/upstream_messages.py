@@ -38,7 +38,8 @@ _MENDED = (
     ),
     (
         re.compile(r"(max_\w*tokens)=(\d+) cannot be greater than max_model_len=(\d+).*", re.DOTALL),
-        r"\1: \2 is more than this model's maximum context length of \3 tokens, prompt and answer together. "
+        # OpenAI's words, by which litellm knows this error.
+        r"\1: \2 is too many. This model's maximum context length is \3 tokens, prompt and answer together. "
         "Ask for fewer tokens.",
     ),
 )

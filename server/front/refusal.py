@@ -152,8 +152,10 @@ def too_many_headers(limit: int) -> Refusal:
 
 def prompt_too_long(tokens: int, limit: int) -> Refusal:
     """For a prompt of ``tokens`` tokens where ``limit`` are allowed (``--max-prompt-tokens``)."""
+    # OpenAI's first words, by which litellm knows this error.
     message = (
-        f"The prompt has {tokens} tokens; this server takes prompts of at most {limit} tokens. Send a shorter one."
+        f"This model's maximum context length is {limit} tokens for a prompt on this server, and the prompt has {tokens} "
+        "tokens. Send a shorter one."
     )
     return Refusal("prompt_tokens", 400, "context_length_exceeded", message, param="prompt")
 

@@ -15,7 +15,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 
 from ropeswitch.server.front.error_bodies import FAULT, converted, converted_event
 from ropeswitch.server.front.models_route import router
+from ropeswitch.server.front.refusal import prompt_too_long
 from ropeswitch.server.front.routes import prompt_field
+from ropeswitch.server.upstream_messages import mended
 from tests.server.front.parts import app_behind, ask, error_of, parts
 
 # Of vLLM 0.32, each for a model of 1024 tokens.
@@ -270,3 +272,10 @@ def test_an_unknown_route_names_the_one_that_may_be_meant(tmp_path: Path, path: 
 def test_a_route_names_the_methods_that_it_takes(tmp_path: Path) -> None:
     answer = ask(failing(tmp_path), "GET", "/v1/chat/completions")
     assert error_of(answer)["message"] == "GET /v1/chat/completions: this route takes POST only."
+
+
+def test_litellm_finds_openais_words_in_what_is_too_long() -> None:
+    """It raises its ContextWindowExceededError by them, not by the code."""
+    too_many, _ = mended("max_tokens=100 cannot be greater than max_model_len=8. Please reduce it")
+    for message in (prompt_too_long(9, 8).message, too_many):
+        assert "This model's maximum context length is 8 tokens" in message
