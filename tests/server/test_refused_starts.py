@@ -294,7 +294,7 @@ def test_the_bundled_model_by_its_path_is_the_bundled_model(
 ) -> None:
     seen: list[Any] = []
 
-    def run(_: Any, args: Any) -> None:
+    def run(_: Any, args: Any, *rest: Any) -> None:
         seen.append(args)
         raise UsageError("seen")
 
@@ -328,7 +328,7 @@ def test_what_does_not_fit_a_cpu(refusal: Any, checkpoint: Path, monkeypatch: py
 def test_the_kv_cache_is_chosen_by_what_is_free(
     refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(_: Any, args: Any) -> None:
+    def run(_: Any, args: Any, *rest: Any) -> None:
         raise UsageError(str(args.kv_cache_memory_bytes))
 
     monkeypatch.setattr("ropeswitch.server.serve._run", run)
