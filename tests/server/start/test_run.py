@@ -76,8 +76,10 @@ def test_ctrl_c_ends_an_engine_that_starts(outcome: Any, monkeypatch: pytest.Mon
 def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
     with pytest.raises(UsageError, match="why"):
         outcome(UsageError("why"))
-    with pytest.raises(RuntimeError, match="fault"):
-        outcome(RuntimeError("fault"))
+    code, [failure] = outcome(RuntimeError("fault"))
+    assert code == 1 and failure.startswith("error: the server did not start: RuntimeError: fault (")
+    with pytest.raises(SystemExit):
+        outcome(SystemExit(3))
 
 
 def test_a_server_whose_processes_died(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,13 +29,18 @@ def test_versions() -> None:
 
 @pytest.mark.parametrize("count", [1, 5])
 def test_few_sets_are_all_listed(count: int) -> None:
-    head, _, *rows, last = summary(flags(served_model_name=["a", "b"]), ladder(count))
+    head, _, *rows, last = summary(flags(served_model_name=["a", "b"]), ladder(count), [])
     assert last == "starting the engine for m, served as a, b" and head.startswith("ladder file:x")
     assert [row.split()[0] for row in rows] == [f"s{index}" for index in range(count)]
 
 
 def test_of_many_sets_the_first_and_the_last_are_listed() -> None:
-    lines = summary(flags(ladder_policy="reserve"), ladder(9, "a note"))
+    lines = summary(flags(ladder_policy="reserve"), ladder(9, "a note"), ["of the cache"])
     assert [line.split()[0] for line in lines[2:7]] == ["s0", "s1", "s2", "...", "s8"]
     assert "5 more" in lines[5]
-    assert lines[7] == "a note" and lines[8].startswith("ladder policy reserve") and len(lines) == 10
+    assert (
+        lines[7] == "a note"
+        and lines[8].startswith("ladder policy reserve")
+        and lines[9] == "of the cache"
+        and len(lines) == 11
+    )
