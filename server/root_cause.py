@@ -2,7 +2,6 @@
 
 import signal
 import traceback
-from pathlib import Path
 from re import compile as pattern
 
 MOST = 400
@@ -41,11 +40,9 @@ def ended_process(error: BaseException) -> str | None:
 
 
 def _place(error: BaseException) -> str:
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        parts = Path(frame.filename).parts
-        package = next((each for each in _PACKAGES if each in parts), None)
-        if package is not None:
-            # The last occurrence: a checkout may lie in a folder of the same name.
-            start = len(parts) - 1 - parts[::-1].index(package)
-            return f" ({'/'.join(parts[start:])}:{frame.lineno})"
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        # By the module's name: a checkout's folders need not be called as the package is.
+        package, _, module = str(frame.f_globals.get("__name__", "")).partition(".")
+        if package in _PACKAGES and module:
+            return f" ({package}/{module.replace('.', '/')}.py:{line})"
     return ""
