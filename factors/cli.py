@@ -14,6 +14,7 @@ from ropeswitch.factors.import_factors import SCALE_CHOICES, CsvSet, ladder_file
 from ropeswitch.factors.numbers import whole
 from ropeswitch.factors.rules import cli as rules_cli
 from ropeswitch.factors.search import cli as search_cli
+from ropeswitch.factors.text_table import table
 
 EXAMPLE = """examples:
   ropeswitch factors import --set 8k=8192:8k_la2_128k.csv --set 2048k=2097152:2048k_la2_128k.csv \\
@@ -158,9 +159,7 @@ def _show(args: argparse.Namespace) -> int:
     for factor_set in content.ladder.sets:
         rows.append(_row(factor_set, first))
         first = factor_set.max_length + 1
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(table(rows))
     return 0
 
 

@@ -41,6 +41,7 @@ PARTS = {
     "factors.numbers": "ladder",
     "factors.quoted": "ladder",
     "factors.strict_json": "ladder",
+    "factors.text_table": "ladder",
     "factors.whole_file": "ladder",
     "factors.rules": "ladder",
     "factors.rules.cli": "factor tools",

@@ -9,6 +9,7 @@ from ropeswitch.deploy.plan.planner import Candidate, Cluster, Plan
 from ropeswitch.deploy.plan.serve_flags import HEAD_ADDRESS
 from ropeswitch.deploy.plan.weights import parameter_count
 from ropeswitch.factors.ladders.made import MadeLadder
+from ropeswitch.factors.text_table import table
 
 KIB = 1024
 HEADER = (
@@ -52,14 +53,6 @@ def text(
     parts.append(_recommended(cluster, plan, command))
     parts.append(_assumptions(load))
     return "\n\n".join(parts)
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equally many cells, in columns; the first row is the header."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
 
 
 def seconds(value: float) -> str:

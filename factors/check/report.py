@@ -10,7 +10,8 @@ from ropeswitch.factors.check.shape import Shape, shape, warnings
 from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.factors.rules.formulas import equivalent_base
 from ropeswitch.factors.rules.rope import Rope
-from ropeswitch.factors.rules.show import critical_note, table
+from ropeswitch.factors.rules.show import critical_note
+from ropeswitch.factors.text_table import table
 from ropeswitch.kernels.angles import inverse_frequencies
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.text_table import table
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,7 @@ class MadeLadder:
         for each, origin in zip(self.ladder.sets, self.origins, strict=True):
             factor = "listed" if origin.factor is None else f"{origin.factor:.6g}"
             rows.append((each.name, f"{each.max_length:,}", factor, f"{each.scale:.6g}", origin.source))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         end = self.ladder.max_length if max_model_len is None else max_model_len
         longest = "as the KV cache allows" if end == -1 else f"{end:,} tokens"
         head = f"ladder {self.name}: each sequence is in the first set that is long enough; longest sequence {longest}"
-        return [head, *(f"  {line}" for line in table), *([self.note] if self.note else [])]
+        return [head, *(f"  {line}" for line in table(rows).splitlines()), *([self.note] if self.note else [])]

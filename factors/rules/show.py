@@ -6,6 +6,7 @@ from ropeswitch.factors.file import LadderFile
 from ropeswitch.factors.rules.catalogue import RULES, Rule
 from ropeswitch.factors.rules.formulas import Target, equivalent_base
 from ropeswitch.factors.rules.rope import Rope
+from ropeswitch.factors.text_table import table
 
 # (d, base, window); what has been published for it does not all agree with the formulas.
 LLAMA_3_8B = (128, 500000.0, 8192)
@@ -14,13 +15,6 @@ GRADIENT = (
     "4194304, which are 'theta'; on the model cards 15.3M for 65536, 207.1M for 262144, 1.06B for 524288 and 2.80B for "
     "1048576, which are 'ntk-staged' with --dynamic-factor 4 (the last from 262144 tokens)"
 )
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equally many cells as text, columns aligned to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines)
 
 
 def rule_list() -> str:
