@@ -17,8 +17,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ropeswitch.server.root_cause import ended_process, root_cause
-
 VARIABLE = "ROPESWITCH_REFUSAL_FILE"
 EXIT_CODE = 2
 _FAULT = ".fault"
@@ -74,6 +72,9 @@ def reported_fault() -> str | None:
 
 def report_fault(error: BaseException) -> None:
     """Report the root cause of a failed start, unless one was reported before; without a channel do nothing."""
+    # Imported where it is needed: vLLM loads this module into stock engines too.
+    from ropeswitch.server.root_cause import root_cause
+
     _write(_FAULT, root_cause(error))
 
 
@@ -83,6 +84,8 @@ def failed_start(error: BaseException) -> str:
     Args:
         error: What vLLM's launcher raised in the process of the command.
     """
+    from ropeswitch.server.root_cause import ended_process, root_cause
+
     cause = reported_fault() or ended_process(error)
     return f"the engine did not start: {cause}" if cause else f"the server did not start: {root_cause(error)}"
 

@@ -50,6 +50,8 @@ NOISE = (
     # several API servers share a port, and their figures are ours
     "is used by process .* launched with command",
     "api_server_count more than 1; disabling stats logging",
+    # weights in another number format than the one that is served
+    "Attempted to load weight",
     # a cache that is made again
     "Compiling model again due to a load failure",
 )

@@ -65,6 +65,7 @@ NOISE_SOURCES = {
     "Inductor compilation was disabled": "config/vllm.py",
     "Default vLLM sampling parameters have been overridden": "config/model.py",
     "requires system-first ordering": "entrypoints/anthropic/serving.py",
+    "Attempted to load weight": "model_executor/models/utils.py",
     "Compiling model again due to a load failure": "compilation/decorators.py",
 }
 
