@@ -164,7 +164,8 @@ def _figures(exchanges: Sequence[Exchange], seconds: float, slos: Sequence[Slo])
         "e2el": [each.latency for each in done],
     }
     for name, values in times.items():
-        found |= _statistics(name, values or [0.0])
+        # Real results have None where nothing was measured.
+        found |= _statistics(name, values) if values else dict.fromkeys(_statistics(name, [0.0]))
     if exchanges:
         found |= _statistics("lateness", [each.lateness for each in exchanges])
     if times["ttft"]:
