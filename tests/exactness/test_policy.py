@@ -105,6 +105,7 @@ def test_reserve_with_drafts(llama: Path, monkeypatch: pytest.MonkeyPatch) -> No
         expected[reserved(len(prompt))].check(prompt, tokens, log_probs)
 
 
+@pytest.mark.full
 def test_the_plugin_tells_a_limit_from_none(llama: Path) -> None:
     """``vllm.LLM`` with the key: an explicit limit up to the end of the context reserves, and no limit goes by length."""
     expected, most = references(llama, LADDER), 80

@@ -122,7 +122,8 @@ def test_a_missing_symbol_stops_the_start() -> None:
     assert done.returncode and "get_request_block_hasher: not found in the installed vLLM" in done.stderr
 
 
-def test_applying_twice_wraps_once() -> None:
+def test_applying_twice_wraps_once_and_what_is_applied_is_looked_up() -> None:
+    """A report names what really stands under the upstream names, so an undone patch is missing from it."""
     then = (
         "from vllm.v1.engine.core import EngineCore\n"
         "patching.patch_process(config)\n"
@@ -131,22 +132,18 @@ def test_applying_twice_wraps_once() -> None:
         "print('once', EngineCore.preprocess_add_request is once)\n"
         # The switch's wrapper and that of the part `serving`.
         "print('wraps', not hasattr(once.__wrapped__.__wrapped__, '__wrapped__'))\n"
-    )
-    done = run_with("", then)
-    assert "once True" in done.stdout and "wraps True" in done.stdout, done.stderr
-
-
-def test_what_is_applied_is_looked_up() -> None:
-    """A report names what really stands under the upstream names, so an undone patch is missing from it."""
-    then = (
-        "patching.patch_process(config)\n"
         "name = 'vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys'\n"
         "print('applied', name in registry.applied())\n"
         "changed.generate_block_hash_extra_keys = changed.generate_block_hash_extra_keys.__wrapped__\n"
         "print('undone', name not in registry.applied())\n"
     )
     done = run_with("", then)
-    assert "applied True" in done.stdout and "undone True" in done.stdout, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines() if line.endswith(" True")] == [
+        "once",
+        "wraps",
+        "applied",
+        "undone",
+    ], done.stderr
 
 
 @pytest.mark.full

@@ -20,11 +20,12 @@ from typing import Any
 COMMAND = Path(sys.executable).with_name("ropeswitch")
 ENGINE = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", str(64 << 20)]
 START_SECONDS = 400
+INHERITED = ("VLLM_LOGGING_LEVEL", "VLLM_DIST_IDENT")
 
 
 def environment() -> dict[str, str]:
-    # The tests' own engines set it; a server shows vLLM's log as a user sees it.
-    inherited = {name: value for name, value in os.environ.items() if name != "VLLM_LOGGING_LEVEL"}
+    # The tests' own engines set them; a server shows vLLM's log as a user sees it.
+    inherited = {name: value for name, value in os.environ.items() if name not in INHERITED}
     return inherited | {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",

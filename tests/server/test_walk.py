@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.passkey_tiny import SERVED
 from tests.server.running import ENGINE, running
 
@@ -48,6 +50,7 @@ def test_the_walk_is_short() -> None:
     assert all((ROOT / name).is_file() for name in steps | helpers)
 
 
+@pytest.mark.full
 def test_a_chat_request_runs_through_the_files_of_its_walk(tmp_path: Path) -> None:
     folder = tmp_path / "trace"
     folder.mkdir()
