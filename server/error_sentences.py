@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Characters of a value in a message, sentences of a message, and errors of a body that are read for it.
+# Characters of a value and of a name in a message, sentences of a message, and errors of a body that are read for it.
 CHARACTERS = 80
 MOST = 3
 _READ = 1000
+# Characters of each end of a validator's message; pydantic's may hold a long text of the client's in their middle.
+_END = 250
 # Fields of an object and items of a list that are shown, and how deep one is in another.
 _FIELDS, _ITEMS, _DEPTH = 3, 8, 3
 _MUST_BE = "Input should be "
@@ -27,7 +29,7 @@ _TYPES = (
 )
 _PREFIX = re.compile(r"\A(?:Value error|Assertion failed), ")
 # What vLLM puts behind the message of a ``VLLMValidationError``.
-DETAILS = re.compile(r" \((?:parameter=(?P<field>[^ ,()]+))?(?:, )?(?:value=(?P<value>.*))?\)\Z", re.DOTALL)
+_DETAILS = re.compile(r" \((?:parameter=(?P<field>[^ ,()]+))?(?:, )?(?:value=(?P<value>.*))?\)\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def below(path: str, part: str | int) -> str:
     """The path of a value's item or field."""
     if isinstance(part, int):
         return f"{path}[{part}]"
+    part = part[:CHARACTERS]
     return f"{path}.{part}" if path else part
 
 
@@ -128,7 +131,7 @@ def _sentence(wrong: Wrong, allowed: Sequence[str]) -> str:
         return f"{field}: {wrong.value} must be {either}."
     if wrong.kind == "extra_forbidden":
         return f"{field}: unknown field; leave it out."
-    said = without_details(_PREFIX.sub("", wrong.message)).rstrip(".")
+    said = _short(without_details(_PREFIX.sub("", wrong.message)).rstrip("."))
     if said.startswith("Input should "):
         return f"{field}: {wrong.value} must {said.removeprefix('Input should ')}."
     if not wrong.path:
@@ -192,12 +195,22 @@ def _small(value: Any, depth: int) -> Any:
     return value[:CHARACTERS] if isinstance(value, str) else value
 
 
+def _short(message: str) -> str:
+    return message if len(message) <= 2 * _END else f"{message[:_END]}...{message[-_END:]}"
+
+
+def details(message: str) -> re.Match[str] | None:
+    """The match of ``(parameter=..., value=...)`` at a message's end, with the groups ``field`` and ``value``; or None."""
+    # Without its last character the expression would try every start in vain, each up to the end.
+    return _DETAILS.search(message) if message.endswith(")") else None
+
+
 def without_details(message: str) -> str:
     """A message of vLLM's without ``(parameter=..., value=...)`` at its end; a value that stands only there is kept."""
-    details = DETAILS.search(message)
-    if details is None or not any(details.groups()):
+    found = details(message)
+    if found is None or not any(found.groups()):
         return message
-    start, value = message[: details.start()], details["value"]
+    start, value = message[: found.start()], found["value"]
     if value is None or value in start:
         return start
     return f"{start.rstrip('.')}; got {value[:CHARACTERS]}."

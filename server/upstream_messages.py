@@ -2,7 +2,7 @@
 
 import re
 
-from ropeswitch.server.error_sentences import DETAILS, Wrong, below, message_of, without_details
+from ropeswitch.server.error_sentences import Wrong, below, details, message_of, without_details
 
 # The field that a message begins with.
 _FIELD = re.compile(r"([a-z]\w*(?:\.\w+)*)(?: must be | cannot contain |: )")
@@ -51,12 +51,12 @@ def mended(message: str) -> tuple[str, str | None]:
         return message, None
     if (title := _PYDANTIC.match(message)) is not None and (errors := list(_ERROR.finditer(message))):
         return message_of([_of_text(each, title[1]) for each in errors])
-    details = DETAILS.search(message)
+    found = details(message)
     message = without_details(message)
     for pattern, said in _MENDED:
         if pattern.fullmatch(message) is not None:
             message = pattern.sub(said, message)
-    field = details["field"] if details is not None else None
+    field = found["field"] if found is not None else None
     if field is None and (named := _FIELD.match(message)) is not None and named[1] != "body":
         field = named[1]
     return message, field

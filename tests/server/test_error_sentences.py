@@ -1,6 +1,6 @@
 """Validation errors as sentences."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
@@ -14,12 +14,22 @@ class Text(BaseModel):
     text: str
 
 
+class On(BaseModel):
+    type: Literal["enabled"]
+
+
+class Off(BaseModel):
+    type: Literal["disabled"]
+
+
 class Body(BaseModel):
     model_config = {"extra": "forbid"}
     count: int = Field(1, ge=1, le=5)
     stop: str | list[str] | None = None
     parts: str | list[Text] = ""
     even: int = 2
+    named: dict[str, int] = {}
+    thinking: Annotated[On | Off, Field(discriminator="type")] = On(type="enabled")
 
     @field_validator("even")
     @classmethod
@@ -84,6 +94,24 @@ def test_long_values_are_cut() -> None:
     assert shown(list(range(9))) == "a list of 9 items"
     assert shown({str(each): each for each in range(4)}) == "an object of 4 fields"
     assert len(shown([["a" * 50] * 5])) < 100
+
+
+@pytest.mark.parametrize(
+    ("body", "end"),
+    [
+        ({"thinking": {"type": " (value=" * 125_000}}, "expected tags: 'enabled', 'disabled'."),
+        ({"named": {"a" * 1_000_000: "x"}}, "must be a whole number."),
+        ({"b" * 1_000_000: 1}, "unknown field; leave it out."),
+    ],
+)
+def test_no_text_of_a_client_is_written_whole_or_searched_from_each_place(body: Any, end: str) -> None:
+    """Searched so, the first takes a quarter of an hour."""
+    with pytest.raises(ValidationError) as raised:
+        Body.model_validate(body)
+    errors = [each | {"loc": ("body", *each["loc"])} for each in map(dict, raised.value.errors())]
+    message, field = describe(errors, body)
+    assert len(message) < 800 and message.endswith(end)
+    assert field is not None and len(field) < 100
 
 
 def test_large_bodies_are_not_written_whole() -> None:
