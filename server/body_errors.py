@@ -34,8 +34,9 @@ _OURS = (FORCED_SET, LADDER_POLICY)
 _VLLMS = frozenset({"session_id", "kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"})
 _PREFIX = "rope"
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-# Similarity, as ``difflib`` measures it, from which a word is taken for a misspelled one.
-_SIMILAR = 0.75
+# Similarity, as ``difflib`` measures it, from which a key is taken for a misspelled one of ours; the keys that are measured,
+# and the characters of the longest of them: more of either would take the event loop's time.
+_SIMILAR, _MEASURED, _LONGEST = 0.75, 100, 40
 Errors = list[dict[str, Any]]
 Handler = Callable[..., Awaitable[Any]]
 Validate = Callable[..., tuple[Any, Errors]]
@@ -137,10 +138,10 @@ def misspelled(body: object, *, others: bool) -> Errors:
     if not isinstance(body, dict):
         return []
     values, messages = body.get("vllm_xargs"), body.get("messages")
-    for key in values if isinstance(values, dict) else ():
+    for index, key in enumerate(values if isinstance(values, dict) else ()):
         if key in _OURS or key in _VLLMS:
             continue
-        if not others or key.lower().startswith(_PREFIX) or difflib.get_close_matches(key.lower(), _OURS, 1, _SIMILAR):
+        if not others or key[: len(_PREFIX)].lower() == _PREFIX or (index < _MEASURED and _is_like_ours(key)):
             said = f"unknown key; ropeswitch reads {' and '.join(_OURS)}. Correct its name, or leave it out"
             return [{"type": "unknown_key", "loc": ("vllm_xargs", key), "msg": said}]
     # Models may have some roles of their own.
@@ -150,10 +151,14 @@ def misspelled(body: object, *, others: bool) -> Errors:
         if not isinstance(role, str) or role in _ROLES or role in unknown or len(unknown) > len(_ROLES):
             continue
         unknown.add(role)
-        if meant := difflib.get_close_matches(role.lower(), _ROLES, 1, _SIMILAR):
+        if len(role) <= _LONGEST and (meant := difflib.get_close_matches(role.lower(), _ROLES, 1, _SIMILAR)):
             said = f"unknown role; {meant[0]!r} may be meant. Roles are {', '.join(_ROLES)}, or the model's own"
             return [{"type": "unknown_role", "loc": ("messages", index, "role"), "msg": said}]
     return []
+
+
+def _is_like_ours(key: str) -> bool:
+    return len(key) <= _LONGEST and bool(difflib.get_close_matches(key.lower(), _OURS, 1, _SIMILAR))
 
 
 def wrong_items(model: type[BaseModel], values: Any) -> Errors:

@@ -1,5 +1,6 @@
 """Keys of ``vllm_xargs`` that nothing reads, and misspelled roles."""
 
+import difflib
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,23 @@ def test_keys_like_ours_are_refused(key: str, others: bool) -> None:
 def test_other_keys_are_refused_where_nothing_reads_them() -> None:
     body = {"vllm_xargs": {"ngram_size": 5}}
     assert found(body, others=False) == [("vllm_xargs", "ngram_size")] and not found(body, others=True)
+
+
+def test_of_many_or_long_words_few_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def close(word: str, *_: Any) -> list[str]:
+        compared.append(word)
+        return []
+
+    monkeypatch.setattr(difflib, "get_close_matches", close)
+    long = "factor_set" * 100_000
+    keys = dict.fromkeys([long, "ngram_size", *(f"k{each}" for each in range(100_000))], 1)
+    roles = [{"role": each * 1_000_000} for each in "abcdefg"] + [{"role": f"role{each}"} for each in range(100_000)]
+    assert not found({"vllm_xargs": keys, "messages": roles}, others=True)
+    assert "ngram_size" in compared and len(compared) < 150 and max(map(len, compared)) <= 40
+    # Those that begin like ours are refused wherever they stand.
+    assert found({"vllm_xargs": keys | {"Rope_x": 1}}, others=True) == [("vllm_xargs", "Rope_x")]
 
 
 @pytest.mark.parametrize(
