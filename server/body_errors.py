@@ -10,7 +10,7 @@ server's.
 
 import difflib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
@@ -40,15 +40,18 @@ _SIMILAR, _MEASURED, _LONGEST = 0.75, 100, 40
 Errors = list[dict[str, Any]]
 Handler = Callable[..., Awaitable[Any]]
 Validate = Callable[..., tuple[Any, Errors]]
+Check = Callable[[object], Errors]
 
 
-def name_wrong_fields(app: FastAPI, *, others_read_xargs: bool = False) -> None:
+def name_wrong_fields(app: FastAPI, *, others_read_xargs: bool = False, template: str | None = None) -> None:
     """Make every route of an app answer a wrong body with 400 and the names of the wrong fields.
 
     Args:
         app: Before its first request.
         others_read_xargs: See :func:`misspelled`.
+        template: The model's chat template, None where it has none.
     """
+    check = partial(misspelled, others=others_read_xargs, template=template or "")
     app.add_exception_handler(RequestValidationError, _answer)
     models: dict[str, type[BaseModel]] = {}
     routes = [each for each in app.routes if isinstance(each, APIRoute)]
@@ -56,12 +59,12 @@ def name_wrong_fields(app: FastAPI, *, others_read_xargs: bool = False) -> None:
         for body in route.dependant.body_params:
             model = body.field_info.annotation
             if isinstance(model, type) and issubclass(model, BaseModel):
-                body.validate = _naming(body.validate, model, others_read_xargs)  # type: ignore[method-assign]
+                body.validate = _naming(body.validate, model, check)  # type: ignore[method-assign]
                 models[route.path] = model
     for route in routes:
         if route.path == _CHOOSES and route.dependant.call is not None:
             choices = [models[path] for path in _CHOICES if path in models]
-            route.dependant.call = _choosing(route.dependant.call, choices, others_read_xargs)
+            route.dependant.call = _choosing(route.dependant.call, choices, check)
 
 
 async def _answer(request: Request, error: Exception) -> JSONResponse:
@@ -79,12 +82,12 @@ def _wrong_body(message: str, field: str | None) -> JSONResponse:
     return JSONResponse({"error": error}, 400)
 
 
-def _naming(upstream: Validate, model: type[BaseModel], others: bool) -> Validate:
+def _naming(upstream: Validate, model: type[BaseModel], check: Check) -> Validate:
     def validate(value: Any, *args: Any, loc: tuple[int | str, ...] = (), **kwargs: Any) -> tuple[Any, Errors]:
         try:
             if not (errors := not_for_engines() or wrong_items(model, value)):
                 values, wrong = upstream(value, *args, loc=loc, **kwargs)
-                if wrong or not (errors := misspelled(value, others=others)):
+                if wrong or not (errors := check(value)):
                     return values, wrong
         except _STUMBLES:
             errors = wrong_fields(model, value)
@@ -95,7 +98,7 @@ def _naming(upstream: Validate, model: type[BaseModel], others: bool) -> Validat
     return validate
 
 
-def _choosing(upstream: Handler, models: Sequence[type[BaseModel]], others: bool) -> Handler:
+def _choosing(upstream: Handler, models: Sequence[type[BaseModel]], check: Check) -> Handler:
     """Wrap a handler that validates its body by itself, against whichever of ``models`` fits."""
 
     @wraps(upstream)
@@ -107,7 +110,7 @@ def _choosing(upstream: Handler, models: Sequence[type[BaseModel]], others: bool
         except RecursionError as error:
             # As FastAPI answers on its own routes.
             raise HTTPException(400, "There was an error parsing the body") from error
-        errors = not_for_engines() or misspelled(value, others=others)
+        errors = not_for_engines() or check(value)
         try:
             if not errors:
                 return await upstream(*args, raw_request=raw_request, **kwargs)
@@ -128,12 +131,13 @@ def not_for_engines() -> Errors:
     return [{"type": fault.kind, "loc": fault.place, "msg": fault.message}]
 
 
-def misspelled(body: object, *, others: bool) -> Errors:
+def misspelled(body: object, *, others: bool, template: str = "") -> Errors:
     """The first unknown key or role of a body, as ``pydantic.ValidationError.errors``; empty where there is none.
 
     Args:
         body: A request's JSON values; the route's own validation checks their types.
         others: Whether others may read keys of their own in ``vllm_xargs``: then only keys like ours are refused.
+        template: The model's chat template: roles that it has in quotes are its own.
     """
     if not isinstance(body, dict):
         return []
@@ -144,21 +148,32 @@ def misspelled(body: object, *, others: bool) -> Errors:
         if not others or key[: len(_PREFIX)].lower() == _PREFIX or (index < _MEASURED and _is_like_ours(key)):
             said = f"unknown key; ropeswitch reads {' and '.join(_OURS)}. Correct its name, or leave it out"
             return [{"type": "unknown_key", "loc": ("vllm_xargs", key), "msg": said}]
-    # Models may have some roles of their own.
     unknown: set[str] = set()
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         role = message.get("role") if isinstance(message, dict) else None
         if not isinstance(role, str) or role in _ROLES or role in unknown or len(unknown) > len(_ROLES):
             continue
         unknown.add(role)
-        if len(role) <= _LONGEST and (meant := difflib.get_close_matches(role.lower(), _ROLES, 1, _SIMILAR)):
-            said = f"unknown role; {meant[0]!r} may be meant. Roles are {', '.join(_ROLES)}, or the model's own"
+        meant = next((each for each in _ROLES if _is_misspelled(role.lower(), each)), None)
+        if meant is not None and not any(f"{quote}{role}{quote}" in template for quote in "'\""):
+            said = f"unknown role; did you mean {meant!r}? Roles are {', '.join(_ROLES)}, or the model's own"
             return [{"type": "unknown_role", "loc": ("messages", index, "role"), "msg": said}]
     return []
 
 
 def _is_like_ours(key: str) -> bool:
     return len(key) <= _LONGEST and bool(difflib.get_close_matches(key.lower(), _OURS, 1, _SIMILAR))
+
+
+def _is_misspelled(word: str, known: str) -> bool:
+    """Whether a word is a known one but for one letter or two swapped letters; ``tools``, which contains one, is not."""
+    if word == known:
+        return True
+    shorter = min(len(word), len(known))
+    same = next((at for at in range(shorter) if word[at] != known[at]), shorter)
+    left, right = word[same:], known[same:]
+    changed = (left[1:], right), (left, right[1:]), (left[1:], right[1:]), (left[1::-1] + left[2:], right)
+    return known not in word and any(one == other for one, other in changed)
 
 
 def wrong_items(model: type[BaseModel], values: Any) -> Errors:

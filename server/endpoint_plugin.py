@@ -168,7 +168,11 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
 def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed: bool) -> None:
     """Change vLLM's own objects: the app's handlers and routes, and the engine client."""
     ladder = checked.settings.ladder
-    name_wrong_fields(state.app, others_read_xargs=others_read_xargs(engine_client.vllm_config))
+    name_wrong_fields(
+        state.app,
+        others_read_xargs=others_read_xargs(engine_client.vllm_config),
+        template=vllm_adapter.chat_template(engine_client, state),
+    )
     log_faults(state.app)
     leave_out(state.app, state)
     if engine_client.output_processor.tracing_enabled:

@@ -157,17 +157,27 @@ def first_request(engine_client: Any, state: Any) -> Literal["chat", "completion
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
         state: The app's, with vLLM's handlers.
     """
-    if (chat := getattr(state, "openai_serving_chat", None)) is None:
+    if getattr(state, "openai_serving_chat", None) is None:
         return "none"
     renderer = engine_client.renderer
     if renderer.tokenizer is None:
         return "tokens"
     if not isinstance(renderer, HfRenderer):
         return "chat"
-    template = resolve_chat_template(
-        renderer.tokenizer, chat.chat_template, None, model_config=engine_client.model_config
-    )
-    return "completion" if template is None else "chat"
+    return "completion" if chat_template(engine_client, state) is None else "chat"
+
+
+def chat_template(engine_client: Any, state: Any) -> str | None:
+    """The text of a model's chat template; None where it has none, or its chats are not rendered from one.
+
+    Args:
+        engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
+        state: The app's, with vLLM's handlers.
+    """
+    chat, renderer = getattr(state, "openai_serving_chat", None), engine_client.renderer
+    if chat is None or not isinstance(renderer, HfRenderer) or renderer.tokenizer is None:
+        return None
+    return resolve_chat_template(renderer.tokenizer, chat.chat_template, None, model_config=engine_client.model_config)
 
 
 def prompt_length(model_config: Any) -> Callable[[Any], int | None]:

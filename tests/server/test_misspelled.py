@@ -1,14 +1,21 @@
 """Keys of ``vllm_xargs`` that nothing reads, and misspelled roles."""
 
 import difflib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from ropeswitch.server import xargs_readers
-from ropeswitch.server.body_errors import misspelled
+from ropeswitch.server.body_errors import misspelled, name_wrong_fields
 from ropeswitch.server.xargs_readers import others_read_xargs
+from tests.server.front.parts import app_behind, ask, parts
+
+
+class Body(BaseModel):
+    messages: list[dict[str, str]]
 
 
 def found(body: Any, *, others: bool) -> list[tuple[Any, ...]]:
@@ -36,8 +43,7 @@ def test_of_many_or_long_words_few_are_compared(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(difflib, "get_close_matches", close)
     long = "factor_set" * 100_000
     keys = dict.fromkeys([long, "ngram_size", *(f"k{each}" for each in range(100_000))], 1)
-    roles = [{"role": each * 1_000_000} for each in "abcdefg"] + [{"role": f"role{each}"} for each in range(100_000)]
-    assert not found({"vllm_xargs": keys, "messages": roles}, others=True)
+    assert not found({"vllm_xargs": keys}, others=True)
     assert "ngram_size" in compared and len(compared) < 150 and max(map(len, compared)) <= 40
     # Those that begin like ours are refused wherever they stand.
     assert found({"vllm_xargs": keys | {"Rope_x": 1}}, others=True) == [("vllm_xargs", "Rope_x")]
@@ -58,10 +64,32 @@ def test_right_bodies_and_those_that_others_refuse(body: Any) -> None:
     assert not found(body, others=False)
 
 
-@pytest.mark.parametrize("role", ["usr", "User", "assitant", "sytem", "users"])
+@pytest.mark.parametrize("role", ["usr", "User", "assitant", "sytem", "assistnat", "developper", "tood"])
 def test_misspelled_roles(role: str) -> None:
     body = {"messages": [{"role": "user", "content": "a"}, {"role": role, "content": "a"}]}
     assert found(body, others=True) == [("messages", 1, "role")]
+    (error,) = misspelled(body, others=True)
+    assert "; did you mean '" in error["msg"]
+
+
+@pytest.mark.parametrize(
+    "role", ["function_call", "functions", "tools", "assistant2", "users", "human", "tool_use", "Users", "us", ""]
+)
+def test_roles_of_models(role: str) -> None:
+    assert not found({"messages": [{"role": role}]}, others=True)
+
+
+def test_roles_of_the_chat_template(tmp_path: Path) -> None:
+    body = {"messages": [{"role": "tood"}]}
+    for template, refused in (("role == 'tood'", False), ('role in ["tood"]', False), ("role == 'tool'", True)):
+        assert bool(misspelled(body, others=True, template=template)) == refused
+        app = app_behind(parts(tmp_path)[0])
+
+        @app.post("/v1/body")
+        async def take(body: Body) -> None: ...
+
+        name_wrong_fields(app, template=template)
+        assert ask(app, "POST", "/v1/body", json=body).status_code == (400 if refused else 200)
 
 
 def test_who_may_read_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
