@@ -24,7 +24,7 @@ from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
 from ropeswitch.server.start.console import Console, opened
-from ropeswitch.server.start.held_log import chosen
+from ropeswitch.server.start.held_log import chosen, open_standard_error
 from ropeswitch.server.start.ready import ready_file
 from ropeswitch.server.start.run import run as _run
 from ropeswitch.server.start.summary import summary, versions
@@ -91,6 +91,7 @@ def serve(argv: Sequence[str]) -> int:
         UsageError: when the start is refused; the message is one line.
         FactorError: the same, for a factor file or ladder.
     """
+    open_standard_error()
     if any(argument in ("-h", "--help") for argument in argv):
         print(HELP, end="")
         return 0

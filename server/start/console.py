@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ropeswitch.server.start.held_log import HeldLog
+from ropeswitch.server.start.held_log import HeldLog, without_room
 from ropeswitch.server.start.log_lines import OURS, LogLines
 from ropeswitch.server.start.progress import Progress
 
@@ -32,17 +32,21 @@ class Console:
 
     def __init__(self, first: str, stage: str, *, hold: bool) -> None:
         self._began = time.monotonic()
-        self._held = HeldLog() if hold else None
+        full = without_room() if hold else None
+        self._held = HeldLog() if hold and full is None else None
         self._fd = self._held.terminal if self._held else _STDERR
         self._terminal = os.isatty(self._fd)
         self._lines = LogLines()
-        self._progress: Progress | None = Progress(stage, self._began) if hold else None
+        self._progress: Progress | None = Progress(stage, self._began) if self._held else None
         self._ready: Path | None = None
         self._lock = threading.RLock()
         self._status = ""
         self._keep = False
+        self._given_back = False
         self._over = threading.Event()
         self.say(first + (f"; vLLM's log: {self.path} (--verbose prints it)" if self.path else ""))
+        if full is not None:
+            self.say(f"vLLM's log is printed, because {full} is full")
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -98,18 +102,24 @@ class Console:
 
     def _run(self) -> None:
         while not self._over.wait(SECONDS):
-            if self._ready is not None and self._ready.exists():
-                self._tell_ready(self._ready)
-            self.catch_up()
+            try:
+                if self._ready is not None and self._ready.exists():
+                    self._tell_ready(self._ready)
+                self.catch_up()
+            except Exception as error:  # without this thread, nobody would see what a running server logs
+                self._give_back(f"vLLM's log could not be read: {type(error).__name__}: {error}")
 
     def catch_up(self) -> None:
         """Print what the log has that is new, and the progress."""
         with self._lock:
             if self._held is None:
                 return
-            self._print(self._lines.feed(self._held.read()))
+            lines = self._lines.feed(self._held.read())
             if self._lines.serving:
                 self._held.cut()
+            self._print(lines)
+            if not self._held.has_room():
+                self._give_back(f"the file system of {self.path} is full")
             if self._progress is None:
                 return
             now = time.monotonic()
@@ -119,6 +129,17 @@ class Console:
                 self._rewrite(self._progress.status(now))
             elif line := self._progress.due(now):
                 self.say(line)
+
+    def _give_back(self, why: str) -> None:
+        """Let this process write to standard error again; the file, which its child processes keep, is still read."""
+        with self._lock:
+            if self._held is None or self._given_back:
+                return
+            self._given_back = True
+            self._held.release()
+            self._clear()
+            self._progress = None
+            self.say(f"{why}; from now on the log is printed, and lines of it may be missing")
 
     def _tell_ready(self, path: Path) -> None:
         self._ready = self._progress = None

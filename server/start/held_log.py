@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 
 # vLLM logs to standard output by default.
 STREAM = "VLLM_LOGGING_STREAM"
@@ -17,12 +18,20 @@ CHOSEN = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGG
 _STDERR = 2
 # A running server's log starts again at this size; what a user must see of it was printed before.
 MOST_BYTES = 16 << 20
+# Minimum free bytes of the file's file system; on a full one, lines would be lost.
+LEAST_ROOM = 4 << 20
 _READ_BYTES = 1 << 20
 
 
 def chosen(environment: Mapping[str, str]) -> bool:
     """Whether a user has set vLLM's logging by environment variables."""
     return any(environment.get(name) for name in CHOSEN)
+
+
+def without_room() -> str | None:
+    """The folder of temporary files if it has too little room for a log, else None."""
+    folder = tempfile.gettempdir()
+    return folder if _free(os.statvfs(folder)) < LEAST_ROOM else None
 
 
 class HeldLog:
@@ -53,10 +62,17 @@ class HeldLog:
         return data
 
     def cut(self) -> None:
-        """Empty a file that has grown beyond :data:`MOST_BYTES`, once all of it has been read."""
-        if self._offset > MOST_BYTES:
-            os.truncate(self.path, 0)
+        """Empty a file that has grown beyond :data:`MOST_BYTES` or lacks room, unless it holds more than was read."""
+        if self._offset <= MOST_BYTES and self.has_room():
+            return
+        # By descriptor: whoever cleans the folder of temporary files may have removed the name.
+        if os.fstat(self._read).st_size == self._offset:
+            os.ftruncate(self._read, 0)
             self._offset = 0
+
+    def has_room(self) -> bool:
+        """Whether the file can still grow by :data:`LEAST_ROOM` bytes."""
+        return _free(os.fstatvfs(self._read)) >= LEAST_ROOM
 
     def release(self) -> None:
         """Give standard error back; child processes that still run keep the file."""
@@ -69,7 +85,24 @@ class HeldLog:
         os.close(self._read)
         os.close(self.terminal)
         if not keep:
-            os.unlink(self.path)
+            with suppress(FileNotFoundError):
+                os.unlink(self.path)
+
+
+def open_standard_error() -> None:
+    """Discard standard error where the command was started without one.
+
+    Otherwise the next file or socket that is opened takes its place, and the log goes there.
+    """
+    try:
+        os.fstat(_STDERR)
+    except OSError:
+        null = os.open(os.devnull, os.O_RDWR)
+        if null != _STDERR:
+            os.dup2(null, _STDERR)
+            os.close(null)
+        os.set_inheritable(_STDERR, True)
+        sys.stderr = os.fdopen(_STDERR, "w", closefd=False)
 
 
 def silence_exit() -> None:
@@ -78,6 +111,12 @@ def silence_exit() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, _STDERR)
     os.close(null)
+
+
+def _free(file_system: os.statvfs_result) -> int:
+    if file_system.f_blocks == 0:  # it has no limit, as a tmpfs of size 0
+        return LEAST_ROOM
+    return file_system.f_bavail * file_system.f_frsize
 
 
 def _flush() -> None:

@@ -12,7 +12,7 @@ import pytest
 PRELUDE = """\
 import os, subprocess, sys, time
 from pathlib import Path
-from ropeswitch.server.start import console
+from ropeswitch.server.start import console, held_log
 from ropeswitch.server.start.held_log import HeldLog, chosen, silence_exit
 
 def wait(seen):
@@ -141,6 +141,100 @@ def test_a_running_server_s_log_does_not_grow_for_ever() -> None:
         log.release()
         log.close(keep=False)
     """)
+
+
+def test_what_is_written_while_the_log_is_cut_is_kept() -> None:
+    run("""
+        held_log.MOST_BYTES = 1000
+        log = HeldLog()
+        os.write(2, b"x" * 2000)
+        log.read()
+        os.write(2, b"late")
+        log.cut()
+        assert log.read() == b"late"
+        log.cut()
+        assert os.path.getsize(log.path) == 0
+        log.release()
+        log.close(keep=False)
+    """)
+
+
+def test_a_running_server_s_log_is_shown_and_cut_also_without_its_name() -> None:
+    done = run("""
+        held_log.MOST_BYTES = 1000
+        with console.opened("first", "first", hold=True) as told:
+            told._lines.serving = True
+            os.unlink(told.path)
+            for text in (b"a" * 2000, b"b" * 2000, b"c"):
+                os.write(2, text + b"\\n")
+                wait(lambda: os.fstat(2).st_size == 0 or text == b"c")
+    """)
+    assert done.stderr.splitlines()[1:] == ["a" * 2000, "b" * 2000, "c"]
+
+
+def test_a_fault_of_the_console_silences_nobody() -> None:
+    done = run("""
+        feed, faults = console.LogLines.feed, []
+        def failing(self, data):
+            if data and not faults:
+                faults.append(data)
+                raise ValueError("bad line")
+            return feed(self, data)
+        console.LogLines.feed = failing
+        code = "import os, sys; [os.write(2, line.encode()) for line in sys.stdin]"
+        with console.opened("first", "first", hold=True) as told:
+            told._lines.serving = True
+            engine = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True)
+            os.write(2, b"cause\\n")
+            wait(lambda: told._given_back)
+            os.write(2, b"of this process\\n")
+            engine.communicate("of the engine\\n")
+    """)
+    _, fault, *rest = done.stderr.splitlines()
+    assert fault.startswith("ropeswitch: vLLM's log could not be read: ValueError: bad line; from now on ")
+    assert rest == ["of this process", "of the engine"]
+
+
+def test_a_log_without_room_is_printed() -> None:
+    done = run("""
+        held_log.LEAST_ROOM = 1 << 62
+        with console.opened("first", "first", hold=True) as told:
+            assert told.path is None
+            os.write(2, b"of this process\\n")
+    """)
+    assert done.stderr.splitlines()[0] == "ropeswitch: first"
+    assert done.stderr.splitlines()[1].startswith("ropeswitch: vLLM's log is printed, because /")
+    assert done.stderr.splitlines()[2:] == ["of this process"]
+
+
+def test_a_file_system_that_fills_up_while_the_server_runs() -> None:
+    done = run("""
+        with console.opened("first", "first", hold=True) as told:
+            told._lines.serving = True
+            os.write(2, b"before\\n")
+            held_log.LEAST_ROOM = 1 << 62
+            wait(lambda: told._given_back)
+            os.write(2, b"after\\n")
+            wait(lambda: os.path.getsize(told.path) == 0)
+    """)
+    # The log may be given back before its last line is read.
+    after, before, _, full = sorted(done.stderr.splitlines())
+    assert (before, after) == ("before", "after") and " is full; from now on the log is printed" in full
+
+
+def test_a_command_without_standard_error_writes_to_no_other_file() -> None:
+    done = run("""
+        from ropeswitch.server.serve import serve
+        os.close(2)
+        sys.stderr = None
+        assert serve(["--help"]) == 0
+        os.fstat(2)
+        with open(os.devnull) as other:
+            assert other.fileno() != 2
+        print("gone", file=sys.stderr)
+        subprocess.run([sys.executable, "-c", "import os; os.fstat(2)"], check=True)
+    """)
+    assert "gone" not in done.stdout
 
 
 def test_nothing_is_printed_when_the_interpreter_ends() -> None:
