@@ -95,6 +95,16 @@ def serve(argv: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in argv):
         print(HELP, end="")
         return 0
+    try:
+        code = _start(argv)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code in (0, INTERRUPTED):
+        print("ropeswitch: stopped", file=sys.stderr, flush=True)
+    return code
+
+
+def _start(argv: Sequence[str]) -> int:
     if not any(argument.startswith("--help=") for argument in argv):
         early = check.parse(argv, _add_flags)
         values.check(early)
@@ -102,13 +112,7 @@ def serve(argv: Sequence[str]) -> int:
     os.environ[VARIABLE] = plugin_names(os.environ)
     stage = "loading the engine's code"
     with opened(f"{versions()}: {stage}", stage, hold="--verbose" not in argv and not chosen(os.environ)) as told:
-        try:
-            code = _serve(argv, told)
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-    if code in (0, INTERRUPTED):
-        print("ropeswitch: stopped", file=sys.stderr, flush=True)
-    return code
+        return _serve(argv, told)
 
 
 def _serve(argv: Sequence[str], told: Console) -> int:

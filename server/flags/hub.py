@@ -1,6 +1,7 @@
 """Asks the model hub for a name once, with short time limits, before vLLM asks it many times."""
 
 import os
+import sys
 from argparse import Namespace
 from pathlib import Path
 from queue import Empty, Queue
@@ -64,6 +65,7 @@ def check_hub(flag: str, model: str, revision: str | None = None, token: str | N
     if constants.HF_HUB_OFFLINE or os.environ.get(OFFLINE, "").upper() in constants.ENV_VARS_TRUE_VALUES:
         reason = f"it is not in the hub's cache, and {OFFLINE} is set; unset it, or download the model first"
         raise UsageError(_missing(flag, model, reason))
+    print(f"ropeswitch: asking the hub for {model!r}", file=sys.stderr, flush=True)
     answer = _answer(model, revision or "main", token)
     if answer is not None:
         raise UsageError(_missing(flag, model, answer))

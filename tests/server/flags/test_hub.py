@@ -1,6 +1,8 @@
 """A model's name is looked up once, in the cache and on the hub, before vLLM is imported."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,7 +127,19 @@ def test_the_command_asks(tmp_path: Path, flag: str) -> None:
         done = subprocess.run(
             [str(COMMAND), "serve", *names], env=os.environ | variables, capture_output=True, text=True, check=False
         )
-    assert done.returncode == 2 and done.stderr.startswith(
-        f"ropeswitch: error: {flag}: 'a/missing' is not a folder here"
-    )
-    assert len(done.stderr.splitlines()) == 1
+    asking, refusal = done.stderr.splitlines()
+    assert done.returncode == 2 and asking == "ropeswitch: asking the hub for 'a/missing'"
+    assert refusal.startswith(f"ropeswitch: error: {flag}: 'a/missing' is not a folder here")
+
+
+def test_ctrl_c_while_the_hub_does_not_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        variables = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
+        command = [str(COMMAND), "serve", "a/silent"]
+        with subprocess.Popen(command, env=os.environ | variables, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            assert process.stderr.readline() == "ropeswitch: asking the hub for 'a/silent'\n"
+            process.send_signal(signal.SIGINT)
+            assert process.stderr.read() == "ropeswitch: stopped\n"
+            assert process.wait(60) == 130
