@@ -96,6 +96,7 @@ class Console:
         if self._held is not None:
             self._held.release()
             self.catch_up()
+            self._print(self._lines.rest())
             self._clear()
             self._held.close(keep=self._keep)
             self._held, self._fd = None, _STDERR

@@ -60,7 +60,8 @@ _NOISE = re.compile("|".join(NOISE))
 SHUTDOWN = "[shutdown] "
 # Lines that vLLM's loggers did not write: uvicorn's, and what libraries print at the end of a process.
 _LEFTOVERS = re.compile(
-    r"INFO:     |nanobind: |See https://nanobind| - leaked | - \.\.\. skipped remainder|.*resource_tracker"
+    r"INFO:     |nanobind: |See https://nanobind| - leaked | - \.\.\. skipped remainder|"
+    r"\S*/resource_tracker\.py:\d+: UserWarning: |  warnings\.warn\('resource_tracker: "
 )
 
 
@@ -120,11 +121,17 @@ class LogLines:
             self.stage = stage(_text(part)) or self.stage
         return [line for part in whole for line in self._shown(_text(part))]
 
+    def rest(self) -> list[str]:
+        """The line to show, if any, of a text whose end was never written; called after the last :meth:`feed`."""
+        rest, self._rest = self._rest, b""
+        return list(self._shown(_text(rest))) if rest else []
+
     def _shown(self, line: str) -> Iterator[str]:
         found = entry(line)
         same, self._head = found is not None and found.head == self._head, found.head if found else ""
-        # A record is noise by its first line.
-        self._noise = _NOISE.search(line) is not None or (same and self._noise)
+        # A record is noise by its first line. Errors never are, and neither are lines of a traceback.
+        noise = found is not None and found.level == "WARNING" and _NOISE.search(found.text) is not None
+        self._noise = noise or (same and self._noise)
         if line.startswith(OURS):
             yield line
         elif self.serving:

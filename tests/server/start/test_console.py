@@ -56,7 +56,7 @@ def test_a_start_and_a_run(tmp_path: Path) -> None:
             told.ready_from(ready)
             ready.write_text("http://here; a first request:\\ncurl http://here\\n")
             wait(lambda: told.serving)
-            child("INFO:     request\\n" + logged("INFO", "throughput") + logged("ERROR", "fault") + "Traceback\\n")
+            child("INFO:     request\\n" + logged("INFO", "throughput") + logged("ERROR", "fault") + "Traceback")
             held = Path(path).read_text()
         assert "noise of C++" in held and "quiet" in held and "noise of Python" in held
         assert not os.path.exists(path) and "VLLM_LOGGING_STREAM" not in os.environ

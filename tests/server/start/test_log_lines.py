@@ -86,6 +86,13 @@ def test_vllm_still_writes_the_texts_that_are_looked_for() -> None:
             assert text in source, (text, path)
 
 
+def test_the_last_line_needs_no_end() -> None:
+    lines = LogLines()
+    lines.serving = True
+    assert lines.feed(b"one\nFatal") == ["one"] and lines.feed(b" error") == []
+    assert lines.rest() == ["Fatal error"] and lines.rest() == []
+
+
 def test_stages() -> None:
     assert stage(logged("INFO", "Starting to load model /m...")) == "loading weights"
     bar = "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:00<00:00,  1.1it/s]"
@@ -144,6 +151,19 @@ def test_a_running_server_shows_everything_but_info() -> None:
         ' - leaked type "triton._C.libtriton.ir.location"',
         " - ... skipped remainder",
         "See https://nanobind.readthedocs.io/en/latest/refleaks.html",
+    ]
+    # A record of noise, and what another level or a traceback has of it.
+    shown += [
+        logged("ERROR", "Enforce eager set, and then a fault", place="e.py:1"),
+        logged("ERROR", "Traceback (most recent call last):", place="e.py:1"),
+        '  File "/usr/lib/python3.11/multiprocessing/resource_tracker.py", line 209, in main',
+        "RuntimeError: Triton is not installed",
+    ]
+    hidden += [
+        logged("WARNING", "Enforce eager set", place="e.py:2"),
+        logged("INFO", "disabling cudagraphs", place="e.py:2"),
+        "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be",
+        "  warnings.warn('resource_tracker: There appear to be %d '",
     ]
     port = [
         logged("WARNING", text, place="l.py:9") for text in ("port 8 is used by process 9 launched with command:", "x")
