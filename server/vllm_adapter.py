@@ -30,6 +30,8 @@ from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
 from vllm.renderers.hf import HfRenderer, resolve_chat_template
 from vllm.renderers.inputs.preprocess import extract_prompt_len
+from vllm.renderers.registry import RENDERER_REGISTRY
+from vllm.tokenizers.registry import TokenizerRegistry
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
@@ -86,6 +88,8 @@ def known_names() -> dict[str, list[str]]:
     return {
         "load_format": sorted(_LOAD_FORMAT_TO_MODEL_LOADER),
         "quantization": sorted(QUANTIZATION_METHODS),
+        # A mode without a tokenizer has a renderer only.
+        "tokenizer_mode": sorted({"auto", *TokenizerRegistry.tokenizers, *RENDERER_REGISTRY.renderers}),
         "tool_call_parser": sorted(ToolParserManager.list_registered()),
         "reasoning_parser": sorted(ReasoningParserManager.list_registered()),
     }

