@@ -19,6 +19,24 @@ _ROPE = ("rope_parameters", "rope_scaling")
 _FACTORS = ("short_factor", "long_factor")
 
 
+def expanded(name: str, path: str) -> Path:
+    """A path with the home folder in place of a leading ``~`` or ``~USER``.
+
+    Args:
+        name: What named the path, for the message.
+        path: The path as the user wrote it.
+
+    Raises:
+        UsageError: for a user that does not exist, or has no home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageError(
+            f"{name}: {path!r}: the home folder of {path.split('/')[0]!r} is unknown; give the whole path"
+        ) from error
+
+
 def check_model_folder(model: str) -> None:
     """Check that a model named by a path is a folder with a readable config.
 
@@ -28,7 +46,7 @@ def check_model_folder(model: str) -> None:
     Raises:
         UsageError: naming the folder, file or field and what is wrong with it.
     """
-    path = Path(model).expanduser()
+    path = expanded("MODEL", model)
     if not path.exists():
         if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
             raise UsageError(f"MODEL: there is no folder {model!r}{similar_folders(model)}")
@@ -48,7 +66,7 @@ def check_model_folder(model: str) -> None:
 
 def similar_folders(model: str) -> str:
     """A question that names model folders beside ``model`` whose names are similar; empty where there are none."""
-    path = Path(model).expanduser()
+    path = expanded("MODEL", model)
     if not path.parent.is_dir():
         return ""
     folders = [each.name for each in path.parent.iterdir() if (each / "config.json").exists()]

@@ -119,7 +119,7 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
     )
     try:
         args = parser.parse_args(list(argv))
-        configure_logging_from_args(args)
+        _configure_logging(args)
         validate_parsed_serve_args(args)
     except (ValueError, TypeError, AssertionError, OSError, VLLMError) as error:
         raise UsageError(str(error)) from error
@@ -129,6 +129,16 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
     args.model = args.model_tag or args.model
     args.model_tag = None
     return args
+
+
+def _configure_logging(args: Namespace) -> None:
+    try:
+        configure_logging_from_args(args)
+    except (RuntimeError, ValueError, OSError) as error:
+        # vLLM raises some with a template and its values, as for a logger.
+        template, *given = error.args
+        text = template % tuple(given) if given and isinstance(template, str) else str(error)
+        raise UsageError(f"--logging-config: {text}") from error
 
 
 def device_name() -> str:

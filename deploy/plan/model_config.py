@@ -11,12 +11,16 @@ from ropeswitch.factors.ladders.choose import check_theta, choose
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_model, check_rotation
-from ropeswitch.server.model_folder import check_fields, check_model_folder, read_config
+from ropeswitch.server.model_folder import check_fields, check_model_folder, expanded, read_config
 
 
 def as_path(model: str) -> Path:
-    """MODEL as a path, which need not exist."""
-    return Path(model).expanduser()
+    """MODEL as a path, which need not exist.
+
+    Raises:
+        UsageError: for the home folder of an unknown user.
+    """
+    return expanded("MODEL", model)
 
 
 def find_config(model: str) -> Path:

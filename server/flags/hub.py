@@ -3,13 +3,12 @@
 import os
 import sys
 from argparse import Namespace
-from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from typing import Any
 
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.model_folder import similar_folders
+from ropeswitch.server.model_folder import expanded, similar_folders
 
 SECONDS = 8.0
 OFFLINE = "HF_HUB_OFFLINE"
@@ -47,7 +46,7 @@ def check_hub(flag: str, model: str, revision: str | None = None, token: str | N
     Raises:
         UsageError: saying that there is no such folder, which folders have similar names, and what the hub answered.
     """
-    if Path(model).expanduser().exists() or ":" in model or os.environ.get("VLLM_USE_MODELSCOPE", "0") not in ("0", ""):
+    if expanded(flag, model).exists() or ":" in model or os.environ.get("VLLM_USE_MODELSCOPE", "0") not in ("0", ""):
         return
     # Imported here: it takes half a second.
     from huggingface_hub import constants, try_to_load_from_cache

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.model_folder import expanded
 
 VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 GIB = 1 << 30
@@ -51,7 +52,7 @@ def read_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Memory:
 
 def weight_bytes(model: str) -> int:
     """Bytes of the weights in a model's folder; 0 for one that is not a folder here."""
-    folder = Path(model).expanduser()
+    folder = expanded("MODEL", model)
     for ending in ("*.safetensors", "*.bin", "*.pt"):
         if sizes := [each.stat().st_size for each in folder.glob(ending)]:
             return sum(sizes)

@@ -16,7 +16,7 @@ from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.kinds import nearest, one_of
 from ropeswitch.server.flags.table import read_table
 from ropeswitch.server.front import flags as front_flags
-from ropeswitch.server.model_folder import check_model_folder
+from ropeswitch.server.model_folder import check_model_folder, expanded
 
 # Flags whose value is one JSON object; vLLM's parser lets other values through.
 _OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
@@ -119,7 +119,9 @@ def _check_names(names: Sequence[str]) -> None:
 def _check_files(args: argparse.Namespace) -> None:
     for name in ("tool_parser_plugin", "reasoning_parser_plugin", "log_config_file"):
         path = getattr(args, name)
-        if path and ("/" in path or path.endswith((".py", ".json"))) and not Path(path).exists():
+        # A plugin may be a module's name too.
+        is_file = path and (name == "log_config_file" or "/" in path or path.endswith(".py"))
+        if is_file and not Path(path).exists():
             raise UsageError(f"--{name.replace('_', '-')}: there is no file {path!r}")
     if args.uds and not Path(args.uds).parent.is_dir():
         raise UsageError(f"--uds: {args.uds!r}: there is no folder {str(Path(args.uds).parent)!r}")
@@ -144,7 +146,7 @@ def check_model_folder_of_lora(name: str, path: str) -> None:
     Raises:
         UsageError: naming the adapter and the path.
     """
-    folder = Path(path).expanduser()
+    folder = expanded(f"--lora-modules: {name}={path}", path)
     if not folder.exists():
         if folder.is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
             raise UsageError(f"--lora-modules: {name}={path}: there is no folder {path!r}")

@@ -164,6 +164,7 @@ def test_a_cached_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         ([*PHI, "--gpu-file", "none.toml"], "--gpu-file: 'none.toml' does not exist"),
         ([*PHI, "--factors", "none.json"], "factor file 'none.json': does not exist"),
         ([*PHI, "--helm", "no/such/folder/values.yaml"], "cannot be written: No such file or directory"),
+        (["plan", "~no-user/m", *PHI[2:]], "MODEL: '~no-user/m': the home folder of '~no-user' is unknown"),
         (["plan", "./nowhere", *PHI[2:]], "MODEL: there is no folder './nowhere'"),
         (["plan", "nobody/nothing", *PHI[2:]], "has no config.json under that name; download it first"),
         (["plan", "a b?c", *PHI[2:]], "MODEL: there is no folder 'a b?c', and it is no name on a hub either"),

@@ -1,7 +1,9 @@
 """Values that are refused before vLLM is imported, and names that are not because vLLM takes them."""
 
 import argparse
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +17,9 @@ from vllm.tool_parsers import ToolParserManager
 from vllm.transformers_utils.config import _CONFIG_FORMAT_TO_CONFIG_PARSER
 
 from ropeswitch.models import BUNDLED_MODEL
+from ropeswitch.server import vllm_adapter
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.flags import check, values
+from ropeswitch.server.flags import check, hub, values
 from ropeswitch.server.flags.table import Flag, read_table
 from ropeswitch.server.serve import _add_flags
 
@@ -75,3 +78,38 @@ def test_names_are_those_that_vllm_takes(flag: Flag) -> None:
 def test_names_of_the_served_model() -> None:
     assert refusal("--served-model-name", " a", "b ") is None
     assert str(refusal("--served-model-name", "a", "")).startswith("--served-model-name: '' must be a name")
+
+
+@pytest.mark.parametrize("user", ["~", "~nobody-of-that-name"])
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (["--hf-config-path", "{}/m"], "MODEL"),
+        (["--lora-modules", "a={}/m"], "--lora-modules: a={}/m"),
+        (["--tokenizer", "{}/m"], "--tokenizer"),
+    ],
+)
+def test_home_folders_that_are_unknown(flags: list[str], name: str, user: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's user may have no home folder: no HOME, and no entry in the list of users."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 1 << 30)
+    args = parsed(*(each.format(user) for each in flags))
+    with pytest.raises(UsageError) as refused:
+        values.check(args)
+        hub.check_models(args)
+    expected = f"{name.format(user)}: {user + '/m'!r}: the home folder of {user!r} is unknown; give the whole path"
+    assert str(refused.value) == expected
+
+
+@pytest.mark.parametrize("name", ["none.conf", "{folder}/none.conf"])
+def test_log_config_files_are_always_looked_up(tmp_path: Path, name: str) -> None:
+    path = name.format(folder=tmp_path)
+    assert refusal("--log-config-file", path) == f"--log-config-file: there is no file {path!r}"
+    (tmp_path / "log.conf").touch()
+    assert refusal("--log-config-file", str(tmp_path / "log.conf")) is None
+
+
+def test_a_log_config_that_vllm_refuses_is_a_refusal(tmp_path: Path) -> None:
+    argv = [str(BUNDLED_MODEL), "--logging-config", json.dumps({"pylogging_config_file": str(tmp_path / "none")})]
+    with pytest.raises(UsageError, match=f"^--logging-config: Could not load .* {tmp_path}/none$"):
+        vllm_adapter.parse(argv, _add_flags)
