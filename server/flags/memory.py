@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flags.table import read_table
 from ropeswitch.server.model_folder import expanded
 
 VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 GIB = 1 << 30
 # vLLM's own, which stands for no choice.
-DEFAULT_UTILIZATION = 0.92
+DEFAULT_UTILIZATION = next(flag.default for flag in read_table() if flag.dest == "gpu_memory_utilization")
 # Bytes that a server's processes take besides weights and KV cache, and the smallest KV cache that is chosen.
 PROCESSES = 2 * GIB
 LEAST = 64 << 20
@@ -80,7 +81,7 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
         return None
     weights = weight_bytes(args.model)
     left = memory.free - weights
-    told = f"{_gib(memory.free)} of {_gib(memory.total)} memory are free"
+    told = f"{_gib(memory.free)} of {_gib(memory.total)} of memory is free"
     if weights:
         told += f" and the weights take {_gib(weights)}"
     if (given := _given(args, environment)) is not None:
@@ -88,14 +89,14 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
         if size * ranks > left:
             each = f" for each of {ranks} ranks" if ranks > 1 else ""
             raise UsageError(
-                f"{name}: {_gib(size)}{each} do not fit: {told}; give at most {_gib(max(left, 0) // ranks)}, or stop "
+                f"{name}: {_gib(size)}{each} does not fit: {told}; give at most {_gib(max(left, 0) // ranks)}, or stop "
                 "other processes"
             )
         return None
     if args.gpu_memory_utilization != DEFAULT_UTILIZATION:
         if (wanted := int(memory.total * args.gpu_memory_utilization)) > memory.free:
             raise UsageError(
-                f"--gpu-memory-utilization: {args.gpu_memory_utilization:g} of the memory is {_gib(wanted)}, which do not "
+                f"--gpu-memory-utilization: {args.gpu_memory_utilization:g} of the memory is {_gib(wanted)}, which does not "
                 f"fit: {told}; leave it out to use what is free, or set {_FLAG}"
             )
         return None

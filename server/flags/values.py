@@ -161,8 +161,10 @@ def _check_port(host: str | None, port: int) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host or "", port))
-        except socket.gaierror as error:
-            raise UsageError(f"--host: {host!r} is no address of this machine: {error.strerror}") from error
+        except (socket.gaierror, UnicodeError) as error:
+            # A name with an empty part cannot be looked up at all.
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(f"--host: {host!r} is not an address of this machine: {reason}") from error
         except OSError as error:
             where = f"--port: {port} on {host or 'every address'}"
             raise UsageError(f"{where} cannot be used: {error.strerror}; choose another --port or --host") from error

@@ -314,7 +314,7 @@ def test_what_does_not_fit_a_cpu(refusal: Any, checkpoint: Path, monkeypatch: py
     assert refusal(model, "--block-size", "16").startswith("--block-size: 16 must be a multiple of 32 on a CPU")
     message = refusal(model, "--kv-cache-memory-bytes", "900T")
     assert (
-        message.startswith("--kv-cache-memory-bytes: ") and "memory are free" in message and "give at most" in message
+        message.startswith("--kv-cache-memory-bytes: ") and "of memory is free" in message and "give at most" in message
     )
     monkeypatch.delenv("TORCH_COMPILE_DISABLE")
     monkeypatch.setenv("CXX", "no-such-compiler")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm.config import CacheConfig
 
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.compiler import check_compiler
@@ -21,7 +22,11 @@ def flags(**given: Any) -> argparse.Namespace:
         "nnodes": 1,
     }
     sizes |= {"data_parallel_size_local": None, "data_parallel_rank": None}
-    memory = {"kv_cache_memory_bytes": None, "gpu_memory_utilization": 0.92, "model": "a/b"}
+    memory = {
+        "kv_cache_memory_bytes": None,
+        "gpu_memory_utilization": CacheConfig().gpu_memory_utilization,
+        "model": "a/b",
+    }
     compiling = {"enforce_eager": False, "optimization_level": 2, "compilation_config": {}}
     return argparse.Namespace(**(sizes | memory | compiling | given))
 
@@ -68,19 +73,23 @@ def test_what_the_user_chose_stays() -> None:
 @pytest.mark.parametrize(
     ("given", "environment", "expected"),
     [
-        ({"kv_cache_memory_bytes": 11 * GIB}, {}, "--kv-cache-memory-bytes: 11.0 GiB do not fit: 10.0 GiB of 16.0 GiB"),
+        (
+            {"kv_cache_memory_bytes": 11 * GIB},
+            {},
+            "--kv-cache-memory-bytes: 11.0 GiB does not fit: 10.0 GiB of 16.0 GiB",
+        ),
         (
             {"kv_cache_memory_bytes": 6 * GIB, "tensor_parallel_size": 2},
             {},
-            "--kv-cache-memory-bytes: 6.0 GiB for each of 2 ranks do not fit: 10.0 GiB of 16.0 GiB memory are free; give at "
-            "most 5.0 GiB",
+            "--kv-cache-memory-bytes: 6.0 GiB for each of 2 ranks does not fit: 10.0 GiB of 16.0 GiB of memory is free; "
+            "give at most 5.0 GiB",
         ),
-        ({}, {"VLLM_CPU_KVCACHE_SPACE": "11"}, "VLLM_CPU_KVCACHE_SPACE: 11.0 GiB do not fit"),
+        ({}, {"VLLM_CPU_KVCACHE_SPACE": "11"}, "VLLM_CPU_KVCACHE_SPACE: 11.0 GiB does not fit"),
         ({}, {"VLLM_CPU_KVCACHE_SPACE": "1.5"}, "VLLM_CPU_KVCACHE_SPACE: '1.5' must be a whole number of GiB"),
         (
             {"gpu_memory_utilization": 0.7},
             {},
-            "--gpu-memory-utilization: 0.7 of the memory is 11.2 GiB, which do not fit",
+            "--gpu-memory-utilization: 0.7 of the memory is 11.2 GiB, which does not fit",
         ),
     ],
 )
@@ -92,7 +101,7 @@ def test_sizes_that_do_not_fit(given: dict[str, Any], environment: dict[str, str
 
 def test_no_room_for_any_cache() -> None:
     with pytest.raises(
-        UsageError, match=r"no room for a KV cache: 2\.0 GiB of 16\.0 GiB memory are free, and the server"
+        UsageError, match=r"no room for a KV cache: 2\.0 GiB of 16\.0 GiB of memory is free, and the server"
     ):
         fit(flags(), Memory(16 * GIB, 2 * GIB), {})
 

@@ -113,3 +113,9 @@ def test_a_log_config_that_vllm_refuses_is_a_refusal(tmp_path: Path) -> None:
     argv = [str(BUNDLED_MODEL), "--logging-config", json.dumps({"pylogging_config_file": str(tmp_path / "none")})]
     with pytest.raises(UsageError, match=f"^--logging-config: Could not load .* {tmp_path}/none$"):
         vllm_adapter.parse(argv, _add_flags)
+
+
+@pytest.mark.parametrize("host", ["a..b", "::zz"])
+def test_hosts_that_are_no_address(host: str) -> None:
+    message = refusal("--host", host)
+    assert message is not None and message.startswith(f"--host: {host!r} is not an address of this machine: ")
