@@ -1,5 +1,5 @@
 """Classifies paths: open without a key, opened by the metrics key, answered in the shape of Anthropic's API; and names the
-field of the prompt of each, and a route that may be meant by an unknown path."""
+field of the prompt of each, and the known path that an unknown one is close to."""
 
 import difflib
 from collections.abc import Iterable
@@ -86,5 +86,5 @@ def unknown(method: str, path: str, known: Iterable[str]) -> str:
         return f"{start} The model of this server generates text; this route needs a model of another kind."
     # "/" is like every short path.
     if meant := difflib.get_close_matches(path[:200], [each for each in known if len(each) > 1], 1, 0.7):
-        return f"{start} {meant[0]} may be meant; check the client's base URL, which ends in /v1 for OpenAI's clients."
+        return f"{start} Did you mean {meant[0]}? Check the client's base URL, which ends in /v1 for OpenAI's clients."
     return f"{start} GET /openapi.json lists the routes."

@@ -136,8 +136,8 @@ MISTAKES = (
     wrong(MESSAGES, "nosuch|'short', 'long'", "model", model=f"{MODEL}@nosuch"),
     Mistake(MESSAGES, RIGHT[MESSAGES] | {"model": "claude"}, ("claude", MODEL), None, 404, "model_not_found"),
     # Routes.
-    Mistake("/v1/v1/chat/completions", RIGHT[CHAT], (f"{CHAT} may be meant", "base URL"), None, 404),
-    Mistake("/chat/completions", RIGHT[CHAT], (f"{CHAT} may be meant", "base URL"), None, 404),
+    Mistake("/v1/v1/chat/completions", RIGHT[CHAT], (f"Did you mean {CHAT}?", "base URL"), None, 404),
+    Mistake("/chat/completions", RIGHT[CHAT], (f"Did you mean {CHAT}?", "base URL"), None, 404),
     Mistake("/v1/embeddings", {"model": MODEL, "input": "a"}, ("generates text",), None, 404),
     Mistake("/nothing/of/the/kind", {}, ("no such route", "/openapi.json"), None, 404),
     Mistake(CHAT, None, ("GET", "POST only"), None, 405, method="GET"),

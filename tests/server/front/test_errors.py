@@ -257,13 +257,13 @@ def test_one_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("/v1/v1/chat/completions", "/v1/chat/completions may be meant"),
-        ("/chat/completions", "/v1/chat/completions may be meant"),
+        ("/v1/v1/chat/completions", "Did you mean /v1/chat/completions? Check"),
+        ("/chat/completions", "Did you mean /v1/chat/completions? Check"),
         ("/v1/rerank", "generates text"),
         ("/x", "/openapi.json"),
     ],
 )
-def test_an_unknown_route_names_the_one_that_may_be_meant(tmp_path: Path, path: str, says: str) -> None:
+def test_an_unknown_route_asks_for_a_close_one(tmp_path: Path, path: str, says: str) -> None:
     answer = ask(failing(tmp_path), "POST", path)
     assert answer.status_code == 404 and says in error_of(answer)["message"]
     assert error_of(answer)["message"].startswith(f"POST {path}: no such route.")
