@@ -1,6 +1,7 @@
 """Mends the messages of errors that vLLM answers with, which show what only its programmers know."""
 
 import re
+from collections.abc import Container
 
 from ropeswitch.server.error_sentences import Wrong, below, details, message_of, without_details
 
@@ -45,8 +46,13 @@ _MENDED = (
 )
 
 
-def mended(message: str) -> tuple[str, str | None]:
-    """A message of vLLM's as a sentence for the client, and the field that it names, or None."""
+def mended(message: str, fields: Container[str] = ()) -> tuple[str, str | None]:
+    """A message of vLLM's as a sentence for the client, and the field that it names, or None.
+
+    Args:
+        message: vLLM's.
+        fields: The names of the body's fields: another word that a message begins with is not taken for one.
+    """
     if len(message) > _LONG:
         return message, None
     if (title := _PYDANTIC.match(message)) is not None and (errors := list(_ERROR.finditer(message))):
@@ -57,7 +63,7 @@ def mended(message: str) -> tuple[str, str | None]:
         if pattern.fullmatch(message) is not None:
             message = pattern.sub(said, message)
     field = found["field"] if found is not None else None
-    if field is None and (named := _FIELD.match(message)) is not None and named[1] != "body":
+    if field is None and (named := _FIELD.match(message)) is not None and named[1].partition(".")[0] in fields:
         field = named[1]
     return message, field
 

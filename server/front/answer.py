@@ -10,6 +10,7 @@ from ropeswitch.server.front import routes
 from ropeswitch.server.front.body import Body
 from ropeswitch.server.front.error_bodies import (
     ERROR_EVENT,
+    LIMITS,
     NO_TOKEN_LEFT,
     PROMPT_FILLS_CONTEXT,
     converted,
@@ -84,7 +85,7 @@ class Answer:
                 return
             if self._events and message.get("body", b"").startswith(ERROR_EVENT):
                 self._context.final_status = event_status(message["body"]) or self._context.final_status
-                message = {**message, "body": converted_event(message["body"])}
+                message = {**message, "body": converted_event(message["body"], self._fields())}
         self.started = True
         await self._out(message)
 
@@ -121,7 +122,13 @@ class Answer:
         content = self._unrouted(start) or bytes(self._held)
         if status == 400 and NO_TOKEN_LEFT in content and not self._context.limited_to_none:
             content = PROMPT_FILLS_CONTEXT
-        await self._respond(status, headers, converted(status, content, anthropic=self._anthropic, prompt=self._prompt))
+        content = converted(status, content, anthropic=self._anthropic, prompt=self._prompt, fields=self._fields())
+        await self._respond(status, headers, content)
+
+    def _fields(self) -> frozenset[str]:
+        fields = routes.body_fields(self._scope.get("route"))
+        # vLLM makes a chat request of one to Anthropic's API.
+        return fields.union(LIMITS) if self._anthropic else fields
 
     def _unrouted(self, start: Message) -> bytes | None:
         """The error of a request for which there is no route; None for other errors."""

@@ -8,7 +8,7 @@ where they show what only programmers of vLLM know (``upstream_messages.py``).
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -58,7 +58,7 @@ PROMPT_FILLS_CONTEXT = json.dumps(
 # Fields by which vLLM and we name a prompt; each route has a field of its own.
 _PROMPT = ("prompt", "input", "input_tokens", "input_text", None)
 # What Anthropic's clients send as the former; vLLM makes one of OpenAI's requests of theirs.
-_LIMITS = ("max_completion_tokens", "max_tokens")
+LIMITS = ("max_completion_tokens", "max_tokens")
 # Keys of the shapes above; others are passed on.
 _SHAPES = ("error", "detail", "object", "type", "message", "param", "code")
 
@@ -79,7 +79,9 @@ def refusal_body(refusal: Refusal, *, anthropic: bool, prompt: str | None = None
     return _json(error, {}, anthropic=anthropic)
 
 
-def converted(status: int, body: bytes, *, anthropic: bool, prompt: str | None = None) -> bytes:
+def converted(
+    status: int, body: bytes, *, anthropic: bool, prompt: str | None = None, fields: Container[str] = ()
+) -> bytes:
     """An error's body, of any of these shapes, in OpenAI's shape.
 
     Args:
@@ -87,24 +89,25 @@ def converted(status: int, body: bytes, *, anthropic: bool, prompt: str | None =
         body: Its body.
         anthropic: Whether to add the ``type`` that Anthropic's clients look for.
         prompt: The field of the request's body that holds the prompt, None where it is unknown.
+        fields: The names of the fields of the request's body; empty where they are unknown.
     """
     try:
         value = json.loads(body)
     except ValueError:  # plain text, or nothing
         value = body.decode(errors="replace")
     rest = {name: each for name, each in value.items() if name not in _SHAPES} if isinstance(value, dict) else {}
-    error = _error(status, value, prompt)
+    error = _error(status, value, prompt, fields)
     if anthropic:
-        error |= {name: text.replace(*_LIMITS) for name in ("message", "param") if (text := error[name]) is not None}
+        error |= {name: text.replace(*LIMITS) for name in ("message", "param") if (text := error[name]) is not None}
     return _json(error, rest, anthropic=anthropic)
 
 
-def converted_event(event: bytes) -> bytes:
-    """A server-sent event ``data: {"error": ...}`` in OpenAI's shape; other events unchanged."""
+def converted_event(event: bytes, fields: Container[str] = ()) -> bytes:
+    """A server-sent event ``data: {"error": ...}`` in OpenAI's shape; other events unchanged. For ``fields`` see above."""
     if (status := event_status(event)) is None:
         return event
     value = json.loads(event.removeprefix(b"data: "))
-    return b"data: " + json.dumps({"error": _error(status, value)}).encode() + b"\n\n"
+    return b"data: " + json.dumps({"error": _error(status, value, None, fields)}).encode() + b"\n\n"
 
 
 def event_status(event: bytes) -> int | None:
@@ -117,14 +120,14 @@ def event_status(event: bytes) -> int | None:
         return None  # not one of vLLM's, which all have their status as code
 
 
-def _error(status: int, value: Any, prompt: str | None = None) -> dict[str, str | None]:
-    fields = _fields(value)
-    message = fields.get("message")
+def _error(status: int, value: Any, prompt: str | None, fields: Container[str]) -> dict[str, str | None]:
+    given = _fields(value)
+    message = given.get("message")
     if not isinstance(message, str) or not message:
         message = _phrase(status)
     if status == 500:
         message = FAULT
-    kind, param, code = fields.get("type"), fields.get("param"), fields.get("code")
+    kind, param, code = given.get("type"), given.get("param"), given.get("code")
     param = param if isinstance(param, str) else None
     if not isinstance(code, str):
         code = _CODES.get(status)
@@ -135,7 +138,7 @@ def _error(status: int, value: Any, prompt: str | None = None) -> dict[str, str 
         elif status == 503 and _BUSY.match(message):
             code = "server_overloaded"
     if status in (400, 422):
-        message, field = mended(message)
+        message, field = mended(message, fields)
         param = param or field
     if code == TOO_LONG and prompt is not None and param in _PROMPT:
         param = prompt

@@ -1,9 +1,11 @@
 """Classifies paths: open without a key, opened by the metrics key, answered in the shape of Anthropic's API; and names the
-field of the prompt of each, and the known path that an unknown one is close to."""
+fields of the body of each, and the known path that an unknown one is close to."""
 
 import difflib
 from collections.abc import Iterable
+from typing import get_args
 
+from pydantic import BaseModel
 from starlette.types import Scope
 
 # Each with everything below it.
@@ -71,6 +73,18 @@ def prompt_field(path: str) -> str | None:
     if _CHAT in path or _below(path, _ANTHROPIC):
         return "messages"
     return next((field for end, field in _PROMPTS.items() if path.endswith(end)), None)
+
+
+def body_fields(route: object) -> frozenset[str]:
+    """The names of the fields of a route's body, by its models; empty where it has none.
+
+    Args:
+        route: The scope's, None where no route was found.
+    """
+    bodies = getattr(getattr(route, "dependant", None), "body_params", ())
+    kinds = [each for body in bodies for each in (body.field_info.annotation, *get_args(body.field_info.annotation))]
+    models = [each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)]
+    return frozenset(field.alias or name for model in models for name, field in model.model_fields.items())
 
 
 def unknown(method: str, path: str, known: Iterable[str]) -> str:

@@ -81,12 +81,15 @@ def test_the_text_of_an_error_that_vllm_raises_itself() -> None:
         ("Too many. (parameter=n, value=70)", "Too many; got 70.", "n"),
         ("`tools` must be set. (parameter=tool_choice)", "`tools` must be set.", "tool_choice"),
         ("n must be at least 1, got 0.", "n must be at least 1, got 0.", "n"),
+        ("n.best must be at least 1.", "n.best must be at least 1.", "n.best"),
         ("body: [1] must be an object.", "body: [1] must be an object.", None),
+        ("error: boom", "error: boom", None),
+        ("best must be at least 1.", "best must be at least 1.", None),
         ("Something (really) is wrong", "Something (really) is wrong", None),
     ],
 )
 def test_messages_of_vllms(message: str, said: str, field: str | None) -> None:
-    assert mended(message) == (said, field)
+    assert mended(message, {"n"}) == (said, field)
 
 
 def test_long_values_are_cut() -> None:

@@ -12,6 +12,7 @@ import openai
 import pytest
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from pydantic import BaseModel, Field
 
 from ropeswitch.server.front.error_bodies import FAULT, converted, converted_event
 from ropeswitch.server.front.models_route import router
@@ -208,6 +209,60 @@ def test_anthropics_clients_are_refused_in_their_own_shape(tmp_path: Path) -> No
     answer = ask(app_behind(parts(tmp_path, keys=["key"])[0]), "POST", "/v1/messages", content=b"{}")
     assert answer.status_code == 401 and answer.json()["type"] == "error"
     assert error_of(answer)["type"] == "authentication_error"
+
+
+class Many(BaseModel):
+    n: int
+    beam: int = Field(1, alias="beam_width")
+
+
+class Few(BaseModel):
+    few: int
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "param"),
+    [
+        ("/v1/many", "n must be at least 1, got 0.", "n"),
+        ("/v1/many", "beam_width: too small", "beam_width"),
+        ("/v1/many", "error: boom", None),
+        ("/v1/many", "few must be at least 1, got 0.", None),
+        ("/v1/either", "few must be at least 1, got 0.", "few"),
+        ("/v1/either", "max_completion_tokens must be at least 1.", None),
+        ("/v1/none", "n must be at least 1, got 0.", None),
+        ("/v1/messages", "max_completion_tokens must be at least 1.", "max_tokens"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_param_is_a_field_of_the_route(
+    tmp_path: Path, path: str, message: str, param: str | None, stream: bool
+) -> None:
+    app = app_behind(parts(tmp_path)[0])
+    error = {"error": {"message": message, "type": "BadRequestError", "param": None, "code": 400}}
+
+    def wrong() -> Response:
+        if stream and path != "/v1/messages":
+            return StreamingResponse(iter([f"data: {json.dumps(error)}\n\n"]), media_type="text/event-stream")
+        return JSONResponse(error, 400)
+
+    @app.post("/v1/many")
+    async def many(body: Many) -> Response:
+        return wrong()
+
+    @app.post("/v1/either")
+    async def either(body: Few | Many) -> Response:
+        return wrong()
+
+    @app.post("/v1/none")
+    async def none() -> Response:
+        return wrong()
+
+    @app.post("/v1/messages")
+    async def messages(body: Many) -> Response:
+        return wrong()
+
+    answer = ask(app, "POST", path, json={"n": 1})
+    assert json.loads(answer.text.removeprefix("data: "))["error"]["param"] == param
 
 
 def test_errors_in_streams(tmp_path: Path) -> None:
