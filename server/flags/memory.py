@@ -51,13 +51,45 @@ def read_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Memory:
     return Memory(total, max(free, 0))
 
 
-def weight_bytes(model: str) -> int:
-    """Bytes of the weights in a model's folder; 0 for one that is not a folder here."""
-    folder = expanded("MODEL", model)
+def weight_bytes(args: argparse.Namespace) -> int:
+    """Bytes of the weights that this machine's engines load; 0 where they are not on this machine yet.
+
+    Args:
+        args: Parsed by vLLM: ``model``, ``revision``, ``download_dir`` and the data parallel sizes.
+    """
+    folder = _model_folder(args)
+    if folder is None:
+        return 0
     for ending in ("*.safetensors", "*.bin", "*.pt"):
-        if sizes := [each.stat().st_size for each in folder.glob(ending)]:
-            return sum(sizes)
+        if sizes := {each.name: each.stat().st_size for each in folder.glob(ending) if each.is_file()}:
+            # Mistral's models have their weights in two formats, and one is loaded.
+            once = [size for name, size in sizes.items() if not name.startswith("consolidated")] or sizes.values()
+            return sum(once) * _copies(args, folder)
     return 0
+
+
+def _model_folder(args: argparse.Namespace) -> Path | None:
+    """The model's folder, or that of its files in the hub's cache; None for neither."""
+    folder = expanded("MODEL", args.model)
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        snapshot = snapshot_download(
+            args.model, revision=args.revision, cache_dir=args.download_dir, local_files_only=True
+        )
+    except (HFValidationError, LocalEntryNotFoundError):
+        return None
+    return Path(snapshot)
+
+
+def _copies(args: argparse.Namespace, folder: Path) -> int:
+    """How often this machine holds the weights: once per engine, but data parallel engines split experts among them."""
+    config = folder / "config.json"
+    splits = config.exists() and "experts" in config.read_text(encoding="utf-8")
+    return 1 if splits else _engines(args)
 
 
 def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]) -> str | None:
@@ -79,7 +111,7 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
     ranks = _ranks(args)
     if not ranks:
         return None
-    weights = weight_bytes(args.model)
+    weights = weight_bytes(args)
     left = memory.free - weights
     told = f"{_gib(memory.free)} of {_gib(memory.total)} of memory is free"
     if weights:
@@ -111,13 +143,18 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
     return f"KV cache: {_gib(size)}{each}, half of the memory that is left ({told}); {_FLAG} sets another size"
 
 
+def _engines(args: argparse.Namespace) -> int:
+    """Data parallel engines that run on this machine."""
+    if args.data_parallel_rank is not None:
+        return 1
+    engines = args.data_parallel_size if args.data_parallel_size_local is None else args.data_parallel_size_local
+    return int(engines)
+
+
 def _ranks(args: argparse.Namespace) -> int:
     """Ranks that run on this machine."""
-    engines = args.data_parallel_size if args.data_parallel_size_local is None else args.data_parallel_size_local
-    if args.data_parallel_rank is not None:
-        engines = 1
     world = args.tensor_parallel_size * args.pipeline_parallel_size
-    return int(engines * max(world // args.nnodes, 1))
+    return int(_engines(args) * max(world // args.nnodes, 1))
 
 
 def _given(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, int] | None:

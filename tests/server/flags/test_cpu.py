@@ -27,8 +27,9 @@ def flags(**given: Any) -> argparse.Namespace:
         "gpu_memory_utilization": CacheConfig().gpu_memory_utilization,
         "model": "a/b",
     }
+    where = {"revision": None, "download_dir": None}
     compiling = {"enforce_eager": False, "optimization_level": 2, "compilation_config": {}}
-    return argparse.Namespace(**(sizes | memory | compiling | given))
+    return argparse.Namespace(**(sizes | memory | where | compiling | given))
 
 
 def test_the_default_takes_half_of_what_weights_and_processes_leave(tmp_path: Path) -> None:
@@ -42,6 +43,48 @@ def test_the_default_takes_half_of_what_weights_and_processes_leave(tmp_path: Pa
     line = fit(args, MEMORY, {})
     assert args.kv_cache_memory_bytes == 3 * GIB // 2
     assert line is not None and "1.5 GiB per rank" in line and "the weights take 2.0 GiB" in line
+
+
+def weigh(folder: Path, **gib: int) -> None:
+    for name, size in gib.items():
+        with (folder / f"{name}.safetensors").open("wb") as file:
+            file.truncate(size * GIB)
+
+
+def test_weights_count_as_often_as_they_are_loaded(tmp_path: Path) -> None:
+    weigh(tmp_path, model_1=1, model_2=1, consolidated=2)
+    (tmp_path / "config.json").write_text("{}")
+
+    def chosen(**given: Any) -> str:
+        line = fit(flags(**({"model": str(tmp_path)} | given)), MEMORY, {})
+        assert line is not None
+        return line
+
+    assert "the weights take 2.0 GiB" in chosen()
+    # Each data parallel engine loads its own; tensor parallel ranks share one copy.
+    assert "the weights take 4.0 GiB" in chosen(data_parallel_size=4, data_parallel_size_local=2)
+    assert "the weights take 2.0 GiB" in chosen(data_parallel_size=4, data_parallel_rank=3, tensor_parallel_size=2)
+    # Experts are split over the engines.
+    (tmp_path / "config.json").write_text('{"num_experts": 8}')
+    assert "the weights take 2.0 GiB" in chosen(data_parallel_size=2)
+    for each in tmp_path.glob("model_*"):
+        each.unlink()
+    assert "the weights take 2.0 GiB" in chosen()
+
+
+def test_weights_in_the_hubs_cache_count(tmp_path: Path) -> None:
+    for commit, size in (("1" * 40, 2), ("2" * 40, 3)):
+        snapshot = tmp_path / "models--a--b" / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        weigh(snapshot, model=size)
+    (tmp_path / "models--a--b" / "refs").mkdir()
+    (tmp_path / "models--a--b" / "refs" / "main").write_text("1" * 40)
+    for given, told in (({}, "take 2.0 GiB"), ({"revision": "2" * 40}, "take 3.0 GiB")):
+        line = fit(flags(download_dir=str(tmp_path), **given), MEMORY, {})
+        assert line is not None and told in line
+    for model in ("a/other", "s3://bucket/model"):
+        line = fit(flags(download_dir=str(tmp_path), model=model), MEMORY, {})
+        assert line is not None and "weights" not in line
 
 
 @pytest.mark.parametrize(
