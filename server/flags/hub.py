@@ -12,6 +12,9 @@ from ropeswitch.server.model_folder import expanded, similar_folders
 
 SECONDS = 8.0
 OFFLINE = "HF_HUB_OFFLINE"
+# Files of which a model, or a tokenizer, has at least one; the hub is asked for the first.
+_MODEL_FILES = ("config.json", "params.json")
+_TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "tekken.json", *_MODEL_FILES)
 # Answers of the hub's x-error-code header, in words.
 _REASONS = {
     "RepoNotFound": "the hub has no such model, or it is private; check the name, or give a token in HF_TOKEN",
@@ -29,19 +32,23 @@ def check_models(args: Namespace) -> None:
     """
     token = args.hf_token if isinstance(args.hf_token, str) else None
     if model := args.model_tag or args.model:
-        check_hub("MODEL", model, args.revision, token)
+        check_hub("MODEL", model, args.revision, token, args.download_dir)
     if args.tokenizer:
-        check_hub("--tokenizer", args.tokenizer, args.tokenizer_revision, token)
+        revision = args.tokenizer_revision or args.revision
+        check_hub("--tokenizer", args.tokenizer, revision, token, args.download_dir)
 
 
-def check_hub(flag: str, model: str, revision: str | None = None, token: str | None = None) -> None:
+def check_hub(
+    flag: str, model: str, revision: str | None = None, token: str | None = None, download_dir: str | None = None
+) -> None:
     """Check that a model that is no folder is in the hub's cache, or that the hub serves it.
 
     Args:
-        flag: What named the model, for the message.
+        flag: What named the model, for the message: ``MODEL``, or ``--tokenizer`` for one that needs no config.
         model: A folder or a name on a hub.
         revision: The branch, tag or commit, or None for ``main``.
         token: The user's, or None for that of the environment or of an earlier login.
+        download_dir: A folder of models besides the hub's cache.
 
     Raises:
         UsageError: saying that there is no such folder, which folders have similar names, and what the hub answered.
@@ -52,10 +59,12 @@ def check_hub(flag: str, model: str, revision: str | None = None, token: str | N
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
+    files = _TOKENIZER_FILES if flag == "--tokenizer" else _MODEL_FILES
     try:
         cached = any(
-            isinstance(try_to_load_from_cache(model, name, revision=revision), str)
-            for name in ("config.json", "params.json")
+            isinstance(try_to_load_from_cache(model, name, cache_dir=folder, revision=revision), str)
+            for folder in {None, download_dir}
+            for name in files
         )
     except HFValidationError as error:
         raise UsageError(_missing(flag, model, f"and no name of a model: {error}")) from error
@@ -65,7 +74,7 @@ def check_hub(flag: str, model: str, revision: str | None = None, token: str | N
         reason = f"it is not in the hub's cache, and {OFFLINE} is set; unset it, or download the model first"
         raise UsageError(_missing(flag, model, reason))
     print(f"ropeswitch: asking the hub for {model!r}", file=sys.stderr, flush=True)
-    answer = _answer(model, revision or "main", token)
+    answer = _answer(model, files[0], revision or "main", token)
     if answer is not None:
         raise UsageError(_missing(flag, model, answer))
 
@@ -74,12 +83,12 @@ def _missing(flag: str, model: str, reason: str) -> str:
     return f"{flag}: {model!r} is not a folder here{similar_folders(model)}; {reason}"
 
 
-def _answer(model: str, revision: str, token: str | None) -> str | None:
+def _answer(model: str, file: str, revision: str, token: str | None) -> str | None:
     """Why the hub does not serve a model; None where it does, or where its answer decides nothing."""
     from huggingface_hub import constants, get_session, hf_hub_url
     from huggingface_hub.utils._headers import build_hf_headers
 
-    url = hf_hub_url(model, "config.json", revision=revision)
+    url = hf_hub_url(model, file, revision=revision)
     headers = build_hf_headers(token=token)
     answers: Queue[Any] = Queue()
 

@@ -1,5 +1,6 @@
 """A model's name is looked up once, in the cache and on the hub, before vLLM is imported."""
 
+import json
 import os
 import signal
 import socket
@@ -116,6 +117,56 @@ def test_a_model_in_the_cache_is_not_looked_up(tmp_path: Path) -> None:
     (model / "refs" / "main").write_text("1")
     (model / "snapshots" / "1" / "config.json").write_text("{}")
     assert asked(tmp_path, f"http://127.0.0.1:{free_port()}", "a/b")[0] == ""
+
+
+def cached(folder: Path, repository: str, commit: str, name: str) -> None:
+    model = folder / f"models--{repository.replace('/', '--')}"
+    (model / "snapshots" / commit).mkdir(parents=True)
+    (model / "snapshots" / commit / name).write_text("{}")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tekken.json"])
+def test_a_tokenizer_in_the_cache_needs_no_config(tmp_path: Path, name: str) -> None:
+    """Offline, and in the revision that vLLM takes for it: its own, or the model's."""
+    commit = "1" * 40
+    cached(tmp_path, "a/tok", commit, name)
+    # Not for a model, which cannot do without its config.
+    cached(tmp_path, "a/no-config", commit, name)
+    cached(tmp_path, "a/model", commit, "config.json")
+    code = (
+        "import argparse, json, sys\nfrom ropeswitch.server.errors import UsageError\n"
+        "from ropeswitch.server.flags.hub import check_models\n"
+        "for given in sys.argv[1:]:\n"
+        "    try:\n        check_models(argparse.Namespace(**json.loads(given)))\n        print()\n"
+        "    except UsageError as error:\n        print(error)\n"
+    )
+    flags = {
+        "hf_token": None,
+        "model": None,
+        "model_tag": "a/model",
+        "tokenizer": "a/tok",
+        "download_dir": str(tmp_path),
+    }
+    flags |= {"revision": commit, "tokenizer_revision": None}
+    given = [
+        flags,
+        flags | {"tokenizer_revision": commit},
+        flags | {"tokenizer_revision": "2" * 40},
+        flags | {"tokenizer": "a/none"},
+        flags | {"model_tag": "a/no-config"},
+    ]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "empty")}
+    command = [sys.executable, "-c", code, *map(json.dumps, given)]
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert [line.partition(" is not")[0] for line in done.stdout.splitlines()] == [
+        "",
+        "",
+        "--tokenizer: 'a/tok'",
+        "--tokenizer: 'a/none'",
+        "MODEL: 'a/no-config'",
+    ]
 
 
 @pytest.mark.parametrize("flag", ["MODEL", "--tokenizer"])
