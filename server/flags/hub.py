@@ -1,6 +1,7 @@
 """Asks the model hub for a name once, with short time limits, before vLLM asks it many times."""
 
 import os
+import re
 import sys
 from argparse import Namespace
 from queue import Empty, Queue
@@ -21,6 +22,7 @@ _REASONS = {
     "RevisionNotFound": "the hub has the model but not this revision; check --revision",
     "GatedRepo": "the hub gives this model only to those who accepted its terms; give their token in HF_TOKEN",
 }
+_USER = re.compile(r"(?<=//)[^/\s]*@")
 _STATUS = {401: "RepoNotFound", 403: "GatedRepo", 404: "RepoNotFound"}
 
 
@@ -83,6 +85,20 @@ def _missing(flag: str, model: str, reason: str) -> str:
     return f"{flag}: {model!r} is not a folder here{similar_folders(model)}; {reason}"
 
 
+def _shown(endpoint: str) -> str:
+    """Scheme, host and port of an address, without the user and password that may be in it."""
+    scheme, slashes, rest = endpoint.rpartition("://")
+    return scheme + slashes + rest.rpartition("@")[2].partition("/")[0]
+
+
+def _without_users(text: str, endpoint: str) -> str:
+    """An error's text without the users and passwords of addresses in it, nor those of the endpoint on their own."""
+    user, _, _ = endpoint.rpartition("://")[2].rpartition("@")
+    for secret in (user, user.partition(":")[2]):
+        text = text.replace(secret, "***") if secret else text
+    return _USER.sub("", text)
+
+
 def _answer(model: str, file: str, revision: str, token: str | None) -> str | None:
     """Why the hub does not serve a model; None where it does, or where its answer decides nothing."""
     from huggingface_hub import constants, get_session, hf_hub_url
@@ -105,10 +121,10 @@ def _answer(model: str, file: str, revision: str, token: str | None) -> str | No
     except Empty:
         answer = TimeoutError(f"no answer in {SECONDS:g} s")
     if isinstance(answer, Exception):
-        told = str(answer) or type(answer).__name__
+        told = _without_users(str(answer), constants.ENDPOINT) or type(answer).__name__
         advice = "check the network, the proxy and HF_ENDPOINT, or give the model's folder"
-        return f"the hub at {constants.ENDPOINT} cannot be reached ({told}); {advice}"
+        return f"the hub at {_shown(constants.ENDPOINT)} cannot be reached ({told}); {advice}"
     code = answer.headers.get("x-error-code") or _STATUS.get(answer.status_code, "")
     if code in _REASONS:
-        return f"{_REASONS[code]} ({answer.status_code} from {constants.ENDPOINT})"
+        return f"{_REASONS[code]} ({answer.status_code} from {_shown(constants.ENDPOINT)})"
     return None

@@ -14,6 +14,7 @@ from threading import Thread
 
 import pytest
 
+from ropeswitch.server.flags.hub import _without_users
 from tests.server.running import COMMAND, free_port
 
 # Status and x-error-code by model, as the hub answers.
@@ -108,6 +109,18 @@ def test_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
     assert "HF_ENDPOINT" in message
     message = asked(tmp_path, endpoint, "a/b", HF_HUB_OFFLINE="1")[0]
     assert "it is not in the hub's cache, and HF_HUB_OFFLINE is set" in message
+
+
+@pytest.mark.parametrize("user", ["user:hunter2", "hunter2"])
+def test_the_endpoints_password_is_not_printed(tmp_path: Path, user: str) -> None:
+    port = free_port()
+    message = asked(tmp_path, f"http://{user}@127.0.0.1:{port}/path", "a/b")[0]
+    assert f"the hub at http://127.0.0.1:{port} cannot be reached" in message
+    assert "hunter2" not in message and "user" not in message
+    assert _without_users(f"'{user}' in http://{user}@a/b", f"http://{user}@a").count("hunter2") == 0
+    with served_hub() as served:
+        told = asked(tmp_path, served.replace("//", f"//{user}@"), "a/missing")[0]
+    assert told.endswith(f"(404 from {served})")
 
 
 def test_a_model_in_the_cache_is_not_looked_up(tmp_path: Path) -> None:
