@@ -75,7 +75,6 @@ def check_hub(
     if constants.HF_HUB_OFFLINE or os.environ.get(OFFLINE, "").upper() in constants.ENV_VARS_TRUE_VALUES:
         reason = f"it is not in the hub's cache, and {OFFLINE} is set; unset it, or download the model first"
         raise UsageError(_missing(flag, model, reason))
-    print(f"ropeswitch: asking the hub for {model!r}", file=sys.stderr, flush=True)
     answer = _answer(model, files[0], revision or "main", token)
     if answer is not None:
         raise UsageError(_missing(flag, model, answer))
@@ -116,6 +115,7 @@ def _answer(model: str, file: str, revision: str, token: str | None) -> str | No
 
     # In a thread: the time limit of a connection holds for each of the host's addresses, and resolving has none.
     Thread(target=ask, daemon=True).start()
+    print(f"ropeswitch: asking the hub for {model!r}", file=sys.stderr, flush=True)
     try:
         answer = answers.get(timeout=SECONDS + 1)
     except Empty:
