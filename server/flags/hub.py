@@ -7,6 +7,7 @@ from argparse import Namespace
 from queue import Empty, Queue
 from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.model_folder import expanded, similar_folders
@@ -57,6 +58,7 @@ def check_hub(
     """
     if expanded(flag, model).exists() or ":" in model or os.environ.get("VLLM_USE_MODELSCOPE", "0") not in ("0", ""):
         return
+    _check_endpoint(os.environ.get("HF_ENDPOINT", ""))
     # Imported here: it takes half a second.
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -78,6 +80,15 @@ def check_hub(
     answer = _answer(model, files[0], revision or "main", token)
     if answer is not None:
         raise UsageError(_missing(flag, model, answer))
+
+
+def _check_endpoint(address: str) -> None:
+    try:
+        valid = not address or (urlsplit(address).port or 1) > 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UsageError(f"HF_ENDPOINT: {_shown(address)!r} is not an address; give one such as https://HOST:PORT")
 
 
 def _missing(flag: str, model: str, reason: str) -> str:

@@ -207,3 +207,14 @@ def test_ctrl_c_while_the_hub_does_not_answer(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             assert process.stderr.read() == "ropeswitch: stopped\n"
             assert process.wait(60) == 130
+
+
+def test_an_address_of_the_hub_that_is_none(tmp_path: Path) -> None:
+    variables = {"HF_ENDPOINT": "http://me:secret@127.0.0.1:port", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run(
+        [str(COMMAND), "serve", "a/b"], env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+    expected = (
+        "ropeswitch: error: HF_ENDPOINT: 'http://127.0.0.1:port' is not an address; give one such as https://HOST:PORT"
+    )
+    assert (done.returncode, done.stderr) == (2, f"{expected}\n")
