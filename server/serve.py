@@ -19,7 +19,7 @@ from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.flags import check, cpu, hub, values
+from ropeswitch.server.flags import check, cpu, hub, middleware, values
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
@@ -127,6 +127,7 @@ def _serve(argv: Sequence[str], told: Console) -> int:
     args.ladder = from_flags(args.ladder, args.factors)
     scheduling_flags.check(args)
     trace_flags.check(args)
+    middleware.check(args.middleware)
     args.ropeswitch_access_log = access_log_flags.take(args)
     if args.model is None:
         args.model = str(BUNDLED_MODEL)
@@ -154,6 +155,8 @@ def _serve(argv: Sequence[str], told: Console) -> int:
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
         told.say(*summary(args, made, notes))
         told.stage("starting the engine")
+        if (folder := hub.cache_folder(args.model, args.download_dir)) is not None:
+            told.downloads_to(folder)
         told.ready_from(ready_file())
         return _run(vllm_adapter, args, told)
 

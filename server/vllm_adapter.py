@@ -3,6 +3,7 @@
 No other module of ``server/`` imports it. Routes and state join its app as an endpoint plugin (``endpoint_plugin.py``).
 """
 
+import signal
 import ssl
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -10,8 +11,10 @@ from http import HTTPStatus
 from typing import Any, Literal, NoReturn
 
 import vllm
+from jinja2 import TemplateSyntaxError
 from prometheus_client import CollectorRegistry
 from transformers import TokenizersBackend
+from transformers.utils.chat_template_utils import render_jinja_template
 from vllm import envs
 from vllm.config import CacheConfig, LoadConfig, ModelConfig, ObservabilityConfig, ParallelConfig, SchedulerConfig
 from vllm.config.logging import LoggingConfig
@@ -28,6 +31,7 @@ from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
 from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER
 from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
+from vllm.renderers.chat_utils import load_chat_template
 from vllm.renderers.hf import HfRenderer, resolve_chat_template
 from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.renderers.registry import RENDERER_REGISTRY
@@ -42,6 +46,7 @@ from vllm.v1.engine.output_processor import OutputProcessor as OutputProcessor
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase as AggregateStatLoggerBase
 from vllm.v1.metrics.prometheus import get_prometheus_registry
 
+from ropeswitch.factors.quoted import quoted
 from ropeswitch.server.deaths import marking
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.arguments import joined
@@ -121,6 +126,7 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
         args = parser.parse_args(list(argv))
         _configure_logging(args)
         validate_parsed_serve_args(args)
+        _check_template(args.chat_template)
     except (ValueError, TypeError, AssertionError, OSError, VLLMError) as error:
         raise UsageError(str(error)) from error
     if args.grpc or envs.VLLM_USE_RUST_FRONTEND:
@@ -141,16 +147,40 @@ def _configure_logging(args: Namespace) -> None:
         raise UsageError(f"--logging-config: {text}") from error
 
 
+def _check_template(given: str | None) -> None:
+    """Refuse a chat template that does not compile; otherwise every chat would fail."""
+    if (text := load_chat_template(given)) is None:
+        return
+    try:
+        render_jinja_template([], chat_template=text)
+    except TemplateSyntaxError as error:
+        reason = str(error.message).rstrip(".")
+        raise UsageError(
+            f"--chat-template: {quoted(given)}: line {error.lineno} is not valid Jinja: {reason}"
+        ) from error
+
+
 def device_name() -> str:
     """The kind of device that this build of vLLM runs on: ``cpu``, ``cuda``, ``rocm`` (cuda to torch), ``xpu`` and so on."""
     return str(current_platform.device_name)
 
 
-def serve(args: Namespace) -> None:
-    """Serve until stopped: one API server or several, data parallel, or headless, by the flags."""
+def serve(args: Namespace, interrupt: Callable[..., None]) -> None:
+    """Serve until stopped: one API server or several, data parallel, or headless, by the flags.
+
+    Args:
+        args: The flags.
+        interrupt: Handler of SIGTERM while a single API server starts; vLLM's own first waits for the engine's start.
+    """
     cli_serve.wait_for_completion_or_failure = marking(cli_serve.wait_for_completion_or_failure)
+    set_up = answering(entry.setup_server)
+
+    def single(*args: Any, **kwargs: Any) -> Any:
+        signal.signal(signal.SIGTERM, interrupt)
+        return set_up(*args, **kwargs)
+
     # One name for a single API server, one for several.
-    entry.setup_server = cli_serve.setup_server = answering(entry.setup_server)
+    entry.setup_server, cli_serve.setup_server = single, set_up
     cli_serve.ServeSubcommand.cmd(args)
 
 

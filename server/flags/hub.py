@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from argparse import Namespace
+from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from typing import Any
@@ -80,6 +81,21 @@ def check_hub(
     answer = _answer(model, files[0], revision or "main", token)
     if answer is not None:
         raise UsageError(_missing(flag, model, answer))
+
+
+def cache_folder(model: str, download_dir: str | None) -> Path | None:
+    """The folder of the hub's cache for a model, which may not exist yet; None for a model that is a folder.
+
+    Args:
+        model: A folder or a name on a hub.
+        download_dir: A folder in place of the hub's cache.
+    """
+    if Path(model).expanduser().exists():
+        return None
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    return Path(download_dir or constants.HF_HUB_CACHE, repo_folder_name(repo_id=model, repo_type="model"))
 
 
 def _check_endpoint(address: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ropeswitch.server.start.downloads import Downloads
 from ropeswitch.server.start.held_log import HeldLog, without_room
 from ropeswitch.server.start.log_lines import OURS, LogLines
 from ropeswitch.server.start.progress import Progress
@@ -38,6 +39,7 @@ class Console:
         self._terminal = os.isatty(self._fd)
         self._lines = LogLines()
         self._progress: Progress | None = Progress(stage, self._began) if self._held else None
+        self._downloads: Downloads | None = None
         self._ready: Path | None = None
         self._lock = threading.RLock()
         self._status = ""
@@ -69,6 +71,10 @@ class Console:
         if self._progress is not None:
             self._progress.stage = stage
 
+    def downloads_to(self, folder: Path) -> None:
+        """Show the growth of this folder of the hub's cache as progress."""
+        self._downloads = Downloads(folder, time.monotonic())
+
     def ready_from(self, path: Path) -> None:
         """Print the lines of this file when an API server writes it, as it does when it accepts connections."""
         self._ready = path
@@ -81,6 +87,7 @@ class Console:
             self._clear()
             held.release()
             self._held, self._progress, self._fd = None, None, _STDERR
+            held.rewind()
             self._write(held.read())
             held.close(keep=False)
 
@@ -126,6 +133,8 @@ class Console:
             now = time.monotonic()
             if self._lines.stage is not None:
                 self._progress.stage = self._lines.stage
+            if self._downloads is not None:
+                self._progress.instead = self._downloads.status(now)
             if self._terminal:
                 self._rewrite(self._progress.status(now))
             elif line := self._progress.due(now):

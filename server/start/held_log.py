@@ -53,6 +53,10 @@ class HeldLog:
         os.close(write)
         os.environ[STREAM] = "ext://sys.stderr"
 
+    def rewind(self) -> None:
+        """Let the next :meth:`read` return the file from its beginning."""
+        self._offset = 0
+
     def read(self) -> bytes:
         """What was written since the last call."""
         data = b""

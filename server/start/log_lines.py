@@ -137,7 +137,7 @@ class LogLines:
         elif self.serving:
             if not self._noise and not (_quiet(found) if found else _LEFTOVERS.match(line)):
                 yield line
-        elif found and not same and found.level not in _HIDDEN_LEVELS:
+        elif found and not same and not _quiet(found):
             yield from self._warning(found)
 
     def _warning(self, found: Entry) -> Iterator[str]:

@@ -47,7 +47,7 @@ def run(vllm_adapter: Any, args: argparse.Namespace, told: Console) -> int:
     signal.signal(signal.SIGINT, interrupt)
     atexit.register(silence_exit)
     try:
-        vllm_adapter.serve(args)
+        vllm_adapter.serve(args, interrupt)
         if not WATCH.died:
             return 0
         failure = "the engine died"

@@ -150,6 +150,14 @@ LATE: dict[str, tuple[str, list[str]]] = {
         ["attention heads (2)", "parallel size (3)"],
     ),
     "block size of GPUs": (f"{MODEL} --block-size 16", ["--block-size: 16 must be a multiple of 32", "leave it out"]),
+    "template that is no Jinja": (
+        f"{MODEL} --chat-template {{folder}}/broken.jinja",
+        ["--chat-template: '{folder}/broken.jinja': line 2 is not valid Jinja: unexpected end of template"],
+    ),
+    "middleware that is not installed": (
+        f"{MODEL} --middleware no.such.Thing",
+        ["--middleware: 'no.such.Thing' cannot be imported: No module named 'no'", "PYTHONPATH"],
+    ),
     "KV cache over the memory": (f"{MODEL} --kv-cache-memory-bytes 900T", ["--kv-cache-memory-bytes", "give at most"]),
 }
 
@@ -163,6 +171,7 @@ def files(tmp_path: Path) -> Iterator[dict[str, str]]:
     (tmp_path / "model" / "config.json").write_text("{}")
     (tmp_path / "model.gguf").write_bytes(b"GGUF\x03")
     (tmp_path / "text.txt").write_text("hello\n")
+    (tmp_path / "broken.jinja").write_text("{% if messages %}\n{{ messages")
     (tmp_path / "c.yaml").write_text("prt: 8000\n")
     factors = json.loads((BUNDLED_MODEL / "factors.json").read_text())
     factors["sets"] = [{**each, "factors": [1.0, 1.0]} for each in factors["sets"]]

@@ -88,6 +88,7 @@ def test_what_is_not_held_is_printed_whole_and_ready_all_the_same(tmp_path: Path
     done = run(f"""
         with console.opened("first", "first", hold={release}) as told:
             os.write(2, b"early\\n")
+            time.sleep(3 * console.SECONDS)
             told.release()
             assert told.path is None
             os.write(2, b"late\\n")
@@ -259,7 +260,7 @@ def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
         from types import SimpleNamespace
         from ropeswitch.server.start.run import run
 
-        def serve(args):
+        def serve(args, interrupt):
             os.write(2, b"cause\\n")
             raise RuntimeError("no engine.")
 

@@ -16,7 +16,7 @@ from ropeswitch.server.start.run import run
 
 
 def ending(error: BaseException | None) -> Callable[[Any], None]:
-    def serve(_: Any) -> None:
+    def serve(*_: Any) -> None:
         if isinstance(error, BaseException):
             raise error
 
@@ -47,7 +47,7 @@ def test_a_stop_is_no_error(outcome: Any) -> None:
 
 
 def test_ctrl_c_counts_for_more_than_the_error_that_follows_it(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def serve(_: Any) -> None:
+    def serve(*_: Any) -> None:
         try:
             signal.raise_signal(signal.SIGINT)
         finally:
@@ -61,7 +61,7 @@ def test_ctrl_c_counts_for_more_than_the_error_that_follows_it(outcome: Any, mon
 def test_ctrl_c_ends_an_engine_that_starts(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
 
-    def serve(_: Any) -> None:
+    def serve(*_: Any) -> None:
         engine.start()
         signal.raise_signal(signal.SIGINT)
         engine.join(60)

@@ -108,8 +108,15 @@ def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path, flags: list[
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("when", ["version", "starting the engine for"])
-def test_ctrl_c_while_it_starts(tmp_path: Path, when: str) -> None:
+@pytest.mark.parametrize(
+    ("when", "end"),
+    [
+        ("version", signal.SIGINT),
+        ("starting the engine for", signal.SIGINT),
+        ("starting the engine for", signal.SIGTERM),
+    ],
+)
+def test_a_start_that_is_stopped(tmp_path: Path, when: str, end: signal.Signals) -> None:
     log = tmp_path / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -123,7 +130,10 @@ def test_ctrl_c_while_it_starts(tmp_path: Path, when: str) -> None:
         wait_until(lambda: f"ropeswitch: {when}" in log.read_text(), time.monotonic(), when, 200)
         # While vLLM is imported, or its engine's process is.
         time.sleep(3)
-        os.killpg(process.pid, signal.SIGINT)
+        if end == signal.SIGINT:
+            os.killpg(process.pid, end)
+        else:  # as systems stop a service
+            process.send_signal(end)
         assert process.wait(60) == 130
     finally:
         process.kill()
