@@ -19,7 +19,7 @@ from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.flags import check, cpu, hub, middleware, values
+from ropeswitch.server.flags import check, cpu, environment, hub, middleware, values
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
@@ -107,6 +107,7 @@ def serve(argv: Sequence[str]) -> int:
 def _start(argv: Sequence[str]) -> int:
     if not any(argument.startswith("--help=") for argument in argv):
         early = check.parse(argv, _add_flags)
+        environment.check(os.environ)
         values.check(early)
         hub.check_models(early)
     os.environ[VARIABLE] = plugin_names(os.environ)

@@ -1,0 +1,53 @@
+"""Checks vLLM's environment variables before vLLM is imported, where a wrong one ends in a traceback."""
+
+import importlib.util
+import logging
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.server.errors import UsageError
+
+_PREFIX = "VLLM_"
+_LEVEL, _CONFIG = "VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH"
+
+
+def check(environment: Mapping[str, str]) -> None:
+    """Refuse a value that vLLM's own reader of the variable refuses, or that its logging cannot use.
+
+    Args:
+        environment: The process's own; vLLM's readers look there.
+
+    Raises:
+        UsageError: naming the variable, its value and vLLM's reason.
+    """
+    readers = _readers()
+    for name in sorted(name for name in environment if name.startswith(_PREFIX)):
+        if (read := readers.get(name)) is None:  # of which vLLM warns
+            continue
+        try:
+            read()
+        except ValueError as error:
+            raise UsageError(
+                f"{name}: {quoted(environment[name])} is not valid: {error}; correct it, or unset it"
+            ) from error
+    levels = logging.getLevelNamesMapping()
+    if (level := environment.get(_LEVEL)) and level.upper() not in levels:
+        raise UsageError(f"{_LEVEL}: {quoted(level)} must be {', '.join(name for name in levels if levels[name])}")
+    if (path := environment.get(_CONFIG)) and not Path(path).is_file():
+        raise UsageError(f"{_CONFIG}: there is no file {quoted(path)}; correct it, or unset it")
+
+
+@cache
+def _readers() -> Mapping[str, Callable[[], Any]]:
+    """vLLM's readers of its variables, ``vllm.envs.environment_variables``, without an import of the package."""
+    package = importlib.util.find_spec("vllm")
+    assert package is not None and package.origin is not None
+    spec = importlib.util.spec_from_file_location("vllm_envs", Path(package.origin).with_name("envs.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    readers: Mapping[str, Callable[[], Any]] = module.environment_variables
+    return readers
