@@ -41,6 +41,7 @@ _KV_CACHE = re.compile(
     r"(?:.*?estimated maximum model length is (?P<largest>\d+))?",
     re.DOTALL,
 )
+_HEADS = re.compile(r"attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size \((?P<ranks>\d+)\)")
 
 
 @contextmanager
@@ -126,6 +127,8 @@ def reason_of(error: BaseException) -> str | None:
         return None
     if match := _KV_CACHE.search(str(error)):
         return _kv_cache_reason(match)
+    if match := _HEADS.search(str(error)):
+        return f"--tensor-parallel-size: {match['ranks']} must divide the model's {match['heads']} attention heads"
     # A validation error of pydantic has one message per field, and its text spans many lines.
     details = getattr(error, "errors", None)
     return "; ".join(map(detail_text, details())) if callable(details) else str(error)

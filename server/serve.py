@@ -19,7 +19,7 @@ from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.flags import check, cpu, environment, hub, middleware, values
+from ropeswitch.server.flags import check, cpu, environment, hub, middleware, plugin_files, values
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
@@ -129,6 +129,7 @@ def _serve(argv: Sequence[str], told: Console) -> int:
     scheduling_flags.check(args)
     trace_flags.check(args)
     middleware.check(args.middleware)
+    plugin_files.make_absolute(args)
     args.ropeswitch_access_log = access_log_flags.take(args)
     if args.model is None:
         args.model = str(BUNDLED_MODEL)

@@ -1,14 +1,18 @@
 """Checks a start on a CPU against its machine: memory, compiler and block size."""
 
 import argparse
+import re
 from collections.abc import Mapping
 
+from ropeswitch.factors.quoted import quoted
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.compiler import check_compiler
 from ropeswitch.server.flags.memory import fit, read_memory
 
 # vLLM's attention on CPUs takes blocks of multiples of this many tokens.
 BLOCK = 32
+BINDING = "VLLM_CPU_OMP_THREADS_BIND"
+_CORES = r"\d+(-\d+)?(,\d+(-\d+)?)*"
 
 
 def check(args: argparse.Namespace, environment: Mapping[str, str]) -> list[str]:
@@ -28,6 +32,15 @@ def check(args: argparse.Namespace, environment: Mapping[str, str]) -> list[str]
         raise UsageError(
             f"--block-size: {args.block_size} must be a multiple of {BLOCK} on a CPU; leave it out for 128"
         )
+    _check_binding(environment.get(BINDING, ""))
     check_compiler(args, environment)
     chosen = fit(args, read_memory(), environment)
     return [] if chosen is None else [chosen]
+
+
+def _check_binding(value: str) -> None:
+    """Refuse a list of cores that ``vllm.utils.cpu_resource_utils.parse_id_list`` cannot read."""
+    if value in ("", "auto", "nobind") or re.fullmatch(rf"{_CORES}(\|{_CORES})*", value):
+        return
+    allowed = "auto, nobind, or the CPU cores of each rank, such as 0-3 or 0-3|4-7 for two ranks"
+    raise UsageError(f"{BINDING}: {quoted(value)} must be {allowed}")

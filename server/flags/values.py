@@ -123,8 +123,22 @@ def _check_files(args: argparse.Namespace) -> None:
         is_file = path and (name == "log_config_file" or "/" in path or path.endswith(".py"))
         if is_file and not Path(path).exists():
             raise UsageError(f"--{name.replace('_', '-')}: there is no file {path!r}")
+    _check_generation_config(args.generation_config)
     if args.uds and not Path(args.uds).parent.is_dir():
         raise UsageError(f"--uds: {args.uds!r}: there is no folder {str(Path(args.uds).parent)!r}")
+
+
+def _check_generation_config(value: str | None) -> None:
+    if not value or value in ("auto", "vllm"):
+        return
+    if not Path(value).is_dir():
+        # vLLM would ask the hub for it.
+        if Path(value).is_absolute() or value.startswith(".") or value.count("/") > 1:
+            raise UsageError(
+                f"--generation-config: {value!r} must be auto, vllm, or a folder with generation_config.json"
+            )
+    elif not Path(value, "generation_config.json").exists():
+        raise UsageError(f"--generation-config: the folder {value!r} has no generation_config.json")
 
 
 def _check_lora(text: str) -> None:

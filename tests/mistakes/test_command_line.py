@@ -120,6 +120,14 @@ EARLY: dict[str, tuple[str, list[str]]] = {
     "no parser file": (f"{MODEL} --tool-parser-plugin {{folder}}/p.py", ["--tool-parser-plugin: there is no file"]),
     "no log config": (f"{MODEL} --log-config-file {{folder}}/l.json", ["--log-config-file: there is no file"]),
     "socket in no folder": (f"{MODEL} --uds {{folder}}/none/s", ["--uds: ", "there is no folder '{folder}/none'"]),
+    "no generation config": (
+        f"{MODEL} --generation-config ./none",
+        ["--generation-config: './none' must be auto, vllm, or a folder"],
+    ),
+    "folder without a generation config": (
+        f"{MODEL} --generation-config {{folder}}/empty",
+        ["--generation-config: the folder '{folder}/empty' has no generation_config.json"],
+    ),
     "no adapter": (f"{MODEL} --lora-modules a=/none", ["--lora-modules: a=/none: there is no folder '/none'"]),
     "adapter without a name": (f"{MODEL} --lora-modules adapter", ["--lora-modules: 'adapter' must be NAME=PATH"]),
     "folder that is no adapter": (f"{MODEL} --lora-modules a={{folder}}/empty", ["has no adapter_config.json"]),
@@ -147,7 +155,7 @@ LATE: dict[str, tuple[str, list[str]]] = {
     ),
     "heads that ranks cannot share": (
         f"{MODEL} --tensor-parallel-size 3",
-        ["attention heads (2)", "parallel size (3)"],
+        ["--tensor-parallel-size: 3 must divide the model's 2 attention heads"],
     ),
     "block size of GPUs": (f"{MODEL} --block-size 16", ["--block-size: 16 must be a multiple of 32", "leave it out"]),
     "template that is no Jinja": (

@@ -99,6 +99,11 @@ def test_the_pages_show_the_results() -> None:
     assert results.digest in (ROOT / page.PLOT).read_text(encoding="utf-8")
 
 
+def test_in_float32_ropeswitch_changes_no_short_chat() -> None:
+    results = Results.read(ROOT / page.RESULTS)
+    assert tables.changed(results, f"{OURS}-float32", f"{NATIVE}-float32") == (0, measure.CHATS)
+
+
 def test_only_static_yarn_is_stock_with_rope_parameters() -> None:
     native, static, ours = (" ".join(Arm(each, "float32").command(Path("model"))) for each in tables.ROTATIONS)
     assert '"yarn"' in static and '"yarn"' not in native

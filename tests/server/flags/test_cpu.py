@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from vllm.config import CacheConfig
+from vllm.utils.cpu_resource_utils import parse_id_list
 
 from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flags import cpu
 from ropeswitch.server.flags.compiler import check_compiler
 from ropeswitch.server.flags.memory import GIB, Memory, fit, read_memory
 
@@ -179,3 +181,19 @@ def test_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         check_compiler(flags(), nothing)
     (tmp_path / "Python.h").touch()
     check_compiler(flags(), nothing)
+
+
+@pytest.mark.parametrize("value", ["banana", "0-", "0|", "0;1", "-1"])
+def test_a_list_of_cores_that_vllm_cannot_read_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "check_compiler", lambda *_: None)
+    with pytest.raises(UsageError, match=r"^VLLM_CPU_OMP_THREADS_BIND: .* must be auto, nobind, or the CPU cores"):
+        cpu.check(flags(block_size=None), {cpu.BINDING: value})
+
+
+@pytest.mark.parametrize("value", ["", "auto", "nobind", "0", "0-1", "0,2-4", "0|1", "0-3|4-7,9"])
+def test_lists_of_cores_that_vllm_reads_pass(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "check_compiler", lambda *_: None)
+    monkeypatch.setattr(cpu, "fit", lambda *_: None)
+    assert cpu.check(flags(block_size=None), {cpu.BINDING: value}) == []
+    if value[:1].isdigit():
+        assert all(parse_id_list(each) for each in value.split("|"))

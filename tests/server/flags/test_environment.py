@@ -43,7 +43,9 @@ def test_right_and_unknown_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_vllm_is_not_imported_for_it() -> None:
-    code = "import os, sys; from ropeswitch.server.flags.environment import check; check(os.environ); print(*sys.modules)"
+    code = (
+        "import os, sys; from ropeswitch.server.flags.environment import check; check(os.environ); print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"vllm", "torch"} & set(done.stdout.split())
 

@@ -1,0 +1,13 @@
+"""Files of ``--tool-parser-plugin`` and ``--reasoning-parser-plugin``."""
+
+import argparse
+from pathlib import Path
+
+FLAGS = ("tool_parser_plugin", "reasoning_parser_plugin")
+
+
+def make_absolute(args: argparse.Namespace) -> None:
+    """Make relative paths absolute: ``vllm.utils.import_utils.import_plugin`` fails on ``./file.py``, as on a module's name."""
+    for name in FLAGS:
+        if (path := getattr(args, name) or "").startswith("."):
+            setattr(args, name, str(Path(path).resolve()))
