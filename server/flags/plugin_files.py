@@ -7,7 +7,7 @@ FLAGS = ("tool_parser_plugin", "reasoning_parser_plugin")
 
 
 def make_absolute(args: argparse.Namespace) -> None:
-    """Make relative paths absolute: ``vllm.utils.import_utils.import_plugin`` fails on ``./file.py``, as on a module's name."""
+    """Make relative paths absolute: vLLM's ``import_plugin`` takes ``./file.py`` for a module's name and fails."""
     for name in FLAGS:
         if (path := getattr(args, name) or "").startswith("."):
             setattr(args, name, str(Path(path).resolve()))

