@@ -11,6 +11,8 @@ from ropeswitch.factors.quoted import quoted
 from ropeswitch.server.errors import UsageError
 
 _PREFIX = "VLLM_"
+# Their readers import vLLM, and take any value.
+_IMPORTING = ("VLLM_USE_AOT_COMPILE", "VLLM_USE_MEGA_AOT_ARTIFACT")
 _LEVEL, _CONFIG = "VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH"
 
 
@@ -25,11 +27,11 @@ def check(environment: Mapping[str, str]) -> None:
     """
     readers = _readers()
     for name in sorted(name for name in environment if name.startswith(_PREFIX)):
-        if (read := readers.get(name)) is None:  # of which vLLM warns
+        if (read := readers.get(name)) is None or name in _IMPORTING:  # vLLM warns of unknown ones
             continue
         try:
             read()
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             raise UsageError(
                 f"{name}: {quoted(environment[name])} is not valid: {error}; correct it, or unset it"
             ) from error
