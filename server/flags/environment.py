@@ -2,7 +2,9 @@
 
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,6 @@ from ropeswitch.factors.quoted import quoted
 from ropeswitch.server.errors import UsageError
 
 _PREFIX = "VLLM_"
-# Their readers import vLLM, and take any value.
-_IMPORTING = ("VLLM_USE_AOT_COMPILE", "VLLM_USE_MEGA_AOT_ARTIFACT")
 _LEVEL, _CONFIG = "VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH"
 
 
@@ -27,10 +27,13 @@ def check(environment: Mapping[str, str]) -> None:
     """
     readers = _readers()
     for name in sorted(name for name in environment if name.startswith(_PREFIX)):
-        if (read := readers.get(name)) is None or name in _IMPORTING:  # vLLM warns of unknown ones
+        if (read := readers.get(name)) is None:  # vLLM warns of unknown ones
             continue
         try:
-            read()
+            with _without_imports():
+                read()
+        except ImportError:  # a reader that asks other parts of vLLM
+            continue
         except (ValueError, OSError) as error:
             raise UsageError(
                 f"{name}: {quoted(environment[name])} is not valid: {error}; correct it, or unset it"
@@ -42,6 +45,18 @@ def check(environment: Mapping[str, str]) -> None:
         raise UsageError(f"{_CONFIG}: there is no file {quoted(path)}; correct it, or unset it")
 
 
+@contextmanager
+def _without_imports() -> Iterator[None]:
+    """Let imports of vLLM and torch fail: they take seconds, and vLLM's plugins are not named yet."""
+    absent = [name for name in ("vllm", "torch") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
 @cache
 def _readers() -> Mapping[str, Callable[[], Any]]:
     """vLLM's readers of its variables, ``vllm.envs.environment_variables``, without an import of the package."""
@@ -50,6 +65,8 @@ def _readers() -> Mapping[str, Callable[[], Any]]:
     spec = importlib.util.spec_from_file_location("vllm_envs", Path(package.origin).with_name("envs.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # Readers look for their own module there.
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     readers: Mapping[str, Callable[[], Any]] = module.environment_variables
     return readers
