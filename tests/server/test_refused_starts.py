@@ -352,7 +352,7 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
     keys.write_text("key-of-another-scraper")
     values = {
         "max-queued-requests": ["7", "long=2"],
-        "middleware": ["theirs.First"],
+        "middleware": ["starlette.middleware.gzip.GZipMiddleware"],
         "metrics-key": "key-of-the-scraper",
         "metrics-key-file": str(keys),
     }
@@ -368,7 +368,7 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
     assert args.ropeswitch_front.max_queued_requests == {None: 7, "long": 2}
     assert args.ropeswitch_front.key_digests and args.ropeswitch_front.metrics_digests
     assert args.ropeswitch_front.metrics_key_file == str(keys)
-    assert args.middleware == ["theirs.First", "ropeswitch.server.front.front.Front"]
+    assert args.middleware == ["starlette.middleware.gzip.GZipMiddleware", "ropeswitch.server.front.front.Front"]
     # Upstream's own middleware would come with a key in these.
     assert args.api_key is None and "VLLM_API_KEY" not in os.environ
     assert "key-of-the" not in repr(args)
