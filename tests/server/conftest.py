@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import OpenAI
 
+from ropeswitch.server.cli import main
 from tests.server.checkpoint import phi3_with_tokenizer
 from tests.server.running import ENGINE, Server, running
 
@@ -29,3 +31,26 @@ def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def client(server: Server) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as opened:
         yield opened
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs ``ropeswitch serve`` in this process, where vLLM is loaded once for all tests, and gives its message."""
+    monkeypatch.setenv("VLLM_PLUGINS", "")
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # These starts need no compiler, and the machine may have none.
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    # vLLM's log handler keeps the captured stream of the test that imported it first.
+    monkeypatch.setattr("logging.raiseExceptions", False)
+    # vLLM reads a config that it cannot read once more, two seconds later.
+    monkeypatch.setattr("vllm.transformers_utils.repo_utils.time.sleep", lambda _: None)
+
+    def run(*arguments: str) -> str:
+        assert main(["serve", *arguments]) == 2
+        lines = capsys.readouterr().err.splitlines()
+        messages = [line for line in lines if line.startswith("ropeswitch: error: ")]
+        assert len(messages) == 1 and not any("Traceback" in line for line in lines), lines
+        return messages[0].removeprefix("ropeswitch: error: ")
+
+    return run
