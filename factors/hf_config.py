@@ -10,6 +10,7 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.numbers import is_number, whole_value
+from ropeswitch.factors.rope_layers import FULL, by_layer_type
 
 LONGROPE_TYPES = ("longrope", "su")
 
@@ -20,15 +21,13 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     As in transformers' ``standardize_rope_params``, ``rope_theta`` and ``partial_rotary_factor`` count inside first, then at
     the top level of the config, and ``original_max_position_embeddings`` the other way round.
 
+    Where each type of layer has parameters of its own, those of full attention are returned.
+
     Raises:
-        FactorError: when the config nests one set of parameters per layer type.
+        FactorError: when the config has parameters for each type of layer, but none for full attention.
     """
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    if rope and all(isinstance(value, Mapping) for value in rope.values()):
-        raise FactorError(
-            f"rope_parameters: has one entry per layer type ({', '.join(rope)}); models with several rotary bases are "
-            "not supported, every layer must share one"
-        )
+    layers = by_layer_type(config)
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {}) if layers is None else layers[FULL]
     if "rope_type" not in rope:
         rope["rope_type"] = rope.get("type", "default")
     for key in ("rope_theta", "partial_rotary_factor"):

@@ -3,18 +3,18 @@
 import json
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 
-from ropeswitch.model_patches.switch import engine_args
 from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.text_config import TextConfig
+from ropeswitch.model_patches.switch.text_config import text_config as read
 from ropeswitch.server import legacy_config
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.model_folder import check_fields, check_model_folder
 
 
-def text_config(args: Namespace) -> dict[str, Any]:
+def text_config(args: Namespace) -> TextConfig:
     """The model's Hugging Face text config with the user's own ``--hf-overrides`` applied, as the engine would see it.
 
     Raises:
@@ -26,7 +26,7 @@ def text_config(args: Namespace) -> dict[str, Any]:
     check_fields("--hf-overrides", overrides)
     try:
         source = _without_su(args, source)
-        return engine_args.text_config(args)
+        return read(args)
     except UnsupportedError as error:
         raise UsageError(str(error)) from error
     except Exception as error:

@@ -17,7 +17,7 @@ from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.rules.attention import yarn as yarn_attention
 from ropeswitch.factors.rules.formulas import Factors, Options, Target, dynamic_ntk, llama3, position_interpolation
 from ropeswitch.factors.rules.formulas import yarn_by_index as yarn
-from ropeswitch.factors.rules.rope import Rope, rope_from_config
+from ropeswitch.factors.rules.rope import PROPORTIONAL, Rope, rope_from_config
 
 PLAIN = "default"
 # Where vLLM looks for a model's longest sequence: the shortest counts, but `model_max_length` (Command R) always wins.
@@ -156,7 +156,7 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
         raise FactorError("rope_theta: missing; the model has no rotary position embedding that a ladder could scale")
     field, longest = longest_of(config)
     stated = values.get("original_max_position_embeddings")
-    if kind == PLAIN:
+    if kind in (PLAIN, PROPORTIONAL):
         found, source = _window(config, stated, field, longest)
         rope = _rope(config, found, window, longest if stated is None else found)
         return Native(rope, source if window is None else "--native-window", longest)

@@ -11,6 +11,9 @@ from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.numbers import number_value, whole_value
 from ropeswitch.factors.strict_json import object_from_json, read_text
 
+# The rope type of models whose last pairs do not rotate.
+PROPORTIONAL = "proportional"
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -95,20 +98,40 @@ def rope_from_config(config: Mapping[str, Any], **known: Any) -> Rope:
     rope = rope_parameters(config)
     if "rotary_dim" not in known:
         part = number_value("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)
-        known["rotary_dim"] = int(_head_dim(config) * part)
+        known["rotary_dim"] = int(_head_dim(config, rope) * part)
     if "theta" not in known:
         if rope.get("rope_theta") is None:
             raise FactorError("rope_theta: missing; give it with --rope-theta")
-        known["theta"] = number_value("rope_theta", rope["rope_theta"])
+        known["theta"] = base_of(rope)
     if "original_length" not in known:
         window = rope.get("original_max_position_embeddings") or config.get("max_position_embeddings")
         known["original_length"] = whole_value("max_position_embeddings", window, most=math.inf)
     return Rope(**known)
 
 
-def _head_dim(config: Mapping[str, Any]) -> int:
-    # Models with multi-head latent attention rotate a part of the head that they name.
-    for key in ("qk_rope_head_dim", "head_dim"):
+def base_of(rope: Mapping[str, Any]) -> float:
+    """The base with which a model's frequencies are ``base ** (-2 i / rotated values)``.
+
+    Gemma 4's ``proportional`` rope parameters count ``i`` against all of a head's values, not against the rotated ones
+    (``transformers.modeling_rope_utils._compute_proportional_rope_parameters``).
+
+    Raises:
+        FactorError: when ``rope_theta`` or ``partial_rotary_factor`` is not a number.
+    """
+    theta = number_value("rope_theta", rope.get("rope_theta"))
+    if rope.get("rope_type") != PROPORTIONAL:
+        return theta
+    return theta ** number_value("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)
+
+
+def _head_dim(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
+    # Models with multi-head latent attention rotate a part of the head that they name; Gemma 4's layers of full attention
+    # have larger heads.
+    for key in (
+        "qk_rope_head_dim",
+        *(["global_head_dim"] if rope.get("rope_type") == PROPORTIONAL else []),
+        "head_dim",
+    ):
         if config.get(key) is not None:
             return whole_value(key, config[key], most=math.inf)
     hidden = whole_value("hidden_size", config.get("hidden_size"), most=math.inf)

@@ -17,6 +17,7 @@ from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotary
 from ropeswitch.kernels.angles import Frequencies, build_tables
 from ropeswitch.kernels.fill_rows import ExactRows
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.rotation import Rotation
 
 LAYERS, QUERY_HEADS, KEY_HEADS, HEAD = 32, 32, 8, 128
 # Layers compiled into one graph, which the step calls for each group: all 32 in one graph take minutes to compile.
@@ -68,7 +69,7 @@ def _steps(tokens: int, dtype: torch.dtype, compiled: bool) -> tuple[Step, Step]
     sets = (Frequencies(tuple(short), 1.19), Frequencies(tuple(long), 1.19))
     filler = ExactRows(build_tables(THETA, HEAD, sets, MAXIMUM))
     rows = torch.zeros(max(TOKENS), HEAD)
-    our_module = LadderRotaryEmbedding(HEAD, HEAD, True)
+    our_module = LadderRotaryEmbedding(HEAD, Rotation(THETA, HEAD), True)
     our_module.rows = rows
     positions = torch.arange(20000, 20000 + tokens)
     row_numbers = torch.arange(tokens)

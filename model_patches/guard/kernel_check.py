@@ -10,8 +10,9 @@ from torch import nn
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.reference import apply_rows_reference, fill_rows_reference
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.step_rows import StepRows, frequencies
+from ropeswitch.model_patches.switch.step_rows import StepRows
 
 # Kernels are exact to 2e-7 of a row's scale and to float32 rounding of a value; a wrong row or pair is off by far more.
 TOLERANCE = 1e-5
@@ -28,26 +29,29 @@ def check_kernels(step_rows: StepRows, model: nn.Module, settings: RopeSettings)
     Raises:
         UnsupportedError: when a kernel differs from the float64 reference.
     """
-    if step_rows.rows.device.type == "cpu":
+    if step_rows.numbers.device.type == "cpu":
         return
     if settings.angles == "exact":
-        _fill_and_check(step_rows, settings)
+        for rotation in step_rows.by_rotation:
+            if rotation.axes is None:
+                _fill_and_check(step_rows, rotation, settings)
     modules = [module for module in model.modules() if isinstance(module, LadderRotaryEmbedding)]
-    for module in {(each.head_size, each.is_neox_style): each for each in modules}.values():
+    for module in {(each.head_size, each.rotary_dim, each.is_neox_style): each for each in modules}.values():
         _rotate_and_check(step_rows, module, with_triton="triton" in settings.parts)
 
 
-def _fill_and_check(step_rows: StepRows, settings: RopeSettings) -> None:
-    sets, rows = frequencies(settings), step_rows.rows
+def _fill_and_check(step_rows: StepRows, rotation: Rotation, settings: RopeSettings) -> None:
+    sets, rows = rotation.sets(settings), step_rows.by_rotation[rotation].rows
     for index, entry in enumerate(sets):
         places = sample_positions(step_rows.max_model_len, entry.start_tokens)[: len(rows)]
         ends = torch.tensor([0, len(places)], dtype=torch.int32, device=rows.device)
         step_rows.fill(torch.tensor(places, device=rows.device), np.array([index]), ends)
-        check_rows(rows[: len(places)], places, index, settings.theta, sets)
+        check_rows(rows[: len(places)], places, index, rotation.theta, sets)
 
 
 def _rotate_and_check(step_rows: StepRows, module: LadderRotaryEmbedding, *, with_triton: bool) -> None:
-    rows, count = step_rows.rows, min(len(step_rows.rows), 4)
+    rows = module.rows
+    count = min(len(rows), 4)
     angles = torch.arange(count * module.rotary_dim // 2, device=rows.device).reshape(count, -1).float()
     rows[:count] = torch.cat((angles.cos(), angles.sin()), dim=1)
     head, neox, numbers = module.head_size, module.is_neox_style, step_rows.numbers[:count]

@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, parse
 from ropeswitch.factors.ladders.choose import choose, from_file, from_sets
 from ropeswitch.factors.ladders.made import MadeLadder, Origin
-from ropeswitch.factors.ladders.native import LENGTH_FIELDS
 from ropeswitch.factors.numbers import is_whole
 from ropeswitch.model_patches.switch import parts, patching
 from ropeswitch.model_patches.switch.plugin import KEY
@@ -25,6 +23,7 @@ from ropeswitch.model_patches.switch.settings import (
     RopeSettings,
     UnsupportedError,
 )
+from ropeswitch.model_patches.switch.text_config import overrides, text_config, with_overrides
 from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
 
 # Below vLLM's own logger, which has its format and its level.
@@ -165,41 +164,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def text_config(engine_args: Any) -> dict[str, Any]:
-    """The model's Hugging Face text config with ``hf_overrides`` applied, as ``vllm.config.ModelConfig`` does.
-
-    Raises:
-        UnsupportedError: for a model that nests its text model's config.
-    """
-    from vllm.config import ModelConfig
-    from vllm.transformers_utils.config import get_config, get_hf_text_config
-
-    source = engine_args.hf_config_path or engine_args.model
-    overrides = engine_args.hf_overrides or {}
-    config = get_config(
-        source,
-        engine_args.trust_remote_code,
-        engine_args.revision,
-        engine_args.code_revision,
-        engine_args.config_format,
-        hf_overrides_kw={key: value for key, value in overrides.items() if not isinstance(value, dict)},
-        token=engine_args.hf_token,
-    )
-    nested = {key: value for key, value in overrides.items() if isinstance(value, dict)}
-    ModelConfig.__new__(ModelConfig)._apply_dict_overrides(config, nested)
-    text = get_hf_text_config(config)
-    if text is not config:
-        raise UnsupportedError(f"MODEL: {source!r} nests its text model's config; only plain text models are supported")
-    values: dict[str, Any] = text.to_dict()
-    return values
-
-
 def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, Any], *, device_name: str) -> None:
     """Put a ladder on an engine that is about to be built.
 
-    The Hugging Face config says that the model has plain RoPE up to the ladder's end, so that no part of vLLM sizes,
-    scales or limits anything by the LongRoPE fields; the rotary module, which takes its angles from the ladder alone, is
-    then put in (see ``rope_dict.py``).
+    The Hugging Face config says that the model has plain RoPE up to the ladder's end (``text_config.py``); the rotary
+    module, which takes its angles from the ladder alone, is then put in (``rope_dict.py``).
 
     Args:
         engine_args: ``vllm.EngineArgs``, or the namespace that ``vllm serve``'s parser makes.
@@ -215,15 +184,8 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
         chosen = getattr(engine_args, field)
         if chosen not in (None, "auto") and not str(chosen).startswith("ropeswitch.model_patches."):
             raise UnsupportedError(f"{field}: {chosen!r} cannot be combined with a factor ladder, which brings its own")
-    rope = rope_parameters(hf_config)
-    plain = {"rope_type": "default", "rope_theta": settings.theta}
-    if rope.get("partial_rotary_factor") is not None:
-        plain["partial_rotary_factor"] = rope["partial_rotary_factor"]
-    overrides = dict(engine_args.hf_overrides or {})
-    overrides |= {"rope_parameters": plain, "max_position_embeddings": settings.ladder.max_length}
-    # vLLM takes the shortest length that a config states anywhere.
-    overrides |= {field: settings.ladder.max_length for field in LENGTH_FIELDS if hf_config.get(field) is not None}
-    engine_args.hf_overrides = overrides
+    fields = overrides(hf_config, settings)
+    engine_args.hf_overrides = with_overrides(engine_args.hf_overrides or {}, hf_config, fields)
     engine_args.max_model_len = checked_max_model_len(engine_args.max_model_len, settings.ladder)
     engine_args.scheduler_cls = SCHEDULER
     engine_args.worker_cls = WORKERS[device_name]

@@ -49,18 +49,26 @@ class LadderGPUModelRunner(GPUModelRunner):
     def _model_forward(
         self, input_ids: torch.Tensor | None = None, positions: torch.Tensor | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        assert positions is not None and positions.data_ptr() == self.positions.data_ptr()
+        assert positions is not None and positions.data_ptr() == self._model_positions.data_ptr()
         count = self.input_batch.num_reqs
         sets = np.array([self.rope_sets[req_id] for req_id in self.input_batch.req_ids], dtype=np.int64)
         tokens = int(self.query_start_loc.np[count])
-        self.step_rows.fill(positions[:tokens], sets, self.query_start_loc.gpu[: count + 1])
+        self.step_rows.fill(positions[..., :tokens], sets, self.query_start_loc.gpu[: count + 1])
         true_positions = positions.clone()
-        positions.copy_(self.step_rows.numbers[: len(positions)])
+        positions.copy_(self.step_rows.numbers[: positions.shape[-1]].expand_as(positions))
         output = super()._model_forward(input_ids, positions, *args, **kwargs)
         positions.copy_(true_positions)
         return output
 
     def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
         # Calls the model with whatever is in this buffer: true positions of the last step are not row numbers.
-        self.positions.copy_(self.step_rows.numbers[: len(self.positions)])
+        positions = self._model_positions
+        # M-RoPE's buffer has a column more than a step has tokens, which no model sees.
+        count = min(positions.shape[-1], len(self.step_rows.numbers))
+        positions[..., :count] = self.step_rows.numbers[:count]
         return super()._dummy_run(*args, **kwargs)
+
+    @property
+    def _model_positions(self) -> torch.Tensor:
+        """The buffer of which the model gets the first columns: ``[tokens]``, or for M-RoPE ``[axes, tokens]``."""
+        return self.mrope_positions.gpu if self.uses_mrope else self.positions

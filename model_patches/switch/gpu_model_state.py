@@ -4,11 +4,12 @@ replaces: the state that the V2 runner keeps beside a model, by wrapping ``model
 why: on the V2 runner a model state may choose the ``positions`` that the model gets, for real steps and for graph capture.
 what differs: before a forward it fills the step's rows (cos and sin of every token, in its request's set) and gives the
     model row numbers for positions, always from the same buffer; attention, slots and samplers keep true positions.
-limits: models with upstream's default state; a model that brings a state of its own is refused.
+limits: states that descend from upstream's default one (plain models, M-RoPE, hybrids); others are refused.
 when it can go: when vLLM switches LongRoPE factors per request.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ WARM_UPS = ("_warmup_", "_v2_mixed_warmup_")
 
 
 class LadderModelState(DefaultModelState):
-    """See the module's docstring."""
+    """Goes before one of upstream's states; see the module's docstring."""
 
     def __init__(self, vllm_config: VllmConfig, model: nn.Module, encoder_cache: Any, device: torch.device) -> None:
         super().__init__(vllm_config, model, encoder_cache, device)
@@ -36,6 +37,12 @@ class LadderModelState(DefaultModelState):
         assert settings is not None
         self.step_rows = StepRows(settings, self.max_model_len, self.max_num_tokens, device)
         self.step_rows.bind(model)
+        self._numbers = self.step_rows.numbers
+        if self.rope_state is not None:
+            # One number for each axis, with a gap between the axes, as upstream's buffer has.
+            numbers = torch.zeros_like(self.rope_state.positions)
+            numbers[:, :-1] = self._numbers
+            self._numbers = numbers
         # The factor set of the request in each slot; its set is fixed while it holds the slot: after a preemption it is new.
         self.slot_sets = np.zeros(self.max_num_reqs, dtype=np.int64)
 
@@ -46,14 +53,15 @@ class LadderModelState(DefaultModelState):
     def prepare_inputs(self, input_batch: InputBatch, req_states: RequestState) -> dict[str, Any]:
         count = input_batch.num_reqs
         sets = self.slot_sets[input_batch.idx_mapping_np[:count]]
-        positions = input_batch.positions[: input_batch.num_tokens]
-        self.step_rows.fill(positions, sets, input_batch.query_start_loc[: count + 1])
         inputs: dict[str, Any] = super().prepare_inputs(input_batch, req_states)
-        return inputs | {"positions": self.step_rows.numbers[: input_batch.num_tokens_after_padding]}
+        # M-RoPE's state has made positions of its own.
+        positions = inputs.get("positions", input_batch.positions)[..., : input_batch.num_tokens]
+        self.step_rows.fill(positions, sets, input_batch.query_start_loc[: count + 1])
+        return inputs | {"positions": self._numbers[..., : input_batch.num_tokens_after_padding]}
 
     def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:
         inputs: dict[str, Any] = super().prepare_dummy_inputs(num_reqs, num_tokens)
-        return inputs | {"positions": self.step_rows.numbers[:num_tokens]}
+        return inputs | {"positions": self._numbers[..., :num_tokens]}
 
 
 def _rope_set(new_req_data: NewRequestData) -> int:
@@ -63,6 +71,11 @@ def _rope_set(new_req_data: NewRequestData) -> int:
     return int(new_req_data.rope_set)
 
 
+@cache
+def _before(state: type[DefaultModelState]) -> type[DefaultModelState]:
+    return type(f"Ladder{state.__name__}", (LadderModelState, state), {})
+
+
 def laddered(upstream: Callable[[VllmConfig, nn.Module], type[Any]]) -> Callable[[VllmConfig, nn.Module], type[Any]]:
     """Wrap ``resolve_model_state_cls``; an engine without a ladder gets what upstream gives it."""
 
@@ -70,10 +83,10 @@ def laddered(upstream: Callable[[VllmConfig, nn.Module], type[Any]]) -> Callable
         state = upstream(vllm_config, model)
         if settings_of(vllm_config) is None:
             return state
-        if state is not DefaultModelState:
+        if not issubclass(state, DefaultModelState):
             raise UnsupportedError(
                 f"model: {type(model).__name__} keeps {state.__name__}, which a ladder does not reach"
             )
-        return LadderModelState
+        return LadderModelState if state is DefaultModelState else _before(state)
 
     return resolve_model_state_cls

@@ -3,9 +3,11 @@
 replaces: the cache of rotary modules that ``get_rope`` looks in before it builds one.
 why: models import ``get_rope`` by name, so rebinding it would miss those imported earlier, and the modules it builds size
     their tables by the longest position (up to 1 GiB); the cache is looked up at every call, before anything is built.
-what differs: while an engine with a ladder is being built, every key is present, and its value is a
-    ``LadderRotaryEmbedding`` that the runner gives its rows; otherwise the dict behaves as upstream's.
-limits: one rotary dimension, base and pairing rule per model; M-RoPE and dual chunk attention are refused.
+what differs: while an engine with a ladder is being built, every key of the language model is present, and its value is a
+    ``LadderRotaryEmbedding`` that the runner gives its rows; otherwise, and for the encoders of a multimodal model, the
+    dict behaves as upstream's.
+limits: the ladder is on one base; layers with another base must have plain rotary embeddings, and dual chunk attention is
+    refused.
 when it can go: when vLLM has a hook that builds a model's rotary module.
 """
 
@@ -14,7 +16,8 @@ from typing import Any
 from vllm.config import VllmConfig, get_current_vllm_config_or_none
 
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
-from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.rotation import Rotation, rotation_of
+from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
 
 # get_rope's key: head_size, rotary_dim, max_position, is_neox_style, rope_parameters, dual chunk config, dtype, mrope.
 RopeKey = tuple[Any, ...]
@@ -32,41 +35,29 @@ class LadderRopeDict(dict[RopeKey, Any]):
         super().clear()
         self._config, self._modules = None, {}
 
-    def __contains__(self, key: object) -> bool:
-        return _current_settings() is not None or super().__contains__(key)
+    def __contains__(self, key: Any) -> bool:
+        return _rotation(key) is not None or super().__contains__(key)
 
     def __getitem__(self, key: RopeKey) -> Any:
-        settings = _current_settings()
-        if settings is None:
+        if (rotation := _rotation(key)) is None:
             return super().__getitem__(key)
         # Layers of one model share a module, as upstream's do; two engines in one process must not.
         config = get_current_vllm_config_or_none()
         if self._config is not config:
             self._config, self._modules = config, {}
         if key not in self._modules:
-            self._modules[key] = _build(key, settings)
+            head_size, _, _, neox, *_ = key
+            self._modules[key] = LadderRotaryEmbedding(head_size, rotation, neox)
         return self._modules[key]
 
 
-def _current_settings() -> RopeSettings | None:
+def _rotation(key: RopeKey) -> Rotation | None:
+    """The rotation that a model asks for while an engine with a ladder is built; None for a module of upstream's."""
     config = get_current_vllm_config_or_none()
-    return None if config is None else settings_of(config)
-
-
-def _build(key: RopeKey, settings: RopeSettings) -> LadderRotaryEmbedding:
-    head_size, rotary_dim, _, neox, rope_args, dual_chunk_args, _, _ = key
-    rope = dict(rope_args or ())
-    if dual_chunk_args is not None or "mrope_section" in rope:
-        raise UnsupportedError("the model uses M-RoPE or dual chunk attention, which a factor ladder cannot rotate")
-    if rope.get("rope_type", "default") != "default" or rope.get("rope_theta", 10000) != settings.theta:
-        raise UnsupportedError(
-            f"rope_parameters: a layer asks for rope_type {rope.get('rope_type')!r} with rope_theta "
-            f"{rope.get('rope_theta')!r}, but the ladder was made for one base of {settings.theta}; models with several "
-            "rotary bases are not supported"
-        )
-    if rotary_dim != settings.ladder.rotary_dim:
-        raise UnsupportedError(
-            f"factors: each set has {settings.ladder.rotary_dim // 2} factors, but a layer rotates {rotary_dim} values "
-            f"per head and needs {rotary_dim // 2}"
-        )
-    return LadderRotaryEmbedding(head_size, rotary_dim, neox)
+    if config is None or (settings := settings_of(config)) is None:
+        return None
+    head_size, rotary_dim, _, _, rope_args, dual_chunk_args, _, _ = key
+    if dual_chunk_args is not None:
+        raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")
+    multimodal = config.model_config is not None and config.model_config.is_multimodal_model
+    return rotation_of(head_size, rotary_dim, dict(rope_args or ()), settings, multimodal=multimodal)

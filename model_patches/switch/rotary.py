@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ropeswitch.kernels.apply_rows import apply_rows
+from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 Rotated = tuple[torch.Tensor, torch.Tensor | None]
@@ -29,7 +30,7 @@ class LadderRotaryEmbedding(nn.Module):
 
     Args:
         head_size: Values per head.
-        rotary_dim: Rotated values per head.
+        rotation: Which rows it reads.
         neox: How values pair up.
 
     Attributes:
@@ -40,10 +41,11 @@ class LadderRotaryEmbedding(nn.Module):
 
     rows: torch.Tensor
 
-    def __init__(self, head_size: int, rotary_dim: int, neox: bool) -> None:
+    def __init__(self, head_size: int, rotation: Rotation, neox: bool) -> None:
         super().__init__()
         self.head_size = head_size
-        self.rotary_dim = rotary_dim
+        self.rotation = rotation
+        self.rotary_dim = rotary_dim = rotation.rotary_dim
         self.is_neox_style = neox
         self.rotate: Rotate = rotate_by_row
         self.register_buffer("rows", torch.empty(0, rotary_dim, dtype=torch.float32), persistent=False)
@@ -52,10 +54,12 @@ class LadderRotaryEmbedding(nn.Module):
         """Rotate ``query`` and ``key``.
 
         Args:
-            positions: ``[tokens]`` int64 row numbers, not places in the sequence.
+            positions: ``[tokens]`` int64 row numbers, not places in the sequence; for M-RoPE ``[axes, tokens]``, each
+                axis alike.
             query: ``[tokens, query heads * head_size]`` or ``[tokens, query heads, head_size]``.
             key: As ``query`` with the key heads, or None.
         """
+        positions = positions if positions.dim() == 1 else positions[0]
         return self.rotate(query, key, self.rows, positions, self.head_size, self.is_neox_style)
 
     @property

@@ -4,17 +4,17 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.factors.rules.rope import base_of, rope_from_config
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
 
-# Config fields of models whose layers read positions for more than rotation: Llama 4, Mistral and Ministral.
-POSITION_READERS = ("attn_temperature_tuning", "llama_4_scaling", "llama_4_scaling_beta")
-# A model that does so without a field of its own.
+# Kinds of rotary embedding with axes of their own making.
+AXIS_TYPES = ("bailing_mrope", "openpangu", "xdrope", "dynamic_xdrope")
+# A model that scales attention by positions in functions of its own.
 POSITION_READING_MODELS = ("Moondream3ForCausalLM", "HfMoondream")
-# A model whose layers take the parameters of YaRN from the config, which then has none beside a ladder.
-SCALING_READING_MODELS = ("GptOssForCausalLM",)
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "ngram_gpu", "suffix")
 
@@ -35,7 +35,7 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
         UnsupportedError: with the config field, its value and the reason.
     """
     theta = check_rotation(hf_config)
-    expected = _rotary_dim(hf_config, rope_parameters(hf_config))
+    expected = _rotary_dim(hf_config)
     if expected is not None and expected != ladder.rotary_dim:
         raise UnsupportedError(
             f"factors: each set has {ladder.rotary_dim // 2} factors, but the model rotates {expected} of its head's "
@@ -47,9 +47,10 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
 def check_rotation(hf_config: Mapping[str, Any]) -> float:
     """Refuse a model that no ladder can rotate; arguments, result and errors as of :func:`check_model`."""
     rope = rope_parameters(hf_config)
-    if any(rope.get(key) or hf_config.get(key) for key in ("mrope_section", "xdrope_section", "mrope_interleaved")):
+    if rope["rope_type"] in AXIS_TYPES or rope.get("xdrope_section") or hf_config.get("xdrope_section"):
         raise UnsupportedError(
-            "rope_parameters.mrope_section: M-RoPE has several positions per token; a ladder needs one"
+            f"rope_parameters.rope_type: {rope['rope_type']!r}: positions on several axes are supported as mrope_section "
+            "alone, with three sizes"
         )
     if hf_config.get("kv_lora_rank"):
         raise UnsupportedError(
@@ -57,17 +58,10 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
         )
     if hf_config.get("dual_chunk_attention_config"):
         raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")
-    for key in POSITION_READERS:
-        if rope.get(key) or hf_config.get(key):
-            raise UnsupportedError(f"{key}: attention is scaled by raw positions, which the model does not get")
     if rope.get("use_fope"):
         raise UnsupportedError("rope_parameters.use_fope: Fourier position embeddings learn their own angles")
     if architectures := sorted(set(hf_config.get("architectures") or ()) & set(POSITION_READING_MODELS)):
         raise UnsupportedError(f"architectures: {architectures[0]}: attention is scaled by raw positions")
-    if architectures := sorted(set(hf_config.get("architectures") or ()) & set(SCALING_READING_MODELS)):
-        raise UnsupportedError(
-            f"architectures: {architectures[0]}: its layers scale by the config's YaRN parameters themselves"
-        )
     theta = rope.get("rope_theta")
     if theta is None:
         raise UnsupportedError(
@@ -78,7 +72,7 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
     partial = rope.get("partial_rotary_factor", 1.0)
     if isinstance(partial, bool) or not isinstance(partial, int | float) or not 0 < partial <= 1:
         raise UnsupportedError(f"partial_rotary_factor: {partial!r} must be a number above 0 and up to 1")
-    return float(theta)
+    return base_of(rope)
 
 
 def check_features(engine_args: Any) -> None:
@@ -151,8 +145,8 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         )
     if vllm_config.kv_transfer_config is not None:
         raise UnsupportedError(f"kv_transfer_config: {_CONNECTOR}")
-    if vllm_config.model_config.is_multimodal_model or vllm_config.model_config.is_encoder_decoder:
-        raise UnsupportedError("model: has an encoder or several modalities; only plain text models are supported")
+    if vllm_config.model_config.is_encoder_decoder:
+        raise UnsupportedError("model: has an encoder and a decoder; only decoders are supported")
     if parallel.enable_elastic_ep:
         raise UnsupportedError("enable_elastic_ep: True: engines that change size while they run are not patched")
     if vllm_config.model_config.use_mla:
@@ -184,12 +178,9 @@ def _draft_reason(method: str | None) -> str:
     )
 
 
-def _rotary_dim(hf_config: Mapping[str, Any], rope: Mapping[str, Any]) -> int | None:
+def _rotary_dim(hf_config: Mapping[str, Any]) -> int | None:
     """Rotated values per head, or None where the config does not say (the rotary module then checks)."""
-    head_dim = hf_config.get("head_dim")
-    if head_dim is None:
-        hidden, heads = hf_config.get("hidden_size"), hf_config.get("num_attention_heads")
-        if not isinstance(hidden, int) or not isinstance(heads, int):
-            return None
-        head_dim = hidden // heads
-    return rope.get("rope_dim") or int(head_dim * (rope.get("partial_rotary_factor") or 1.0))
+    try:
+        return rope_from_config(hf_config, original_length=7).rotary_dim
+    except FactorError:
+        return None

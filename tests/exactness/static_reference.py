@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+import transformers
+from transformers import AutoConfig, PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from ropeswitch.factors.rope_layers import FULL
 from tests.exactness.reference import Oracle, Reference
 
 # Rotary parameters of a config, or None for those that the checkpoint's own config has.
@@ -58,19 +60,27 @@ class StaticReference(Oracle):
 
 def _model(folder: Path, rope: Rope, end: int) -> torch.nn.Module:
     config = AutoConfig.from_pretrained(folder)
+    text = config.get_text_config()
     if rope is not None:
-        config.rope_parameters = dict(rope)
-        # Where a config has the window at the top too, transformers counts that one.
-        if "original_max_position_embeddings" in rope and hasattr(config, "original_max_position_embeddings"):
-            config.original_max_position_embeddings = rope["original_max_position_embeddings"]
-    dynamic = config.rope_parameters["rope_type"] == "dynamic"
-    frequencies = ROPE_INIT_FUNCTIONS["dynamic"](config, "cpu", seq_len=end)[0] if dynamic else None
+        _put(text, dict(rope))
+    dynamic = text.rope_parameters.get("rope_type") == "dynamic"
+    frequencies = ROPE_INIT_FUNCTIONS["dynamic"](text, "cpu", seq_len=end)[0] if dynamic else None
     if dynamic:
         # Its own forward would form frequencies for every length, and keep the largest from call to call.
-        config.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_parameters["rope_theta"]}
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, config=config, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+        _put(text, {"rope_type": "default", "rope_theta": text.rope_parameters["rope_theta"]})
+    cls = getattr(transformers, config.architectures[0])
+    model = cls.from_pretrained(folder, config=config, dtype=torch.float32, attn_implementation="eager").eval()
     if frequencies is not None:
         model.model.rotary_emb.inv_freq.copy_(frequencies)
     return model
+
+
+def _put(text: PretrainedConfig, rope: dict[str, Any]) -> None:
+    """Give a text config rope parameters; where each type of layer has its own, those of full attention."""
+    if FULL in text.rope_parameters:
+        text.rope_parameters = text.rope_parameters | {FULL: rope}
+        return
+    text.rope_parameters = rope
+    # Where a config has the window at the top too, transformers counts that one.
+    if "original_max_position_embeddings" in rope and hasattr(text, "original_max_position_embeddings"):
+        text.original_max_position_embeddings = rope["original_max_position_embeddings"]

@@ -7,12 +7,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.reference import fill_rows_reference
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding, rotate_by_row
+from ropeswitch.model_patches.switch.rotation import Rotation, axes_of
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.step_rows import StepRows, frequencies
+from ropeswitch.model_patches.switch.step_rows import StepRows
 from ropeswitch.model_patches.triton import part
 
 THETA, ROTARY, END, MOST = 10000.0, 16, 4096, 64
@@ -23,10 +27,16 @@ LADDER = FactorLadder.checked(
     ]
 )
 CPU = torch.device("cpu")
+ROTATION = Rotation(THETA, ROTARY)
+LOCAL = Rotation(100.0, ROTARY, laddered=False)
 
 
-def rows_of(angles: str = "exact") -> StepRows:
-    return StepRows(RopeSettings(LADDER, THETA, angles), END, MOST, CPU)
+def bound(*rotations: Rotation, angles: str = "exact") -> tuple[StepRows, list[LadderRotaryEmbedding]]:
+    """The rows of a model with a module for each rotation."""
+    step_rows = StepRows(RopeSettings(LADDER, THETA, angles), END, MOST, CPU)
+    modules = [LadderRotaryEmbedding(ROTARY, each, True) for each in rotations or (ROTATION,)]
+    step_rows.bind(torch.nn.Sequential(*modules))
+    return step_rows, modules
 
 
 @pytest.mark.parametrize(("angles", "tolerance"), [("exact", 3e-7), ("hf", 1e-3)])
@@ -34,26 +44,75 @@ def rows_of(angles: str = "exact") -> StepRows:
 @settings(max_examples=30, deadline=None)
 def test_every_token_gets_its_own_requests_set(angles: str, tolerance: float, data: st.DataObject) -> None:
     """Requests without tokens too; rows after the last request keep what they hold."""
-    step_rows = rows_of(angles)
-    step_rows.rows.fill_(torch.nan)
+    step_rows, [module] = bound(angles=angles)
+    module.rows.fill_(torch.nan)
     lengths = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=8))
     sets = np.array(data.draw(st.lists(st.integers(0, 1), min_size=len(lengths), max_size=len(lengths))))
     count = sum(lengths)
     positions = np.array(data.draw(st.lists(st.integers(0, END - 1), min_size=count, max_size=count)), dtype=np.int64)
     step_rows.fill(torch.from_numpy(positions), sets, torch.tensor([0, *accumulate(lengths)], dtype=torch.int32))
     expected = fill_rows_reference(
-        positions, np.repeat(sets, lengths), THETA, ROTARY, frequencies(RopeSettings(LADDER, THETA))
+        positions, np.repeat(sets, lengths), THETA, ROTARY, ROTATION.sets(RopeSettings(LADDER, THETA))
     )
-    assert not count or float((step_rows.rows[:count] - expected).abs().max()) < tolerance
-    assert step_rows.rows[count:].isnan().all()
+    assert not count or float((module.rows[:count] - expected).abs().max()) < tolerance
+    assert module.rows[count:].isnan().all()
 
 
 def test_a_model_gets_the_rows_and_torchs_rotation() -> None:
-    step_rows, module = rows_of(), LadderRotaryEmbedding(ROTARY, ROTARY, True)
-    step_rows.bind(torch.nn.Sequential(module))
-    assert module.rows is step_rows.rows and module.rotate is rotate_by_row
+    step_rows, [module] = bound()
+    assert module.rows is step_rows.by_rotation[ROTATION].rows and module.rotate is rotate_by_row
+
+
+@pytest.mark.parametrize("module", [torch.nn.Linear(2, 2), LadderRotaryEmbedding(ROTARY, LOCAL, True)])
+def test_a_model_that_the_ladder_does_not_rotate(module: torch.nn.Module) -> None:
+    step_rows = StepRows(RopeSettings(LADDER, THETA), END, MOST, CPU)
     with pytest.raises(UnsupportedError, match="model: has no rotary embedding"):
-        step_rows.bind(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+        step_rows.bind(torch.nn.Sequential(module))
+
+
+def test_local_layers_keep_their_own_base() -> None:
+    step_rows, [module, local, again] = bound(ROTATION, LOCAL, ROTATION)
+    assert module.rows is again.rows and module.rows is not local.rows
+    positions, sets = np.array([7, 90, 30, 1]), np.array([1, 0])
+    step_rows.fill(torch.from_numpy(positions), sets, torch.tensor([0, 3, 4], dtype=torch.int32))
+    plain = fill_rows_reference(positions, np.zeros(4, dtype=int), 100.0, ROTARY, (Frequencies((1.0,) * 8),))
+    assert float((local.rows[:4] - plain).abs().max()) < 3e-7
+    assert float((module.rows[:4] - plain).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("sections", "interleaved"), [((2, 3, 3), False), ((4, 2, 2), True), ((3, 3, 2), True), ((8, 0, 0), False)]
+)
+def test_m_rope(sections: tuple[int, ...], interleaved: bool) -> None:
+    """Against upstream's module with the set's frequencies."""
+    rope = {"mrope_section": list(sections), "mrope_interleaved": interleaved}
+    step_rows, [module] = bound(Rotation(THETA, ROTARY, axes=axes_of(rope, 8)))
+    positions = torch.tensor([[3, 50, 900], [3, 7, 901], [3, 12, 40]])
+    step_rows.fill(positions, np.array([1, 0]), torch.tensor([0, 2, 3], dtype=torch.int32))
+    with set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
+        upstream = MRotaryEmbedding(ROTARY, ROTARY, END, THETA, True, torch.float32, **rope)
+    query = torch.randn(3, 2 * ROTARY)
+    numbers = step_rows.numbers[:3].expand(3, -1)
+    rotated = []
+    for entry in LADDER.sets:
+        inverse = upstream._compute_inv_freq(THETA) / torch.tensor(entry.factors)
+        angles = torch.arange(END).float()[:, None] * inverse
+        early = torch.arange(END)[:, None] < entry.start_tokens
+        angles = torch.where(early, torch.arange(END).float()[:, None] * upstream._compute_inv_freq(THETA), angles)
+        upstream.cos_sin_cache = torch.cat((angles.cos(), angles.sin()), dim=1) * entry.scale
+        rotated.append(upstream.forward_native(positions, query, query.clone())[0])
+    expected = torch.cat((rotated[1][:2], rotated[0][2:]))
+    torch.testing.assert_close(module(numbers, query)[0], expected, rtol=0, atol=2e-3)
+    text = torch.tensor([5, 6, 7])
+    step_rows.fill(text, np.array([0]), torch.tensor([0, 3], dtype=torch.int32))
+    one_axis = module.rows[:3].clone()
+    step_rows.fill(text.expand(3, -1), np.array([0]), torch.tensor([0, 3], dtype=torch.int32))
+    assert torch.equal(one_axis, module.rows[:3])
+
+
+def test_sections_that_do_not_fit() -> None:
+    with pytest.raises(UnsupportedError, match=r"mrope_section: \[2, 3\] must be three sizes that add up to 8"):
+        axes_of({"mrope_section": [2, 3]}, 8)
 
 
 def test_triton_is_for_devices_that_it_compiles_for() -> None:

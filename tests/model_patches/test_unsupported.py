@@ -23,14 +23,11 @@ ARGS = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rope_parameters": {"rope_theta": 1e4, "mrope_section": [1, 2]}}, "rope_parameters.mrope_section"),
+        ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "xdrope"}}, "rope_parameters.rope_type: 'xdrope'"),
+        ({"xdrope_section": [1, 2, 3, 2]}, "mrope_section"),
         ({"kv_lora_rank": 512}, "kv_lora_rank: 512"),
         ({"dual_chunk_attention_config": {"chunk_size": 8}}, "dual_chunk_attention_config"),
-        ({"attn_temperature_tuning": True}, "attn_temperature_tuning"),
-        ({"llama_4_scaling": {"beta": 1.0}}, "llama_4_scaling"),
-        ({"rope_parameters": {"rope_theta": 1e4, "llama_4_scaling_beta": 0.1}}, "llama_4_scaling_beta"),
         ({"architectures": ["Moondream3ForCausalLM"]}, "architectures: Moondream3ForCausalLM"),
-        ({"architectures": ["GptOssForCausalLM"]}, "architectures: GptOssForCausalLM: its layers scale by"),
         ({"rope_theta": float("inf")}, "rope_theta: inf must be a finite number"),
         ({"partial_rotary_factor": "x"}, "partial_rotary_factor: 'x' must be a number"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor: 1.5"),
@@ -40,8 +37,8 @@ ARGS = {
         ({"head_dim": 64}, "each set has 8 factors, but the model rotates 64 of its head's values and needs 32"),
         ({"partial_rotary_factor": 0.5}, "needs 4"),
         (
-            {"rope_parameters": {"full_attention": {"rope_theta": 1}, "sliding_attention": {}}},
-            "one entry per layer type",
+            {"rope_parameters": {"sliding_attention": {"rope_theta": 1}, "chunked_attention": {"rope_theta": 2}}},
+            "entries for sliding_attention, chunked_attention; a ladder goes on that of 'full_attention'",
         ),
     ],
 )
@@ -129,7 +126,7 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
         ({"model_config__enable_sleep_mode": True}, "enable_sleep_mode: True"),
         ({"model_config__enable_cumem_allocator": True}, "enable_cumem_allocator: True"),
         ({"model_config__use_mla": True}, "latent attention"),
-        ({"model_config__is_multimodal_model": True}, "several modalities"),
+        ({"model_config__is_encoder_decoder": True}, "has an encoder and a decoder"),
         ({"kv_transfer_config": SimpleNamespace()}, "kv_transfer_config"),
         ({"model_config__using_transformers_backend": lambda: True}, r"architectures: \['Some'\]"),
     ],
@@ -172,7 +169,7 @@ def test_the_scheduler_is_the_core_s_own_without_length_aware_scheduling() -> No
 def test_configure_keeps_what_the_user_set() -> None:
     args = SimpleNamespace(**(ARGS | {"hf_overrides": {"a": 1}, "additional_config": {"b": 2}, "max_model_len": 32}))
     configure(args, RopeSettings(LADDER, 1e4), MODEL | {"partial_rotary_factor": 0.5}, device_name="cpu")
-    plain = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    plain = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "ropeswitch": "ladder"}
     assert args.hf_overrides == {"a": 1, "rope_parameters": plain, "max_position_embeddings": 64}
     assert args.additional_config["b"] == 2 and args.max_model_len == 32
     assert args.worker_cls == "ropeswitch.model_patches.cpu.cpu_worker.CPUPartWorker"

@@ -1,0 +1,57 @@
+"""Rows of M-RoPE: each pair of a token rotates by the position on one of several axes (time, height, width).
+
+Positions on an axis are not bounded by the number of tokens (a video's time axis skips ahead), so angles are formed from
+them directly instead of from tables.
+"""
+
+import torch
+
+from ropeswitch.kernels.angles import Frequencies
+
+
+class AxisRows:
+    """Fills rows from positions on several axes.
+
+    Source: Qwen2-VL (arXiv:2409.12191) section 2.1; ``MRotaryEmbedding.forward_native`` of vLLM.
+
+    Args:
+        theta: The rotary base.
+        rotary_dim: Rotated values per head.
+        sets: One entry per factor set.
+        axes: ``[pairs]`` the axis whose position rotates each pair.
+        device: Where the rows are.
+        dtype: Of frequencies and angles: float64, or float32 for Hugging Face's own angles.
+    """
+
+    def __init__(
+        self,
+        theta: float,
+        rotary_dim: int,
+        sets: tuple[Frequencies, ...],
+        axes: tuple[int, ...],
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        exponents = torch.arange(0, rotary_dim, 2, dtype=torch.int64, device=device).to(dtype) / rotary_dim
+        factors = torch.tensor([entry.factors for entry in sets], dtype=dtype, device=device)
+        self._inverse = 1.0 / (factors * theta**exponents)
+        self._unscaled = 1.0 / theta**exponents
+        self._scales = torch.tensor([entry.scale for entry in sets], dtype=torch.float32, device=device)
+        self._start_tokens = torch.tensor([entry.start_tokens for entry in sets], device=device)
+        self._axes = torch.tensor(axes, dtype=torch.int64, device=device)
+
+    def fill(self, rows: torch.Tensor, positions: torch.Tensor, set_indices: torch.Tensor) -> None:
+        """Write ``rows[:tokens]`` in place.
+
+        Args:
+            rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer.
+            positions: ``[axes, tokens]`` int64 true positions.
+            set_indices: ``[tokens]`` int64, the set of each token's sequence.
+        """
+        places = positions.index_select(0, self._axes).T
+        early = places < self._start_tokens[set_indices, None]
+        inverse = torch.where(early, self._unscaled, self._inverse[set_indices])
+        angles = places.to(inverse.dtype) * inverse
+        scales, pairs = self._scales[set_indices, None], len(self._axes)
+        rows[: len(places), :pairs] = angles.cos().float() * scales
+        rows[: len(places), pairs:] = angles.sin().float() * scales

@@ -1,0 +1,51 @@
+"""Layers that scale attention by a token's true position: Llama 4, Ministral 3.
+
+replaces: ``Llama4Attention._get_attn_scale`` and ``MistralAttention._get_llama_4_attn_scale``, where a model has them.
+why: the model gets row numbers for positions, and these methods read them.
+what differs: they get the true positions that the row numbers stand for.
+limits: these two methods.
+when it can go: when the runner no longer hands the model row numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ropeswitch.model_patches.switch import patching
+
+# The methods of attention layers that take positions and scale by them.
+METHODS = ("_get_attn_scale", "_get_llama_4_attn_scale")
+
+
+def give_positions(model: nn.Module, positions: torch.Tensor) -> bool:
+    """Have ``model``'s position-reading layers look their row numbers up in ``positions``.
+
+    Args:
+        model: The language model.
+        positions: ``[max tokens of a step]`` int64; the caller fills it before each forward.
+
+    Returns:
+        Whether there is such a layer.
+    """
+    found = False
+    for module in model.modules():
+        for method in METHODS:
+            if not hasattr(type(module), method):
+                continue
+            module.register_buffer("true_positions", positions, persistent=False)
+            owner = next(cls for cls in type(module).__mro__ if method in vars(cls))
+            patching.replace(f"{owner.__module__}.{owner.__qualname__}.{method}", reading_true_positions)
+            found = True
+    return found
+
+
+def reading_true_positions(upstream: Callable[[Any, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Wrap a method that takes positions; a layer without ``true_positions`` passes its own on."""
+
+    def scale(self: Any, positions: torch.Tensor) -> torch.Tensor:
+        known = getattr(self, "true_positions", None)
+        return upstream(self, positions if known is None else known[positions])
+
+    return scale

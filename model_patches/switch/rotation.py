@@ -1,0 +1,98 @@
+"""What a rotary module does, from the rope parameters that a model's layer asks for.
+
+A model may have several rotary bases: layers of full attention rotate by the ladder, local layers as they were trained. The
+engine's config marks its rope parameters with :data:`MARK`, since two layer types may share a base.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ropeswitch.factors.rope_layers import LADDER, MARK
+from ropeswitch.factors.rules.rope import PROPORTIONAL
+from ropeswitch.kernels.angles import Frequencies
+from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The rows that one kind of rotary module reads.
+
+    Attributes:
+        theta: The rotary base.
+        rotary_dim: Width of a row: two values per pair.
+        idle: Pairs at a row's end that never rotate.
+        laddered: Whether the ladder's factors apply; the plain frequencies otherwise.
+        axes: For M-RoPE, the axis of each pair; None where a token has one position.
+    """
+
+    theta: float
+    rotary_dim: int
+    idle: int = 0
+    laddered: bool = True
+    axes: tuple[int, ...] | None = None
+
+    def sets(self, settings: RopeSettings) -> tuple[Frequencies, ...]:
+        """The factors of each set, or of the only one where the ladder does not apply."""
+        never = (float("inf"),) * self.idle
+        if not self.laddered:
+            return (Frequencies((1.0,) * (self.rotary_dim // 2 - self.idle) + never),)
+        return tuple(Frequencies((*s.factors, *never), s.scale, s.start_tokens) for s in settings.ladder.sets)
+
+
+def rotation_of(
+    head_size: int, rotary_dim: int, rope: Mapping[str, Any], settings: RopeSettings, *, multimodal: bool
+) -> Rotation | None:
+    """The rotation that a layer asks for.
+
+    Args:
+        head_size: Values per head.
+        rotary_dim: Rotated values per head.
+        rope: The layer's rope parameters.
+        settings: The engine's.
+        multimodal: Whether the model has encoders, whose rotary modules are none of the ladder's business.
+
+    Returns:
+        The rotation, or None for a rotary module of an encoder, which stays upstream's.
+
+    Raises:
+        UnsupportedError: for a rotation that the ladder does not reach, or a number of factors that is not the layer's.
+    """
+    theta, kind, mark = rope.get("rope_theta", 10000), rope.get("rope_type", "default"), rope.get(MARK)
+    if mark is None and multimodal:
+        return None
+    # A model may write its layers' parameters itself: they are the ladder's where the base is.
+    laddered = mark == LADDER or (mark is None and theta == settings.theta)
+    if not laddered and kind != "default":
+        raise UnsupportedError(
+            f"rope_parameters: a layer asks for rope_type {kind!r} with rope_theta {theta!r}; the ladder is on rope_theta "
+            f"{settings.theta}, and other layers must have plain rotary embeddings"
+        )
+    idle = head_size // 2 - rotary_dim // 2 if kind == PROPORTIONAL else 0
+    pairs = settings.ladder.rotary_dim // 2
+    if laddered and rotary_dim != 2 * pairs:
+        raise UnsupportedError(
+            f"factors: each set has {pairs} factors, but a layer rotates {rotary_dim} values per head and needs "
+            f"{rotary_dim // 2}"
+        )
+    width = rotary_dim + 2 * idle
+    axes = None if rope.get("mrope_section") is None else axes_of(rope, width // 2)
+    return Rotation(float(theta), width, idle, laddered, axes)
+
+
+def axes_of(rope: Mapping[str, Any], pairs: int) -> tuple[int, ...]:
+    """The axis of each of ``pairs`` pairs of M-RoPE.
+
+    Source: ``MRotaryEmbedding.forward_native`` and ``apply_interleaved_rope`` of vLLM.
+
+    Raises:
+        UnsupportedError: when the sections do not have as many pairs.
+    """
+    sections = tuple(rope["mrope_section"])
+    if sum(sections) != pairs or len(sections) != 3:
+        raise UnsupportedError(
+            f"rope_parameters.mrope_section: {list(sections)} must be three sizes that add up to {pairs} rotated pairs"
+        )
+    if rope.get("mrope_interleaved"):
+        return tuple(pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in range(pairs))
+    return tuple(axis for axis, size in enumerate(sections) for _ in range(size))

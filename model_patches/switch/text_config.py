@@ -1,0 +1,119 @@
+"""The model's text config, where it lies in the whole config, and what a ladder overrides in it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.factors.ladders.native import LENGTH_FIELDS
+from ropeswitch.factors.rope_layers import marked
+from ropeswitch.factors.rules.rope import PROPORTIONAL
+from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
+
+# Keys of plain rope parameters that models read beside base and type.
+KEPT = ("partial_rotary_factor", "rope_dim", "mrope_section", "mrope_interleaved")
+# Models that read the parameters of their scaling themselves: the config keeps them.
+SCALING_READERS = ("GptOssForCausalLM",)
+
+
+class TextConfig(dict[str, Any]):
+    """A model's Hugging Face text config.
+
+    Attributes:
+        path: Names of the fields that lead from the model's config to it; none where they are one.
+    """
+
+    path: tuple[str, ...] = ()
+
+
+def text_config(engine_args: Any) -> TextConfig:
+    """The model's text config with ``hf_overrides`` applied, as ``vllm.config.ModelConfig`` does.
+
+    Args:
+        engine_args: ``vllm.EngineArgs`` or the namespace that ``vllm serve``'s parser makes.
+
+    Raises:
+        UnsupportedError: for a model whose text config is none of its config's fields.
+    """
+    from vllm.config import ModelConfig
+    from vllm.transformers_utils.config import get_config, get_hf_text_config
+
+    source = engine_args.hf_config_path or engine_args.model
+    overrides = engine_args.hf_overrides or {}
+    config = get_config(
+        source,
+        engine_args.trust_remote_code,
+        engine_args.revision,
+        engine_args.code_revision,
+        engine_args.config_format,
+        hf_overrides_kw={key: value for key, value in overrides.items() if not isinstance(value, dict)},
+        token=engine_args.hf_token,
+    )
+    nested = {key: value for key, value in overrides.items() if isinstance(value, dict)}
+    ModelConfig.__new__(ModelConfig)._apply_dict_overrides(config, nested)
+    text = get_hf_text_config(config)
+    path = next(_paths(config, text), None)
+    if path is None:
+        raise UnsupportedError(f"MODEL: {source!r} makes its text model's config by itself; no ladder can override it")
+    values = TextConfig(text.to_dict())
+    values.path = path
+    # A nested config does not name the model's class.
+    values["architectures"] = values.get("architectures") or getattr(config, "architectures", None)
+    return values
+
+
+def overrides(hf_config: Mapping[str, Any], settings: RopeSettings) -> dict[str, Any]:
+    """What the engine's text config says instead: plain rotary embeddings up to the ladder's end.
+
+    So no part of vLLM sizes, scales or limits anything by the config's scaling.
+
+    Args:
+        hf_config: The model's text config.
+        settings: The engine's.
+    """
+    ladder: FactorLadder = settings.ladder
+    # vLLM takes the shortest length that a config states anywhere.
+    fields = {field: ladder.max_length for field in LENGTH_FIELDS if hf_config.get(field) is not None}
+    fields |= {"max_position_embeddings": ladder.max_length}
+    if set(hf_config.get("architectures") or ()) & set(SCALING_READERS):
+        return fields
+    rope = rope_parameters(hf_config)
+    if rope.get("llama_4_scaling_beta") is not None:
+        # vLLM reads it in Mistral's own format alone, and would leave it out for a checkpoint of transformers.
+        window = rope.get("original_max_position_embeddings")
+        fields["llama_4_scaling"] = {"beta": rope["llama_4_scaling_beta"], "original_max_position_embeddings": window}
+    kind = rope["rope_type"] if rope["rope_type"] == PROPORTIONAL else "default"
+    plain = {"rope_type": kind, "rope_theta": rope["rope_theta"]}
+    plain |= {key: rope[key] for key in KEPT if rope.get(key) is not None}
+    # In a nested config vLLM merges, and would multiply the longest sequence by a factor that is left.
+    plain |= {"factor": 1.0} if rope.get("factor") is not None and getattr(hf_config, "path", ()) else {}
+    return fields | marked(hf_config, plain)
+
+
+def with_overrides(
+    chosen: Mapping[str, Any], hf_config: Mapping[str, Any], fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The user's own ``hf_overrides`` with ``fields`` of the text config in their place.
+
+    Args:
+        chosen: The user's overrides.
+        hf_config: The model's text config; a :class:`TextConfig` says where it lies.
+        fields: Overrides of the text config.
+    """
+    merged = dict(chosen)
+    inner = merged
+    for name in getattr(hf_config, "path", ()):
+        inner[name] = dict(inner.get(name) or {})
+        inner = inner[name]
+    inner |= fields
+    return merged
+
+
+def _paths(config: Any, text: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The ways from a config to ``text`` through nested configs."""
+    if config is text:
+        yield before
+        return
+    for name, value in vars(config).items():
+        if not name.startswith("_") and hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            yield from _paths(value, text, (*before, name))

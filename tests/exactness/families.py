@@ -1,0 +1,106 @@
+"""Tiny checkpoints of models whose rotation differs from Llama's, and the static scaling of each set of their ladder."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from tests.exactness.auto_cases import LONGEST, PLAIN, WINDOW, yarn_sets
+from tests.exactness.checkpoints import SHAPE, save
+
+HEAD = 32
+TEXT: dict[str, Any] = SHAPE | {"max_position_embeddings": WINDOW, "head_dim": HEAD}
+LOCAL_AND_FULL = ["sliding_attention", "full_attention"]
+LOCAL = {"rope_type": "default", "rope_theta": 100.0}
+# Smaller than the window, so that a local layer that rotated by the ladder would show.
+SLIDING = {"layer_types": LOCAL_AND_FULL, "sliding_window": 48}
+GPT_OSS = PLAIN | {
+    "rope_type": "yarn", "factor": 2.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": WINDOW,
+}  # fmt: skip
+MINISTRAL = GPT_OSS | {"truncate": True, "llama_4_scaling_beta": 0.3}
+TWICE = TEXT | {"max_position_embeddings": 2 * WINDOW}
+UNCACHED = {"enable_prefix_caching": False}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family.
+
+    Attributes:
+        model: Its class in transformers.
+        config: Makes its config.
+        sets: The rope parameters that transformers should have for each set, by the set's longest sequence.
+        key: Fields of ``additional_config["ropeswitch"]``.
+        engine: More arguments of the engine.
+    """
+
+    model: str
+    config: Callable[[], Any]
+    sets: Mapping[int, Any]
+    key: Mapping[str, Any]
+    engine: Mapping[str, Any]
+
+    def save(self, folder: Path) -> Path:
+        return save(getattr(transformers, self.model), self.config(), folder, 0)
+
+
+def family(
+    model: str, config: str, sets: Mapping[int, Any] | None = None, ladder: str = "auto", **fields: Any
+) -> Family:
+    engine = fields.pop("engine", {})
+    return Family(
+        model, lambda: getattr(transformers, config)(**fields), sets or yarn_sets(PLAIN), {"ladder": ladder}, engine
+    )
+
+
+def trained(rope: Mapping[str, Any]) -> dict[int, Any]:
+    """The sets of a model that was trained with YaRN x2: its own scaling, then larger factors on the same window."""
+    return {2 * WINDOW: None} | {end: dict(rope) | {"factor": end / WINDOW} for end in (256, LONGEST)}
+
+
+FAMILIES = {
+    # Layers of full attention with a base of their own.
+    "gemma3": family(
+        "Gemma3ForCausalLM", "Gemma3TextConfig", query_pre_attn_scalar=HEAD,
+        rope_parameters={"full_attention": PLAIN, "sliding_attention": LOCAL}, **TEXT, **SLIDING,
+    ),
+    # Both with one base.
+    "gemma3-one-base": family(
+        "Gemma3ForCausalLM", "Gemma3TextConfig", query_pre_attn_scalar=HEAD,
+        rope_parameters={"full_attention": PLAIN, "sliding_attention": PLAIN}, **TEXT, **SLIDING,
+    ),
+    # Scaling that the model was trained with.
+    "gpt-oss": family(
+        "GptOssForCausalLM", "GptOssConfig", trained(GPT_OSS), rope_parameters=GPT_OSS, num_local_experts=4,
+        num_experts_per_tok=2, **TWICE, **SLIDING,
+    ),
+    # Attention scaled by positions, which vLLM leaves out below 32,768 tokens unless it is told otherwise. The routed
+    # experts' weights are 0, since vLLM's CPU kernel weighs their output where Llama 4 weighs their input.
+    "llama4": family(
+        "Llama4ForCausalLM", "Llama4TextConfig", rope_parameters=PLAIN, intermediate_size_mlp=160, num_local_experts=2,
+        num_experts_per_tok=1, no_rope_layers=[1, 0], attention_chunk_size=4096, floor_scale=16, attn_scale=0.4,
+        use_qk_norm=False, engine={"override_generation_config": {"attn_temperature_tuning": True}},
+        **TEXT | {"initializer_range": 0.0},
+    ),
+    "ministral3": family(
+        "Ministral3ForCausalLM", "Ministral3Config", trained(MINISTRAL), rope_parameters=MINISTRAL, **TWICE,
+    ),
+    # Recurrent layers beside attention.
+    "falcon-h1": family(
+        "FalconH1ForCausalLM", "FalconH1Config", rope_parameters=PLAIN, mamba_d_ssm=128, mamba_n_heads=4,
+        mamba_d_head=32, mamba_d_state=16, mamba_n_groups=1, mamba_chunk_size=16, engine=UNCACHED, **TEXT,
+    ),
+    "granite-hybrid": family(
+        "GraniteMoeHybridForCausalLM", "GraniteMoeHybridConfig", rope_parameters=PLAIN, num_local_experts=0,
+        shared_intermediate_size=160, layer_types=["mamba", "attention"], mamba_n_heads=8, mamba_d_head=32,
+        mamba_d_state=16, mamba_n_groups=1, mamba_chunk_size=16, position_embedding_type="rope", engine=UNCACHED,
+        **TEXT,
+    ),
+    "lfm2": family(
+        "Lfm2ForCausalLM", "Lfm2Config", rope_parameters=PLAIN, layer_types=["conv", "full_attention"],
+        block_multiple_of=32, conv_dim=128, block_dim=128, engine=UNCACHED, **TEXT,
+    ),
+}  # fmt: skip
