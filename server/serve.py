@@ -112,19 +112,19 @@ def _start(argv: Sequence[str]) -> int:
         hub.check_models(early)
     os.environ[VARIABLE] = plugin_names(os.environ)
     stage = "loading the engine's code"
-    with opened(f"{versions()}: {stage}", stage, hold="--verbose" not in argv and not chosen(os.environ)) as told:
-        return _serve(argv, told)
+    with opened(f"{versions()}: {stage}", stage, hold="--verbose" not in argv and not chosen(os.environ)) as console:
+        return _serve(argv, console)
 
 
-def _serve(argv: Sequence[str], told: Console) -> int:
+def _serve(argv: Sequence[str], console: Console) -> int:
     # Importing it takes seconds, and vLLM reads the plugin names while it is imported.
     from ropeswitch.server import model_config, vllm_adapter
 
     args = vllm_adapter.parse(argv, _add_flags)
-    # A headless node has no server whose start could be told.
+    # A headless node has no API server to become ready, so its log is printed throughout.
     if args.verbose or args.headless or vllm_adapter.logging_chosen(args):
-        told.release()
-    told.stage("reading the model's config")
+        console.release()
+    console.stage("reading the model's config")
     args.ladder = from_flags(args.ladder, args.factors)
     scheduling_flags.check(args)
     trace_flags.check(args)
@@ -155,12 +155,12 @@ def _serve(argv: Sequence[str], told: Console) -> int:
         args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names, counts)
         # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
-        told.say(*summary(args, made, notes))
-        told.stage("starting the engine")
+        console.say(*summary(args, made, notes))
+        console.stage("starting the engine")
         if (folder := hub.cache_folder(args.model, args.download_dir)) is not None:
-            told.downloads_to(folder)
-        told.ready_from(ready_file())
-        return _run(vllm_adapter, args, told)
+            console.downloads_to(folder)
+        console.ready_from(ready_file())
+        return _run(vllm_adapter, args, console)
 
 
 def _is_bundled(model: str) -> bool:

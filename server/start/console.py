@@ -112,7 +112,7 @@ class Console:
         while not self._over.wait(SECONDS):
             try:
                 if self._ready is not None and self._ready.exists():
-                    self._tell_ready(self._ready)
+                    self._report_ready(self._ready)
                 self.catch_up()
             except Exception as error:  # without this thread, nobody would see what a running server logs
                 self._give_back(f"vLLM's log could not be read: {type(error).__name__}: {error}")
@@ -151,7 +151,7 @@ class Console:
             self._progress = None
             self.say(f"{why}; from now on the log is printed, and lines of it may be missing")
 
-    def _tell_ready(self, path: Path) -> None:
+    def _report_ready(self, path: Path) -> None:
         self._ready = self._progress = None
         self._clear()
         first, *rest = path.read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Runs vLLM's launcher, and says how a server ended that was not stopped."""
+"""Runs vLLM's launcher, and reports why a server failed that nobody stopped."""
 
 import argparse
 import atexit
@@ -13,13 +13,13 @@ from ropeswitch.server.start.console import Console
 from ropeswitch.server.start.held_log import silence_exit
 
 
-def run(vllm_adapter: Any, args: argparse.Namespace, told: Console) -> int:
+def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
     """Serve until stopped.
 
     Args:
         vllm_adapter: The module; its caller has imported vLLM.
         args: The flags.
-        told: The start's console.
+        console: The start's console.
 
     Returns:
         The exit code: 0, or 1 for a fault that has been printed.
@@ -70,9 +70,9 @@ def run(vllm_adapter: Any, args: argparse.Namespace, told: Console) -> int:
             if refusals.reported_fault() is None:
                 traceback.print_exception(error)
             failure = refusals.failed_start(error)
-    told.catch_up()
-    if told.serving or told.path is None:
-        told.say(f"error: {failure}; the log above says why")
+    console.catch_up()
+    if console.serving or console.path is None:
+        console.say(f"error: {failure}; the log above says why")
     else:
-        told.say(f"vLLM's whole log is in {told.keep()}", f"error: {failure}")
+        console.say(f"vLLM's whole log is in {console.keep()}", f"error: {failure}")
     return 1

@@ -46,8 +46,8 @@ def test_scheduling_flags_reach_the_engine(
 def test_vllm_s_log_is_held_unless_it_is_asked_for(
     refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], level: str | None, held: bool
 ) -> None:
-    def run(_: Any, args: Any, told: Console) -> None:
-        raise UsageError(str(told.path is not None))
+    def run(_: Any, args: Any, console: Console) -> None:
+        raise UsageError(str(console.path is not None))
 
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     if level is not None:

@@ -12,8 +12,10 @@ import pytest
 PRELUDE = """\
 import os, subprocess, sys, time
 from pathlib import Path
-from ropeswitch.server.start import console, held_log
+from ropeswitch.server.start import held_log
+from ropeswitch.server.start.console import SECONDS, opened
 from ropeswitch.server.start.held_log import HeldLog, chosen, silence_exit
+from ropeswitch.server.start.log_lines import LogLines
 
 def wait(seen):
     for _ in range(2000):
@@ -45,17 +47,17 @@ def run(script: str, stderr: int = subprocess.PIPE) -> "subprocess.CompletedProc
 
 def test_a_start_and_a_run(tmp_path: Path) -> None:
     done = run(f"""
-        with console.opened("first", "first", hold=True) as told:
-            path = told.path
+        with opened("first", "first", hold=True) as console:
+            path = console.path
             os.write(2, b"noise of C++\\n")
             print("for standard output")
             sys.stderr.write("noise of Python\\n")
             child(logged("INFO", "quiet") + logged("WARNING", "slow disk"))
-            wait(lambda: told._lines._warned)
+            wait(lambda: console._lines._warned)
             ready = Path({str(tmp_path)!r}, "ready")
-            told.ready_from(ready)
+            console.ready_from(ready)
             ready.write_text("http://here; a first request:\\ncurl http://here\\n")
-            wait(lambda: told.serving)
+            wait(lambda: console.serving)
             child("INFO:     request\\n" + logged("INFO", "throughput") + logged("ERROR", "fault") + "Traceback")
             held = Path(path).read_text()
         assert "noise of C++" in held and "quiet" in held and "noise of Python" in held
@@ -71,11 +73,11 @@ def test_a_start_and_a_run(tmp_path: Path) -> None:
     assert rest == ["(EngineCore pid=1) ERROR 11-23 20:13:22 [a.py:1] fault", "Traceback", "after"]
 
 
-def test_a_start_that_fails_keeps_its_log_and_tells_where() -> None:
+def test_a_start_that_fails_keeps_its_log() -> None:
     done = run("""
-        with console.opened("first", "first", hold=True) as told:
+        with opened("first", "first", hold=True) as console:
             os.write(2, b"cause\\n")
-            print(told.keep())
+            print(console.keep())
     """)
     path = Path(done.stdout.strip())
     assert path.read_text() == "cause\n"
@@ -86,17 +88,17 @@ def test_a_start_that_fails_keeps_its_log_and_tells_where() -> None:
 @pytest.mark.parametrize("release", [True, False])
 def test_what_is_not_held_is_printed_whole_and_ready_all_the_same(tmp_path: Path, release: bool) -> None:
     done = run(f"""
-        with console.opened("first", "first", hold={release}) as told:
+        with opened("first", "first", hold={release}) as console:
             os.write(2, b"early\\n")
-            time.sleep(3 * console.SECONDS)
-            told.release()
-            assert told.path is None
+            time.sleep(3 * SECONDS)
+            console.release()
+            assert console.path is None
             os.write(2, b"late\\n")
-            told.stage("any")
+            console.stage("any")
             ready = Path({str(tmp_path)!r}, "ready")
-            told.ready_from(ready)
+            console.ready_from(ready)
             ready.write_text("http://here\\n")
-            wait(lambda: told.serving)
+            wait(lambda: console.serving)
     """)
     first, *rest, ready = done.stderr.splitlines()
     assert first.startswith("ropeswitch: first") and rest == ["early", "late"]
@@ -107,11 +109,11 @@ def test_a_terminal_has_one_line_of_progress_that_goes_when_others_come() -> Non
     ours, theirs = pty.openpty()
     run(
         """
-        with console.opened("first", "first", hold=True) as told:
-            told.stage("loading weights")
-            time.sleep(3 * console.SECONDS)
-            told.say("a line")
-            time.sleep(3 * console.SECONDS)
+        with opened("first", "first", hold=True) as console:
+            console.stage("loading weights")
+            time.sleep(3 * SECONDS)
+            console.say("a line")
+            time.sleep(3 * SECONDS)
     """,
         theirs,
     )
@@ -163,9 +165,9 @@ def test_what_is_written_while_the_log_is_cut_is_kept() -> None:
 def test_a_running_server_s_log_is_shown_and_cut_also_without_its_name() -> None:
     done = run("""
         held_log.MOST_BYTES = 1000
-        with console.opened("first", "first", hold=True) as told:
-            told._lines.serving = True
-            os.unlink(told.path)
+        with opened("first", "first", hold=True) as console:
+            console._lines.serving = True
+            os.unlink(console.path)
             for text in (b"a" * 2000, b"b" * 2000, b"c"):
                 os.write(2, text + b"\\n")
                 wait(lambda: os.fstat(2).st_size == 0 or text == b"c")
@@ -175,19 +177,19 @@ def test_a_running_server_s_log_is_shown_and_cut_also_without_its_name() -> None
 
 def test_a_fault_of_the_console_silences_nobody() -> None:
     done = run("""
-        feed, faults = console.LogLines.feed, []
+        feed, faults = LogLines.feed, []
         def failing(self, data):
             if data and not faults:
                 faults.append(data)
                 raise ValueError("bad line")
             return feed(self, data)
-        console.LogLines.feed = failing
+        LogLines.feed = failing
         code = "import os, sys; [os.write(2, line.encode()) for line in sys.stdin]"
-        with console.opened("first", "first", hold=True) as told:
-            told._lines.serving = True
+        with opened("first", "first", hold=True) as console:
+            console._lines.serving = True
             engine = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True)
             os.write(2, b"cause\\n")
-            wait(lambda: told._given_back)
+            wait(lambda: console._given_back)
             os.write(2, b"of this process\\n")
             engine.communicate("of the engine\\n")
     """)
@@ -199,8 +201,8 @@ def test_a_fault_of_the_console_silences_nobody() -> None:
 def test_a_log_without_room_is_printed() -> None:
     done = run("""
         held_log.LEAST_ROOM = 1 << 62
-        with console.opened("first", "first", hold=True) as told:
-            assert told.path is None
+        with opened("first", "first", hold=True) as console:
+            assert console.path is None
             os.write(2, b"of this process\\n")
     """)
     assert done.stderr.splitlines()[0] == "ropeswitch: first"
@@ -210,13 +212,13 @@ def test_a_log_without_room_is_printed() -> None:
 
 def test_a_file_system_that_fills_up_while_the_server_runs() -> None:
     done = run("""
-        with console.opened("first", "first", hold=True) as told:
-            told._lines.serving = True
+        with opened("first", "first", hold=True) as console:
+            console._lines.serving = True
             os.write(2, b"before\\n")
             held_log.LEAST_ROOM = 1 << 62
-            wait(lambda: told._given_back)
+            wait(lambda: console._given_back)
             os.write(2, b"after\\n")
-            wait(lambda: os.path.getsize(told.path) == 0)
+            wait(lambda: os.path.getsize(console.path) == 0)
     """)
     # The log may be given back before its last line is read.
     after, before, _, full = sorted(done.stderr.splitlines())
@@ -264,9 +266,9 @@ def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
             os.write(2, b"cause\\n")
             raise RuntimeError("no engine.")
 
-        with console.opened("first", "first", hold={hold}) as told:
-            path = told.path
-            print(run(SimpleNamespace(serve=serve), None, told))
+        with opened("first", "first", hold={hold}) as console:
+            path = console.path
+            print(run(SimpleNamespace(serve=serve), None, console))
         print(path)
     """)
     code, path = done.stdout.splitlines()

@@ -30,9 +30,9 @@ def outcome(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException
     before = signal.getsignal(signal.SIGINT)
 
     def call(error: BaseException | None) -> tuple[int, list[str]]:
-        said: list[str] = []
-        told: Any = SimpleNamespace(path=None, serving=True, catch_up=lambda: None, say=said.append)
-        return run(SimpleNamespace(serve=ending(error)), SimpleNamespace(), told), said  # type: ignore[arg-type]
+        printed: list[str] = []
+        console: Any = SimpleNamespace(path=None, serving=True, catch_up=lambda: None, say=printed.append)
+        return run(SimpleNamespace(serve=ending(error)), SimpleNamespace(), console), printed  # type: ignore[arg-type]
 
     yield call
     signal.signal(signal.SIGINT, before)

@@ -54,11 +54,11 @@ def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> No
         assert "Initializing a V1 LLM engine" in held.read_text()
         shown = [line.removeprefix("ropeswitch: ") for line in rest]
         # Progress depends on the machine's speed.
-        told = [line for line in shown if not line.endswith(" s)")]
-        assert told[0].startswith("ladder file:") and told[0].endswith("longest sequence 262,144 tokens")
-        assert [line.split()[0] for line in told[1:6]] == ["set", "r1", "r2", "x64", "x512"]
-        assert told[6].startswith("starting the engine for ") and told[6].endswith(", served as longrope-mini")
-        assert told[7:] == []
+        summary = [line for line in shown if not line.endswith(" s)")]
+        assert summary[0].startswith("ladder file:") and summary[0].endswith("longest sequence 262,144 tokens")
+        assert [line.split()[0] for line in summary[1:6]] == ["set", "r1", "r2", "x64", "x512"]
+        assert summary[6].startswith("starting the engine for ") and summary[6].endswith(", served as longrope-mini")
+        assert summary[7:] == []
         assert (
             ready.startswith("ropeswitch: ready in ") and ready.endswith("; a first request:") and server.url in ready
         )
