@@ -71,7 +71,7 @@ def _message(parser: Parser, arguments: Arguments, error: argparse.ArgumentError
 
 
 def _example(parser: Parser, flag: str) -> str:
-    """What a flag's value may be, as the check of a value that is certainly wrong says it."""
+    """The values that a flag allows, taken from the error for a value that is certainly wrong."""
     action = parser._option_string_actions[flag]
     try:
         if callable(action.type):

@@ -18,7 +18,7 @@ OFFLINE = "HF_HUB_OFFLINE"
 # Files of which a model, or a tokenizer, has at least one; the hub is asked for the first.
 _MODEL_FILES = ("config.json", "params.json")
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "tekken.json", *_MODEL_FILES)
-# Answers of the hub's x-error-code header, in words.
+# Reason for each value of the hub's x-error-code header.
 _REASONS = {
     "RepoNotFound": "the hub has no such model, or it is private; check the name, or give a token in HF_TOKEN",
     "RevisionNotFound": "the hub has the model but not this revision; check --revision",
@@ -148,9 +148,9 @@ def _answer(model: str, file: str, revision: str, token: str | None) -> str | No
     except Empty:
         answer = TimeoutError(f"no answer in {SECONDS:g} s")
     if isinstance(answer, Exception):
-        told = _without_users(str(answer), constants.ENDPOINT) or type(answer).__name__
+        reason = _without_users(str(answer), constants.ENDPOINT) or type(answer).__name__
         advice = "check the network, the proxy and HF_ENDPOINT, or give the model's folder"
-        return f"the hub at {_shown(constants.ENDPOINT)} cannot be reached ({told}); {advice}"
+        return f"the hub at {_shown(constants.ENDPOINT)} cannot be reached ({reason}); {advice}"
     code = answer.headers.get("x-error-code") or _STATUS.get(answer.status_code, "")
     if code in _REASONS:
         return f"{_REASONS[code]} ({answer.status_code} from {_shown(constants.ENDPOINT)})"

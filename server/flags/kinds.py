@@ -1,4 +1,4 @@
-"""Kinds of values of vLLM's flags, checked as vLLM's parser does; an error says what is allowed."""
+"""Kinds of values of vLLM's flags, checked as vLLM's parser does; an error names the allowed values."""
 
 import argparse
 import json

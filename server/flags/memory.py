@@ -113,15 +113,15 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
         return None
     weights = weight_bytes(args)
     left = memory.free - weights
-    told = f"{_gib(memory.free)} of {_gib(memory.total)} of memory is free"
+    free = f"{_gib(memory.free)} of {_gib(memory.total)} of memory is free"
     if weights:
-        told += f" and the weights take {_gib(weights)}"
+        free += f" and the weights take {_gib(weights)}"
     if (given := _given(args, environment)) is not None:
         name, size = given
         if size * ranks > left:
             each = f" for each of {ranks} ranks" if ranks > 1 else ""
             raise UsageError(
-                f"{name}: {_gib(size)}{each} does not fit: {told}; give at most {_gib(max(left, 0) // ranks)}, or stop "
+                f"{name}: {_gib(size)}{each} does not fit: {free}; give at most {_gib(max(left, 0) // ranks)}, or stop "
                 "other processes"
             )
         return None
@@ -129,18 +129,18 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
         if (wanted := int(memory.total * args.gpu_memory_utilization)) > memory.free:
             raise UsageError(
                 f"--gpu-memory-utilization: {args.gpu_memory_utilization:g} of the memory is {_gib(wanted)}, which does not "
-                f"fit: {told}; leave it out to use what is free, or set {_FLAG}"
+                f"fit: {free}; leave it out to use what is free, or set {_FLAG}"
             )
         return None
     size = max(left - PROCESSES, 0) // 2 // ranks
     if size < LEAST:
         raise UsageError(
-            f"{_FLAG}: no room for a KV cache: {told}, and the server's processes about {_gib(PROCESSES)}; stop other "
+            f"{_FLAG}: no room for a KV cache: {free}, and the server's processes about {_gib(PROCESSES)}; stop other "
             f"processes, or name a size, such as {_FLAG} 256M"
         )
     args.kv_cache_memory_bytes = size
     each = " per rank" if ranks > 1 else ""
-    return f"KV cache: {_gib(size)}{each}, half of the memory that is left ({told}); {_FLAG} sets another size"
+    return f"KV cache: {_gib(size)}{each}, half of the memory that is left ({free}); {_FLAG} sets another size"
 
 
 def _engines(args: argparse.Namespace) -> int:

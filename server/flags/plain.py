@@ -17,7 +17,7 @@ def plain(message: str) -> str:
     """A message of vLLM's parser, with pydantic's errors in one line: field, value and what is allowed.
 
     Args:
-        message: What argparse tells; other messages lose only argparse's own ``argument``.
+        message: Text of argparse's error; a text without pydantic's errors loses only argparse's own ``argument``.
     """
     head = _HEAD.match(message)
     if head is None:
