@@ -80,7 +80,7 @@ def report_fault(error: BaseException) -> None:
 
 
 def failed_start(error: BaseException) -> str:
-    """Why a start failed that nobody refused, as the last line of its output says it.
+    """The last line of a start that failed without a refusal: the cause of the failure.
 
     Args:
         error: What vLLM's launcher raised in the process of the command.
@@ -173,7 +173,7 @@ class _LeaveQuietly(logging.Filter):
             report(reason)
             return False
         if "hit an exception" in message:
-            # While the engine starts, it fails with an error that does not say which.
+            # While the engine starts, it fails with an error that does not name this one.
             report_fault(error)
         # Another process reported the reason, and this one failed only because of that.
         if reported() is not None:

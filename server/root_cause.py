@@ -13,7 +13,7 @@ _ENDED = pattern(r"Engine core initialization failed.*?\{(?P<codes>.*)\}")
 def root_cause(error: BaseException) -> str:
     """The type and message of the error that another was raised from, and the innermost line of vLLM or ropeswitch in it.
 
-    Only explicit causes count: an error raised while another was handled says more than that one.
+    Only explicit causes count: an error raised while another was handled carries more information than that one.
     """
     seen = {id(error)}
     while error.__cause__ is not None and id(error.__cause__) not in seen:

@@ -1,7 +1,7 @@
 """Sorts the lines that vLLM and its libraries log.
 
-While the server starts, warnings are shown, and the other lines tell how far it is. Once it serves, every line is shown
-but vLLM's INFO lines, whose figures ``/metrics`` has.
+While the server starts, warnings are shown, and the other lines give the stage that it has reached. Once it serves, every
+line is shown except vLLM's INFO lines, whose figures ``/metrics`` has.
 """
 
 import re
@@ -19,7 +19,7 @@ _ENTRY = re.compile(
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _HIDDEN_LEVELS = ("DEBUG", "INFO")
 
-# What vLLM's lines say about the start's progress. The text of a stage may name groups of its pattern.
+# Patterns of vLLM's log lines and the stages that they begin. The text of a stage may name groups of its pattern.
 STAGES = (
     ("Starting to load model", "loading weights"),
     (r"checkpoint shards: +\d+% Completed \| (?P<done>\d+)/(?P<all>\d+)", "loading weights: {done} of {all} files"),
@@ -30,7 +30,7 @@ STAGES = (
 )
 _STAGES = tuple((re.compile(pattern), text) for pattern, text in STAGES)
 
-# Warnings of every start that ask nothing of a user.
+# Warnings of every start that require no action.
 NOISE = (
     # builds for CPUs
     "not found in LD_PRELOAD",

@@ -1,7 +1,7 @@
-"""When a start shows how far it is."""
+"""The stage of a start and its seconds, and when to print them."""
 
-# A pipe gets its first line after this many seconds, and the next ones after twice as long each, but no longer pause
-# than the last.
+# A pipe gets its first line FIRST seconds after the start. Each later line comes when the time since the start has
+# doubled, at most LONGEST_PAUSE seconds after the line before.
 FIRST = 10.0
 LONGEST_PAUSE = 60.0
 
@@ -10,12 +10,12 @@ class Progress:
     """The stage of a start, as lines for a pipe or as one line that a terminal rewrites.
 
     Args:
-        stage: What is going on.
+        stage: The first stage.
         now: The clock, in seconds, when the start began.
 
     Attributes:
-        stage: As above; set by the caller.
-        instead: Shown in its place, unless None; set by the caller.
+        stage: The current stage; set by the caller.
+        instead: Text to show in place of the stage, or None; set by the caller.
     """
 
     def __init__(self, stage: str, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The lines that say that a server is ready, with a first request that works as printed.
+"""The lines that report a ready server, with a first request that works as printed.
 
 An API server process writes them to a file when it accepts connections; the command's own process prints them
 (:mod:`~ropeswitch.server.start.console`).
@@ -27,7 +27,7 @@ Kind = Literal["chat", "completion", "tokens", "none"]
 
 
 def ready_file() -> Path:
-    """The file, beside that of refusals."""
+    """The file, in the folder of the refusals' file."""
     return Path(os.environ[VARIABLE]).with_name("ready")
 
 

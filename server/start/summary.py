@@ -1,4 +1,4 @@
-"""The lines of a start that say what is served: versions, the model and the ladder."""
+"""The lines of a start that name versions, the model and the ladder."""
 
 from argparse import Namespace
 from collections.abc import Sequence
