@@ -26,7 +26,8 @@ class ServerParts:
         length_metrics: Metrics by length, None with ``--disable-log-stats``.
         access_log: The access log, None with ``--access-log off``.
         request_ids: Whether each response has the header ``x-request-id``.
-        prefill_progress: Tells how far a request's prompt is (:func:`~ropeswitch.server.engine_utilities.prefill_progress`).
+        prefill_progress: Returns a prompt's computed and cached tokens; made by
+            :func:`~ropeswitch.server.engine_utilities.prefill_progress`.
     """
 
     sets: tuple[str, ...]

@@ -6,7 +6,7 @@ from typing import Any
 
 from ropeswitch.server.ingest.token_ids import TokenIds
 
-# Objects and arrays in each other. Python's pickle, by which workers are told of a request, gives up at some 490.
+# Nested objects and arrays. Requests reach workers through Python's pickle, which fails at about 490.
 DEPTH = 128
 _HALF = re.compile("[\ud800-\udfff]")
 # Characters that are looked at in one call.

@@ -98,7 +98,7 @@ def asks(extra: dict[str, Any], *, stream: bool) -> bool:
     if not isinstance(value, bool):
         raise vllm_adapter.validation_error(f"{FIELD}: {value!r:.100} must be true or false", FIELD)
     if value and not stream:
-        raise vllm_adapter.validation_error(f"{FIELD}: only a stream can tell its progress; set stream to true", FIELD)
+        raise vllm_adapter.validation_error(f"{FIELD}: only a stream reports progress; set stream to true", FIELD)
     return value
 
 
@@ -108,7 +108,7 @@ class _Reports:
     Args:
         head: The fields that every chunk of the stream has.
         tickets: The stream's requests.
-        progress: Tells the processed and cached tokens of a request ID; it waits for the engine.
+        progress: Returns the processed and cached tokens of a request ID, after asking the engine.
     """
 
     def __init__(self, head: dict[str, Any], tickets: Sequence[Ticket], progress: Progress) -> None:

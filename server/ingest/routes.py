@@ -1,4 +1,4 @@
-"""Has the app's routes read requests as :class:`~ropeswitch.server.ingest.request.LongRequest`, and tell progress."""
+"""Has the app's routes read requests as :class:`~ropeswitch.server.ingest.request.LongRequest` and report progress."""
 
 import inspect
 import sys

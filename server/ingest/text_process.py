@@ -74,7 +74,7 @@ class TextProcess:
         if self._pipe is None:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
-            # A daemon ends with this process; where that is killed, its end of the pipe tells.
+            # A daemon ends with this process; if this process is killed, the daemon reads the end of the pipe and ends.
             self._process = context.Process(target=tokenize_texts, args=(theirs, self._tokenizer), daemon=True)
             self._process.start()
             theirs.close()
