@@ -1,6 +1,6 @@
 """What is ours in the spans of vLLM's output processor (``length_metrics/outputs.py``).
 
-why: vLLM's spans of requests (``--otlp-traces-endpoint``) tell neither their factor set nor what a switch of sets cost.
+why: vLLM's spans of requests (``--otlp-traces-endpoint``) have neither the factor set nor the cost of a switch.
 what differs: each span named ``llm_request`` has the attributes of :func:`attributes` too.
 limits: vLLM makes a span for each sequence that was answered to its end, and none for one that was aborted.
 when it can go: when vLLM lets a plugin add attributes to its spans.
@@ -48,7 +48,7 @@ def start(processor: Any, ladder: FactorLadder) -> None:
 
 
 def attributes(track: Track, bands: Bands, sets: tuple[str, ...]) -> Attributes:
-    """What the span of a sequence has beside upstream's ``gen_ai.*``.
+    """Attributes of a sequence's span in addition to upstream's ``gen_ai.*``.
 
     Args:
         track: The sequence.

@@ -8,8 +8,8 @@ from bisect import bisect_left
 
 from ropeswitch.factors.factor_set import FactorLadder
 
-# Where bands end beside the ends of the sets: each reaches eight times as far as the one before. An edge within a factor of
-# two of a set's end is left out, as it would tell little more and cost as many series as any other.
+# Ends of bands, in tokens, in addition to the ends of the sets; each is eight times the one before. An edge within a factor
+# of two of a set's end is left out: it would add little detail and as many series as any other.
 EDGES = (512, 4096, 32768, 262144, 2097152)
 UNKNOWN = "unknown"
 OTHER = "other"

@@ -30,7 +30,7 @@ PATHS = frozenset(
         "/score",
     }
 )
-# Those of HTTP's errors that tell why; any other below 500 says that the request is not a right one.
+# Rejection reasons by HTTP status; any other status below 500 is an invalid request.
 _REASONS = {401: "authentication", 403: "authentication", 429: "unavailable", 503: "unavailable"}
 
 

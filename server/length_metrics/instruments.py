@@ -19,10 +19,10 @@ PER_TOKEN = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 ANSWERED = ("stop", "length", "repetition")
 OUTCOMES = (*ANSWERED, "abort", "error", "disconnect")
 WAITING, GENERATING = "waiting", "generating"
-# What becomes of a request that has not reached an engine.
+# Outcomes of requests that have not reached an engine.
 OUTSIDE = ("error", "disconnect", "rejected")
 
-# Why a request is refused: reasons that the length of its prompt has to do with, and the others, which do not tell it.
+# Reasons for a rejection: those that depend on the prompt's length, then those that do not.
 LENGTH_REASONS = ("prompt_tokens", "queue_requests", "queue_tokens")
 REASONS = (
     *LENGTH_REASONS,
@@ -51,7 +51,7 @@ class Instrument:
         text: Its help text.
         lowest: Seconds at which the first of the fine buckets ends, None where there are none.
         buckets: Where coarse buckets end, in seconds; empty where there are none.
-        label: The name of a label beside :data:`LABELS`, or None.
+        label: Name of an additional label after :data:`LABELS`, or None.
         values: That label's values.
         crossing: Whether sequences that have outgrown the set of their prompt are seen here under their later set.
         starting: Whether sequences are seen here under the set of their prompt.

@@ -33,7 +33,7 @@ class Finished:
 
 @dataclass
 class Step:
-    """What the outputs of one engine step tell.
+    """Values to record from the outputs of one engine step.
 
     Attributes:
         later: Outputs that are not a sequence's first: band and set, seconds between them, tokens.
