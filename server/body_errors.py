@@ -146,8 +146,8 @@ def misspelled(body: object, *, others: bool, template: str = "") -> Errors:
         if key in _OURS or key in _VLLMS:
             continue
         if not others or key[: len(_PREFIX)].lower() == _PREFIX or (index < _MEASURED and _is_like_ours(key)):
-            said = f"unknown key; ropeswitch reads {' and '.join(_OURS)}. Correct its name, or leave it out"
-            return [{"type": "unknown_key", "loc": ("vllm_xargs", key), "msg": said}]
+            text = f"unknown key; ropeswitch reads {' and '.join(_OURS)}. Correct its name, or leave it out"
+            return [{"type": "unknown_key", "loc": ("vllm_xargs", key), "msg": text}]
     unknown: set[str] = set()
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         role = message.get("role") if isinstance(message, dict) else None
@@ -156,8 +156,8 @@ def misspelled(body: object, *, others: bool, template: str = "") -> Errors:
         unknown.add(role)
         meant = next((each for each in _ROLES if _is_misspelled(role.lower(), each)), None)
         if meant is not None and not any(f"{quote}{role}{quote}" in template for quote in "'\""):
-            said = f"unknown role; did you mean {meant!r}? Roles are {', '.join(_ROLES)}, or the model's own"
-            return [{"type": "unknown_role", "loc": ("messages", index, "role"), "msg": said}]
+            text = f"unknown role; did you mean {meant!r}? Roles are {', '.join(_ROLES)}, or the model's own"
+            return [{"type": "unknown_role", "loc": ("messages", index, "role"), "msg": text}]
     return []
 
 

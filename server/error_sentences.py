@@ -131,14 +131,14 @@ def _sentence(wrong: Wrong, allowed: Sequence[str]) -> str:
         return f"{field}: {wrong.value} must be {either}."
     if wrong.kind == "extra_forbidden":
         return f"{field}: unknown field; leave it out."
-    said = _short(without_details(_PREFIX.sub("", wrong.message)).rstrip("."))
-    if said.startswith("Input should "):
-        return f"{field}: {wrong.value} must {said.removeprefix('Input should ')}."
+    text = _short(without_details(_PREFIX.sub("", wrong.message)).rstrip("."))
+    if text.startswith("Input should "):
+        return f"{field}: {wrong.value} must {text.removeprefix('Input should ')}."
     if not wrong.path:
-        return f"{said}."
-    if said.startswith(wrong.path.rpartition(".")[2]):
-        return f"{said}; got {wrong.value}."
-    return f"{field}: {wrong.value}: {said}."
+        return f"{text}."
+    if text.startswith(wrong.path.rpartition(".")[2]):
+        return f"{text}; got {wrong.value}."
+    return f"{field}: {wrong.value}: {text}."
 
 
 def _meant(wrong: Sequence[Wrong], depth: int = 0) -> list[Wrong]:

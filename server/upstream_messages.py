@@ -14,7 +14,7 @@ _ERROR = re.compile(
 )
 # Longer messages hold what a client sent; reading those would take the event loop's time.
 _LONG = 10_000
-# Messages that do not say what to do, and what is said in their place. A message that has changed stays as it is.
+# Messages that name no remedy, and their replacements. A message that vLLM has reworded stays as it is.
 _MENDED = (
     (
         re.compile(r"There was an error parsing the body"),
@@ -59,9 +59,9 @@ def mended(message: str, fields: Container[str] = ()) -> tuple[str, str | None]:
         return message_of([_of_text(each, title[1]) for each in errors])
     found = details(message)
     message = without_details(message)
-    for pattern, said in _MENDED:
+    for pattern, replacement in _MENDED:
         if pattern.fullmatch(message) is not None:
-            message = pattern.sub(said, message)
+            message = pattern.sub(replacement, message)
     field = found["field"] if found is not None else None
     if field is None and (named := _FIELD.match(message)) is not None and named[1].partition(".")[0] in fields:
         field = named[1]
