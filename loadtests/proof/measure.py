@@ -37,7 +37,8 @@ LENGTHS = (
     # With the token that a server generates after each, this is the longest sequence.
     Length(LONGEST - 1, 5, 3),
 )
-Work = tuple[Item, Callable[[EndpointTarget], Measurement]]
+# The second argument is the factor set to ask for.
+Work = tuple[Item, Callable[[EndpointTarget, str], Measurement]]
 
 
 def measure(arm: Arm, model: Path, texts: Corpus, tasks: Sequence[str], lengths: Sequence[Length], out: Path) -> None:
@@ -57,7 +58,7 @@ def measure(arm: Arm, model: Path, texts: Corpus, tasks: Sequence[str], lengths:
         with serving(arm, model, chat=chat) as target, tqdm(missing, unit="item", desc=arm.name) as bar:
             for item, work in bar:
                 bar.set_postfix_str(f"{item.task} {item.length} {item.name}")
-                store.append(out, arm.name, work(target))
+                store.append(out, arm.name, work(target, target.sets[0]))
 
 
 def _items(task: str, texts: Corpus, model: Path, lengths: Sequence[Length]) -> Iterator[Work]:
@@ -67,9 +68,8 @@ def _items(task: str, texts: Corpus, model: Path, lengths: Sequence[Length]) -> 
     for length in lengths if task == PASSKEY else ():
         yield from (_key(length.tokens, str(number)) for number in range(length.keys))
     if task == PERPLEXITY:
-        tokenizer = _Tokenizer(model)
         for length in lengths:
-            yield from _documents(texts, tokenizer, length)
+            yield from documents(texts, model, length)
 
 
 class _Tokenizer:
@@ -87,7 +87,13 @@ class _Tokenizer:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
 
-def _documents(texts: Corpus, tokenizer: _Tokenizer, length: Length) -> Iterator[Work]:
+def documents(texts: Corpus, model: Path, length: Length) -> Iterator[Work]:
+    """The documents of one length, always the same ones in the same order.
+
+    Raises:
+        FactorError: when too few texts are long enough.
+    """
+    tokenizer = _Tokenizer(model)
     rng = random.Random(f"proof {length.tokens}")
     for document, ids in choose(texts, tokenizer, length.tokens, rng, length.documents):  # type: ignore[arg-type]
         start = rng.randrange(len(ids) - length.tokens + 1)
@@ -95,9 +101,9 @@ def _documents(texts: Corpus, tokenizer: _Tokenizer, length: Length) -> Iterator
 
 
 def _perplexity(item: Item, ids: list[int]) -> Work:
-    def work(target: EndpointTarget) -> Measurement:
+    def work(target: EndpointTarget, set_name: str) -> Measurement:
         [window] = windows_of(ids, target.opening, item.length, item.length, 1)
-        [losses] = target.losses([window], target.sets[0])
+        [losses] = target.losses([window], set_name)
         return Measurement(item, tokens=len(losses), nll=round(sum(losses), 6))
 
     return item, work
@@ -106,7 +112,7 @@ def _perplexity(item: Item, ids: list[int]) -> Work:
 def _key(length: int, name: str) -> Work:
     item = Item(PASSKEY, length, name)
 
-    def work(target: EndpointTarget) -> Measurement:
+    def work(target: EndpointTarget, set_name: str) -> Measurement:
         rng = random.Random(f"proof pass key {length} {name}")
         key, depth = random_key(rng), rng.random()
 
@@ -115,7 +121,7 @@ def _key(length: int, name: str) -> Work:
 
         # The reply's tokens but the last are computed too, and stay within the same set.
         prompt = exact_length(write, target.encode, length - REPLY_TOKENS, "passkey prompt")
-        [reply] = target.replies([prompt], target.sets[0], REPLY_TOKENS)
+        [reply] = target.replies([prompt], set_name, REPLY_TOKENS)
         return Measurement(item, reply=reply, found=is_found(reply, key))
 
     return item, work
@@ -129,8 +135,8 @@ def chats(texts: Corpus) -> list[str]:
 def _chat(name: str, prompt: str) -> Work:
     item = Item(CHAT, 0, name)
 
-    def work(target: EndpointTarget) -> Measurement:
-        [reply] = target.replies([prompt], target.sets[0], CHAT_TOKENS)
+    def work(target: EndpointTarget, set_name: str) -> Measurement:
+        [reply] = target.replies([prompt], set_name, CHAT_TOKENS)
         return Measurement(item, reply=reply)
 
     return item, work
