@@ -47,7 +47,7 @@ def wrong(path: str, says: str, param: str | None, code: str | None = None, **fi
     return Mistake(path, body, tuple(says.split("|")), param, code=code)
 
 
-def said(role: object, content: object) -> list[dict[str, object]]:
+def messages(role: object, content: object) -> list[dict[str, object]]:
     return [{"role": role, "content": content}]
 
 
@@ -73,15 +73,15 @@ MISTAKES = (
     wrong(CHAT, '"hi" must be an object', "messages[0]", messages=["hi"]),
     wrong(CHAT, "at least one message", None, messages=[]),
     wrong(CHAT, "messages[0].role: missing", "messages[0].role", messages=[{"content": "a"}]),
-    wrong(CHAT, "usr|did you mean 'user'?", "messages[0].role", messages=said("usr", "a")),
-    wrong(CHAT, "null must be a string or a list", "messages[0].content", messages=said("user", None)),
-    wrong(CHAT, "5 must be a string or a list", "messages[0].content", messages=said("user", 5)),
-    wrong(CHAT, "'txt' must be 'text', 'image_url'", "content[0].type", messages=said("user", [{"type": "txt"}])),
+    wrong(CHAT, "usr|did you mean 'user'?", "messages[0].role", messages=messages("usr", "a")),
+    wrong(CHAT, "null must be a string or a list", "messages[0].content", messages=messages("user", None)),
+    wrong(CHAT, "5 must be a string or a list", "messages[0].content", messages=messages("user", 5)),
+    wrong(CHAT, "'txt' must be 'text', 'image_url'", "content[0].type", messages=messages("user", [{"type": "txt"}])),
     wrong(
         CHAT,
         "not a multimodal model|type 'text'",
         None,
-        messages=said("user", [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]),
+        messages=messages("user", [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]),
     ),
     wrong(COMPLETIONS, "non-empty", "prompt", prompt=""),
     wrong(COMPLETIONS, "5 must be a list or a string", "prompt", prompt=5),
@@ -119,17 +119,17 @@ MISTAKES = (
     wrong(CHAT, "objekt", None, response_format=schema({"type": "objekt"})),
     wrong(CHAT, "json, regex, choice", "structured_outputs", structured_outputs={"jsn": {}}),
     # Too long, on every route.
-    wrong(CHAT, "1024 tokens|reduce", "messages", LONG, messages=said("user", "a" * 2000)),
+    wrong(CHAT, "1024 tokens|reduce", "messages", LONG, messages=messages("user", "a" * 2000)),
     wrong(COMPLETIONS, "2000|1024 tokens|reduce", "prompt", LONG, prompt=[5] * 2000),
     wrong(COMPLETIONS, "no token for the answer|shorter", "prompt", LONG, prompt=[5] * 1024),
     wrong(RESPONSES, "1024 tokens|reduce", "input", LONG, input="a" * 2000),
-    wrong(MESSAGES, "1024 tokens|reduce", "messages", LONG, messages=said("user", "a" * 2000)),
+    wrong(MESSAGES, "1024 tokens|reduce", "messages", LONG, messages=messages("user", "a" * 2000)),
     # Anthropic's API.
     wrong(MESSAGES, "max_tokens: missing", "max_tokens", max_tokens=...),
     wrong(MESSAGES, "positive|got 0", "max_tokens", max_tokens=0),
     wrong(MESSAGES, "1000000000|1024 tokens", "max_tokens", LONG, max_tokens=10**9),
-    wrong(MESSAGES, "\"usr\" must be 'user', 'assistant'", "messages[0].role", messages=said("usr", "a")),
-    wrong(MESSAGES, "'text', 'image'", "messages[0].content[0].type", messages=said("user", [{"type": "txt"}])),
+    wrong(MESSAGES, "\"usr\" must be 'user', 'assistant'", "messages[0].role", messages=messages("usr", "a")),
+    wrong(MESSAGES, "'text', 'image'", "messages[0].content[0].type", messages=messages("user", [{"type": "txt"}])),
     wrong(MESSAGES, "at least one message", None, messages=[]),
     wrong(MESSAGES, "-1.0", "temperature", temperature=-1),
     wrong(MESSAGES, "-1.0", "temperature", temperature=-1, stream=True),

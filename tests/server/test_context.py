@@ -126,7 +126,7 @@ def test_a_request_goes_by_length_with_its_own_policy() -> None:
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_limit_that_nobody_named_reserves_nothing(asked: bool) -> None:
-    """vLLM's handlers fill in the rest of the context, 9 tokens after a prompt of 5; the engine is told so too."""
+    """vLLM's handlers fill in the rest of the context, 9 tokens after a prompt of 5; the engine gets policy ``length``."""
     extra, policy = ({"rope_ladder_policy": "reserve"}, "length") if asked else ({}, "reserve")
     params = limited(9, **extra)
     assert noted(params, prompt=5, context=RequestContext(), policy=policy) == PromptSet(0, 0)

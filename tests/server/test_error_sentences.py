@@ -71,7 +71,7 @@ def test_the_text_of_an_error_that_vllm_raises_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "said", "field"),
+    ("message", "sentence", "field"),
     [
         (
             "top_p must be in (0, 1], got 2.0. (parameter=top_p, value=2.0)",
@@ -88,8 +88,8 @@ def test_the_text_of_an_error_that_vllm_raises_itself() -> None:
         ("Something (really) is wrong", "Something (really) is wrong", None),
     ],
 )
-def test_messages_of_vllms(message: str, said: str, field: str | None) -> None:
-    assert mended(message, {"n"}) == (said, field)
+def test_messages_of_vllms(message: str, sentence: str, field: str | None) -> None:
+    assert mended(message, {"n"}) == (sentence, field)
 
 
 def test_long_values_are_cut() -> None:

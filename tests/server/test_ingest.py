@@ -125,9 +125,9 @@ def test_a_stream_that_tells_its_progress(client: OpenAI) -> None:
         )
         chunks = [chunk.model_dump() for chunk in chat]
         total = chunks[-1]["usage"]["prompt_tokens"]
-        told = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
-        assert bool(told) is asked
-        assert all(each["total"] == total and 0 <= each["cache"] <= each["processed"] <= total for each in told)
+        reports = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+        assert bool(reports) is asked
+        assert all(each["total"] == total and 0 <= each["cache"] <= each["processed"] <= total for each in reports)
         assert {chunk["id"] for chunk in chunks} == {chunks[0]["id"]}
         assert not any(chunk["choices"] for chunk in chunks if "prompt_progress" in chunk)
 

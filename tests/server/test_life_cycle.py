@@ -1,4 +1,4 @@
-"""A server that is told to leave: no new requests, the running ones answered in full, exit code 0."""
+"""A server that was sent SIGTERM: no new requests, the running ones answered in full, exit code 0."""
 
 import asyncio
 import signal
@@ -182,7 +182,7 @@ def stream(server: Server, tokens: int) -> Iterator[Any]:
 
 
 def refused(server: Server) -> Answer:
-    """The first answer of a server that was told to leave to a new request."""
+    """The first refusal of a new request by a server that was sent SIGTERM."""
     for _ in range(100):
         answer = server.post("/v1/completions", {"model": "passkey-tiny", "prompt": "The", "max_tokens": 1})
         if answer.status != 200:
@@ -213,7 +213,7 @@ def test_it_drains(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_without_time_to_drain_streams_are_ended_at_once(tmp_path: Path) -> None:
-    """Which is vLLM's default, and here they are told."""
+    """As with vLLM's default; here each stream gets a final chunk with ``abort``."""
     with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "0") as server:
         chunks = stream(server, 1000)
         next(chunks)

@@ -58,7 +58,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_record_writes_what_is_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong, an unused and a missing fingerprint are put right, and each is said; the others stay."""
+    """A wrong, an unused and a missing fingerprint are corrected, and each is reported; the others stay."""
     right = file.read_text()
     values = json.loads(right)
     missing = next(path for path in sorted(values) if path != GENERATE)

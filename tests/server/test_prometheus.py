@@ -108,16 +108,16 @@ def test_prometheus_tells_the_quantiles_that_clients_see(checkpoint: Path, tmp_p
         wait_for(ask, f"sum({END_TO_END.name}_count{here})", len(tokens))
         wait_for(ask, f"sum({GAP.name}_count{here})", sum(tokens) - len(tokens))
 
-        def told(metric: Instrument, q: float) -> float:
+        def quantile(metric: Instrument, q: float) -> float:
             return value(ask, f"histogram_quantile({q}, sum by (le) ({metric.name}_bucket{here}))")
 
         # A client sees what HTTP takes too: on a busy machine much of a first token's time, little of a whole answer's.
         for q in (0.1, 0.5, 0.9):
-            assert told(END_TO_END, q) == pytest.approx(nearest([end for _, end in seen], q), rel=0.1, abs=0.1), q
-            assert 0 < told(TTFT, q) < 1.1 * nearest([first for first, _ in seen], q), q
+            assert quantile(END_TO_END, q) == pytest.approx(nearest([end for _, end in seen], q), rel=0.1, abs=0.1), q
+            assert 0 < quantile(TTFT, q) < 1.1 * nearest([first for first, _ in seen], q), q
         # Tokens reach a client together that were made one after another, so there is only their mean to compare with.
         mean = sum(end - first for first, end in seen) / (sum(tokens) - len(tokens))
-        assert 0.3 * mean < told(GAP, 0.5) < 1.5 * mean
+        assert 0.3 * mean < quantile(GAP, 0.5) < 1.5 * mean
 
         # Queries of the page are ones that Prometheus understands, and their metrics are there.
         page = ROOT / "docs" / "metrics.md"

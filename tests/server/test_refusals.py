@@ -1,4 +1,4 @@
-"""How a refused start is told: what counts as one, the channel, and the vLLM functions and texts that it is known by."""
+"""How a refused start is reported: what counts as one, the channel, and the vLLM functions and texts that it is known by."""
 
 import inspect
 import logging

@@ -55,9 +55,9 @@ def test_the_place_is_the_innermost_line_of_vllm_or_ours(module: str) -> None:
 )
 def test_processes_that_ended_without_an_error(codes: str, expected: str) -> None:
     error = RuntimeError(f"Engine core initialization failed. See root cause above. Failed core proc(s): {codes}")
-    told = ended_process(error)
-    assert told is not None and told.startswith(expected)
-    assert refusals.failed_start(error) == f"the engine did not start: {told}"
+    ended = ended_process(error)
+    assert ended is not None and ended.startswith(expected)
+    assert refusals.failed_start(error) == f"the engine did not start: {ended}"
 
 
 def test_a_fault_of_the_server_itself() -> None:

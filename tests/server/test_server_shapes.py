@@ -101,8 +101,8 @@ def test_the_bundled_model_is_the_default(tmp_path: Path) -> None:
         client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
         [model] = client.models.list()
         assert model.id == "longrope-mini"
-        told = server.get("/v1/rope").json
-        assert [each["max_length"] for each in told["sets"]] == [512, 1024, 32768, 262144]
+        ladder = server.get("/v1/rope").json
+        assert [each["max_length"] for each in ladder["sets"]] == [512, 1024, 32768, 262144]
         for pieces, name in ((5, "r1"), (15, "r2"), (200, "x64"), (700, "x512")):
             text = f"{OPENING}\n{FILLER * pieces}\n{statement('48213')}\n{FILLER * pieces}\nWhat is the pass key?"
             response = client.chat.completions.with_raw_response.create(

@@ -182,7 +182,7 @@ def test_an_api_server_takes_over_and_no_request_is_lost() -> None:
                 with api_server(listener):
                     over.set()
                     answers = [each.result() for each in asking]
-            # Nobody who was told that it is ready is told afterwards that it is not.
+            # Readiness never goes back to starting.
             assert all(statuses == sorted(statuses, reverse=True) and statuses[0] == 503 for statuses in answers)
             starting.stop()  # of several API servers each does
 

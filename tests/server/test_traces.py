@@ -39,9 +39,9 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
             for scope in resource.scope_spans:
                 for span in scope.spans:
                     if span.name == "llm_request":
-                        told = {each.key: _value(each.value) for each in span.attributes}
+                        attributes = {each.key: _value(each.value) for each in span.attributes}
                         with self.lock:
-                            self.spans.append(told | {"trace": span.trace_id.hex()})
+                            self.spans.append(attributes | {"trace": span.trace_id.hex()})
         return trace_service_pb2.ExportTraceServiceResponse()
 
     def of(self, request_id: str) -> list[dict[str, Any]]:

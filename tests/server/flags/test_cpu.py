@@ -81,9 +81,9 @@ def test_weights_in_the_hubs_cache_count(tmp_path: Path) -> None:
         weigh(snapshot, model=size)
     (tmp_path / "models--a--b" / "refs").mkdir()
     (tmp_path / "models--a--b" / "refs" / "main").write_text("1" * 40)
-    for given, told in (({}, "take 2.0 GiB"), ({"revision": "2" * 40}, "take 3.0 GiB")):
+    for given, weights in (({}, "take 2.0 GiB"), ({"revision": "2" * 40}, "take 3.0 GiB")):
         line = fit(flags(download_dir=str(tmp_path), **given), MEMORY, {})
-        assert line is not None and told in line
+        assert line is not None and weights in line
     for model in ("a/other", "s3://bucket/model"):
         line = fit(flags(download_dir=str(tmp_path), model=model), MEMORY, {})
         assert line is not None and "weights" not in line

@@ -12,7 +12,7 @@ from tests.server.running import environment as variables
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "expected"),
     [
         ("VLLM_PORT", "tcp://10.0.0.1:80", "appears to be a URI"),
         ("VLLM_CPU_KVCACHE_SPACE", "4GB", "'4GB' is not valid: invalid literal for int()"),
@@ -22,11 +22,13 @@ from tests.server.running import environment as variables
         ("VLLM_LOGGING_CONFIG_PATH", "/none.json", "there is no file '/none.json'"),
     ],
 )
-def test_a_wrong_value_names_its_variable(name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_value_names_its_variable(
+    name: str, value: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(UsageError) as caught:
         environment.check({name: value})
-    assert str(caught.value).startswith(f"{name}: ") and said in str(caught.value)
+    assert str(caught.value).startswith(f"{name}: ") and expected in str(caught.value)
 
 
 def test_right_and_unknown_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:

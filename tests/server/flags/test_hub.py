@@ -82,8 +82,8 @@ def test_answers_of_the_hub(tmp_path: Path) -> None:
     with served_hub() as endpoint:
         lines = asked(tmp_path, endpoint, *ANSWERS, "a/private", "no:colon/x")
         allowed = asked(tmp_path, endpoint, "a/private", HF_TOKEN="hf_right")
-    *told, heavy = lines
-    reasons = dict(zip([*ANSWERS, "a/private", "no:colon/x"], told, strict=True))
+    *refused, heavy = lines
+    reasons = dict(zip([*ANSWERS, "a/private", "no:colon/x"], refused, strict=True))
     missing = "the hub has no such model, or it is private; check the name, or give a token in HF_TOKEN"
     for model in ("a/missing", "a/hidden", "a/mirrored", "a/private"):
         assert reasons[model].startswith(f"MODEL: {model!r} is not a folder here; {missing} (40"), model
@@ -119,8 +119,8 @@ def test_the_endpoints_password_is_not_printed(tmp_path: Path, user: str) -> Non
     assert "hunter2" not in message and "user" not in message
     assert _without_users(f"'{user}' in http://{user}@a/b", f"http://{user}@a").count("hunter2") == 0
     with served_hub() as served:
-        told = asked(tmp_path, served.replace("//", f"//{user}@"), "a/missing")[0]
-    assert told.endswith(f"(404 from {served})")
+        refused = asked(tmp_path, served.replace("//", f"//{user}@"), "a/missing")[0]
+    assert refused.endswith(f"(404 from {served})")
 
 
 def test_a_model_in_the_cache_is_not_looked_up(tmp_path: Path) -> None:

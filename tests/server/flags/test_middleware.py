@@ -8,7 +8,7 @@ from ropeswitch.server.flags.middleware import check
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "expected"),
     [
         ("Thing", "'Thing' must be MODULE.NAME"),
         ("no.such.Thing", "cannot be imported: No module named 'no'"),
@@ -17,10 +17,10 @@ from ropeswitch.server.flags.middleware import check
         ("json.dumps", "must be a class or a coroutine function, found function"),
     ],
 )
-def test_what_vllm_could_not_add_is_refused(path: str, said: str) -> None:
+def test_what_vllm_could_not_add_is_refused(path: str, expected: str) -> None:
     with pytest.raises(UsageError, match=r"^--middleware: ") as caught:
         check([path])
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_what_vllm_can_add_passes() -> None:

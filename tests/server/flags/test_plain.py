@@ -10,7 +10,7 @@ from vllm.config import CompilationConfig, KVTransferConfig, StructuredOutputsCo
 from ropeswitch.server.flags.plain import detail_text, plain
 
 
-def told(config: Any, text: str) -> tuple[str, list[str]]:
+def errors_of(config: Any, text: str) -> tuple[str, list[str]]:
     """The message that vLLM's parser gives for a value, and the texts of its errors."""
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(config).validate_json(text)
@@ -29,7 +29,7 @@ def told(config: Any, text: str) -> tuple[str, list[str]]:
     ],
 )
 def test_errors_of_vllms_configs(config: Any, text: str, expected: str) -> None:
-    message, details = told(config, text)
+    message, details = errors_of(config, text)
     assert plain(message).startswith(f"--flag: {expected}") and "pydantic" not in plain(message)
     assert details[0].startswith(expected if expected.startswith("Please") else f"--{expected}")
 

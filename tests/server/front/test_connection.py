@@ -96,13 +96,13 @@ def refused(connection: socket.socket, status: int, code: str | None) -> str:
 @pytest.fixture
 def reasons() -> Iterator[list[str]]:
     """What refusals are counted under."""
-    told: list[str] = []
+    reasons: list[str] = []
 
     def listener(reason: str, _: int | None) -> None:
-        told.append(reason)
+        reasons.append(reason)
 
     refusal.listeners.append(listener)
-    yield told
+    yield reasons
     refusal.listeners.remove(listener)
 
 

@@ -26,7 +26,7 @@ def fresh(factory: pytest.TempPathFactory) -> str:
     steps=st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 30)), max_size=60),
 )
 def test_the_rate(tmp_path_factory: pytest.TempPathFactory, limit: int, steps: list[tuple[str, float]]) -> None:
-    """In any t seconds a key makes at most ``limit * (1 + t / 60)`` requests, and it may when it was told it may."""
+    """In any t seconds a key makes at most ``limit * (1 + t / 60)`` requests, and a retry after ``retry_after`` succeeds."""
     clock, path = Clock(), fresh(tmp_path_factory)
     views = [KeyLimits(SharedCounts(path), None, limit, clock) for _ in range(2)]
     made: dict[str, list[float]] = defaultdict(list)

@@ -222,8 +222,8 @@ def test_prompts_longer_than_the_limit(tmp_path: Path) -> None:
     engine = Engine()
     state, admission = parts(tmp_path, engine, max_prompt_tokens=10)
     app = app_with_prompts(state, admission, engine)
-    told: list[tuple[str, int | None]] = []
-    listeners.append(lambda reason, tokens: told.append((reason, tokens)))
+    rejected: list[tuple[str, int | None]] = []
+    listeners.append(lambda reason, tokens: rejected.append((reason, tokens)))
     try:
         assert ask(app, "POST", "/v1/prompts", json={"id": "a", "lengths": [10]}).status_code == 200
         answer = ask(app, "POST", "/v1/prompts", json={"id": "b", "lengths": [10, 11]})
@@ -232,7 +232,7 @@ def test_prompts_longer_than_the_limit(tmp_path: Path) -> None:
     error = error_of(answer)
     assert answer.status_code == 400 and error["code"] == "context_length_exceeded" and error["param"] == "prompt"
     assert "11 tokens" in error["message"] and "10 tokens" in error["message"]
-    assert told == [("prompt_tokens", 11)]
+    assert rejected == [("prompt_tokens", 11)]
 
 
 def test_a_prompt_in_steps_waits_for_the_first_of_them(tmp_path: Path) -> None:

@@ -78,11 +78,11 @@ def test_a_task_that_fails_is_told_at_once() -> None:
         raise ZeroDivisionError
 
     async def run() -> None:
-        told: list[dict[str, object]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        contexts: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: contexts.append(context))
         tasks = go_on(fail())
         await asyncio.wait(tasks)
         await asyncio.sleep(0)
-        assert [type(each["exception"]) for each in told] == [ZeroDivisionError]
+        assert [type(each["exception"]) for each in contexts] == [ZeroDivisionError]
 
     asyncio.run(run())

@@ -116,7 +116,7 @@ def test_latency_switches_and_outcomes_are_those_of_the_metrics(opened: Open, se
     [switches] = figures["switches"]
     [row] = cells(page, "switches")
     assert switches["count"] >= 1 and 1 <= switches["recomputed_tokens"] != switches["cached_tokens"]
-    told = [switches[name] for name in ("count", "recomputed_tokens", "cached_tokens")]
-    assert row[:4] == ["long", *(f"{count:,}" for count in told)]
+    counts = [switches[name] for name in ("count", "recomputed_tokens", "cached_tokens")]
+    assert row[:4] == ["long", *(f"{count:,}" for count in counts)]
     assert re.fullmatch(TIME, row[4]) and all(re.fullmatch(f"≤ {TIME}", value) for value in row[5:]), row
     assert dict(cells(page, "outcomes"))["length"] == f"{figures['outcomes']['length']:,}"

@@ -31,19 +31,19 @@ SECONDS = st.lists(st.floats(0, 20000), min_size=1, max_size=30)
 def test_quantiles_over_several_sets_are_those_of_prometheus(ours: list[float], others: list[float]) -> None:
     together = ours + others
     readings = observed(("long", ours), ("short", others))
-    told = readings.times(TTFT)
-    assert told.count == len(together)
-    assert told.mean == pytest.approx(sum(together) / len(together))
-    for q, value in ((0.5, told.p50), (0.95, told.p95), (0.99, told.p99)):
+    times = readings.times(TTFT)
+    assert times.count == len(together)
+    assert times.mean == pytest.approx(sum(together) / len(together))
+    for q, value in ((0.5, times.p50), (0.95, times.p95), (0.99, times.p99)):
         assert value == pytest.approx(as_prometheus(bounds(TTFT, RATIO), together, q)), q
     assert readings.times(TTFT, factor_set="long") == observed(("long", ours)).times(TTFT)
 
 
 @given(SECONDS)
 def test_no_quantile_of_coarse_buckets_is_above_what_is_told(seconds: list[float]) -> None:
-    told = observed(("long", seconds), by=STALL).times(STALL)
-    assert told.mean == pytest.approx(sum(seconds) / len(seconds))
-    for q, value in ((0.5, told.p50), (0.95, told.p95), (0.99, told.p99)):
+    times = observed(("long", seconds), by=STALL).times(STALL)
+    assert times.mean == pytest.approx(sum(seconds) / len(seconds))
+    for q, value in ((0.5, times.p50), (0.95, times.p95), (0.99, times.p99)):
         exact = nearest(seconds, q)
         ends = [end for end in STALL.buckets if end >= exact]
         assert value == (ends[0] if ends else None), q

@@ -72,14 +72,14 @@ def test_what_assistive_technology_is_told(opened: Open) -> None:
         expect(page.get_by_role("region", name=name).get_by_role("table")).to_be_visible()
     assert page.locator("th:not([scope])").count() == 0
     assert page.get_by_role("rowheader", name="257-1024").count() == 2
-    # It is told when something is new only, not every two seconds.
+    # A screen reader announces new content only, not every refresh of two seconds.
     page.evaluate(
-        "window.told = 0; new MutationObserver(() => window.told += 1)"
+        "window.changes = 0; new MutationObserver(() => window.changes += 1)"
         ".observe(document.getElementById('state'), {childList: true, characterData: true, subtree: true})"
     )
     asked = seen.asked
     page.wait_for_timeout(7000)
-    assert seen.asked > asked and page.evaluate("window.told") == 0
+    assert seen.asked > asked and page.evaluate("window.changes") == 0
 
 
 def test_dark_and_still_where_the_user_wants_it(opened: Open) -> None:
