@@ -98,16 +98,16 @@ def test_every_package_is_copied() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
 def test_what_runs_is_no_root_and_healthy(name: str) -> None:
-    told = dict(stages()[name])
-    user, _, group = told["USER"].partition(":")
+    stage = dict(stages()[name])
+    user, _, group = stage["USER"].partition(":")
     assert int(user) > 0 and int(group) > 0
-    assert json.loads(told["ENTRYPOINT"]) == ["ropeswitch", "serve"]
-    assert 'org.opencontainers.image.licenses="Apache-2.0"' in told["LABEL"]
-    assert "ropeswitch.server.health_check" in told["HEALTHCHECK"]
+    assert json.loads(stage["ENTRYPOINT"]) == ["ropeswitch", "serve"]
+    assert 'org.opencontainers.image.licenses="Apache-2.0"' in stage["LABEL"]
+    assert "ropeswitch.server.health_check" in stage["HEALTHCHECK"]
     version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert version is not None and f'version="{version[1]}"' in told["LABEL"]
+    assert version is not None and f'version="{version[1]}"' in stage["LABEL"]
     # Whatever is written is below the two folders that the chart mounts.
-    paths = re.findall(r"(HOME|_ROOT|_DIR|_BASE)=(\S+)", told["ENV"])
+    paths = re.findall(r"(HOME|_ROOT|_DIR|_BASE)=(\S+)", stage["ENV"])
     assert paths and all(path.startswith("/cache") for _, path in paths)
 
 

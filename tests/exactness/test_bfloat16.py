@@ -42,14 +42,14 @@ def test_bfloat16(start: Callable[..., LLM], phi3: Path, phi3_reference: Referen
     )
     ladder = ladder_from_config(phi3_reference.model.config.to_dict())
     other = {name: Reference(phi3_reference.model, ladder, forced=name) for name in ("short", "long")}
-    compared = places = told_apart = 0
+    compared = places = distinct = 0
     for prompt, output in zip(token_lists, outputs, strict=True):
         best, sure = sure_places(phi3, phi3_reference, prompt)
-        said = [min(entry, key=lambda token: entry[token].rank) for entry in output.prompt_logprobs[1:]]
-        said.append(output.outputs[0].token_ids[0])
-        assert torch.equal(torch.tensor(said)[sure], best[sure])
+        predicted = [min(entry, key=lambda token: entry[token].rank) for entry in output.prompt_logprobs[1:]]
+        predicted.append(output.outputs[0].token_ids[0])
+        assert torch.equal(torch.tensor(predicted)[sure], best[sure])
         wrong = other["long" if len(prompt) <= 64 else "short"].log_probs(prompt).argmax(-1)
-        told_apart += int((wrong != best)[sure].sum())
+        distinct += int((wrong != best)[sure].sum())
         compared, places = compared + int(sure.sum()), places + len(prompt)
     # Often enough to mean something, and mostly where the wrong set would have said something else.
-    assert compared > places / 10 and told_apart > compared / 2, (places, compared, told_apart)
+    assert compared > places / 10 and distinct > compared / 2, (places, compared, distinct)

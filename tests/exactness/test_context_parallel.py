@@ -207,9 +207,9 @@ def test_ngram_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interleav
     folder = checkpoints.phi3(tmp_path, vocab_size=16, num_key_value_heads=1)
     changes = SPLIT | {"cp_kv_cache_interleave_size": interleave}
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        said, accepted = pool.submit(test_speculation.speculate, folder, **changes).result()
+        answers, accepted = pool.submit(test_speculation.speculate, folder, **changes).result()
     reference = Reference.load(folder)
     token_lists = prompts(test_speculation.LENGTHS, vocabulary=16)
-    for prompt, (tokens, log_probs) in zip(token_lists, said, strict=True):
+    for prompt, (tokens, log_probs) in zip(token_lists, answers, strict=True):
         reference.check(prompt, tokens, log_probs)
     assert accepted == {0, 1}

@@ -44,8 +44,8 @@ def test_ngram_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # With so few words a random model soon repeats itself, so that what it said before predicts what it says next.
     folder = checkpoints.phi3(tmp_path, vocab_size=16)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        said, accepted = pool.submit(speculate, folder).result()
+        answers, accepted = pool.submit(speculate, folder).result()
     reference = Reference.load(folder)
-    for prompt, (tokens, log_probs) in zip(prompts(LENGTHS, vocabulary=16), said, strict=True):
+    for prompt, (tokens, log_probs) in zip(prompts(LENGTHS, vocabulary=16), answers, strict=True):
         reference.check(prompt, tokens, log_probs)
     assert accepted == {0, 1}

@@ -64,8 +64,8 @@ def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
     with running(tmp_path, *SERVED, *FLAGS, *flags) as server:
         clients = [Asking(server, STREAM) for _ in range(3)] + [Asking(server, CHAT, "/v1/chat/completions")]
         clients += [Asking(server, STREAM | {"stream": False})]
-        told = take_away(server, "EngineCore", clients)
-        assert told == ["error"] * 2 + ["event"] * 3, told
+        endings = take_away(server, "EngineCore", clients)
+        assert endings == ["error"] * 2 + ["event"] * 3, endings
         log = server.log.read_text()
         assert "ropeswitch: error: " in log and "the log above says why" in log and "start/run.py" not in log
 
@@ -79,5 +79,5 @@ def test_one_api_server_of_two(tmp_path: Path) -> None:
         both = "Application startup complete"
         wait_until(lambda: server.log.read_text().count(both) == 2, time.monotonic(), "two API servers", 60)
         clients = [Asking(server, STREAM | {"stream": stream}) for stream in (True, False) for _ in range(4)]
-        told = take_away(server, "APIServer", clients)
-        assert set(told) == {"broken", "error", "event"}, told
+        endings = take_away(server, "APIServer", clients)
+        assert set(endings) == {"broken", "error", "event"}, endings

@@ -172,7 +172,7 @@ class Engine:
         self.slots: dict[tuple[int, int], int] = {}
         self.sequences: dict[str, Sequence] = {}
         self.flights: deque[tuple[LadderSchedulerOutput, ModelRunnerOutput]] = deque()
-        self.said: dict[str, list[int]] = {}
+        self.generated: dict[str, list[int]] = {}
         # The step in which each request last sampled a token.
         self.decoded: dict[str, int] = {}
 
@@ -188,7 +188,7 @@ class Engine:
         asked = {"rope_factor_set": forced, "rope_ladder_policy": policy}
         extra = {field: value for field, value in asked.items() if value is not None} or None
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, extra_args=extra)
-        self.said[name] = []
+        self.generated[name] = []
         request = Request(
             name, list(prompt), params, None, cache_salt=salt, priority=len(prompt) % 3, block_hasher=self.hasher
         )
@@ -211,7 +211,7 @@ class Engine:
         planned, result = self.flights.popleft()
         for outputs in self.scheduler.update_from_output(planned, result).values():
             for one in outputs.outputs:
-                self.said[one.request_id] += one.new_token_ids
+                self.generated[one.request_id] += one.new_token_ids
         if self.mode.drafter == "ngram":
             self.draft(planned)
 

@@ -80,33 +80,33 @@ def test_a_set_is_decided_before_the_scheduler_sees_the_request(cached: bool) ->
             assigning(upstream)(engine, message(9, "nope"))
 
 
-def request(prompt: int, said: int, max_tokens: int | None, **extra: Any) -> Any:
+def request(prompt: int, generated: int, max_tokens: int | None, **extra: Any) -> Any:
     params = SimpleNamespace(extra_args=extra or None, max_tokens=max_tokens)
-    return SimpleNamespace(num_tokens=prompt + said, num_prompt_tokens=prompt, sampling_params=params)
+    return SimpleNamespace(num_tokens=prompt + generated, num_prompt_tokens=prompt, sampling_params=params)
 
 
 @given(
     prompt=st.integers(1, 64),
     max_tokens=st.integers(1, 200),
-    said=st.integers(0, 63),
+    generated=st.integers(0, 63),
     most=st.integers(1, 64),
     default=st.sampled_from(["length", "reserve"]),
     asked=st.sampled_from([None, "length", "reserve"]),
 )
 def test_reserve_is_the_set_of_prompt_and_limit_and_never_changes(
-    prompt: int, max_tokens: int, said: int, most: int, default: str, asked: str | None
+    prompt: int, max_tokens: int, generated: int, most: int, default: str, asked: str | None
 ) -> None:
     """Up to the longest sequence, whatever has been generated; a request's own policy comes before the engine's."""
     prompt = min(prompt, most)
-    said = min(said, max_tokens, most - prompt)
+    generated = min(generated, max_tokens, most - prompt)
     rule = SetRule(LADDER, default, most)
     extra = {} if asked is None else {"rope_ladder_policy": asked}
-    index = wanted_set(request(prompt, said, max_tokens, **extra), rule)
+    index = wanted_set(request(prompt, generated, max_tokens, **extra), rule)
     if (asked or default) == "reserve":
         assert index == LADDER.index_for(min(prompt + max_tokens, most))
     else:
-        assert index == LADDER.index_for(prompt + said)
-    assert wanted_set(request(prompt, said, max_tokens, rope_factor_set="s64"), rule) == 2
+        assert index == LADDER.index_for(prompt + generated)
+    assert wanted_set(request(prompt, generated, max_tokens, rope_factor_set="s64"), rule) == 2
 
 
 def test_reserve_never_moves_a_session_down_and_pooling_goes_by_length() -> None:

@@ -86,9 +86,9 @@ def test_every_token_in_its_set(
     else:
         raise AssertionError("some request starved")
     for number, (length, count, text, asked, *_) in enumerate(requests):
-        want, said = expected(texts[text][:length], count, *asked), engine.said[str(number)]
-        assert said == want[: len(said)]
-        assert len(said) == count or str(number) in aborted
+        want, generated = expected(texts[text][:length], count, *asked), engine.generated[str(number)]
+        assert generated == want[: len(generated)]
+        assert len(generated) == count or str(number) in aborted
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
 
 
@@ -103,11 +103,11 @@ def test_what_runs_when_the_engine_is_paused_finishes(configs: Configs, mode: Mo
     engine.add("waits", [2] * 8, 3, None, None)
     for _ in range(60):
         engine.step()
-    assert engine.said == {"runs": expected([1] * 8, 20, None), "waits": []}
+    assert engine.generated == {"runs": expected([1] * 8, 20, None), "waits": []}
     engine.scheduler.set_pause_state(PauseState.UNPAUSED)
     for _ in range(20):
         engine.step()
-    assert engine.said["waits"] == expected([2] * 8, 3, None)
+    assert engine.generated["waits"] == expected([2] * 8, 3, None)
 
 
 @pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
@@ -143,27 +143,27 @@ def test_a_streaming_session_moves_up_as_its_prompt_grows(
 ) -> None:
     """Upstream keeps a session's keys while its prompt grows; across a limit they must be made again."""
     engine = Engine(configs(mode), mode, blocks)
-    engine.said["s"] = []
+    engine.generated["s"] = []
     for turn, (length, count) in enumerate(turns):
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
         words = [1 + (i + turn) % (VOCABULARY - 1) for i in range(length)]
         update = Request("s", words, params, None, block_hasher=engine.hasher, resumable=True)
         engine.scheduler.add_request(update)
-        engine.said["s"].clear()
+        engine.generated["s"].clear()
         for _ in range(50):
             engine.step()
-            if len(engine.said["s"]) == count:
+            if len(engine.generated["s"]) == count:
                 break
         session = engine.scheduler.requests["s"]
         before = list(session.all_token_ids)[: session.num_tokens - count]
-        assert engine.said["s"] == expected(before, count, None)
+        assert engine.generated["s"] == expected(before, count, None)
         # Others find no key of the session's in the prefix cache that is not what it says.
         for probe in range(1, len(before) + 1, 5):
             engine.add(f"probe {turn} {probe}", before[:probe], 1, None, None)
         for _ in range(50):
             engine.step()
         for probe in range(1, len(before) + 1, 5):
-            assert engine.said[f"probe {turn} {probe}"] == expected(before[:probe], 1, None)
+            assert engine.generated[f"probe {turn} {probe}"] == expected(before[:probe], 1, None)
     engine.scheduler.finish_requests("s", RequestStatus.FINISHED_ABORTED)
     engine.step()
     engine.step()

@@ -16,8 +16,8 @@ from tests.exactness import checkpoints
 from tests.model_patches.hash_engine import LADDER, MODES, Engine, Mode, engine_config
 
 NAMES = ("v1", "v2-async", "v2-async-pipeline", "v1-async-ngram", "v1-upstream-order")
-PROMPT, SAID = 3, 40
-ENDS = [each.max_length for each in LADDER.sets if each.max_length < PROMPT + SAID]
+PROMPT, GENERATED = 3, 40
+ENDS = [each.max_length for each in LADDER.sets if each.max_length < PROMPT + GENERATED]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def looks_for_switches_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_set, "LOOK_EVERY", 1)
 
 
-def told(engine: Engine, names: list[str]) -> dict[str, list[PrefillStats]]:
+def reported(engine: Engine, names: list[str]) -> dict[str, list[PrefillStats]]:
     """Run the engine and collect the prefill statistics of every output, by request."""
     found: dict[str, list[PrefillStats]] = {name: [] for name in names}
     upstream = engine.scheduler.update_from_output
@@ -49,16 +49,16 @@ def told(engine: Engine, names: list[str]) -> dict[str, list[PrefillStats]]:
     engine.scheduler.update_from_output = update  # type: ignore[method-assign]
     for _ in range(300):
         engine.step()
-    assert all(len(engine.said[name]) == SAID for name in names)
+    assert all(len(engine.generated[name]) == GENERATED for name in names)
     return found
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_switch_tells_what_it_computes_again(configs: Callable[[Mode], VllmConfig], name: str) -> None:
     engine = Engine(configs(MODES[name]), MODES[name], blocks=40)
-    engine.add("stream", [1] * PROMPT, SAID, None, None)
-    engine.add("forced", [2] * PROMPT, SAID, LADDER.names[-1], None)
-    found = told(engine, ["stream", "forced"])
+    engine.add("stream", [1] * PROMPT, GENERATED, None, None)
+    engine.add("forced", [2] * PROMPT, GENERATED, LADDER.names[-1], None)
+    found = reported(engine, ["stream", "forced"])
     assert [each.num_prompt_tokens for each in found["forced"]] == [PROMPT]
     assert [each.num_prompt_tokens for each in found["stream"]] == [PROMPT, *ENDS]
     for each in found["stream"]:
@@ -73,7 +73,7 @@ def test_every_switch_tells_what_it_computes_again(configs: Callable[[Mode], Vll
 
 @pytest.mark.parametrize("name", ["v1", "v2-async"])
 def test_a_cache_so_small_that_requests_are_preempted(configs: Callable[[Mode], VllmConfig], name: str) -> None:
-    """A preemption is no switch; one during which a stream's last token takes it past its set is told as any other."""
+    """A preemption is no switch; one during which a stream's last token takes it past its set is reported as any other."""
     engine = Engine(configs(MODES[name]), MODES[name], blocks=19)
     names = ["a", "b", "c"]
     preempted: list[str] = []
@@ -85,8 +85,8 @@ def test_a_cache_so_small_that_requests_are_preempted(configs: Callable[[Mode], 
 
     engine.scheduler._preempt_request = preempt  # type: ignore[method-assign]
     for number, each in enumerate(names):
-        engine.add(each, [1 + number] * PROMPT, SAID, None, None)
-    found = told(engine, names)
+        engine.add(each, [1 + number] * PROMPT, GENERATED, None, None)
+    found = reported(engine, names)
     assert len(preempted) > len(names) * len(ENDS), "nothing was preempted but by switches"
     for each in names:
         assert [stats.num_prompt_tokens for stats in found[each]] == [PROMPT, *ENDS]

@@ -66,10 +66,10 @@ class TestResults:
 
 
 def test_the_notes() -> None:
-    told = notes({"loadTest": {"workloads": ["chat", "mixed"]}})
-    assert "Load tests of chat, mixed begin" in told and "Warning: the 2 load tests run at the same time" in told
+    printed = notes({"loadTest": {"workloads": ["chat", "mixed"]}})
+    assert "Load tests of chat, mixed begin" in printed and "Warning: the 2 load tests run at the same time" in printed
     metadata = job({})["spec"]["template"]["metadata"]
-    [selector] = [words for words in told.split() if words.startswith("app.kubernetes.io/instance=demo,")]
+    [selector] = [words for words in printed.split() if words.startswith("app.kubernetes.io/instance=demo,")]
     assert dict(pair.split("=") for pair in selector.split(",")).items() <= metadata["labels"].items()
     once = {"workloads": ["chat", "mixed"], "results": {"create": True}}
     assert "at the same time" not in notes({"loadTest": once})

@@ -49,10 +49,10 @@ def test_the_schemas_refuse_a_field_that_is_unknown(kind: str, field: str) -> No
 
 def test_notes_tell_what_the_cluster_lacks() -> None:
     assert "needs" not in notes(case("everything"))
-    told = notes(case("everything"), apis=["keda.sh/v1alpha1"])
-    assert "ServiceMonitor (metrics.serviceMonitor) needs monitoring.coreos.com/v1" in told
-    assert "HTTPRoute (gateway) needs gateway.networking.k8s.io/v1" in told
-    assert "ScaledObject" not in told
+    printed = notes(case("everything"), apis=["keda.sh/v1alpha1"])
+    assert "ServiceMonitor (metrics.serviceMonitor) needs monitoring.coreos.com/v1" in printed
+    assert "HTTPRoute (gateway) needs gateway.networking.k8s.io/v1" in printed
+    assert "ScaledObject" not in printed
     assert "LeaderWorkerSet (several nodes) needs leaderworkerset" in notes(case("two-nodes"), apis=[])
 
 

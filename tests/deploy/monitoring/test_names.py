@@ -34,8 +34,8 @@ def test_a_query_asks_for_what_there_is(asked: Asked, known: Series) -> None:
         for label, operator, value in selector.matchers:
             assert label in known[selector.name] | TARGET_LABELS
             if (selector.name, label) in VALUES:
-                told = {value} if operator in ("=", "!=") else set(value.split("|"))
-                assert told <= VALUES[selector.name, label]
+                values = {value} if operator in ("=", "!=") else set(value.split("|"))
+                assert values <= VALUES[selector.name, label]
     for grouping in query.groupings:
         for selector in grouping.of:
             assert set(grouping.labels) <= known[selector.name] | TARGET_LABELS

@@ -71,8 +71,8 @@ class Scripted:
         forced = body.get("vllm_xargs", {}).get("rope_factor_set")
         count = len(prompt) if isinstance(prompt, list) else len(prompt) + 1
         # Finds keys unless the short set is asked for.
-        told = "?" if forced == "short" or isinstance(prompt, list) else " " + _key(prompt)
-        choice: dict[str, Any] = {"text": told} if "prompt" in body else {"message": {"content": told}}
+        reply = "?" if forced == "short" or isinstance(prompt, list) else " " + _key(prompt)
+        choice: dict[str, Any] = {"text": reply} if "prompt" in body else {"message": {"content": reply}}
         if body.get("echo"):
             choice["logprobs"] = {"token_logprobs": [None, *[logprob(forced)] * (count - 1), math.log(0.5)]}
         answer = self.change({"choices": [choice], "usage": {"prompt_tokens": count}})

@@ -48,9 +48,9 @@ def evaluate(*flags: str) -> int:
 def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     """The message of a command that must leave nothing behind."""
     assert evaluate(*flags) == 2
-    told = capsys.readouterr().err
-    assert "Traceback" not in told and not Path("out.json").exists()
-    (line,) = [line for line in told.splitlines() if line.startswith("ropeswitch: error: ")]
+    output = capsys.readouterr().err
+    assert "Traceback" not in output and not Path("out.json").exists()
+    (line,) = [line for line in output.splitlines() if line.startswith("ropeswitch: error: ")]
     return line.removeprefix("ropeswitch: error: ")
 
 
@@ -84,8 +84,8 @@ def test_results_plots_and_going_on(
     ]
     nll = [each["nll"] for each in content["cells"][0]["result"]]
     assert own[0]["value"] == pytest.approx(math.exp(sum(nll) / own[0]["tokens"]))
-    told = capsys.readouterr().out
-    assert re.search(r"\| perplexity \| switched \| long \|\n\|---\|---\|---\|\n\| 130 \| [\d.]+ ± [\d.]+ \|", told)
+    output = capsys.readouterr().out
+    assert re.search(r"\| perplexity \| switched \| long \|\n\|---\|---\|---\|\n\| 130 \| [\d.]+ ± [\d.]+ \|", output)
     assert {path.name for path in Path("plots").iterdir()} == {
         f"{name}.{kind}" for name in ("perplexity", "passkey") for kind in ("png", "svg")
     }

@@ -44,7 +44,7 @@ def requests(folder: Path) -> list[dict[str, Any]]:
 
 def refusal(capsys: pytest.CaptureFixture[str]) -> str:
     """The one line of an error."""
-    told = capsys.readouterr().err
-    assert "Traceback" not in told
-    (line,) = [line for line in told.splitlines() if line.startswith("ropeswitch: error: ")]
+    output = capsys.readouterr().err
+    assert "Traceback" not in output
+    (line,) = [line for line in output.splitlines() if line.startswith("ropeswitch: error: ")]
     return line.removeprefix("ropeswitch: error: ")

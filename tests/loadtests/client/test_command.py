@@ -88,8 +88,8 @@ def test_a_storm_of_refusals_ends_it_and_keeps_what_there_was(
     with serving(Scripted(reply)) as server:
         one = workload(tmp_path, arrival={"closed": {"concurrency": 1}}, requests=200)
         assert loadtest(tmp_path, one, server.url, "--most-failures", "7", report=True) == 2
-    told = refusal(capsys)
-    assert "7 requests in a row failed" in told and "429 slow down" in told and "out" in told
+    message = refusal(capsys)
+    assert "7 requests in a row failed" in message and "429 slow down" in message and "out" in message
     found = results(tmp_path)
     assert found["completed"] in (2, 3) and not found["complete"]
     # Requests one after the other: which of several at a time fails first would be chance.

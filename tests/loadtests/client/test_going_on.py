@@ -132,7 +132,7 @@ def test_a_killed_test_has_written_every_request_that_was_over(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "expected"),
     [
         (["--url", "http://127.0.0.1:9"], "http://127.0.0.1:9 does not answer: [Errno 111] Connection refused"),
         (["--url", "127.0.0.1:9"], "url '127.0.0.1:9' must be like http://127.0.0.1:8000"),
@@ -154,12 +154,12 @@ def test_a_killed_test_has_written_every_request_that_was_over(tmp_path: Path) -
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_sent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], expected: str
 ) -> None:
     with serving(Scripted()) as server:
         assert loadtest(tmp_path, workload(tmp_path), server.url, *flags) == 2
         assert server.asked == []
-    assert told in refusal(capsys)
+    assert expected in refusal(capsys)
     assert not (tmp_path / "out" / "results.json").exists()
 
 
@@ -220,10 +220,10 @@ def test_the_key_is_sent_and_written_nowhere(
     with serving(Watching()) as server:
         assert loadtest(tmp_path, workload(tmp_path), server.url, report=True) == 0
     assert seen == {"Bearer sk-secret"}
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     written = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert len(written) > 6 and not any(
-        b"sk-secret" in each for each in [*written, told.out.encode(), told.err.encode()]
+        b"sk-secret" in each for each in [*written, output.out.encode(), output.err.encode()]
     )
 
 

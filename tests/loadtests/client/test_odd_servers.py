@@ -86,7 +86,7 @@ def test_redirects_are_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("handlers", "told"),
+    ("handlers", "expected"),
     [
         ({"_tokenize": says({"error": "no such path"})}, '/tokenize answered b\'{"error"'),
         ({"_tokenize": says({"tokens": ["a"]})}, "which has no tokens: give --tokenizer"),
@@ -96,11 +96,11 @@ def test_redirects_are_not_followed(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_server_tells_of_itself_is_checked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], handlers: dict[str, Handler], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], handlers: dict[str, Handler], expected: str
 ) -> None:
     with serving(odd(**handlers)) as server:
         assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
-    assert told in refusal(capsys)
+    assert expected in refusal(capsys)
 
 
 @pytest.mark.parametrize("page", [{"error": "Unexpected endpoint"}, b"<html></html>", [1]])
@@ -132,7 +132,7 @@ def test_keys_that_no_header_takes_are_told_and_not_shown(
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("http://[::1", "must be like http://127.0.0.1:8000"),
         ("http://127.0.0.1:99999", "must be like"),
@@ -141,8 +141,8 @@ def test_keys_that_no_header_takes_are_told_and_not_shown(
         ("http://me:secret@127.0.0.1:9", "url of '127.0.0.1': must be without a user"),
     ],
 )
-def test_addresses_that_are_none(url: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told) as error:
+def test_addresses_that_are_none(url: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected) as error:
         endpoint.connect(url, None, None, 0)
     assert "secret" not in str(error.value)
 

@@ -286,14 +286,14 @@ def test_a_full_disk_is_told_before_prompts_are_made(tmp_path: Path, monkeypatch
 def test_text_files_are_checked(tmp_path: Path) -> None:
     content = (ROOT / "loadtests" / "texts" / "paper.yaml").read_text()
     path = tmp_path / "own.yaml"
-    for change, told in (
+    for change, expected in (
         (("{key}. Remember it. {key} is", "12345. It is"), "key: must hold {key}"),
         (("The grass is green.", "The grass is 12345."), "filler: must hold no number of 5 digits"),
         (("digits: 5", "digits: 50"), "digits: Input should be less than or equal to 12"),
         (("about:", "abot:"), "abot: there is no such key"),
     ):
         path.write_text(content.replace(*change))
-        with pytest.raises(UsageError, match=re.escape(told)):
+        with pytest.raises(UsageError, match=re.escape(expected)):
             texts.load(str(path))
 
 

@@ -43,10 +43,10 @@ def test_a_table_that_is_out_of_date_is_written_anew() -> None:
 
 def test_every_sentence_is_on_a_key_that_there_is() -> None:
     """The page's test has that every key has a sentence; here none is left over."""
-    told = "\n".join(line for line in TEXT.splitlines() if line.startswith("| `"))
+    rows = "\n".join(line for line in TEXT.splitlines() if line.startswith("| `"))
     for table in (words.KEYS, words.LENGTHS, words.RUN, words.OWN_RUN, words.FIGURES, words.OWN_FIGURES):
         for sentence in table.values():
-            assert f"| {sentence} |" in told
+            assert f"| {sentence} |" in rows
 
 
 def test_the_keys_of_results_are_those_of_a_real_test(tmp_path: Path) -> None:

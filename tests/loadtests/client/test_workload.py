@@ -59,7 +59,7 @@ def part(**changes: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"arival": {}}, "file.yaml: arival: there is no such key"),
         ({"arrival": ...}, "arrival: Field required"),
@@ -83,21 +83,21 @@ def part(**changes: Any) -> list[dict[str, Any]]:
         ({"endpoint": "embeddings"}, "endpoint: Input should be 'chat' or 'completions'"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_its_key(changes: Any, told: str) -> None:
+def test_what_is_wrong_is_reported_with_its_key(changes: Any, expected: str) -> None:
     if changes.get("mix") and changes["mix"][0].get("prompt", 0) is ...:
-        changes, told = {"mix": [{"kind": "a", "output": 5}]}, "mix: a: prompt and output are needed"
-    assert told in wrong(**changes)
+        changes, expected = {"mix": [{"kind": "a", "output": 5}]}, "mix: a: prompt and output are needed"
+    assert expected in wrong(**changes)
 
 
 def test_files_that_are_no_workloads(tmp_path: Path) -> None:
-    for content, told in (
+    for content, expected in (
         ("[1", "is no YAML"),
         ("- 1", "is a mapping with the keys name"),
         ("x" * (2 << 20), "is larger than"),
     ):
         path = tmp_path / "w.yaml"
         path.write_text(content)
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=expected):
             workload.load(str(path))
     with pytest.raises(UsageError, match="neither a file nor one of bursts, chat"):
         workload.load("nothing")
@@ -205,7 +205,7 @@ def test_prompts_too_short_or_too_long_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ("{", "line 2: "),
         ("3", "line 2: "),
@@ -219,8 +219,8 @@ def test_prompts_too_short_or_too_long_are_refused() -> None:
         ),
     ],
 )
-def test_wrong_lines_of_traces_are_told(tmp_path: Path, line: str, told: str) -> None:
+def test_wrong_lines_of_traces_are_reported(tmp_path: Path, line: str, expected: str) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text('{"timestamp": 1, "input_length": 5, "output_length": 5}\n' + line + "\n")
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=expected):
         read_trace(path)

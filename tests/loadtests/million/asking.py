@@ -66,7 +66,7 @@ def ask(server: Server, model: str, prompt: list[int] | str, max_tokens: int, wh
         "stream_options": {"include_usage": True},
         "return_progress": True,
     }
-    started = told = time.monotonic()
+    started = printed = time.monotonic()
     tokens: list[int] = []
     log_probs: list[dict[int, float]] = []
     text = ""
@@ -89,9 +89,9 @@ def ask(server: Server, model: str, prompt: list[int] | str, max_tokens: int, wh
                 log_probs += [_by_id(each) for each in choice["logprobs"]["top_logprobs"]]
                 text += choice["text"]
                 stage = f"{len(tokens)} of {max_tokens} tokens of the answer"
-            if time.monotonic() > told + EVERY:
-                told = time.monotonic()
-                say(f"{what}: {told - started:.0f} s, {stage}")
+            if time.monotonic() > printed + EVERY:
+                printed = time.monotonic()
+                say(f"{what}: {printed - started:.0f} s, {stage}")
     seconds = time.monotonic() - started
     say(f"{what}: answered after {seconds:.1f} s, the first token after {first_token:.1f} s")
     return Answer(

@@ -51,8 +51,8 @@ def failure(index: int, error: str, sent: float = 1.0, prompt: int = 300, http: 
 
 
 def samples(duration: float, requests: int) -> tuple[Sample, ...]:
-    """What a vLLM server with ropeswitch tells once a second: half of all times within 0.5 s, the others within 1 s."""
-    told = []
+    """Metrics of a vLLM server with ropeswitch, once a second: half of all times within 0.5 s, the others within 1 s."""
+    found = []
     for at in range(-1, int(duration) + 2):
         part = min(max(at / duration, 0), 1)
         counts = {"0.5": requests * part / 2, "1.0": requests * part, "+Inf": requests * part}
@@ -69,8 +69,8 @@ def samples(duration: float, requests: int) -> tuple[Sample, ...]:
         }
         for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency"):
             values |= {f'vllm:{name}_seconds_bucket{{le="{le}"}}': 10 + count for le, count in counts.items()}
-        told.append(Sample(float(at), values))
-    return tuple(told)
+        found.append(Sample(float(at), values))
+    return tuple(found)
 
 
 def run(side: Side, exchanges: Sequence[Exchange], repetition: int = 0, **changed: Any) -> Run:
@@ -187,5 +187,5 @@ def _within(found: Exchange, slo: Slo) -> bool:
 def _statistics(name: str, seconds: Sequence[float]) -> dict[str, float]:
     values = 1000 * np.array(seconds)
     found = [np.mean(values), np.median(values), np.std(values), *np.percentile(values, [90, 95, 99])]
-    told = {f"{part}_{name}_ms": float(value) for part, value in zip(STATISTICS, found, strict=True)}
-    return told | {f"max_{name}_ms": float(max(values))}
+    statistics = {f"{part}_{name}_ms": float(value) for part, value in zip(STATISTICS, found, strict=True)}
+    return statistics | {f"max_{name}_ms": float(max(values))}

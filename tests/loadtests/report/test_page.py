@@ -29,10 +29,10 @@ ASSERTIONS = [
 def evil_point() -> Point:
     """Runs in which everything that a server or a user says is a script."""
     made = point(EVIL, 2.0)
-    said = [failure(30 + i, EVIL, sent=1.0) for i in range(3)] + [failure(40, "reset & gone", http=None)]
+    failures = [failure(30 + i, EVIL, sent=1.0) for i in range(3)] + [failure(40, "reset & gone", http=None)]
     wrong = exchange(50, 5_000, answer=EVIL, key="381204", correct=False, factor_set=EVIL)
     right = exchange(51, 5_000, answer="never shown", key="7", correct=True)
-    target = replace(made.runs[0], exchanges=(*made.runs[0].exchanges, *said, wrong, right))
+    target = replace(made.runs[0], exchanges=(*made.runs[0].exchanges, *failures, wrong, right))
     return replace(made, runs=(target, replace(made.runs[1], samples=())))
 
 
@@ -44,9 +44,9 @@ def evil_points() -> list[Point]:
 
 def evil_results() -> dict[str, Any]:
     settings = {"url": EVIL, "baseline": EVIL, "seed": 7, "repetitions": 3, "header": EVIL}
-    told = {"model_id": EVIL, "date": EVIL, "settings": settings, "workload": {"name": EVIL, "about": EVIL}}
+    names = {"model_id": EVIL, "date": EVIL, "settings": settings, "workload": {"name": EVIL, "about": EVIL}}
     stopped = {"complete": False, "stopped": [EVIL, "the disk is full"]}
-    return results(evil_points(), slo=["band=0-8k,ttft<0.1"], assertions=ASSERTIONS, **told, **stopped)
+    return results(evil_points(), slo=["band=0-8k,ttft<0.1"], assertions=ASSERTIONS, **names, **stopped)
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +89,12 @@ def test_every_figure_is_there_and_explained(page: Page, text: str) -> None:
 
 
 def test_the_table_by_band_has_the_figures_of_the_results(page: Page) -> None:
-    told = evil_results()["points"][0]
+    figures = evil_results()["points"][0]
     rows = page.table("Prompt tokens", "Requests")[2:]
     assert [row[0] for row in rows[::3]] == [*NAMES, "all"]
     for at, name in enumerate(NAMES):
         target, baseline, ratios = rows[3 * at : 3 * at + 3]
-        ours, theirs = (told[side]["bands"][name] for side in ("target", "baseline"))
+        ours, theirs = (figures[side]["bands"][name] for side in ("target", "baseline"))
         assert target[1] == "target" and baseline[0] == "baseline" and ratios[0] == "ratio"
         assert target[2:4] == [str(ours["completed"]), str(ours["failed"])]
         assert target[5] == written.milliseconds(ours["median_ttft_ms"])
@@ -117,7 +117,7 @@ def test_wrong_answers_are_shown_and_right_ones_are_not(page: Page) -> None:
 
 def test_assertions_and_objectives_are_listed(page: Page) -> None:
     rows = page.table("assertion")[1:]
-    # There are two points, so it is said which is meant.
+    # With two points each assertion names its point.
     assert rows[0] == [f"{EVIL}: band=0-8k,ttft_p99<0.5", "0.2199", "✓ holds"]
     assert rows[1] == ["2 at a time: ratio_itl_p99<1", written.NONE, "✗ failed"]
     rows = page.table("", "", *NAMES, "all")[1:]
@@ -146,14 +146,14 @@ def test_a_server_without_metrics_is_told_in_words() -> None:
     assert (
         "Nothing is shown of the target's own metrics: its metrics were not read." in Page(of_server("x", found)).text
     )
-    told = point().runs[0].samples
-    strange = tuple(replace(sample, values={"http_requests_total": 1.0}) for sample in told)
+    samples = point().runs[0].samples
+    strange = tuple(replace(sample, values={"http_requests_total": 1.0}) for sample in samples)
     assert "has none of vLLM's metrics" in Page(of_server("x", replace(found, samples=strange))).text
-    again = replace(found, samples=(*told, told[0]))
+    again = replace(found, samples=(*samples, samples[0]))
     assert "it was restarted" in Page(of_server("x", again)).text
-    stock = tuple(replace(s, values={k: v for k, v in s.values.items() if "ropeswitch" not in k}) for s in told)
-    said = Page(of_server("x", replace(found, samples=stock))).text
-    assert "This server does not have: ropeswitch_queued_requests, ropeswitch_switches_total." in said
+    stock = tuple(replace(s, values={k: v for k, v in s.values.items() if "ropeswitch" not in k}) for s in samples)
+    text = Page(of_server("x", replace(found, samples=stock))).text
+    assert "This server does not have: ropeswitch_queued_requests, ropeswitch_switches_total." in text
 
 
 def test_a_test_without_anything_has_a_report() -> None:
@@ -205,15 +205,15 @@ def test_long_and_many_messages_are_cut() -> None:
     ],
 )
 def test_the_verdict(changed: dict[str, Any], tone: str, words: str) -> None:
-    told = results([point()]) | changed
-    assert (verdict.tone(told), verdict.headline(told)) == (tone, words)
+    made = results([point()]) | changed
+    assert (verdict.tone(made), verdict.headline(made)) == (tone, words)
 
 
 @pytest.mark.parametrize("bad", [failure(99, "gone"), exchange(99, key="1", correct=False)])
 def test_failures_and_wrong_answers_of_the_target_are_no_good_verdict(bad: Any) -> None:
-    told = results([Point("x", None, (run("target", [exchange(0), bad]),))])
+    made = results([Point("x", None, (run("target", [exchange(0), bad]),))])
     words = "1 request failed" if bad.status == "failed" else "1 answer wrong"
-    assert (verdict.tone(told), verdict.headline(told)) == ("warn", f"No assertions were made; {words}")
+    assert (verdict.tone(made), verdict.headline(made)) == ("warn", f"No assertions were made; {words}")
     sides = (run("target", [exchange(0)]), run("baseline", [exchange(0), bad]))
     assert verdict.tone(results([Point("x", None, sides)])) == "good"
 
@@ -226,7 +226,7 @@ def test_markup_escapes_all_but_markup() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         (None, written.NONE),
         (0.0, "0 ms"),
@@ -238,15 +238,15 @@ def test_markup_escapes_all_but_markup() -> None:
         (184_000, "184 s"),
     ],
 )
-def test_latencies_are_written_with_three_digits(value: float | None, told: str) -> None:
-    assert written.milliseconds(value) == told
+def test_latencies_are_written_with_three_digits(value: float | None, expected: str) -> None:
+    assert written.milliseconds(value) == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "told"), [(1, "100 %"), (0, "0 %"), (0.9999, "99.9 %"), (0.0001, "0.1 %"), (None, written.NONE)]
+    ("value", "expected"), [(1, "100 %"), (0, "0 %"), (0.9999, "99.9 %"), (0.0001, "0.1 %"), (None, written.NONE)]
 )
-def test_a_share_is_100_percent_only_where_it_is_all(value: float | None, told: str) -> None:
-    assert written.share(value) == told
+def test_a_share_is_100_percent_only_where_it_is_all(value: float | None, expected: str) -> None:
+    assert written.share(value) == expected
 
 
 @pytest.mark.full
@@ -255,9 +255,9 @@ def test_tabs_show_one_point_at_a_time(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text(html(results(points), points, BANDS), encoding="utf-8")
     with chromium(tmp_path) as browser, browser.new_page() as page:
-        said: list[str] = []
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("dialog", lambda dialog: said.append(dialog.message))
+        events: list[str] = []
+        page.on("pageerror", lambda error: events.append(str(error)))
+        page.on("dialog", lambda dialog: events.append(dialog.message))
         page.goto(file.as_uri())
         shown = [page.locator(f"#point-{place}") for place in range(2)]
         assert [section.is_visible() for section in shown] == [True, False]
@@ -267,4 +267,4 @@ def test_tabs_show_one_point_at_a_time(tmp_path: Path) -> None:
         assert [section.is_visible() for section in shown] == [False, True]
         page.keyboard.press("ArrowRight")
         assert [section.is_visible() for section in shown] == [True, False]
-        assert said == []
+        assert events == []

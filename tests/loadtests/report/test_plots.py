@@ -58,8 +58,8 @@ def alone(exchanges: Sequence[Exchange], **changed: Any) -> Point:
 
 
 def test_latency_shows_every_band_and_the_percentiles_of_the_results(drawn: list[Figure]) -> None:
-    said = texts(plots.latency("latency", RESULT))
-    assert {*NAMES, *plots.LATENCIES.values(), "p50", "p90", "p99", "target", "baseline"} <= set(said)
+    labels = texts(plots.latency("latency", RESULT))
+    assert {*NAMES, *plots.LATENCIES.values(), "p50", "p90", "p99", "target", "baseline"} <= set(labels)
     places = sorted(float(line.get_ydata()[0]) for line in drawn[0].axes[0].lines if len(line.get_ydata()) == 1)
     sides = (RESULT["target"], RESULT["baseline"])
     values = [side["bands"][name][f"{part}_ttft_ms"] for side in sides for name in NAMES for part in plots.PERCENTILES]
@@ -67,8 +67,8 @@ def test_latency_shows_every_band_and_the_percentiles_of_the_results(drawn: list
 
 
 def test_distributions_are_drawn_by_band_and_server(drawn: list[Figure]) -> None:
-    said = texts(plots.distributions("distributions", POINT, BANDS))
-    assert {*NAMES, "target", "baseline"} <= set(said)
+    labels = texts(plots.distributions("distributions", POINT, BANDS))
+    assert {*NAMES, "target", "baseline"} <= set(labels)
     styles = [(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].lines]
     colours = plot_style.band_colours(BANDS)
     assert sorted(styles) == sorted((colours[band], style) for band in BANDS for style in ("-", "--"))
@@ -106,8 +106,8 @@ def test_an_objective_is_kept_at_its_bound_as_in_the_results() -> None:
 
 
 def test_lengths_show_where_sets_end_among_the_prompts() -> None:
-    said = texts(plots.by_length("lengths", POINT, (16, 8192, 262144, 2**21)))
-    assert [text for text in said if text.startswith("set ends")] == ["set ends at 8k", "set ends at 256k"]
+    labels = texts(plots.by_length("lengths", POINT, (16, 8192, 262144, 2**21)))
+    assert [text for text in labels if text.startswith("set ends")] == ["set ends at 8k", "set ends at 256k"]
 
 
 def test_many_points_are_drawn_as_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,13 +120,13 @@ def test_many_points_are_drawn_as_pixels(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_time_line_marks_failures_and_requests_that_outgrew_their_set(drawn: list[Figure]) -> None:
     fine, failed, grown = exchange(0), failure(1, "gone", sent=2.0), exchange(2, prompt=8190, sent=4.0)
-    said = texts(timeline("timeline", [run("target", [fine, failed, grown])], BANDS, (8192,)))
-    assert {"0-8k", "failed", "outgrew its factor set", "target: requests, in the order of sending"} <= set(said)
+    labels = texts(timeline("timeline", [run("target", [fine, failed, grown])], BANDS, (8192,)))
+    assert {"0-8k", "failed", "outgrew its factor set", "target: requests, in the order of sending"} <= set(labels)
     crosses, diamonds = drawn[0].axes[0].lines
     assert list(crosses.get_xdata()) == [2.5]
     assert list(diamonds.get_ydata()) == [2]
-    said = texts(timeline("timeline", [run("target", [fine])], BANDS, (8192,)))
-    assert not {"failed", "outgrew its factor set", "8k-128k"} & set(said)
+    labels = texts(timeline("timeline", [run("target", [fine])], BANDS, (8192,)))
+    assert not {"failed", "outgrew its factor set", "8k-128k"} & set(labels)
 
 
 def test_the_time_line_shows_how_late_requests_were_sent(drawn: list[Figure]) -> None:
@@ -151,24 +151,24 @@ def test_throughput_is_that_of_the_first_run(drawn: list[Figure]) -> None:
 
 
 def test_a_sweep_shows_every_rate_and_both_servers(drawn: list[Figure]) -> None:
-    told = results([point(f"{rate} requests/s", rate) for rate in (4, 0.5)], slo=["ttft<1"])["points"]
-    said = texts(sweep("sweep", told, BANDS))
-    assert {"0.5", "4", "target", "baseline", *NAMES, "Goodput, requests/s"} <= set(said)
+    points = results([point(f"{rate} requests/s", rate) for rate in (4, 0.5)], slo=["ttft<1"])["points"]
+    labels = texts(sweep("sweep", points, BANDS))
+    assert {"0.5", "4", "target", "baseline", *NAMES, "Goodput, requests/s"} <= set(labels)
     output, _, tails, _ = drawn[0].axes
     assert [list(line.get_xdata()) for line in output.lines] == [[0.5, 4], [0.5, 4]]
-    assert output.lines[0].get_ydata()[1] == told[0]["target"]["output_throughput"]
+    assert output.lines[0].get_ydata()[1] == points[0]["target"]["output_throughput"]
     assert len(tails.lines) == 2 * len(BANDS)
 
 
 def test_points_without_a_rate_are_shown_by_their_labels() -> None:
-    said = texts(sweep("sweep", results([point("2 at a time"), point("a $8$ time")])["points"], BANDS))
-    assert {"2 at a time", "a $8$ time", "Requests/s"} <= set(said)
+    labels = texts(sweep("sweep", results([point("2 at a time"), point("a $8$ time")])["points"], BANDS))
+    assert {"2 at a time", "a $8$ time", "Requests/s"} <= set(labels)
 
 
 def test_the_servers_metrics_are_shown_beside_the_clients(drawn: list[Figure]) -> None:
-    said = texts(server("server", POINT.runs[0]))
+    labels = texts(server("server", POINT.runs[0]))
     assert {"running", "waiting", "queued by ropeswitch", "in flight at the client", "by the server's counter"} <= set(
-        said
+        labels
     )
     requests, cache, tokens, switches = drawn[0].axes
     assert requests.lines[1].get_ydata()[0] == 3
@@ -179,10 +179,10 @@ def test_the_servers_metrics_are_shown_beside_the_clients(drawn: list[Figure]) -
 
 
 def test_a_metric_that_the_server_lacks_is_named() -> None:
-    told = tuple(replace(s, values={"vllm:num_requests_running": 1.0}) for s in POINT.runs[0].samples)
-    said = texts(server("server", replace(POINT.runs[0], samples=told)))
+    samples = tuple(replace(s, values={"vllm:num_requests_running": 1.0}) for s in POINT.runs[0].samples)
+    labels = texts(server("server", replace(POINT.runs[0], samples=samples)))
     lacking = ("vllm:kv_cache_usage_perc", "vllm:generation_tokens_total", "ropeswitch_switches_total")
-    assert {f"the server has no {name}" for name in lacking} <= set(said)
+    assert {f"the server has no {name}" for name in lacking} <= set(labels)
 
 
 NOT_STREAMED = exchange(0, ttft=None, itl=(), streamed=False)

@@ -55,25 +55,25 @@ def test_a_bucket_that_appears_during_the_run_counts_from_zero() -> None:
 
 
 def test_counters_grow_from_the_first_sample_to_the_last() -> None:
-    told = samples(10, 40)
-    assert metrics.increase(told, metrics.SWITCHES) == 4
-    assert metrics.increase(told, "vllm:generation_tokens_total") == 800
-    assert metrics.increase(told, "absent_total") is None
-    times, rates = metrics.rates(told, "vllm:generation_tokens_total")
+    found = samples(10, 40)
+    assert metrics.increase(found, metrics.SWITCHES) == 4
+    assert metrics.increase(found, "vllm:generation_tokens_total") == 800
+    assert metrics.increase(found, "absent_total") is None
+    times, rates = metrics.rates(found, "vllm:generation_tokens_total")
     assert len(times) == len(rates) + 1
     assert sum(rates) == pytest.approx(800)
 
 
 def test_a_counter_that_falls_tells_of_a_restart() -> None:
-    told = samples(10, 40)
-    assert not metrics.restarted(told)
-    assert metrics.restarted([*told, told[0]])
+    found = samples(10, 40)
+    assert not metrics.restarted(found)
+    assert metrics.restarted([*found, found[0]])
     # Gauges fall as they like.
     assert not metrics.restarted([Sample(0, {metrics.CACHE: 1.0}), Sample(1, {metrics.CACHE: 0.0})])
 
 
 def test_what_a_server_does_not_have_is_named() -> None:
     assert metrics.missing(samples(10, 40)) == []
-    told = [Sample(s.at, {k: v for k, v in s.values.items() if "ropeswitch" not in k}) for s in samples(10, 40)]
-    assert metrics.missing(told) == ["ropeswitch_queued_requests", "ropeswitch_switches_total"]
+    found = [Sample(s.at, {k: v for k, v in s.values.items() if "ropeswitch" not in k}) for s in samples(10, 40)]
+    assert metrics.missing(found) == ["ropeswitch_queued_requests", "ropeswitch_switches_total"]
     assert f"{NAME}_bucket" in metrics.missing([])

@@ -24,10 +24,10 @@ def tables(words: str) -> list[list[list[str]]]:
 
 
 def test_the_table_has_the_figures_of_every_band_and_their_ratios() -> None:
-    told = results([point()])
-    head, _, *rows = tables(markdown(told))[0]
+    made = results([point()])
+    head, _, *rows = tables(markdown(made))[0]
     assert [row[0] for row in rows] == [*(str(band) for band in BANDS), "**all**"]
-    sides = [told["points"][0][side] for side in ("target", "baseline")]
+    sides = [made["points"][0][side] for side in ("target", "baseline")]
     for name, row in zip([*(str(band) for band in BANDS), None], rows, strict=True):
         ours, theirs = (side if name is None else side["bands"][name] for side in sides)
         cells = dict(zip(head, row, strict=False))
@@ -93,8 +93,8 @@ def test_a_baseline_alone_has_a_summary() -> None:
 
 
 def test_assertions_of_a_sweep_name_their_point() -> None:
-    told = [{**found, "point": "2 requests/s"} for found in ASSERTIONS]
-    words = markdown(results([point("1 requests/s"), point("2 requests/s")], assertions=told))
+    assertions = [{**found, "point": "2 requests/s"} for found in ASSERTIONS]
+    words = markdown(results([point("1 requests/s"), point("2 requests/s")], assertions=assertions))
     assert [row[1] for row in tables(words)[2][2:]] == ["2 requests/s: a\\|b", "2 requests/s: c"]
 
 

@@ -22,7 +22,7 @@ def test_a_prompt_that_fills_the_model_and_the_cache(configs: Configs, name: str
     engine.add("long", prompt, 1, None, None)
     for _ in range(100):
         engine.step()
-    assert engine.said["long"] == expected(prompt, 1, None)
+    assert engine.generated["long"] == expected(prompt, 1, None)
 
 
 def test_streams_that_take_the_whole_budget_leave_a_chunk(configs: Configs) -> None:
@@ -35,7 +35,7 @@ def test_streams_that_take_the_whole_budget_leave_a_chunk(configs: Configs) -> N
     engine.add("late", [1, 2, 3, 4, 1, 2], 2, None, None)
     for _ in range(30):
         engine.step()
-    assert engine.said["late"] == expected([1, 2, 3, 4, 1, 2], 2, None)
+    assert engine.generated["late"] == expected([1, 2, 3, 4, 1, 2], 2, None)
 
 
 def test_what_is_cheapest_to_compute_again_is_preempted(configs: Configs) -> None:
@@ -54,8 +54,8 @@ def test_what_is_cheapest_to_compute_again_is_preempted(configs: Configs) -> Non
     for _ in range(100):
         engine.step()
     assert preempted and set(preempted) == {"small"}
-    assert engine.said["small"] == expected([1, 2, 3, 4], 24, "to64")
-    assert len(engine.said["big"]) == 24
+    assert engine.generated["small"] == expected([1, 2, 3, 4], 24, "to64")
+    assert len(engine.generated["big"]) == 24
 
 
 def test_a_held_prefill_is_not_sent_to_the_runner_again(configs: Configs) -> None:
@@ -81,7 +81,7 @@ def test_a_held_prefill_is_not_sent_to_the_runner_again(configs: Configs) -> Non
         engine.step()
     assert any(back for back, _ in sent), "the long prefill was never held"
     assert not any("long" in names for _, names in sent)
-    assert engine.said["long"] == expected([1 + i % 4 for i in range(60)], 1, "to64")
+    assert engine.generated["long"] == expected([1 + i % 4 for i in range(60)], 1, "to64")
 
 
 @pytest.mark.parametrize("name", ["v1", "v2-async"])
@@ -100,4 +100,4 @@ def test_a_server_of_one_request_at_a_time(configs: Configs, name: str) -> None:
         engine.step()
         assert len(engine.scheduler.running) <= 1
     for each, prompt in prompts.items():
-        assert engine.said[each] == expected(prompt, 30, None)
+        assert engine.generated[each] == expected(prompt, 30, None)

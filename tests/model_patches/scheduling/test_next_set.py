@@ -56,7 +56,7 @@ def test_a_switch_computes_only_the_last_tokens(configs: Configs) -> None:
     engine.add("stream", PROMPT, 45, None, None)
     for _ in range(120):
         engine.step()
-    assert engine.said["stream"] == expected(PROMPT, 45, None)
+    assert engine.generated["stream"] == expected(PROMPT, 45, None)
     # From 10 to 11 tokens, to 22 and to 34; the first comes too soon after the start to be prepared.
     assert len(engine.switches) == 3 and all(count <= 2 * BLOCK for count in engine.switches[1:]), engine.switches
     assert engine.ahead > 20
@@ -114,7 +114,7 @@ def test_it_is_off_without_a_prefix_cache(configs: Configs) -> None:
     for _ in range(120):
         engine.step()
         assert not engine.internal
-    assert engine.said["stream"] == expected(PROMPT, 45, None)
+    assert engine.generated["stream"] == expected(PROMPT, 45, None)
 
 
 def test_it_holds_no_more_than_its_part_of_the_memory(configs: Configs) -> None:
@@ -128,7 +128,7 @@ def test_it_holds_no_more_than_its_part_of_the_memory(configs: Configs) -> None:
             (blocks,) = engine.scheduler.kv_cache_manager.get_block_ids(name)
             assert len(blocks) <= 17 // 2 + 1
     assert seen
-    assert engine.said["stream"] == expected(PROMPT, 45, None)
+    assert engine.generated["stream"] == expected(PROMPT, 45, None)
 
 
 def test_counts_of_requests_leave_it_out(configs: Configs) -> None:
@@ -159,6 +159,6 @@ def test_a_pause_does_not_lose_the_stream(configs: Configs, name: str, state: Pa
     engine.scheduler.set_pause_state(PauseState.UNPAUSED)
     for _ in range(120):
         engine.step()
-    assert engine.said["stream"] == expected(PROMPT, 45, None)
+    assert engine.generated["stream"] == expected(PROMPT, 45, None)
     assert not engine.scheduler.requests
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free

@@ -15,14 +15,14 @@ PROMPT = [1 + i % 7 for i in range(30)]
 def test_a_prompt_is_told_step_by_step(configs: Callable[[Mode], VllmConfig], name: str) -> None:
     engine = Engine(configs(MODES[name]), MODES[name], 60)
     engine.add("first", PROMPT, 4, None, None)
-    told = [prefill_progress(engine.scheduler, ["first", "unknown"])]
+    reports = [prefill_progress(engine.scheduler, ["first", "unknown"])]
     while engine.scheduler.has_requests():
         engine.step()
-        told.append(prefill_progress(engine.scheduler, ["first", "unknown"]))
-    computed = [each["first"][0] for each in told if each]
+        reports.append(prefill_progress(engine.scheduler, ["first", "unknown"]))
+    computed = [each["first"][0] for each in reports if each]
     assert computed[0] == 0 and 0 < computed[1] < len(PROMPT) and computed[-1] == len(PROMPT)
     assert computed == sorted(computed)
-    assert told[-1] == {} and all(each["first"][1] == 0 for each in told if each)
+    assert reports[-1] == {} and all(each["first"][1] == 0 for each in reports if each)
 
 
 def test_what_the_cache_held_is_told_apart(configs: Callable[[Mode], VllmConfig]) -> None:
