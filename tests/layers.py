@@ -40,6 +40,7 @@ PARTS = {
     "factors.ladders": "ladder",
     "factors.numbers": "ladder",
     "factors.quoted": "ladder",
+    "factors.rope_layers": "ladder",
     "factors.strict_json": "ladder",
     "factors.text_table": "ladder",
     "factors.whole_file": "ladder",

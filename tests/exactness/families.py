@@ -101,6 +101,6 @@ FAMILIES = {
     ),
     "lfm2": family(
         "Lfm2ForCausalLM", "Lfm2Config", rope_parameters=PLAIN, layer_types=["conv", "full_attention"],
-        block_multiple_of=32, conv_dim=128, block_dim=128, engine=UNCACHED, **TEXT,
+        block_multiple_of=32, conv_dim=128, block_dim=128, **TEXT,
     ),
 }  # fmt: skip

@@ -48,9 +48,9 @@ def test_a_captured_graph_would_read_the_same_buffers(start: Start, phi3: Path, 
         captured = {n: runner.model_state.prepare_dummy_inputs(n, n)["positions"] for n in range(1, 513)}
     else:
         captured = {n: runner.positions[:n] for n in range(1, 513)}
-    rows = runner.model_state.step_rows.rows if V2 else runner.step_rows.rows
+    by_rotation = (runner.model_state if V2 else runner).step_rows.by_rotation
     addresses = {module.rows.data_ptr() for module in runner.model.modules() if hasattr(module, "rotate")}
-    assert addresses == {rows.data_ptr()}
+    assert addresses == {rows.rows.data_ptr() for rows in by_rotation.values()}
     replayed: list[int] = []
 
     def replay(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
