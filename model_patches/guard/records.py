@@ -53,6 +53,26 @@ PATCHES = (
         relies_on=("vllm.model_executor.layers.rotary_embedding.get_rope",),
     ),
     Patch(
+        target="vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale",
+        kind="wrapped",
+        file="model_patches/switch/position_readers.py",
+        tests="tests/exactness/test_families.py",
+        relies_on=(
+            "vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale",
+            "vllm.model_executor.models.llama4.Llama4Attention.forward",
+        ),
+    ),
+    Patch(
+        target="vllm.model_executor.models.mistral.MistralAttention._get_llama_4_attn_scale",
+        kind="wrapped",
+        file="model_patches/switch/position_readers.py",
+        tests="tests/exactness/test_families.py",
+        relies_on=(
+            "vllm.model_executor.models.mistral.MistralAttention._get_llama_4_attn_scale",
+            "vllm.model_executor.models.mistral.MistralAttention.forward",
+        ),
+    ),
+    Patch(
         target="vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
         kind="wrapped",
         file="model_patches/switch/block_hash.py",
@@ -138,6 +158,7 @@ PATCHES = (
             f"{RUNNER}._prepare_inputs",
             f"{RUNNER}._preprocess",
             f"{RUNNER}._model_forward",
+            f"{RUNNER}._calc_mrope_positions",
             f"{RUNNER}._dummy_run",
         ),
         when="V1 runner",
@@ -159,6 +180,8 @@ PATCHES = (
             f"{STATES}.default.DefaultModelState.add_request",
             f"{STATES}.default.DefaultModelState.prepare_inputs",
             f"{STATES}.default.DefaultModelState.prepare_dummy_inputs",
+            f"{STATES}.mamba_hybrid.MambaHybridModelState.add_request",
+            "vllm.v1.worker.gpu.mm.rope.RopeState.prepare_positions",
             f"{V2_RUNNER}.add_requests",
             f"{V2_RUNNER}.execute_model",
             f"{V2_RUNNER}.prepare_inputs",

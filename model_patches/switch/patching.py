@@ -46,6 +46,7 @@ def patch_process(vllm_config: Any) -> RopeSettings:
     # Imported here because they import vLLM's models and runners, which a scheduler's process need not wait for twice.
     from ropeswitch.model_patches.switch.block_hash import salted
     from ropeswitch.model_patches.switch.gpu_model_state import laddered
+    from ropeswitch.model_patches.switch.position_readers import METHODS, reading_true_positions
     from ropeswitch.model_patches.switch.preprocess_add_request import assigning
     from ropeswitch.model_patches.switch.rope_dict import LadderRopeDict
 
@@ -55,4 +56,6 @@ def patch_process(vllm_config: Any) -> RopeSettings:
     replace("vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys", salted)
     replace("vllm.v1.engine.core.EngineCore.preprocess_add_request", assigning)
     replace("vllm.v1.worker.gpu.model_states.resolve_model_state_cls", laddered)
+    for owner, method in METHODS.items():
+        replace(f"{owner}.{method}", reading_true_positions)
     return settings

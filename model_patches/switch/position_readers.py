@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ropeswitch.model_patches.switch import patching
-
 # The methods of attention layers that take positions and scale by them.
-METHODS = ("_get_attn_scale", "_get_llama_4_attn_scale")
+METHODS = {
+    "vllm.model_executor.models.llama4.Llama4Attention": "_get_attn_scale",
+    "vllm.model_executor.models.mistral.MistralAttention": "_get_llama_4_attn_scale",
+}
 
 
 def give_positions(model: nn.Module, positions: torch.Tensor) -> bool:
@@ -29,20 +30,18 @@ def give_positions(model: nn.Module, positions: torch.Tensor) -> bool:
     Returns:
         Whether there is such a layer.
     """
-    found = False
-    for module in model.modules():
-        for method in METHODS:
-            if not hasattr(type(module), method):
-                continue
-            module.register_buffer("true_positions", positions, persistent=False)
-            owner = next(cls for cls in type(module).__mro__ if method in vars(cls))
-            patching.replace(f"{owner.__module__}.{owner.__qualname__}.{method}", reading_true_positions)
-            found = True
-    return found
+    readers = [module for module in model.modules() if _names(module) & set(METHODS)]
+    for module in readers:
+        module.register_buffer("true_positions", positions, persistent=False)
+    return bool(readers)
+
+
+def _names(module: nn.Module) -> set[str]:
+    return {f"{cls.__module__}.{cls.__qualname__}" for cls in type(module).__mro__}
 
 
 def reading_true_positions(upstream: Callable[[Any, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Wrap a method that takes positions; a layer without ``true_positions`` passes its own on."""
+    """Wrap a method that takes positions; a layer of a model without a ladder passes its own on."""
 
     def scale(self: Any, positions: torch.Tensor) -> torch.Tensor:
         known = getattr(self, "true_positions", None)

@@ -94,9 +94,12 @@ def engine(**changes: Any) -> SimpleNamespace:
             is_encoder_decoder=False,
             using_transformers_backend=lambda: False,
             architectures=["Some"],
+            hf_text_config=SimpleNamespace(),
         ),
         kv_transfer_config=None,
-        cache_config=SimpleNamespace(sliding_window=None, cache_dtype="auto", block_size=16),
+        cache_config=SimpleNamespace(
+            sliding_window=None, cache_dtype="auto", block_size=16, enable_prefix_caching=False
+        ),
         device_config=SimpleNamespace(device_type="cpu"),
     )
     for path, value in changes.items():
@@ -151,6 +154,17 @@ def test_sequences_split_over_ranks_on_cpus(change: dict[str, Any], message: str
     parts.call("prepare", ["cpu"], engine(**SPLIT))
     with pytest.raises(UnsupportedError, match=message):
         parts.call("prepare", ["cpu"], engine(**change))
+
+
+def test_mamba_2_on_cpus() -> None:
+    """Stock vLLM starts, and dies with an IndexError at the first request."""
+    config = engine(cache_config__enable_prefix_caching=True, model_config__hf_text_config=SimpleNamespace(x=1))
+    parts.call("prepare", ["cpu"], config)
+    config.model_config.hf_text_config.mamba_n_heads = 4
+    with pytest.raises(UnsupportedError, match=r"enable_prefix_caching: True: .*--no-enable-prefix-caching"):
+        parts.call("prepare", ["cpu"], config)
+    config.cache_config.enable_prefix_caching = False
+    parts.call("prepare", ["cpu"], config)
 
 
 def test_devices() -> None:
