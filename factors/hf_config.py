@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.family_config import with_family_fields
 from ropeswitch.factors.numbers import is_number, whole_value
 from ropeswitch.factors.rope_layers import FULL, by_layer_type
 
@@ -24,8 +25,10 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     Where each type of layer has parameters of its own, those of full attention are returned.
 
     Raises:
-        FactorError: when the config has parameters for each type of layer, but none for full attention.
+        FactorError: when the config has parameters for each type of layer, but none for full attention, or when a field that
+            the model's family has instead is wrong.
     """
+    config = with_family_fields(config)
     layers = by_layer_type(config)
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {}) if layers is None else layers[FULL]
     if "rope_type" not in rope:

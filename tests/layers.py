@@ -36,6 +36,7 @@ PARTS = {
     "factors.errors": "ladder",
     "factors.factor_set": "ladder",
     "factors.file": "ladder",
+    "factors.family_config": "ladder",
     "factors.hf_config": "ladder",
     "factors.ladders": "ladder",
     "factors.numbers": "ladder",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.family_config import with_family_fields
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.numbers import number_value, whole_value
 from ropeswitch.factors.strict_json import object_from_json, read_text
@@ -95,6 +96,7 @@ def rope_from_config(config: Mapping[str, Any], **known: Any) -> Rope:
     text_config = config.get("text_config")
     if isinstance(text_config, Mapping):
         config = text_config
+    config = with_family_fields(config)
     rope = rope_parameters(config)
     if "rotary_dim" not in known:
         part = number_value("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)

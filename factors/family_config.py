@@ -1,0 +1,45 @@
+"""What the code of a model family knows of its rotation, and its config leaves out or names in its own way."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ropeswitch.factors.numbers import positive_value, whole_value
+
+
+def with_family_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A text config with the usual fields for its rotation added; a config that has them already comes back as it is.
+
+    Raises:
+        FactorError: naming a field of the family that is missing or wrong.
+    """
+    family = _FAMILIES.get(config.get("model_type", ""))
+    return config if family is None else {**family(config), **config}
+
+
+def _gptj(config: Mapping[str, Any]) -> dict[str, Any]:
+    """GPT-J (``transformers.models.gptj``, ``vllm.model_executor.models.gpt_j``): base 10,000, a part of each head."""
+    if config.get("rotary") is False:
+        return {}
+    hidden = whole_value("n_embd", config.get("n_embd"), most=math.inf)
+    heads = whole_value("n_head", config.get("n_head"), most=hidden)
+    rotary = whole_value("rotary_dim", config.get("rotary_dim"), most=hidden // heads)
+    return {
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "max_position_embeddings": config.get("n_positions"),
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": rotary / (hidden // heads),
+    }
+
+
+def _chatglm(config: Mapping[str, Any]) -> dict[str, Any]:
+    """ChatGLM 2 to 4 (``vllm.model_executor.models.chatglm``): base 10,000 times a ratio, half of each head."""
+    return {
+        "max_position_embeddings": config.get("seq_length"),
+        "rope_theta": 10000.0 * positive_value("rope_ratio", config.get("rope_ratio", 1.0)),
+        "partial_rotary_factor": 0.5,
+    }
+
+
+_FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"gptj": _gptj, "chatglm": _chatglm}
