@@ -10,6 +10,7 @@ from torch import nn
 from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 from vllm.model_executor.models.interfaces import supports_multimodal
+from vllm.model_executor.models.transformers.base import Base as TransformersBackend
 from vllm.utils.torch_utils import async_tensor_h2d
 
 from ropeswitch.model_patches.switch import parts
@@ -18,6 +19,8 @@ from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.switch.rotation_rows import RotationRows
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.transformers_positions import check_positions
+from ropeswitch.model_patches.switch.transformers_rotary import replace_rotary
 
 
 class StepRows:
@@ -53,6 +56,9 @@ class StepRows:
             UnsupportedError: when it has no rotary module, or one that the ladder did not replace.
         """
         text: nn.Module = model.get_language_model() if supports_multimodal(model) else model  # type: ignore[assignment]
+        if isinstance(text, TransformersBackend):
+            replace_rotary(text, text.text_config, self._settings, lambda rotation: self._rows_of(rotation).rows)
+            check_positions(text, self.numbers)
         for name, module in text.named_modules():
             if isinstance(module, RotaryEmbeddingBase | Phi3LongRoPEScaledRotaryEmbedding):
                 raise UnsupportedError(f"model: {name} builds its own {type(module).__name__}, which no ladder reaches")

@@ -92,10 +92,6 @@ def check_features(engine_args: Any) -> None:
     method = speculative.get("method") or ("draft_model" if speculative.get("model") else None)
     if speculative and method not in DRAFTLESS_SPECULATORS:
         raise UnsupportedError(_draft_reason(method))
-    if engine_args.model_impl == "transformers":
-        raise UnsupportedError(
-            "model_impl: 'transformers' rotates inside Hugging Face's code; allowed are auto and vllm"
-        )
     if engine_args.kv_transfer_config or engine_args.kv_offloading_size:
         field = "kv_transfer_config" if engine_args.kv_transfer_config else "kv_offloading_size"
         raise UnsupportedError(f"{field}: {_CONNECTOR}")
@@ -138,11 +134,6 @@ def check_engine(vllm_config: Any) -> RopeSettings:
             raise UnsupportedError(
                 f"{field}: True: sleep level 2 discards the angles with the weights; allowed is False"
             )
-    if vllm_config.model_config.using_transformers_backend():
-        raise UnsupportedError(
-            f"architectures: {vllm_config.model_config.architectures}: vLLM has no model of its own for it, and Hugging "
-            "Face's code rotates by itself"
-        )
     if vllm_config.kv_transfer_config is not None:
         raise UnsupportedError(f"kv_transfer_config: {_CONNECTOR}")
     if vllm_config.model_config.is_encoder_decoder:

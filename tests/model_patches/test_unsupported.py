@@ -15,7 +15,7 @@ from ropeswitch.model_patches.switch.unsupported import check_device, check_engi
 LADDER = FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0] * 8}])
 MODEL: dict[str, Any] = {"rope_theta": 10000.0, "hidden_size": 32, "num_attention_heads": 2}
 ARGS = {
-    "speculative_config": None, "model_impl": "auto", "kv_transfer_config": None, "kv_offloading_size": None,
+    "speculative_config": None, "kv_transfer_config": None, "kv_offloading_size": None,
     "hf_overrides": {}, "scheduler_cls": None, "worker_cls": "auto", "max_model_len": None, "additional_config": {},
 }  # fmt: skip
 
@@ -57,7 +57,6 @@ def test_models(change: dict[str, Any], message: str) -> None:
             "speculative_config.method: missing; allowed are ngram",
         ),
         ({"speculative_config": {"method": "eagle", "model": "x"}}, "speculative_config.method: 'eagle'"),
-        ({"model_impl": "transformers"}, "model_impl: 'transformers'"),
         ({"kv_transfer_config": {"kv_connector": "x"}}, "kv_transfer_config"),
         ({"kv_offloading_size": 0.5}, "kv_offloading_size"),
         ({"hf_overrides": "["}, r"hf_overrides: '\[' must be a JSON object"),
@@ -92,8 +91,6 @@ def engine(**changes: Any) -> SimpleNamespace:
             use_mla=False,
             is_multimodal_model=False,
             is_encoder_decoder=False,
-            using_transformers_backend=lambda: False,
-            architectures=["Some"],
             hf_text_config=SimpleNamespace(),
         ),
         kv_transfer_config=None,
@@ -131,7 +128,6 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
         ({"model_config__use_mla": True}, "latent attention"),
         ({"model_config__is_encoder_decoder": True}, "has an encoder and a decoder"),
         ({"kv_transfer_config": SimpleNamespace()}, "kv_transfer_config"),
-        ({"model_config__using_transformers_backend": lambda: True}, r"architectures: \['Some'\]"),
     ],
 )
 def test_resolved_engines(change: dict[str, Any], message: str) -> None:

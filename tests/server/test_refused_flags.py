@@ -45,7 +45,6 @@ def test_flags(refusal: Any, checkpoint: Path) -> None:
     )
     assert "--grpc" in refusal(model, "--grpc")
     assert "enable-auto-tool-choice" in refusal(model, "--enable-auto-tool-choice")
-    assert "transformers" in refusal(model, "--model-impl", "transformers")
     draft = json.dumps({"method": "draft_model", "model": model, "num_speculative_tokens": 2})
     assert "'draft_model'" in refusal(model, "--speculative-config", draft)
 
