@@ -2,16 +2,29 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
+from transformers import AutoConfig, PreTrainedModel
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from tests.exactness.as_transformers import never_compiled, uncompiled
 
 # Where the reference's two best tokens are closer than this, either counts (in log-probability).
 TIE = 1e-3
+
+
+def load_model(folder: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> PreTrainedModel:
+    """A checkpoint with eager attention, as transformers runs it; ``changes`` go to ``from_pretrained``."""
+    config = AutoConfig.from_pretrained(folder)
+    cls = getattr(transformers, config.architectures[0])
+    with uncompiled(config):
+        model = cls.from_pretrained(folder, dtype=dtype, attn_implementation="eager", **changes)
+    return never_compiled(model.eval())
 
 
 class Oracle(ABC):
@@ -55,8 +68,7 @@ class Reference(Oracle):
 
     @classmethod
     def load(cls, folder: Path, ladder: FactorLadder | None = None, forced: str | None = None) -> "Reference":
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-        return cls(model, ladder, forced)
+        return cls(load_model(folder), ladder, forced)
 
     def log_probs(self, tokens: list[int]) -> torch.Tensor:
         key = tuple(tokens)
@@ -66,9 +78,9 @@ class Reference(Oracle):
             self._cache[key] = logits.log_softmax(-1)
         return self._cache[key]
 
-    def _angles(self, length: int) -> "ForcedAngles":
+    def _angles(self, length: int) -> AbstractContextManager[None]:
         if self.ladder is None:
-            return ForcedAngles(self.model, None)
+            return nullcontext()
         index = self.ladder.index_for(length) if self.forced is None else self.ladder.index_of(self.forced)
         return ForcedAngles(self.model, self.ladder.sets[index])
 
@@ -76,20 +88,18 @@ class Reference(Oracle):
 class ForcedAngles:
     """Replaces a rotary module's forward by float64 angles of one set while it is active."""
 
-    def __init__(self, model: torch.nn.Module, factor_set: FactorSet | None) -> None:
+    def __init__(self, model: torch.nn.Module, factor_set: FactorSet) -> None:
         self.rotary = model.get_submodule("model.rotary_emb")
         self.factor_set = factor_set
         self.original: Callable[..., tuple[torch.Tensor, torch.Tensor]] = self.rotary.forward
 
     def __enter__(self) -> None:
-        if self.factor_set is not None:
-            self.rotary.forward = self._forward  # type: ignore[method-assign]
+        self.rotary.forward = self._forward  # type: ignore[method-assign]
 
     def __exit__(self, *_: object) -> None:
         self.rotary.forward = self.original  # type: ignore[method-assign]
 
     def _forward(self, values: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        assert self.factor_set is not None
         factors = torch.tensor(self.factor_set.factors, dtype=torch.float64)
         theta = self.rotary.config.rope_parameters["rope_theta"]  # type: ignore[union-attr]
         unscaled = theta ** -(torch.arange(len(factors), dtype=torch.float64) / len(factors))

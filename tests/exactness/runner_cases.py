@@ -49,7 +49,7 @@ def test_a_captured_graph_would_read_the_same_buffers(start: Start, phi3: Path, 
     else:
         captured = {n: runner.positions[:n] for n in range(1, 513)}
     by_rotation = (runner.model_state if V2 else runner).step_rows.by_rotation
-    addresses = {module.rows.data_ptr() for module in runner.model.modules() if hasattr(module, "rotate")}
+    addresses = {module.rows.data_ptr() for module in runner.model.modules() if hasattr(module, "rows")}
     assert addresses == {rows.rows.data_ptr() for rows in by_rotation.values()}
     replayed: list[int] = []
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import AutoConfig, PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ropeswitch.factors.rope_layers import FULL
-from tests.exactness.reference import Oracle, Reference
+from tests.exactness.reference import Oracle, Reference, load_model
 
 # Rotary parameters of a config, or None for those that the checkpoint's own config has.
 Rope = Mapping[str, Any] | None
@@ -68,8 +67,7 @@ def _model(folder: Path, rope: Rope, end: int) -> torch.nn.Module:
     if dynamic:
         # Its own forward would form frequencies for every length, and keep the largest from call to call.
         _put(text, {"rope_type": "default", "rope_theta": text.rope_parameters["rope_theta"]})
-    cls = getattr(transformers, config.architectures[0])
-    model = cls.from_pretrained(folder, config=config, dtype=torch.float32, attn_implementation="eager").eval()
+    model = load_model(folder, config=config)
     if frequencies is not None:
         model.model.rotary_emb.inv_freq.copy_(frequencies)
     return model

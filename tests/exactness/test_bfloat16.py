@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 from vllm import LLM
 
 from ropeswitch.factors.hf_config import ladder_from_config
 from tests.exactness.engines import greedy, prompts
-from tests.exactness.reference import Reference
+from tests.exactness.reference import Reference, load_model
 
 LENGTHS = [5, 40, 62, 63, 64, 65, 66, 100, 200, 300]
 
@@ -25,7 +24,7 @@ def sure_places(folder: Path, reference: Reference, prompt: list[int]) -> tuple[
     for the best and the second best may move towards each other.
     """
     expected = reference.log_probs(prompt)
-    rounded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager").eval()
+    rounded = load_model(folder, dtype=torch.bfloat16)
     with torch.no_grad():
         found = rounded(torch.tensor([prompt]), use_cache=False).logits[0].float().log_softmax(-1)
     error = (found - expected).abs().max()

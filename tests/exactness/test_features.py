@@ -8,14 +8,14 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 from vllm import LLM
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import StructuredOutputsParams
 
 from tests.exactness import checkpoints
 from tests.exactness.engines import first_choice, greedy, prompts, run
-from tests.exactness.reference import TIE, Reference
+from tests.exactness.reference import TIE, Reference, load_model
 from tests.exactness.test_ladders import ladder
 
 Start = Callable[..., LLM]
@@ -56,7 +56,7 @@ def test_lora(start: Start, tmp_path: Path) -> None:
     adapters = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        base = load_model(folder)
         config = LoraConfig(
             r=8, lora_alpha=16, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], init_lora_weights=False
         )
@@ -65,7 +65,7 @@ def test_lora(start: Start, tmp_path: Path) -> None:
     llm = start(folder, sets, enable_lora=True, max_loras=2, max_lora_rank=8)
     references: dict[str | None, Reference] = {None: Reference.load(folder, sets)}
     for request in adapters:
-        base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        base = load_model(folder)
         merged = PeftModel.from_pretrained(base, request.lora_path).merge_and_unload().eval()
         references[request.lora_name] = Reference(merged, sets)
     choice = [None, *adapters]

@@ -1,0 +1,97 @@
+"""Families whose configs leave out the base or the size of their rotation, beyond their window with YaRN for each length."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import GlmConfig, GlmForCausalLM, GPTJConfig, GPTJForCausalLM, LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from vllm import LLM
+
+from tests.exactness import checkpoints
+from tests.exactness.auto_cases import AUTO, CHUNKED, LONGEST, WINDOW, check_twice, yarn_sets
+from tests.exactness.checkpoints import SHAPE
+from tests.exactness.reference import Reference, load_model
+from tests.exactness.static_reference import StaticReference
+
+Start = Callable[..., LLM]
+
+
+def gptj(folder: Path, rotary_dim: int) -> Path:
+    config = GPTJConfig(
+        vocab_size=SHAPE["vocab_size"], n_positions=WINDOW, n_embd=128, n_layer=2, n_head=4, rotary_dim=rotary_dim,
+        bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return checkpoints.save(GPTJForCausalLM, config, folder, 5)
+
+
+def gptj_table(rope: dict[str, Any], rotary_dim: int) -> torch.Tensor:
+    """The table that GPT-J's layers read by position, ``[LONGEST, rotary_dim]``, sines then cosines, with YaRN if any."""
+    pairs = rotary_dim // 2
+    inverse, scale = 10000.0 ** -(torch.arange(pairs, dtype=torch.float64) / pairs), 1.0
+    if rope["rope_type"] == "yarn":
+        shape = {"hidden_size": rotary_dim, "num_attention_heads": 1, "max_position_embeddings": WINDOW}
+        inverse, scale = ROPE_INIT_FUNCTIONS["yarn"](LlamaConfig(rope_parameters=rope, **shape), "cpu")
+    angles = torch.arange(LONGEST).double()[:, None] * inverse.double()
+    return torch.cat((angles.sin(), angles.cos()), dim=-1).float() * scale
+
+
+def gptj_reference(folder: Path, rotary_dim: int) -> StaticReference:
+    by_end = {}
+    for end, rope in yarn_sets({"rope_type": "default", "rope_theta": 10000.0}).items():
+        model = load_model(folder)
+        for layer in model.transformer.h:
+            layer.attn.embed_positions = gptj_table(rope, rotary_dim)
+        by_end[end] = Reference(model)
+    return StaticReference(by_end)
+
+
+@pytest.mark.parametrize("rotary_dim", [16, pytest.param(32, marks=pytest.mark.full)])
+def test_gptj(start: Start, tmp_path: Path, rotary_dim: int) -> None:
+    folder = gptj(tmp_path, rotary_dim)
+    check_twice(start(folder, AUTO, **CHUNKED), gptj_reference(folder, rotary_dim))
+
+
+def chatglm(folder: Path, glm: Path, ratio: float | None) -> Path:
+    """The ChatGLM of which transformers' GLM is a port: the same weights under its names, and its config."""
+    weights = load_model(glm).state_dict()
+    named = {
+        "transformer.embedding.word_embeddings.weight": weights["model.embed_tokens.weight"],
+        "transformer.encoder.final_layernorm.weight": weights["model.norm.weight"],
+        "transformer.output_layer.weight": weights["lm_head.weight"],
+    }
+    for i in range(SHAPE["num_hidden_layers"]):
+        old, new = f"model.layers.{i}", f"transformer.encoder.layers.{i}"
+        for kind in ("weight", "bias"):
+            parts = [weights[f"{old}.self_attn.{name}_proj.{kind}"] for name in "qkv"]
+            named[f"{new}.self_attention.query_key_value.{kind}"] = torch.cat(parts)
+        named[f"{new}.self_attention.dense.weight"] = weights[f"{old}.self_attn.o_proj.weight"]
+        named[f"{new}.mlp.dense_h_to_4h.weight"] = weights[f"{old}.mlp.gate_up_proj.weight"]
+        named[f"{new}.mlp.dense_4h_to_h.weight"] = weights[f"{old}.mlp.down_proj.weight"]
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            named[f"{new}.{norm}.weight"] = weights[f"{old}.{norm}.weight"]
+    folder.mkdir()
+    save_file({name: weight.contiguous() for name, weight in named.items()}, folder / "model.safetensors")
+    config = {
+        "architectures": ["ChatGLMModel"], "model_type": "chatglm", "torch_dtype": "float32", "num_layers": 2,
+        "padded_vocab_size": SHAPE["vocab_size"], "hidden_size": 128, "ffn_hidden_size": SHAPE["intermediate_size"],
+        "kv_channels": 32, "num_attention_heads": 4, "seq_length": WINDOW, "layernorm_epsilon": GlmConfig().rms_norm_eps,
+        "rmsnorm": True, "post_layer_norm": True, "add_bias_linear": False, "add_qkv_bias": True, "original_rope": True,
+        "multi_query_attention": True, "multi_query_group_num": 2, "tie_word_embeddings": False,
+        "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config if ratio is None else config | {"rope_ratio": ratio}))
+    return folder
+
+
+@pytest.mark.parametrize("ratio", [None, pytest.param(50, marks=pytest.mark.full)])
+def test_chatglm(start: Start, tmp_path: Path, ratio: float | None) -> None:
+    rope = {"rope_type": "default", "rope_theta": 10000.0 * (ratio or 1), "partial_rotary_factor": 0.5}
+    config = GlmConfig(rope_parameters=rope, max_position_embeddings=WINDOW, head_dim=32, **SHAPE)
+    glm = checkpoints.save(GlmForCausalLM, config, tmp_path / "glm", 5)
+    folder = chatglm(tmp_path / "chatglm", glm, ratio)
+    check_twice(start(folder, AUTO, **CHUNKED), StaticReference.load(glm, yarn_sets(rope)))

@@ -1,0 +1,112 @@
+"""Models of vLLM's Transformers backend: the plain model, then Hugging Face with YaRN for each length.
+
+``test_transformers_modes.py`` has one of them in every mode.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from vllm import LLM
+
+from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedding
+from tests.exactness import checkpoints, test_bfloat16, test_features
+from tests.exactness.auto_cases import AUTO, CHUNKED, PLAIN, WINDOW, check_twice, yarn_sets
+from tests.exactness.checkpoints import SHAPE
+from tests.exactness.families import LOCAL, SLIDING
+from tests.exactness.reference import Reference
+from tests.exactness.static_reference import StaticReference
+
+Start = Callable[..., LLM]
+
+MOE = {"num_experts": 4, "num_experts_per_tok": 2}
+# By the name of transformers' classes: what the config has beside the shape that all share, and its rotary parameters.
+MODELS: dict[str, dict[str, Any]] = {
+    # Models that vLLM has no code of its own for.
+    "Olmo": {},
+    "Olmo2": {},
+    "Starcoder2": {"sliding_window": None},
+    "Glm": {"head_dim": 32, "rope": {"partial_rotary_factor": 0.5}},
+    "SeedOss": {"head_dim": 32},
+    "GPTNeoX": {"num_key_value_heads": 4, "rope": {"partial_rotary_factor": 0.25}},
+    "Phi": {"rope": {"partial_rotary_factor": 0.5}},
+    "HunYuanDenseV1": {"head_dim": 32},
+    "HunYuanMoEV1": {"head_dim": 32, "num_experts": 4, "moe_topk": 2},
+    "Arcee": {},
+    "Cwm": {"head_dim": 32, "sliding_window": 48},
+    "FlexOlmo": MOE,
+    "Jais2": {},
+    "VaultGemma": {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 48},
+    "Olmo3": SLIDING | {"rope": {"full_attention": PLAIN, "sliding_attention": LOCAL}},
+    "Mellum": SLIDING | MOE | {
+        "head_dim": 32, "moe_intermediate_size": 64, "rope": {"full_attention": PLAIN, "sliding_attention": PLAIN},
+    },
+    # Models that it has, with other layouts of cos and sin, or other bases.
+    "Gemma3": SLIDING | {
+        "head_dim": 32, "query_pre_attn_scalar": 32, "rope": {"full_attention": PLAIN, "sliding_attention": LOCAL},
+    },
+    "Cohere": {"logit_scale": 1.0},
+    "Qwen3Moe": MOE | {"head_dim": 32, "moe_intermediate_size": 64, "decoder_sparse_step": 1, "mlp_only_layers": []},
+}  # fmt: skip
+SOON = ("Olmo3", "Cohere")
+
+
+def checkpoint(folder: Path, family: str, seed: int = 5) -> tuple[Path, dict[str, Any]]:
+    """A checkpoint with a window of 64 tokens, and its rotary parameters."""
+    values = SHAPE | {"max_position_embeddings": WINDOW} | MODELS[family]
+    changes = values.pop("rope", {})
+    rope = changes.get("full_attention", PLAIN | changes)
+    layers = changes if "full_attention" in changes else rope
+    config_name = "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config"
+    config = getattr(transformers, config_name)(rope_parameters=layers, **values)
+    return checkpoints.save(getattr(transformers, f"{family}ForCausalLM"), config, folder, seed), rope
+
+
+def rotary_modules(llm: LLM) -> list[RowsRotaryEmbedding]:
+    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    return [module for module in runner.model.modules() if isinstance(module, RowsRotaryEmbedding)]
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[] if name in SOON else pytest.mark.full) for name in MODELS]
+)
+def test_a_plain_model(start: Start, tmp_path: Path, family: str) -> None:
+    folder, rope = checkpoint(tmp_path, family)
+    reference = StaticReference.load(folder, yarn_sets(rope))
+    llm = start(folder, AUTO, model_impl="transformers", **CHUNKED)
+    assert {rotary.layout for rotary in rotary_modules(llm)} == {"interleaved" if family == "Cohere" else "repeated"}
+    check_twice(llm, reference)
+
+
+@pytest.mark.full
+def test_adapters(start: Start, tmp_path: Path) -> None:
+    test_features.test_lora(partial(start, model_impl="transformers"), tmp_path)
+
+
+@pytest.mark.full
+def test_rounded_angles(start: Start, phi3: Path, phi3_reference: Reference) -> None:
+    """Hugging Face's code rounds cos and sin to the model's dtype."""
+    test_bfloat16.test_bfloat16(partial(start, model_impl="transformers"), phi3, phi3_reference, True)
+
+
+def test_a_model_that_reads_positions_itself_is_refused(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = LlamaDecoderLayer.forward
+
+    def scaled_by_position(
+        self: Any, hidden_states: torch.Tensor, position_ids: torch.Tensor | None = None, **kwargs: Any
+    ) -> Any:
+        assert position_ids is not None
+        return upstream(self, hidden_states * (1 + position_ids[..., None]), position_ids=position_ids, **kwargs)
+
+    monkeypatch.setattr(LlamaDecoderLayer, "forward", scaled_by_position)
+    folder = checkpoints.llama(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"scaled_by_position reads positions outside a rotary module"):
+        start(folder, AUTO, model_impl="transformers", **CHUNKED)
