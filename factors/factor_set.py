@@ -26,6 +26,8 @@ class FactorSet:
         factors: One divisor per rotary frequency; frequency i is ``1 / (factors[i] * theta ** (2 * i / rotary_dim))``.
         scale: What cos and sin are multiplied by (the attention factor).
         start_tokens: Positions below it keep the unscaled angles, i.e. factor 1 (the paper's n-hat).
+        softmax_scale: What attention logits are multiplied by besides, as DeepSeek's ``mscale_all_dim`` does; None where the
+            set does not say, which a model whose config sets ``mscale_all_dim`` refuses.
     """
 
     name: str
@@ -33,6 +35,7 @@ class FactorSet:
     factors: tuple[float, ...]
     scale: float = 1.0
     start_tokens: int = 0
+    softmax_scale: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,10 @@ class FactorLadder:
 
     def to_json(self) -> list[dict[str, Any]]:
         """The ladder as plain JSON values, the inverse of :meth:`checked`."""
-        return [asdict(s) | {"factors": list(s.factors)} for s in self.sets]
+        return [
+            {key: value for key, value in (asdict(s) | {"factors": list(s.factors)}).items() if value is not None}
+            for s in self.sets
+        ]
 
     @classmethod
     def checked(cls, sets: Sequence[Mapping[str, Any]]) -> "FactorLadder":
@@ -143,6 +149,9 @@ def _checked_set(index: int, values: Mapping[str, Any]) -> FactorSet:
         factors=tuple(_positive(f"{where}.factors[{i}]", factor, 1e9) for i, factor in enumerate(factors)),
         scale=_positive(f"{where}.scale", values.get("scale", 1.0), 1e3),
         start_tokens=start_tokens,
+        softmax_scale=_positive(f"{where}.softmax_scale", values["softmax_scale"], 1e3)
+        if "softmax_scale" in values
+        else None,
     )
 
 

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.hf_config import ladder_from_config, rope_parameters
+from ropeswitch.factors.ladders.softmax import softmax_slope
 from ropeswitch.factors.last_rows import last_rows_only
 from ropeswitch.factors.set_rotary import rotated
 
@@ -75,8 +76,16 @@ class LocalModel:
         inv_freq = getattr(base.rotary_emb, "inv_freq", None)
         if inv_freq is None or rope.get("rope_theta") is None:
             raise FactorError(f"model {name!r}: the rotary embedding of {type(model).__name__} is not known here")
+        if softmax_slope(config) is not None:
+            raise FactorError(
+                f"model {name!r}: rope_scaling.mscale_all_dim: {rope['mscale_all_dim']!r} scales the softmax for the "
+                "config's own length, and here no factor set changes that; not supported"
+            )
         positions = torch.tensor([[1, 5]])
-        cos, _ = base.rotary_emb(torch.zeros(1, device=model.device), positions.to(model.device))
+        made = base.rotary_emb(torch.zeros(1, device=model.device), positions.to(model.device))
+        if not isinstance(made, tuple):
+            raise FactorError(f"model {name!r}: the rotary embedding of {type(model).__name__} is not known here")
+        cos, _ = made
         if cos.shape[-1] != 2 * len(inv_freq) or not torch.equal(cos[..., : len(inv_freq)], cos[..., len(inv_freq) :]):
             raise FactorError(
                 f"model {name!r}: {type(model).__name__} interleaves its rotary pairs; that is not supported"
@@ -161,4 +170,8 @@ class LocalModel:
             if 2 * len(each.factors) != self.rotary_dim:
                 raise FactorError(
                     f"set {each.name!r}: {len(each.factors)} factors; the model has {self.rotary_dim // 2} rotary pairs"
+                )
+            if each.softmax_scale not in (None, 1.0):
+                raise FactorError(
+                    f"set {each.name!r}: softmax_scale {each.softmax_scale:g} is applied by the server only; leave it out"
                 )

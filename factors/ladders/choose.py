@@ -173,7 +173,9 @@ def _extended(choice: Choice, native: Native, longest: int | None, *, stated: bo
         lengths = _rungs(window, longest)
     else:
         _check_end(longest, lengths[-1], f"--ladder {choice.text} ends")
-    sets = [_set(ORIGINAL, window, (1.0,) * native.rope.pairs)]
+    # Neither unscaled sets nor another rule's have the softmax scale of the config's scaling.
+    plain = None if scaling is None or scaling.softmax_slope is None else 1.0
+    sets = [_set(ORIGINAL, window, (1.0,) * native.rope.pairs, softmax_scale=plain)]
     source = native.window_source if window == native.rope.original_length else _end_source(native)
     origins = [Origin(1.0, f"unscaled; window: {source}")]
     chosen = choice.rule if choice.rule is not None and not _same(choice.rule, scaling) else None
@@ -187,7 +189,7 @@ def _extended(choice: Choice, native: Native, longest: int | None, *, stated: bo
         by = chosen or rule("yarn")
         factors = factors_of(by, native.rope, target, Options())
         attention = attention_scale(by, AS_PUBLISHED, target.scale, native.rope.original_length)
-        sets.append(_set(length_name(target.length), target.length, factors, attention))
+        sets.append(_set(length_name(target.length), target.length, factors, attention, plain))
         origins.append(Origin(target.scale, _formula(by.name, target.length, native, "")))
     name = choice.text if scaling is None or choice.kind != AUTO else f"auto, {scaling.kind} of the config"
     own = "yarn" if scaling is None else scaling.kind
@@ -242,12 +244,15 @@ def _undecided(config: Mapping[str, Any], native: Native) -> str:
     )
 
 
-def _set(name: str, length: int, factors: Factors, scale: float = 1.0) -> dict[str, Any]:
-    return {"name": name, "max_length": length, "factors": factors, "scale": scale}
+def _set(
+    name: str, length: int, factors: Factors, scale: float = 1.0, softmax_scale: float | None = None
+) -> dict[str, Any]:
+    values = {"name": name, "max_length": length, "factors": factors, "scale": scale}
+    return values if softmax_scale is None else values | {"softmax_scale": softmax_scale}
 
 
 def _scaled(name: str, length: int, native: Native, scaling: Scaling, ratio: float) -> dict[str, Any]:
-    return _set(name, length, scaling.factors(native.rope, ratio), scaling.attention(ratio))
+    return _set(name, length, scaling.factors(native.rope, ratio), scaling.attention(ratio), scaling.softmax(ratio))
 
 
 def _formula(kind: str, length: int, native: Native, attention: str) -> str:

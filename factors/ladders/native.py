@@ -12,6 +12,7 @@ from typing import Any
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.ladders.families import training_of, window_of
+from ropeswitch.factors.ladders.softmax import softmax_slope
 from ropeswitch.factors.numbers import number_value, positive_value, whole_value
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.rules.attention import yarn as yarn_attention
@@ -44,11 +45,13 @@ class Scaling:
         kind: Its ``rope_type``, one of :data:`SCALINGS`.
         values: The config's rotary parameters.
         factor: The extension ratio s at the config's longest sequence.
+        softmax_slope: The config's ``mscale_all_dim``, where the model scales its softmax by it; else None.
     """
 
     kind: str
     values: Mapping[str, Any]
     factor: float
+    softmax_slope: float | None = None
 
     def factors(self, rope: Rope, scale: float) -> Factors:
         """One divisor per rotary frequency at the extension ratio ``scale``.
@@ -96,6 +99,10 @@ class Scaling:
             over, under = (yarn_attention(scale, 0, value) for value in each)
             return over / under
         return yarn_attention(scale, 0)
+
+    def softmax(self, scale: float) -> float | None:
+        """What attention logits are multiplied by at the extension ratio ``scale`` (``yarn_apply_mscale``), or None."""
+        return None if self.softmax_slope is None else yarn_attention(scale, 0, 0.1 * self.softmax_slope) ** 2
 
     def describe_attention(self) -> str:
         """Where the attention scale comes from."""
@@ -181,7 +188,8 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
     end = end if kind in ("yarn", "llama3") else round(longest * factor)
     name = field if original == longest else "original_max_position_embeddings"
     source = f"{name} of the config" if window is None else "--native-window"
-    return Native(_rope(config, original, window, original), source, end, Scaling(kind, values, factor), trained, why)
+    scaling = Scaling(kind, values, factor, softmax_slope(config))
+    return Native(_rope(config, original, window, original), source, end, scaling, trained, why)
 
 
 def longest_of(config: Mapping[str, Any]) -> tuple[str, int]:

@@ -100,7 +100,7 @@ def rope_from_config(config: Mapping[str, Any], **known: Any) -> Rope:
     rope = rope_parameters(config)
     if "rotary_dim" not in known:
         part = number_value("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)
-        known["rotary_dim"] = int(_head_dim(config, rope) * part)
+        known["rotary_dim"] = int(head_dim(config, rope) * part)
     if "theta" not in known:
         if rope.get("rope_theta") is None:
             raise FactorError("rope_theta: missing; give it with --rope-theta")
@@ -126,9 +126,15 @@ def base_of(rope: Mapping[str, Any]) -> float:
     return theta ** number_value("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)
 
 
-def _head_dim(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
-    # Models with multi-head latent attention rotate a part of the head that they name; Gemma 4's layers of full attention
-    # have larger heads.
+def head_dim(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
+    """Values per head that a text config's ``partial_rotary_factor`` counts from.
+
+    Models with multi-head latent attention rotate a part of the head that they name; Gemma 4's layers of full attention
+    have larger heads.
+
+    Raises:
+        FactorError: naming the field that is missing or wrong.
+    """
     for key in (
         "qk_rope_head_dim",
         *(["global_head_dim"] if rope.get("rope_type") == PROPORTIONAL else []),

@@ -6,6 +6,7 @@ from typing import Any
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.fingerprint import fingerprint
 from ropeswitch.factors.hf_config import LONGROPE_TYPES, ladder_from_config, rope_parameters
+from ropeswitch.factors.rules.rope import head_dim
 
 # Rotary embeddings that nothing rescales yet, and those whose factor sets are known.
 TYPES = ("default", *LONGROPE_TYPES)
@@ -53,7 +54,7 @@ class ModelFacts:
                 f"model {name!r}: is extended already, by rope_type {rope['rope_type']!r}; a search would drop that. "
                 f"Searched are {', '.join(TYPES)}"
             )
-        head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        head = head_dim(config, rope)
         window = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
         return cls(
             name=name,

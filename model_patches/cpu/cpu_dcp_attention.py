@@ -47,6 +47,11 @@ def check_split_sequences(vllm_config: VllmConfig) -> None:
         UnsupportedError: with the field, its value and what is allowed.
     """
     parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
+    if vllm_config.model_config.use_mla:
+        raise UnsupportedError(
+            f"decode_context_parallel_size: {parallel.decode_context_parallel_size}: vLLM's latent attention on CPUs does "
+            "not split a sequence over ranks; allowed is 1"
+        )
     interleave = parallel.cp_kv_cache_interleave_size
     if interleave < 1 or cache.block_size % interleave:
         raise UnsupportedError(

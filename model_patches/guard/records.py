@@ -6,6 +6,8 @@ from typing import Any
 from ropeswitch.model_patches.guard.fingerprints import Patch
 from ropeswitch.model_patches.switch.parts import SERVER
 from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.settings import settings_of
+from ropeswitch.model_patches.switch.softmax_scales import TARGETS, has_softmax_scales
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 STATES = "vllm.v1.worker.gpu.model_states"
@@ -26,6 +28,11 @@ def _has_key(vllm_config: Any) -> bool:
     return KEY in (getattr(vllm_config, "additional_config", None) or ())
 
 
+def _scales_softmax(vllm_config: Any) -> bool:
+    settings = settings_of(vllm_config)
+    return settings is not None and has_softmax_scales(settings.ladder)
+
+
 CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "always": lambda _: True,
     "CPUs": lambda config: _on(config, "cpu"),
@@ -36,6 +43,7 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "without `ropeswitch serve`": lambda config: (
         _has_key(config) and SERVER not in config.additional_config[KEY]["parts"]
     ),
+    "softmax scales": _scales_softmax,
     "decode context parallel on CPUs": lambda config: (
         _on(config, "cpu") and config.parallel_config.decode_context_parallel_size > 1
     ),
@@ -229,6 +237,17 @@ PATCHES = (
             f"{PUNICA}.PunicaWrapperCPU.add_lora_linear",
         ),
         when="CPUs",
+    ),
+    *(
+        Patch(
+            target=target,
+            kind="wrapped",
+            file="model_patches/switch/softmax_scales.py",
+            tests="tests/exactness/test_latent_attention.py",
+            relies_on=(target,),
+            when="softmax scales",
+        )
+        for target in TARGETS
     ),
     Patch(
         target=f"{EXECUTOR}.shutdown",

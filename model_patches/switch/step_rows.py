@@ -19,6 +19,7 @@ from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.switch.rotation_rows import RotationRows
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.softmax_scales import SoftmaxScales, has_softmax_scales
 from ropeswitch.model_patches.switch.transformers_positions import check_positions
 from ropeswitch.model_patches.switch.transformers_rotary import replace_rotary
 
@@ -36,6 +37,7 @@ class StepRows:
         by_rotation: The rows of each kind of rotary module that the model has, once it is bound.
         numbers: ``[max_num_tokens]`` int64, 0 to the end: what the model gets for positions.
         positions: ``[max_num_tokens]`` int64 true positions, for layers that read them; None where none does.
+        softmax: The step's softmax scales, where a set of the ladder has one; else None.
         sets: The names of the ladder's sets.
         max_model_len: Positions that a sequence can have.
     """
@@ -47,6 +49,8 @@ class StepRows:
         self.max_model_len = max_model_len
         self.by_rotation: dict[Rotation, RotationRows] = {}
         self._settings = settings
+        scaled = has_softmax_scales(settings.ladder)
+        self.softmax = SoftmaxScales(settings.ladder, max_num_tokens, device) if scaled else None
         self._kernels = parts.ask("triton", "kernels", device) if "triton" in settings.parts else None
 
     def bind(self, model: nn.Module) -> None:
@@ -71,6 +75,8 @@ class StepRows:
         positions = torch.zeros_like(self.numbers)
         if give_positions(text, positions):
             self.positions = positions
+        if self.softmax is not None:
+            self.softmax.bind(text)
 
     def load(self, settings: RopeSettings) -> None:
         """Fill rows by these factors from the next step on; sets keep their names, ends and numbers of factors."""
@@ -93,6 +99,8 @@ class StepRows:
             rows.fill(positions, sets, query_start_loc)
         if self.positions is not None:
             self.positions[: positions.shape[-1]] = positions if positions.dim() == 1 else positions[0]
+        if self.softmax is not None:
+            self.softmax.fill(positions.shape[-1], sets, query_start_loc)
 
     def _rows_of(self, rotation: Rotation) -> RotationRows:
         if rotation not in self.by_rotation:

@@ -8,6 +8,11 @@ from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.rules.rope import base_of, rope_from_config
+from ropeswitch.model_patches.switch.latent_attention import (
+    check_architectures,
+    check_latent_attention,
+    check_softmax_scales,
+)
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
 
@@ -41,6 +46,7 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
             f"factors: each set has {ladder.rotary_dim // 2} factors, but the model rotates {expected} of its head's "
             f"values and needs {expected // 2}"
         )
+    check_softmax_scales(hf_config, ladder)
     return theta
 
 
@@ -52,10 +58,7 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
             f"rope_parameters.rope_type: {rope['rope_type']!r}: positions on several axes are supported as mrope_section "
             "alone, with three sizes"
         )
-    if hf_config.get("kv_lora_rank"):
-        raise UnsupportedError(
-            f"kv_lora_rank: {hf_config['kv_lora_rank']}: multi-head latent attention reads cos and sin by itself"
-        )
+    check_latent_attention(hf_config)
     if hf_config.get("dual_chunk_attention_config"):
         raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")
     if rope.get("use_fope"):
@@ -119,7 +122,7 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         raise UnsupportedError(_draft_reason(speculative.method))
     if (size := parallel.prefill_context_parallel_size) > 1:
         raise UnsupportedError(
-            f"prefill_context_parallel_size: {size}: vLLM splits prefills of multi-head latent attention only; allowed is 1"
+            f"prefill_context_parallel_size: {size}: split prefills are not verified with a factor ladder; allowed is 1"
         )
     size, window = parallel.decode_context_parallel_size, vllm_config.cache_config.sliding_window
     if size > 1 and window is not None:
@@ -141,7 +144,7 @@ def check_engine(vllm_config: Any) -> RopeSettings:
     if parallel.enable_elastic_ep:
         raise UnsupportedError("enable_elastic_ep: True: engines that change size while they run are not patched")
     if vllm_config.model_config.use_mla:
-        raise UnsupportedError("model: uses multi-head latent attention, which a ladder cannot rotate")
+        check_architectures(vllm_config.model_config.architectures)
     return settings
 
 

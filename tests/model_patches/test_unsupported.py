@@ -25,7 +25,6 @@ ARGS = {
     [
         ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "xdrope"}}, "rope_parameters.rope_type: 'xdrope'"),
         ({"xdrope_section": [1, 2, 3, 2]}, "mrope_section"),
-        ({"kv_lora_rank": 512}, "kv_lora_rank: 512"),
         ({"dual_chunk_attention_config": {"chunk_size": 8}}, "dual_chunk_attention_config"),
         ({"architectures": ["Moondream3ForCausalLM"]}, "architectures: Moondream3ForCausalLM"),
         ({"rope_theta": float("inf")}, "rope_theta: inf must be a finite number"),
@@ -125,7 +124,7 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
         ({"parallel_config__use_ubatching": True}, "enable_dbo, ubatch_size: dual batch overlap"),
         ({"model_config__enable_sleep_mode": True}, "enable_sleep_mode: True"),
         ({"model_config__enable_cumem_allocator": True}, "enable_cumem_allocator: True"),
-        ({"model_config__use_mla": True}, "latent attention"),
+        ({"model_config__use_mla": True}, "architectures: Some: multi-head latent attention is verified"),
         ({"model_config__is_encoder_decoder": True}, "has an encoder and a decoder"),
         ({"kv_transfer_config": SimpleNamespace()}, "kv_transfer_config"),
     ],
@@ -133,6 +132,7 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
 def test_resolved_engines(change: dict[str, Any], message: str) -> None:
     check_engine(engine())
     check_engine(engine(**SPLIT))
+    check_engine(engine(model_config__use_mla=True, model_config__architectures=["DeepseekV3ForCausalLM"]))
     with pytest.raises(UnsupportedError, match=message):
         check_engine(engine(**change))
 
@@ -141,6 +141,7 @@ def test_resolved_engines(change: dict[str, Any], message: str) -> None:
     ("change", "message"),
     [
         (SPLIT | {"cache_config__cache_dtype": "fp8"}, "kv_cache_dtype: 'fp8'"),
+        (SPLIT | {"model_config__use_mla": True}, "decode_context_parallel_size: 2: vLLM's latent attention on CPUs"),
         (SPLIT | {"parallel_config__cp_kv_cache_interleave_size": 3}, "cp_kv_cache_interleave_size: 3 must divide"),
         (SPLIT | {"parallel_config__cp_kv_cache_interleave_size": 0}, "cp_kv_cache_interleave_size: 0 must divide"),
     ],

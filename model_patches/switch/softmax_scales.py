@@ -1,0 +1,93 @@
+"""``MultiHeadLatentAttentionWrapper.forward`` and ``DeepseekV2Attention.forward``: wrapped to scale each token's queries.
+
+replaces: the forward of multi-head latent attention, and of the same models' plain attention (``VLLM_MLA_DISABLE=1``).
+why: DeepseekV2's layers fix the softmax scale of YaRN (``mscale_all_dim``) when they are built, but each factor set has
+    its own.
+what differs: queries are multiplied by their request's ``softmax_scale``, through the argument ``llama_4_scaling``, which
+    upstream applies to rotated queries. In bfloat16 that rounds the queries once more than upstream's scale does.
+limits: ladders with softmax scales only; without one nothing is wrapped. A model with any other attention layer is refused.
+when it can go: when a layer's softmax scale can be chosen per request.
+"""
+
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.switch.settings import UnsupportedError
+
+OWNERS = (
+    "vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper",
+    "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention",
+)
+TARGETS = tuple(f"{owner}.forward" for owner in OWNERS)
+
+
+def has_softmax_scales(ladder: FactorLadder) -> bool:
+    """Whether any set of a ladder scales the softmax."""
+    return any(each.softmax_scale not in (None, 1.0) for each in ladder.sets)
+
+
+class SoftmaxScales:
+    """The softmax scales of one step's tokens, on one device.
+
+    Args:
+        ladder: The factor sets.
+        max_num_tokens: Tokens that a step can have.
+        device: Where the model runs.
+
+    Attributes:
+        scales: ``[max_num_tokens]`` float32: the softmax scale of the set of each token's request.
+    """
+
+    def __init__(self, ladder: FactorLadder, max_num_tokens: int, device: torch.device) -> None:
+        self.scales = torch.ones(max_num_tokens, dtype=torch.float32, device=device)
+        self._tokens = torch.arange(max_num_tokens, dtype=torch.int32, device=device)
+        self._by_set = torch.tensor([each.softmax_scale or 1.0 for each in ladder.sets], device=device)
+
+    def fill(self, num_tokens: int, sets: torch.Tensor, starts: torch.Tensor) -> None:
+        """Write the scales of a step's tokens.
+
+        Args:
+            num_tokens: Tokens of the step.
+            sets: ``[requests]`` int64 factor sets, on the device.
+            starts: ``[requests + 1]`` int32 on the device: where each request's tokens begin and the last end.
+        """
+        requests = torch.bucketize(self._tokens[:num_tokens], starts[1:], right=True)
+        self.scales[:num_tokens] = self._by_set[sets[requests]]
+
+    def bind(self, model: nn.Module) -> None:
+        """Give every wrapped attention layer of ``model`` these scales.
+
+        Raises:
+            UnsupportedError: when the model has an attention layer that is not wrapped.
+        """
+        from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+        owners = tuple(map(pkgutil.resolve_name, OWNERS))
+        modules = dict(model.named_modules())
+        bound = [f"{name}." for name, module in modules.items() if isinstance(module, owners)]
+        for name, module in modules.items():
+            if isinstance(module, owners):
+                module.register_buffer("softmax_scales", self.scales, persistent=False)
+            elif isinstance(module, AttentionLayerBase) and not name.startswith(tuple(bound)):
+                raise UnsupportedError(
+                    f"sets[].softmax_scale: {name}, {type(module).__name__}, has a softmax scale that no ladder reaches"
+                )
+
+
+def scaling_queries(upstream: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Wrap a layer's forward; a layer without softmax scales runs as upstream's."""
+
+    def forward(
+        self: Any, positions: torch.Tensor, hidden_states: torch.Tensor, llama_4_scaling: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        scales: torch.Tensor | None = getattr(self, "softmax_scales", None)
+        if scales is not None:
+            llama_4_scaling = scales.index_select(0, positions)[:, None, None]
+        return upstream(self, positions, hidden_states, llama_4_scaling)
+
+    return forward
