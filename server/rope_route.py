@@ -20,6 +20,9 @@ class FactorSetInfo(BaseModel):
     max_length: int = Field(description="Maximum tokens of a sequence in this set.")
     scale: float = Field(description="Factor of cos and sin (the attention factor).")
     start_tokens: int = Field(description="Positions below it keep unscaled angles.")
+    softmax_scale: float | None = Field(
+        description="Factor of attention logits besides; null where the model's softmax scale is unchanged."
+    )
     num_factors: int = Field(description="One factor per rotary frequency.")
     factor: float | None = Field(description="Extension ratio to the native window; null where factors were listed.")
     source: str = Field(description="Where its length, factors and scale come from.")
@@ -74,6 +77,7 @@ def rope_info(
                 max_length=each.max_length,
                 scale=each.scale,
                 start_tokens=each.start_tokens,
+                softmax_scale=each.softmax_scale,
                 num_factors=len(each.factors),
                 factor=None if origin is None else origin.factor,
                 source="" if origin is None else origin.source,

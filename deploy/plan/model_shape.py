@@ -90,7 +90,7 @@ def _read(config: Mapping[str, Any]) -> ModelShape:
     model_type = config.get("model_type")
     if config.get("kv_lora_rank"):
         raise UsageError(
-            f"kv_lora_rank: {quoted(config['kv_lora_rank'])}: multi-head latent attention is not served by ropeswitch"
+            f"kv_lora_rank: {quoted(config['kv_lora_rank'])}: the caches of latent attention cannot be planned"
         )
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise UsageError(f"model_type: {quoted(model_type)} cannot be planned; allowed are {', '.join(FAMILIES)}")

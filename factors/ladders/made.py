@@ -52,10 +52,14 @@ class MadeLadder:
         Args:
             max_model_len: The longest sequence that is served; -1 where the engine decides it, None for the ladder's end.
         """
-        rows = [("set", "longest", "factor", "attention", "from")]
+        softmax = any(each.softmax_scale is not None for each in self.ladder.sets)
+        rows = [("set", "longest", "factor", "attention", *(["softmax"] if softmax else []), "from")]
         for each, origin in zip(self.ladder.sets, self.origins, strict=True):
             factor = "listed" if origin.factor is None else f"{origin.factor:.6g}"
-            rows.append((each.name, f"{each.max_length:,}", factor, f"{each.scale:.6g}", origin.source))
+            scales = [each.scale, *([1.0 if each.softmax_scale is None else each.softmax_scale] if softmax else [])]
+            rows.append(
+                (each.name, f"{each.max_length:,}", factor, *(f"{scale:.6g}" for scale in scales), origin.source)
+            )
         end = self.ladder.max_length if max_model_len is None else max_model_len
         longest = "as the KV cache allows" if end == -1 else f"{end:,} tokens"
         head = f"ladder {self.name}: each sequence is in the first set that is long enough; longest sequence {longest}"

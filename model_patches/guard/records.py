@@ -243,11 +243,11 @@ PATCHES = (
             target=target,
             kind="wrapped",
             file="model_patches/switch/softmax_scales.py",
-            tests="tests/exactness/test_latent_attention.py",
+            tests=f"tests/exactness/{tests}.py",
             relies_on=(target,),
             when="softmax scales",
         )
-        for target in TARGETS
+        for target, tests in zip(TARGETS, ("test_latent_attention", "test_latent_expanded"), strict=True)
     ),
     Patch(
         target=f"{EXECUTOR}.shutdown",

@@ -1,6 +1,7 @@
-"""``MultiHeadLatentAttentionWrapper.forward`` and ``DeepseekV2Attention.forward``: wrapped to scale each token's queries.
+"""``vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper.forward``: wrapped to scale each token's queries.
 
-replaces: the forward of multi-head latent attention, and of the same models' plain attention (``VLLM_MLA_DISABLE=1``).
+replaces: the forward of multi-head latent attention, and ``DeepseekV2Attention.forward``, of the same models' plain
+    attention (``VLLM_MLA_DISABLE=1``).
 why: DeepseekV2's layers fix the softmax scale of YaRN (``mscale_all_dim``) when they are built, but each factor set has
     its own.
 what differs: queries are multiplied by their request's ``softmax_scale``, through the argument ``llama_4_scaling``, which

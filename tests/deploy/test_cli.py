@@ -182,7 +182,7 @@ def test_wrong_input(arguments: list[str], message: str, capsys: pytest.CaptureF
     ("change", "message"),
     [
         ({"model_type": "mamba"}, "model_type: 'mamba' cannot be planned; allowed are llama, mistral, phi3"),
-        ({"kv_lora_rank": 512}, "kv_lora_rank: 512: multi-head latent attention is not served by ropeswitch"),
+        ({"kv_lora_rank": 512}, "kv_lora_rank: 512: the caches of latent attention"),
         ({"num_hidden_layers": None}, "num_hidden_layers: missing"),
         ({"vocab_size": "many"}, "vocab_size: 'many' must be a whole number from 1 to 2147483647"),
         ({"num_key_value_heads": 7}, "num_key_value_heads: 7 must divide num_attention_heads, 24"),

@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM
 from vllm import LLM
 
 from ropeswitch.factors.factor_set import FactorLadder
-from tests.exactness.auto_cases import AUTO, CHUNKED, PLAIN, WINDOW, check_twice, yarn_sets
+from tests.exactness.auto_cases import AUTO, CHUNKED, LONGEST, PLAIN, WINDOW, check_twice, yarn_sets
 from tests.exactness.checkpoints import factors
 from tests.exactness.engines import greedy, prompts, run
-from tests.exactness.latent_models import MODELS, PAIRS, REFERENCE_KERNEL, TRAINED, checkpoint
+from tests.exactness.latent_models import MODELS, PAIRS, REFERENCE_KERNEL, TRAINED, checkpoint, route_in_torch
 from tests.exactness.reference import Reference
 from tests.exactness.static_reference import StaticReference
 from tests.exactness.test_ladders import check, ladder
@@ -24,19 +24,25 @@ Start = Callable[..., LLM]
 CORE = ("DeepseekV3",)
 
 
+@pytest.fixture
+def routed(monkeypatch: pytest.MonkeyPatch) -> None:
+    route_in_torch(monkeypatch)
+
+
 def engine_of(family: str) -> dict[str, Any]:
     """Engine arguments; MiniCPM3's latents are expanded to keys and values, for plain attention."""
-    return CHUNKED if family == "MiniCPM3" else {"max_model_len": CHUNKED["max_model_len"]} | REFERENCE_KERNEL
+    return CHUNKED if family == "MiniCPM3" else REFERENCE_KERNEL | {"max_model_len": LONGEST}
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("routed")
 @pytest.mark.parametrize("family", MODELS)
 def test_a_plain_model(start: Start, tmp_path: Path, family: str) -> None:
     folder = checkpoint(tmp_path, family)
     check_twice(start(folder, AUTO, **engine_of(family)), StaticReference.load(folder, yarn_sets(PLAIN)))
 
 
-TRAININGS = {
+TRAININGS: dict[str, dict[str, Any]] = {
     "DeepseekV3": {},
     "DeepseekV2": {"mscale": 0.707, "mscale_all_dim": 0.707},
     "DeepseekV3-other-slopes": {"mscale": 1.3, "mscale_all_dim": 0.6},
@@ -58,6 +64,7 @@ def test_yarn_that_a_model_was_trained_with(start: Start, tmp_path: Path, case: 
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("routed")
 @pytest.mark.parametrize("family", ["Glm4MoeLite", "LongcatFlash"])
 def test_yarn_that_users_added(start: Start, tmp_path: Path, family: str) -> None:
     """The window unscaled, with the plain softmax scale; the config's YaRN above it."""

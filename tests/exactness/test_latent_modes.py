@@ -5,7 +5,6 @@ There is no chunked prefill and no prefix cache in float32; ``test_latent_expand
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,10 @@ if INTERPRETED:
     __all__ += ["test_a_captured_graph_would_read_the_same_buffers", "test_the_engine_is_the_one_that_was_asked_for"]
 
 Start = Callable[..., LLM]
-start_latent = partial(starting_trained, per_token=LATENT_PER_TOKEN, **REFERENCE_KERNEL)
+
+
+def start_latent(start: Start) -> Start:
+    return starting_trained(start, LATENT_PER_TOKEN, **REFERENCE_KERNEL)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ NOT_INTERPRETED = "not compiled"
 CORE = ["runner_cases.py", "test_modes.py"]
 AUTO = ["test_auto_modes.py"]
 TRANSFORMERS = ["test_transformers_modes.py"]
+LATENT = ["test_latent_modes.py"]
 ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py"]
 RUNS = [
     # V2 runner, asynchronous scheduling, our Triton kernels, then what is run: files, and the tests in them.
@@ -42,6 +43,11 @@ RUNS = [
     pytest.param("1", "0", "0", TRANSFORMERS, "", id="v2-transformers-backend", marks=pytest.mark.full),
     pytest.param("1", "1", "0", TRANSFORMERS, "", id="v2-async-transformers-backend", marks=pytest.mark.full),
     pytest.param("1", "1", "0", TRANSFORMERS, "tp2", id="v2-async-two-ranks-transformers", marks=pytest.mark.full),
+    pytest.param("0", "1", "0", LATENT, "", id="v1-async-latent", marks=pytest.mark.full),
+    pytest.param("1", "0", "0", LATENT, "", id="v2-latent", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", LATENT, "", id="v2-async-latent", marks=pytest.mark.full),
+    pytest.param("1", "1", "1", LATENT, "asked_for", id="v2-async-triton-latent", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", LATENT, "tp2", id="v2-async-two-ranks-latent", marks=pytest.mark.full),
 ]  # fmt: skip
 
 

@@ -35,6 +35,12 @@ def test_a_trained_yarn_and_longer_sets(slope: float) -> None:
         assert each.softmax_scale == pytest.approx(upstream(each.max_length / 4096, slope), rel=1e-12)
 
 
+def test_what_a_start_prints() -> None:
+    lines = choose(parse_choice("auto"), DEEPSEEK).lines(None)
+    assert lines[1].split()[:5] == ["set", "longest", "factor", "attention", "softmax"]
+    assert lines[2].split()[:5] == ["original", "163,840", "40", "1", "1.87385"]
+
+
 def test_other_ladders_of_the_same_config() -> None:
     (only,) = choose(parse_choice("none"), DEEPSEEK).ladder.sets
     assert only.softmax_scale == pytest.approx(upstream(40, 1.0), rel=1e-12)
