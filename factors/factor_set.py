@@ -59,6 +59,11 @@ class FactorLadder:
         return 2 * len(self.sets[0].factors)
 
     @property
+    def scales_softmax(self) -> bool:
+        """Whether any set multiplies attention logits."""
+        return any(each.softmax_scale not in (None, 1.0) for each in self.sets)
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(s.name for s in self.sets)
 

@@ -7,7 +7,6 @@ from ropeswitch.model_patches.guard.fingerprints import Patch
 from ropeswitch.model_patches.switch.parts import SERVER
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import settings_of
-from ropeswitch.model_patches.switch.softmax_scales import TARGETS, has_softmax_scales
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 STATES = "vllm.v1.worker.gpu.model_states"
@@ -16,6 +15,9 @@ SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 EXECUTOR = "vllm.v1.executor.multiproc_executor.MultiprocExecutor"
 LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
+# Latent attention, and the plain attention that takes its place with VLLM_MLA_DISABLE.
+LATENT = "vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper.forward"
+EXPANDED = "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention.forward"
 # This module binds the same functions by name on import.
 PUNICA = "vllm.lora.punica_wrapper.punica_cpu"
 
@@ -30,7 +32,7 @@ def _has_key(vllm_config: Any) -> bool:
 
 def _scales_softmax(vllm_config: Any) -> bool:
     settings = settings_of(vllm_config)
-    return settings is not None and has_softmax_scales(settings.ladder)
+    return settings is not None and settings.ladder.scales_softmax
 
 
 CONDITIONS: dict[str, Callable[[Any], bool]] = {
@@ -238,16 +240,21 @@ PATCHES = (
         ),
         when="CPUs",
     ),
-    *(
-        Patch(
-            target=target,
-            kind="wrapped",
-            file="model_patches/switch/softmax_scales.py",
-            tests=f"tests/exactness/{tests}.py",
-            relies_on=(target,),
-            when="softmax scales",
-        )
-        for target, tests in zip(TARGETS, ("test_latent_attention", "test_latent_expanded"), strict=True)
+    Patch(
+        target=LATENT,
+        kind="wrapped",
+        file="model_patches/switch/softmax_scales.py",
+        tests="tests/exactness/test_latent_attention.py",
+        relies_on=(LATENT, EXPANDED),
+        when="softmax scales",
+    ),
+    Patch(
+        target=EXPANDED,
+        kind="wrapped",
+        file="model_patches/switch/softmax_scales.py",
+        tests="tests/exactness/test_latent_expanded.py",
+        relies_on=(),
+        when="softmax scales",
     ),
     Patch(
         target=f"{EXECUTOR}.shutdown",

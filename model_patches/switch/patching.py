@@ -49,7 +49,7 @@ def patch_process(vllm_config: Any) -> RopeSettings:
     from ropeswitch.model_patches.switch.position_readers import METHODS, reading_true_positions
     from ropeswitch.model_patches.switch.preprocess_add_request import assigning
     from ropeswitch.model_patches.switch.rope_dict import LadderRopeDict
-    from ropeswitch.model_patches.switch.softmax_scales import TARGETS, has_softmax_scales, scaling_queries
+    from ropeswitch.model_patches.switch.softmax_scales import TARGETS, scaling_queries
 
     settings = check_engine(vllm_config)
     parts.call("prepare", settings.parts, vllm_config)
@@ -59,7 +59,7 @@ def patch_process(vllm_config: Any) -> RopeSettings:
     replace("vllm.v1.worker.gpu.model_states.resolve_model_state_cls", laddered)
     for owner, method in METHODS.items():
         replace(f"{owner}.{method}", reading_true_positions)
-    if has_softmax_scales(settings.ladder):
+    if settings.ladder.scales_softmax:
         for target in TARGETS:
             replace(target, scaling_queries)
     return settings

@@ -27,11 +27,6 @@ OWNERS = (
 TARGETS = tuple(f"{owner}.forward" for owner in OWNERS)
 
 
-def has_softmax_scales(ladder: FactorLadder) -> bool:
-    """Whether any set of a ladder scales the softmax."""
-    return any(each.softmax_scale not in (None, 1.0) for each in ladder.sets)
-
-
 class SoftmaxScales:
     """The softmax scales of one step's tokens, on one device.
 

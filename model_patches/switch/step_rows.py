@@ -19,7 +19,7 @@ from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.switch.rotation_rows import RotationRows
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.softmax_scales import SoftmaxScales, has_softmax_scales
+from ropeswitch.model_patches.switch.softmax_scales import SoftmaxScales
 from ropeswitch.model_patches.switch.transformers_positions import check_positions
 from ropeswitch.model_patches.switch.transformers_rotary import replace_rotary
 
@@ -49,7 +49,7 @@ class StepRows:
         self.max_model_len = max_model_len
         self.by_rotation: dict[Rotation, RotationRows] = {}
         self._settings = settings
-        scaled = has_softmax_scales(settings.ladder)
+        scaled = settings.ladder.scales_softmax
         self.softmax = SoftmaxScales(settings.ladder, max_num_tokens, device) if scaled else None
         self._kernels = parts.ask("triton", "kernels", device) if "triton" in settings.parts else None
 
