@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.ladders.softmax import softmax_slope
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 
@@ -33,6 +34,12 @@ def check_latent_attention(hf_config: Mapping[str, Any]) -> None:
             "position"
         )
     check_architectures(hf_config.get("architectures") or ())
+    rope = rope_parameters(hf_config)
+    for key in ("llama_4_scaling", "llama_4_scaling_beta"):
+        if rope.get(key) or hf_config.get(key):
+            raise UnsupportedError(
+                f"{key}: DeepSeek's layers scale attention by raw positions, which the model does not get"
+            )
     # vLLM's layers rotate interleaved pairs whatever this field says.
     if hf_config.get("rope_interleave") is False:
         raise UnsupportedError("rope_interleave: false: vLLM's latent attention rotates interleaved pairs only")

@@ -49,6 +49,7 @@ def test_served() -> None:
         ({"architectures": None}, ladder(), "architectures: missing: multi-head latent"),
         ({"index_topk": 2048}, ladder(), "index_topk: 2048: the indexer of sparse attention"),
         ({"rope_interleave": False}, ladder(), "rope_interleave: false"),
+        ({"llama_4_scaling": {"beta": 0.1}}, ladder(), "llama_4_scaling: DeepSeek's layers scale attention by raw"),
         # The head's values that do not rotate need no factors.
         ({}, ladder(16), "each set has 16 factors, but the model rotates 64 of its head's values and needs 32"),
         ({}, ladder(48), "each set has 48 factors, but the model rotates 64"),
