@@ -125,7 +125,7 @@ def test_bfloat16(start: Start, tmp_path: Path) -> None:
     reference = StaticReference.load(folder, {end: TRAINED | {"factor": end / 32} for end in (WINDOW, 128, 256, 512)})
     llm = start(folder, AUTO, dtype="bfloat16", **CHUNKED)
     (longest,) = prompts([440], seed=4)
-    token_lists = [longest[:length] for length in range(20, 440, 7)]
+    token_lists = [longest[:length] for length in range(20, 440, 3)]
     compared = told_apart = 0
     error = {end: _bfloat16_error(folder, each, longest[:end]) for end, each in reference.by_end.items()}
     # Again with what the prefix cache has of them.
@@ -141,7 +141,8 @@ def test_bfloat16(start: Start, tmp_path: Path) -> None:
                     compared + 1,
                     told_apart + any(int(other.argmax()) != tokens[0] for other in others),
                 )
-    assert compared > len(token_lists) / 5 and told_apart > compared / 5, (compared, told_apart, len(token_lists))
+    # Often enough to mean something, and mostly where another set would have given another token.
+    assert compared > 20 and told_apart > compared / 2, (compared, told_apart)
 
 
 def _bfloat16_error(folder: Path, reference: Reference, tokens: list[int]) -> float:
