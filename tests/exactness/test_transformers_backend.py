@@ -3,6 +3,7 @@
 ``test_transformers_modes.py`` has one of them in every mode.
 """
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedd
 from tests.exactness import checkpoints, test_bfloat16, test_features
 from tests.exactness.auto_cases import AUTO, CHUNKED, PLAIN, WINDOW, check_twice, yarn_sets
 from tests.exactness.checkpoints import SHAPE
-from tests.exactness.families import LOCAL, SLIDING
+from tests.exactness.families import LOCAL, SLIDING, trained
 from tests.exactness.reference import Reference
 from tests.exactness.static_reference import StaticReference
 
@@ -82,6 +83,24 @@ def test_a_plain_model(start: Start, tmp_path: Path, family: str) -> None:
     llm = start(folder, AUTO, model_impl="transformers", **CHUNKED)
     assert {rotary.layout for rotary in rotary_modules(llm)} == {"interleaved" if family == "Cohere" else "repeated"}
     check_twice(llm, reference)
+
+
+@pytest.mark.full
+def test_olmo3_as_published(start: Start, tmp_path: Path) -> None:
+    """One set of YaRN parameters in the config, which transformers puts on the layers of full attention alone."""
+    yarn = {
+        "rope_type": "yarn", "factor": 2.0, "attention_factor": 1.2, "beta_fast": 32.0, "beta_slow": 1.0,
+        "original_max_position_embeddings": WINDOW,
+    }  # fmt: skip
+    layers = {"full_attention": PLAIN | yarn, "sliding_attention": PLAIN}
+    values = SHAPE | SLIDING | {"max_position_embeddings": 2 * WINDOW}
+    config = transformers.Olmo3Config(rope_parameters=layers, **values)
+    folder = checkpoints.save(transformers.Olmo3ForCausalLM, config, tmp_path, 5)
+    path = folder / "config.json"
+    published = json.loads(path.read_text()) | {"rope_scaling": yarn, "rope_theta": PLAIN["rope_theta"]}
+    del published["rope_parameters"]
+    path.write_text(json.dumps(published))
+    check_twice(start(folder, AUTO, **CHUNKED), StaticReference.load(folder, trained(PLAIN | yarn)))
 
 
 @pytest.mark.full
