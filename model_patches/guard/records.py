@@ -67,14 +67,10 @@ PATCHES = (
         kind="wrapped",
         file="model_patches/switch/position_readers.py",
         tests="tests/exactness/test_families.py",
-        relies_on=("vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale",),
-    ),
-    Patch(
-        target="vllm.model_executor.models.mistral.MistralAttention._get_llama_4_attn_scale",
-        kind="wrapped",
-        file="model_patches/switch/position_readers.py",
-        tests="tests/exactness/test_families.py",
-        relies_on=("vllm.model_executor.models.mistral.MistralAttention._get_llama_4_attn_scale",),
+        relies_on=(
+            "vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale",
+            "vllm.model_executor.models.mistral.MistralAttention._get_llama_4_attn_scale",
+        ),
     ),
     Patch(
         target="vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",

@@ -17,6 +17,7 @@ from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+from ropeswitch.model_patches.switch.row_numbers import check_positions
 from ropeswitch.model_patches.switch.settings import settings_of
 from ropeswitch.model_patches.switch.step_rows import StepRows
 
@@ -37,7 +38,9 @@ class LadderGPUModelRunner(GPUModelRunner):
 
     def load_model(self, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights)
-        self.step_rows.bind(self.model)
+        model = self.get_model()
+        self.step_rows.bind(model)
+        check_positions(model, self.vllm_config, self._number_rows())
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> Any:
         for req_id in scheduler_output.finished_req_ids:
@@ -62,11 +65,16 @@ class LadderGPUModelRunner(GPUModelRunner):
 
     def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
         # Calls the model with whatever is in this buffer: true positions of the last step are not row numbers.
+        self._number_rows()
+        return super()._dummy_run(*args, **kwargs)
+
+    def _number_rows(self) -> torch.Tensor:
+        """Write row numbers where the model's positions lie, and return them."""
         positions = self._model_positions
         # M-RoPE's buffer has a column more than a step has tokens, which no model sees.
         count = min(positions.shape[-1], len(self.step_rows.numbers))
         positions[..., :count] = self.step_rows.numbers[:count]
-        return super()._dummy_run(*args, **kwargs)
+        return positions[..., :count]
 
     @property
     def _model_positions(self) -> torch.Tensor:

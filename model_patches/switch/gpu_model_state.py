@@ -21,6 +21,7 @@ from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.states import RequestState
 
+from ropeswitch.model_patches.switch.row_numbers import check_positions
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.step_rows import StepRows
 
@@ -43,6 +44,7 @@ class LadderModelState(DefaultModelState):
             numbers = torch.zeros_like(self.rope_state.positions)
             numbers[:, :-1] = self._numbers
             self._numbers = numbers
+        check_positions(model, vllm_config, self._numbers)
         # The factor set of the request in each slot; its set is fixed while it holds the slot: after a preemption it is new.
         self.slot_sets = np.zeros(self.max_num_reqs, dtype=np.int64)
 

@@ -20,7 +20,6 @@ from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.switch.rotation_rows import RotationRows
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.softmax_scales import SoftmaxScales
-from ropeswitch.model_patches.switch.transformers_positions import check_positions
 from ropeswitch.model_patches.switch.transformers_rotary import replace_rotary
 
 
@@ -62,7 +61,6 @@ class StepRows:
         text: nn.Module = model.get_language_model() if supports_multimodal(model) else model  # type: ignore[assignment]
         if isinstance(text, TransformersBackend):
             replace_rotary(text, text.text_config, self._settings, lambda rotation: self._rows_of(rotation).rows)
-            check_positions(text, self.numbers)
         for name, module in text.named_modules():
             if isinstance(module, RotaryEmbeddingBase | Phi3LongRoPEScaledRotaryEmbedding):
                 raise UnsupportedError(f"model: {name} builds its own {type(module).__name__}, which no ladder reaches")

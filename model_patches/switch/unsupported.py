@@ -18,8 +18,6 @@ from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, Unsu
 
 # Kinds of rotary embedding with axes of their own making.
 AXIS_TYPES = ("bailing_mrope", "openpangu", "xdrope", "dynamic_xdrope")
-# A model that scales attention by positions in functions of its own.
-POSITION_READING_MODELS = ("Moondream3ForCausalLM", "HfMoondream")
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "ngram_gpu", "suffix")
 
@@ -63,8 +61,6 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
         raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")
     if rope.get("use_fope"):
         raise UnsupportedError("rope_parameters.use_fope: Fourier position embeddings learn their own angles")
-    if architectures := sorted(set(hf_config.get("architectures") or ()) & set(POSITION_READING_MODELS)):
-        raise UnsupportedError(f"architectures: {architectures[0]}: attention is scaled by raw positions")
     theta = rope.get("rope_theta")
     if theta is None:
         raise UnsupportedError(

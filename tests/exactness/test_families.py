@@ -1,10 +1,14 @@
 """Models with several bases, M-RoPE, position-scaled attention or recurrent layers equal Hugging Face with static YaRN."""
 
+import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from vllm import LLM
+
+from ropeswitch.model_patches.switch.position_readers import METHODS
+from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 from tests.exactness.auto_cases import CHUNKED, check_twice
 from tests.exactness.families import FAMILIES
@@ -18,3 +22,17 @@ def test_a_family(start: Start, tmp_path: Path, name: str) -> None:
     each = FAMILIES[name]
     folder = each.save(tmp_path)
     check_twice(start(folder, each.key, **CHUNKED, **each.engine), StaticReference.load(folder, each.sets))
+
+
+@pytest.mark.parametrize(("name", "reader"), zip(("llama4", "ministral3"), METHODS, strict=True))
+def test_a_layer_that_reads_positions_is_found(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reader: str
+) -> None:
+    """With upstream's own method, which would scale by row numbers."""
+    each, owner, method = FAMILIES[name], pkgutil.resolve_name(reader), METHODS[reader]
+    folder = each.save(tmp_path)
+    upstream = getattr(owner, method)
+    monkeypatch.setattr(owner, method, getattr(upstream, "__wrapped__", upstream))
+    monkeypatch.setattr("ropeswitch.model_patches.switch.position_readers.METHODS", {})
+    with pytest.raises(UnsupportedError, match=f"{owner.__name__}.{method} reads positions outside a rotary module"):
+        start(folder, each.key, **CHUNKED, **each.engine)

@@ -10,8 +10,8 @@ from torch import nn
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.rotation import Rotation
+from ropeswitch.model_patches.switch.row_numbers import RowNumbers
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.transformers_positions import RowNumbers
 from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedding, replace_rotary
 
 THETA, LOCAL, HEAD, WINDOW = 5000.0, 100.0, 32, 64
