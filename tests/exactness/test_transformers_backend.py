@@ -86,6 +86,13 @@ def test_a_plain_model(start: Start, tmp_path: Path, family: str) -> None:
 
 
 @pytest.mark.full
+def test_types_of_layers_compiled(start: Start, tmp_path: Path) -> None:
+    folder, rope = checkpoint(tmp_path, "Olmo3")
+    reference = StaticReference.load(folder, yarn_sets(rope))
+    check_twice(start(folder, AUTO, enforce_eager=False, **CHUNKED), reference)
+
+
+@pytest.mark.full
 def test_olmo3_as_published(start: Start, tmp_path: Path) -> None:
     """One set of YaRN parameters in the config, which transformers puts on the layers of full attention alone."""
     yarn = {
