@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo test test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
+.PHONY: help setup setup-vision serve demo test test-vision test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -59,6 +59,19 @@ $(CLIENTS): requirements/clients.lock requirements/node/package-lock.json
 	@cd .venv/clients && PATH="$$PWD/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# PyPI's torchvision for the tests of models with a vision encoder, in a folder of its own: its ops do not load beside a CPU torch.
+VISION := .vision/.done
+
+setup-vision: $(VISION) ## Put torchvision into .vision, for tests/vision
+
+$(VISION): requirements/vision.txt $(STAMP)
+	@echo "setup: installing the packages of requirements/vision.txt into .vision for the tests"
+	@rm -rf .vision
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target .vision -r requirements/vision.txt
+	@touch $@
+
+VISION_PYTEST := PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m pytest tests/vision
+
 # The bundled model is so small that compiling it costs a minute of start-up, and a C++ compiler, for nothing.
 SERVE_FLAGS := $(if $(MODEL),,--enforce-eager)
 
@@ -71,13 +84,18 @@ demo: $(STAMP) ## Serve SmolLM2-135M-Instruct, a real chat model, with an automa
 	@exec $(BIN)/ropeswitch serve .demo/smollm2 --served-model-name smollm2 --max-model-len 32768 \
 		--host $(HOST) --port $(PORT) --kv-cache-memory-bytes $(KV_CACHE) --enforce-eager $(ARGS)
 
-test: $(STAMP) ## Run the core tests
+test: $(STAMP) $(VISION) ## Run the core tests
 	@echo "test: the core tests (make test-full adds the long ones)"
-	@$(BIN)/python -m pytest -m "not full and not million" $(ARGS)
+	@$(BIN)/python -m pytest -m "not full and not million" --ignore=tests/vision $(ARGS)
+	@$(if $(ARGS),,$(VISION_PYTEST) -m "not full")
 
-test-full: $(STAMP) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
+test-vision: $(VISION) ## Run the tests of images and videos
+	@$(VISION_PYTEST) $(ARGS)
+
+test-full: $(STAMP) $(VISION) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
 	@echo "test-full: all tests but that of a million tokens"
-	@$(BIN)/python -m pytest -m "not million" $(ARGS)
+	@$(BIN)/python -m pytest -m "not million" --ignore=tests/vision $(ARGS)
+	@$(if $(ARGS),,$(VISION_PYTEST))
 
 test-million: $(STAMP) ## Serve a prompt of a million tokens and compare it with Hugging Face (docs/million.md says how long it takes)
 	@echo "test-million: a prompt of a million tokens, below and above a limit"

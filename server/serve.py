@@ -12,6 +12,7 @@ from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, FILE, Choice, from
 from ropeswitch.factors.ladders.choose import check_theta, choose
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.factors.rules.lengths import parse_length
+from ropeswitch.model_patches.switch import packages
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.settings import ANGLES, POLICIES, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
@@ -117,8 +118,16 @@ def _start(argv: Sequence[str]) -> int:
 
 
 def _serve(argv: Sequence[str], console: Console) -> int:
-    # Importing it takes seconds, and vLLM reads the plugin names while it is imported.
-    from ropeswitch.server import model_config, vllm_adapter
+    try:
+        # Importing it takes seconds, and vLLM reads the plugin names while it is imported.
+        from ropeswitch.server import model_config, vllm_adapter
+    except RuntimeError as error:
+        # A CUDA build of torchvision beside a CPU torch, say.
+        if "torchvision" not in str(error):
+            raise
+        raise UsageError(
+            f"torchvision: does not fit the installed torch ({error}). Install the build that does: {packages.command()}"
+        ) from error
 
     args = vllm_adapter.parse(argv, _add_flags)
     # A headless node has no API server to become ready, so its log is printed throughout.

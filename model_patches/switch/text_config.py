@@ -8,6 +8,7 @@ from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.ladders.native import LENGTH_FIELDS
 from ropeswitch.factors.rope_layers import marked
 from ropeswitch.factors.rules.rope import PROPORTIONAL
+from ropeswitch.model_patches.switch.packages import check_torchvision
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 
 # Keys of plain rope parameters that models read beside base and type.
@@ -33,7 +34,7 @@ def text_config(engine_args: Any) -> TextConfig:
         engine_args: ``vllm.EngineArgs`` or the namespace that ``vllm serve``'s parser makes.
 
     Raises:
-        UnsupportedError: for a model whose text config is none of its config's fields.
+        UnsupportedError: for a model whose text config is none of its config's fields, or that needs a missing package.
     """
     from vllm.config import ModelConfig
     from vllm.transformers_utils.config import get_config, get_hf_text_config
@@ -51,6 +52,7 @@ def text_config(engine_args: Any) -> TextConfig:
     )
     nested = {key: value for key, value in overrides.items() if isinstance(value, dict)}
     ModelConfig.__new__(ModelConfig)._apply_dict_overrides(config, nested)
+    check_torchvision(getattr(config, "architectures", None) or ())
     text = get_hf_text_config(config)
     path = next(_paths(config, text), None)
     if path is None:

@@ -61,13 +61,18 @@ def save(cls: type[PreTrainedModel], config: Any, folder: Path, seed: int) -> Pa
     torch.manual_seed(seed)
     with uncompiled(config):
         model = cls(config).float().eval()
+    spread(model)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    return folder
+
+
+def spread(model: torch.nn.Module) -> None:
+    """Draw the weights anew, larger."""
     # Spread attention out: with transformers' small weights it is uniform, and rotation would not show in the tokens.
     for name, weight in model.named_parameters():
         if "norm" not in name and weight.dim() == 2:
             torch.nn.init.normal_(weight, std=1.6 / math.sqrt(weight.shape[1]))
-    model.save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    return folder
 
 
 def ladder_file(path: Path, sets: list[dict[str, Any]]) -> Path:

@@ -1,0 +1,127 @@
+"""Prompts with images and videos, as vLLM and as Hugging Face get them, and Hugging Face's answer to each."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import AutoProcessor
+from transformers.video_utils import VideoMetadata
+
+from tests.exactness.reference import Reference
+from tests.exactness.static_reference import StaticReference
+
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
+FRAMES = 4
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as it is written.
+
+    Attributes:
+        parts: In order: a number of characters of text, or the size of an image, ``(columns, rows)`` in tokens.
+        seed: Of the text and the pixels.
+        video: Seconds between a video's frames, which comes before the text; None for no video.
+    """
+
+    parts: tuple[int | tuple[int, int], ...]
+    seed: int = 0
+    video: float | None = None
+
+    def text(self) -> str:
+        random = np.random.default_rng(self.seed)
+        parts = [
+            "".join(map(chr, random.integers(97, 123, part))) if isinstance(part, int) else IMAGE for part in self.parts
+        ]
+        return "".join(([VIDEO] if self.video else []) + parts)
+
+    def images(self, side: int) -> list[Image.Image]:
+        """Pictures of noise; ``side`` is that of a token, in pixels."""
+        random = np.random.default_rng(self.seed)
+        sizes = [part for part in self.parts if not isinstance(part, int)]
+        return [
+            Image.fromarray(random.integers(0, 256, (rows * side, columns * side, 3), np.uint8))
+            for columns, rows in sizes
+        ]
+
+    def frames(self, side: int) -> np.ndarray[Any, Any]:
+        """A video of ``FRAMES`` frames of two by three tokens."""
+        return np.random.default_rng(self.seed).integers(0, 256, (FRAMES, 2 * side, 3 * side, 3), np.uint8)
+
+    def metadata(self) -> dict[str, Any]:
+        assert self.video is not None
+        seconds = FRAMES * self.video
+        indices = list(range(FRAMES))
+        return {"fps": 1 / self.video, "duration": seconds, "total_num_frames": FRAMES, "frames_indices": indices}
+
+
+@dataclass
+class MediaReference(Reference):
+    """A model that gets a prompt's media beside its tokens."""
+
+    media: dict[str, Any] = field(default_factory=dict)
+
+    def log_probs(self, tokens: list[int]) -> torch.Tensor:
+        key = tuple(tokens)
+        if key not in self._cache:
+            # Placeholders are in the prompt alone.
+            types = torch.zeros(1, len(tokens), dtype=torch.int64)
+            kinds = self.media["mm_token_type_ids"]
+            types[:, : kinds.shape[1]] = kinds
+            inputs = self.media | {"mm_token_type_ids": types, "input_ids": torch.tensor([tokens])}
+            with torch.no_grad():
+                self._cache[key] = self.model(use_cache=False, **inputs).logits[0].log_softmax(-1)
+        return self._cache[key]
+
+
+@dataclass(frozen=True)
+class Media:
+    """The prompts of one checkpoint.
+
+    Attributes:
+        folder: Of the checkpoint.
+        reference: Its text model's, one for each set.
+        side: Of a token of a picture, in pixels.
+        metadata: Whether vLLM takes a video's metadata.
+    """
+
+    folder: Path
+    reference: StaticReference
+    side: int
+    metadata: bool
+    _known: dict[Prompt, tuple[list[int], StaticReference]] = field(default_factory=dict)
+
+    def request(self, prompt: Prompt) -> dict[str, Any]:
+        """What ``LLM.generate`` takes."""
+        media: dict[str, Any] = {}
+        if images := prompt.images(self.side):
+            media["image"] = images
+        if prompt.video:
+            frames = prompt.frames(self.side)
+            media["video"] = [(frames, prompt.metadata() | {"do_sample_frames": False})] if self.metadata else [frames]
+        return {"prompt": prompt.text()} | ({"multi_modal_data": media} if media else {})
+
+    def expected(self, prompt: Prompt) -> tuple[list[int], StaticReference]:
+        """The prompt's tokens and the reference that has its media."""
+        if prompt not in self._known:
+            self._known[prompt] = self._read(prompt)
+        return self._known[prompt]
+
+    def _read(self, prompt: Prompt) -> tuple[list[int], StaticReference]:
+        processor = AutoProcessor.from_pretrained(self.folder)
+        media: dict[str, Any] = {"images": prompt.images(self.side)} if prompt.images(self.side) else {}
+        if prompt.video:
+            media |= {"videos": [prompt.frames(self.side)]}
+            if self.metadata:
+                media |= {"video_metadata": [VideoMetadata(**prompt.metadata())]}
+        inputs = dict(processor(text=[prompt.text()], return_tensors="pt", **media))
+        (tokens,) = inputs.pop("input_ids").tolist()
+        inputs.pop("attention_mask")
+        if "second_per_grid_ts" in inputs:
+            inputs["second_per_grid_ts"] = torch.as_tensor(inputs["second_per_grid_ts"])
+        models = {end: MediaReference(each.model, media=inputs) for end, each in self.reference.by_end.items()}
+        return tokens, StaticReference(models)

@@ -1,0 +1,65 @@
+"""Images and videos for models with M-RoPE: tokens and log-probabilities equal Hugging Face with static YaRN."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vllm import LLM
+
+from tests.exactness.auto_cases import AUTO, CHUNKED
+from tests.exactness.engines import first_choice, greedy
+from tests.exactness.static_reference import StaticReference
+from tests.vision.checkpoints import save_processor
+from tests.vision.families import FAMILIES
+from tests.vision.media import Media, Prompt
+
+Start = Callable[..., LLM]
+# The family, how its processor is called, and the side of a patch.
+MODELS = {"qwen2-vl": ("Qwen2VL", 14), "qwen2.5-vl": ("Qwen2_5_VL", 14), "qwen3-vl": ("Qwen3VL", 16)}
+# Prompts and the tokens after them. An image takes two tokens beside its own; sets end at 64, 128, 256 and 512.
+CASES = [
+    (Prompt((10, (4, 3), 9)), 12),
+    # Across the end of two sets.
+    (Prompt((50, (10, 8), 5)), 6),
+    # Before the end, which is crossed while decoding; twice.
+    (Prompt((30, (4, 3), 15)), 80),
+    (Prompt((5, (3, 3), 10, (5, 2), 20)), 30),
+    # At the end, and one past it.
+    (Prompt((20, (4, 4), 26)), 8),
+    (Prompt((20, (4, 4), 27)), 8),
+    # Chunks end within it.
+    (Prompt((90, (9, 8), 30, (8, 9), 100)), 8),
+    (Prompt((40,)), 40),
+    (Prompt((20,), video=0.5), 60),
+    (Prompt((200, (6, 6), 40), video=0.5), 20),
+]
+
+
+def serving(start: Start, folder: Path, name: str, **changes: object) -> tuple[LLM, Media]:
+    """An engine on a new checkpoint of that family, and the prompts for it."""
+    family = FAMILIES[name]
+    processor, patch = MODELS[name]
+    family.save(folder)
+    save_processor(folder, processor, patch)
+    llm = start(folder, AUTO, **(CHUNKED | {"skip_tokenizer_init": False} | changes))
+    return llm, Media(folder, StaticReference.load(folder, family.sets), 2 * patch, metadata=name != "qwen2-vl")
+
+
+def check(llm: LLM, media: Media, cases: list[tuple[Prompt, int]] = CASES) -> list[int]:
+    """Check one batch; returns the tokens of each prompt that the prefix cache had."""
+    params = [greedy(count) for _, count in cases]
+    outputs = llm.generate([media.request(prompt) for prompt, _ in cases], params, use_tqdm=False)
+    for (prompt, count), output in zip(cases, outputs, strict=True):
+        expected, reference = media.expected(prompt)
+        assert list(output.prompt_token_ids) == expected
+        tokens, log_probs = first_choice(output.outputs[0])
+        assert len(tokens) == count
+        reference.check(expected, tokens, log_probs)
+    return [output.num_cached_tokens for output in outputs]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_family_and_its_cached_prompts(start: Start, tmp_path: Path, name: str) -> None:
+    llm, media = serving(start, tmp_path, name)
+    assert sum(check(llm, media)) == 0
+    assert sum(count > 0 for count in check(llm, media)) == len(CASES)
