@@ -19,7 +19,7 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from ropeswitch.model_patches.switch.row_numbers import check_positions
 from ropeswitch.model_patches.switch.settings import settings_of
-from ropeswitch.model_patches.switch.step_rows import StepRows
+from ropeswitch.model_patches.switch.step_rows import StepRows, check_axes
 
 
 class LadderGPUModelRunner(GPUModelRunner):
@@ -39,6 +39,7 @@ class LadderGPUModelRunner(GPUModelRunner):
     def load_model(self, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights)
         model = self.get_model()
+        check_axes(model, self.model_config)
         self.step_rows.bind(model)
         check_positions(model, self.vllm_config, self._number_rows())
 

@@ -23,7 +23,7 @@ from vllm.v1.worker.gpu.states import RequestState
 
 from ropeswitch.model_patches.switch.row_numbers import check_positions
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
-from ropeswitch.model_patches.switch.step_rows import StepRows
+from ropeswitch.model_patches.switch.step_rows import StepRows, check_axes
 
 # How the ids of the requests in ``vllm.v1.worker.gpu.warmup`` begin.
 WARM_UPS = ("_warmup_", "_v2_mixed_warmup_")
@@ -33,6 +33,7 @@ class LadderModelState(DefaultModelState):
     """Goes before one of upstream's states; see the module's docstring."""
 
     def __init__(self, vllm_config: VllmConfig, model: nn.Module, encoder_cache: Any, device: torch.device) -> None:
+        check_axes(model, vllm_config.model_config)
         super().__init__(vllm_config, model, encoder_cache, device)
         settings = settings_of(vllm_config)
         assert settings is not None

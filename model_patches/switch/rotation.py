@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ropeswitch.factors.numbers import is_whole
 from ropeswitch.factors.rope_layers import LADDER, MARK
 from ropeswitch.factors.rules.rope import PROPORTIONAL
 from ropeswitch.kernels.angles import Frequencies
@@ -88,10 +89,12 @@ def axes_of(rope: Mapping[str, Any], pairs: int) -> tuple[int, ...]:
     Raises:
         UnsupportedError: when the sections do not have as many pairs.
     """
-    sections = tuple(rope["mrope_section"])
-    if sum(sections) != pairs or len(sections) != 3:
+    sections = rope["mrope_section"]
+    whole = isinstance(sections, list | tuple) and all(is_whole(size, 0) for size in sections)
+    if not whole or len(sections) != 3 or sum(sections) != pairs:
+        shown = list(sections) if whole else sections
         raise UnsupportedError(
-            f"rope_parameters.mrope_section: {list(sections)} must be three sizes that add up to {pairs} rotated pairs"
+            f"rope_parameters.mrope_section: {shown!r} must be three sizes that add up to {pairs} rotated pairs"
         )
     if rope.get("mrope_interleaved"):
         return tuple(pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in range(pairs))

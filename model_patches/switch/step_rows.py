@@ -3,13 +3,15 @@
 The buffers are made once and keep their addresses, as captured CUDA graphs need.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
-from vllm.model_executor.models.interfaces import supports_multimodal
+from vllm.model_executor.models.interfaces import supports_mrope, supports_multimodal
 from vllm.model_executor.models.transformers.base import Base as TransformersBackend
 from vllm.utils.torch_utils import async_tensor_h2d
 
@@ -21,6 +23,22 @@ from ropeswitch.model_patches.switch.rotation_rows import RotationRows
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.softmax_scales import SoftmaxScales
 from ropeswitch.model_patches.switch.transformers_rotary import replace_rotary
+
+
+def check_axes(model: nn.Module, model_config: Any) -> None:
+    """Refuse M-RoPE for a model without positions on several axes; upstream fails at its first request.
+
+    Args:
+        model: The whole model.
+        model_config: ``vllm.config.ModelConfig``.
+
+    Raises:
+        UnsupportedError: with the config field.
+    """
+    if model_config.uses_mrope and not supports_mrope(model):
+        raise UnsupportedError(
+            f"rope_parameters.mrope_section: {type(model).__name__} has no positions on several axes (M-RoPE); leave it out"
+        )
 
 
 class StepRows:

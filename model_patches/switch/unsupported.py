@@ -14,6 +14,7 @@ from ropeswitch.model_patches.switch.latent_attention import (
     check_softmax_scales,
 )
 from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.rotation import axes_of
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
 
 # Kinds of rotary embedding with axes of their own making.
@@ -45,6 +46,9 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
             f"values and needs {expected // 2}"
         )
     check_softmax_scales(hf_config, ladder)
+    rope = rope_parameters(hf_config)
+    if expected is not None and rope.get("mrope_section") is not None:
+        axes_of(rope, expected // 2)
     return theta
 
 

@@ -9,7 +9,6 @@ from vllm import LLM
 
 from ropeswitch.model_patches.switch.position_readers import METHODS
 from ropeswitch.model_patches.switch.settings import UnsupportedError
-
 from tests.exactness.auto_cases import CHUNKED, check_twice
 from tests.exactness.families import FAMILIES
 from tests.exactness.static_reference import StaticReference

@@ -1,6 +1,7 @@
 """A step's rows: each token gets those of its own request's set, whichever requests are in the step."""
 
 from itertools import accumulate
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from ropeswitch.kernels.reference import fill_rows_reference
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding, rotate_by_row
 from ropeswitch.model_patches.switch.rotation import Rotation, axes_of
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.step_rows import StepRows
+from ropeswitch.model_patches.switch.step_rows import StepRows, check_axes
 from ropeswitch.model_patches.triton import part
 
 THETA, ROTARY, END, MOST = 10000.0, 16, 4096, 64
@@ -110,9 +111,34 @@ def test_m_rope(sections: tuple[int, ...], interleaved: bool) -> None:
     assert torch.equal(one_axis, module.rows[:3])
 
 
-def test_sections_that_do_not_fit() -> None:
-    with pytest.raises(UnsupportedError, match=r"mrope_section: \[2, 3\] must be three sizes that add up to 8"):
-        axes_of({"mrope_section": [2, 3]}, 8)
+@pytest.mark.parametrize("angles", ["exact", "hf"])
+def test_positions_on_an_axis_beyond_the_longest_sequence(angles: str) -> None:
+    """A video's time axis may skip ahead of the number of tokens."""
+    rotation = Rotation(THETA, ROTARY, axes=(0,) * 8)
+    step_rows, [module] = bound(rotation, angles=angles)
+    places = np.array([END - 1, END, 40 * END + 7])
+    step_rows.fill(torch.from_numpy(places).expand(3, -1), np.array([1]), torch.tensor([0, 3], dtype=torch.int32))
+    ones = np.ones(3, dtype=int)
+    expected = fill_rows_reference(places, ones, THETA, ROTARY, rotation.sets(RopeSettings(LADDER, THETA)))
+    assert float((module.rows[:3] - expected).abs().max()) < (3e-7 if angles == "exact" else 3e-2)
+
+
+@pytest.mark.parametrize("sections", [[2, 3], [2, 3, 4], [4, 4], [2.0, 3, 3], [9, -1, 0], 8, "abc"])
+def test_sections_that_do_not_fit(sections: object) -> None:
+    with pytest.raises(UnsupportedError, match=r"mrope_section: .* must be three sizes that add up to 8"):
+        axes_of({"mrope_section": sections}, 8)
+
+
+def test_axes_that_a_model_does_not_have() -> None:
+    class Model(torch.nn.Module):
+        supports_mrope = True
+
+        def get_mrope_input_positions(self) -> None: ...
+
+    check_axes(Model(), SimpleNamespace(uses_mrope=True))
+    check_axes(torch.nn.Linear(2, 2), SimpleNamespace(uses_mrope=False))
+    with pytest.raises(UnsupportedError, match=r"mrope_section: Linear has no positions on several axes"):
+        check_axes(torch.nn.Linear(2, 2), SimpleNamespace(uses_mrope=True))
 
 
 def test_triton_is_for_devices_that_it_compiles_for() -> None:

@@ -25,6 +25,10 @@ ARGS = {
     [
         ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "xdrope"}}, "rope_parameters.rope_type: 'xdrope'"),
         ({"xdrope_section": [1, 2, 3, 2]}, "mrope_section"),
+        (
+            {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [4, 2, 3]}},
+            r"mrope_section: \[4, 2, 3\] must be three sizes that add up to 8 rotated pairs",
+        ),
         ({"dual_chunk_attention_config": {"chunk_size": 8}}, "dual_chunk_attention_config"),
         ({"rope_theta": float("inf")}, "rope_theta: inf must be a finite number"),
         ({"partial_rotary_factor": "x"}, "partial_rotary_factor: 'x' must be a number"),
