@@ -45,9 +45,11 @@ def test_a_captured_graph_would_read_the_same_buffers(start: Start, phi3: Path, 
     llm = start(phi3)
     runner = worker_of(llm).model_runner
     if V2:
-        captured = {n: runner.model_state.prepare_dummy_inputs(n, n)["positions"] for n in range(1, 513)}
+        captured = {
+            n: runner.model_state.prepare_dummy_inputs(n, n)["positions"] for n in range(1, runner.max_num_tokens + 1)
+        }
     else:
-        captured = {n: runner.positions[:n] for n in range(1, 513)}
+        captured = {n: runner.positions[:n] for n in range(1, runner.max_num_tokens + 1)}
     by_rotation = (runner.model_state if V2 else runner).step_rows.by_rotation
     addresses = {module.rows.data_ptr() for module in runner.model.modules() if hasattr(module, "rows")}
     assert addresses == {rows.rows.data_ptr() for rows in by_rotation.values()}
