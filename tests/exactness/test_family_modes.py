@@ -70,6 +70,7 @@ def start(start: Start, family: Family) -> Start:
     return laddered(start, family)
 
 
+@pytest.mark.full
 def test_two_ranks(start_processes: Start, family: Family, phi3: Path, phi3_reference: StaticReference) -> None:
     start = laddered(start_processes, family)
     check_twice(start(phi3, tensor_parallel_size=2, max_num_batched_tokens=96), phi3_reference)

@@ -18,6 +18,7 @@ NOT_INTERPRETED = "not compiled"
 CORE = ["runner_cases.py", "test_modes.py"]
 AUTO = ["test_auto_modes.py"]
 TRANSFORMERS = ["test_transformers_modes.py"]
+FAMILY = ["test_family_modes.py"]
 LATENT = ["test_latent_modes.py"]
 ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py"]
 RUNS = [
@@ -39,6 +40,10 @@ RUNS = [
     pytest.param("1", "1", "0", AUTO, "", id="v2-async-auto-ladder", marks=pytest.mark.full),
     pytest.param("1", "1", "1", AUTO, "asked_for", id="v2-async-triton-auto-ladder", marks=pytest.mark.full),
     pytest.param("1", "1", "0", AUTO, "tp2", id="v2-async-two-ranks-auto-ladder", marks=pytest.mark.full),
+    pytest.param("0", "1", "0", FAMILY, "", id="v1-async-families", marks=pytest.mark.full),
+    pytest.param("1", "0", "0", FAMILY, "", id="v2-families", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", FAMILY, "", id="v2-async-families", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", FAMILY, "two_ranks", id="v2-async-two-ranks-families", marks=pytest.mark.full),
     pytest.param("0", "1", "0", TRANSFORMERS, "", id="v1-async-transformers-backend", marks=pytest.mark.full),
     pytest.param("1", "0", "0", TRANSFORMERS, "", id="v2-transformers-backend", marks=pytest.mark.full),
     pytest.param("1", "1", "0", TRANSFORMERS, "", id="v2-async-transformers-backend", marks=pytest.mark.full),
@@ -71,7 +76,7 @@ def test_cases(v2: str, asynchronous: str, triton: str, files: list[str], chosen
         "tests.exactness.interpreted",
         "-m",
         # Two ranks are among the long tests whatever they run on.
-        "full" if chosen == "tp2" else "not full",
+        "full" if chosen in ("tp2", "two_ranks") else "not full",
         "-k",
         selected,
     ]
