@@ -17,6 +17,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-vision serve demo test test-vision test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
+.PHONY: help setup serve demo test test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -46,6 +47,14 @@ CHROMIUM := .venv/debian/chromium
 $(CHROMIUM): requirements/debian.py
 	@echo "setup: fetching Debian's Chromium for the tests"
 	@$(PYTHON) requirements/debian.py $@ chromium-headless-shell fonts-dejavu-core
+	@touch $@
+
+# torchvision, which vLLM's multimodal models import; its ordinary wheels are CUDA builds, so it stays out of .venv itself.
+TORCHVISION := .venv/torchvision/.done
+
+$(TORCHVISION):
+	@echo "setup: installing torchvision's Python code for docs-models into .venv/torchvision"
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target $(@D) torchvision==0.28.0
 	@touch $@
 
 # Client libraries that the engine's environment lacks, and Node.js with its `openai`, for the tests.
@@ -126,6 +135,9 @@ docs-loadtests: $(STAMP) ## Write the tables of docs/loadtests.md from the code
 
 docs-miniature: $(STAMP) ## Write the tables and figures of models/README.md from models/results
 	@$(BIN)/python -m ropeswitch.models.miniature.page
+
+docs-models: $(STAMP) $(TORCHVISION) ## Measure each architecture of vLLM with a tiny checkpoint and write docs/models.md (an interrupted run goes on; ARGS="--only NAME" measures one anew)
+	@PYTHONPATH=$(dir $(TORCHVISION)) $(BIN)/python -m tests.matrix.run $(ARGS)
 
 docs-proof: $(STAMP) ## Measure what docs/proof.md shows and write it (hours; an interrupted run goes on; ARGS chooses parts)
 	@$(BIN)/python -m ropeswitch.loadtests.proof $(ARGS)

@@ -1,0 +1,178 @@
+"""The two oracles: transformers with YaRN's frequencies forced on it, and stock vLLM with static YaRN for each set."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from vllm import LLM
+
+from tests.exactness.engines import greedy
+from tests.exactness.reference import Oracle
+from tests.matrix.tiny import WINDOW
+
+# Where the parts of a model that text-only requests never run have their rotary modules.
+OTHER_TOWERS = ("visual", "vision", "audio", "encoder", "speech", "talker", "image", "token2wav")
+POSITIONS = 512
+
+
+def yarn(theta: float, pairs: int, factor: float) -> tuple[torch.Tensor, float]:
+    """Inverse frequencies, ``[pairs]``, and attention scale of YaRN on the window, as transformers forms them."""
+    rope = {
+        "rope_type": "yarn", "rope_theta": theta, "factor": factor, "original_max_position_embeddings": WINDOW,
+    }  # fmt: skip
+    config = LlamaConfig(
+        hidden_size=2 * pairs, num_attention_heads=1, max_position_embeddings=WINDOW, rope_parameters=rope
+    )
+    return ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """One buffer of inverse frequencies of a rotary module of transformers, and what it held before anything was forced."""
+
+    module: torch.nn.Module
+    name: str
+    plain: torch.Tensor
+    scale: float
+
+    def force(self, factor: float) -> None:
+        """Put YaRN of ``factor`` in; 1 restores the plain frequencies."""
+        frequencies, scale = self.plain, self.scale
+        if factor != 1:
+            pairs = len(self.plain)
+            theta = float(f"{float(self.plain[-1].double()) ** (-pairs / (pairs - 1)):.5g}")
+            frequencies, scale = yarn(theta, pairs, factor)
+        getattr(self.module, self.name).copy_(frequencies)
+        setattr(self.module, self._scale_name, scale)
+
+    @property
+    def _scale_name(self) -> str:
+        return self.name.replace("inv_freq", "attention_scaling")
+
+
+@dataclass(frozen=True)
+class Sinusoids:
+    """The table of sines and cosines that each attention layer of GPT-J has instead."""
+
+    module: torch.nn.Module
+    name: str
+    pairs: int
+
+    def force(self, factor: float) -> None:
+        """Put YaRN of ``factor`` in; 1 restores the plain frequencies."""
+        frequencies = 10000.0 ** -(torch.arange(self.pairs, dtype=torch.float64) / self.pairs)
+        scale = 1.0
+        if factor != 1:
+            frequencies, scale = yarn(10000.0, self.pairs, factor)
+        angles = torch.arange(POSITIONS, dtype=torch.float64)[:, None] * frequencies.double()
+        self.module.embed_positions = torch.cat((angles.sin(), angles.cos()), dim=1).float() * scale
+
+
+def rotary_buffers(model: torch.nn.Module) -> list[Frequencies | Sinusoids]:
+    """The frequencies of the text decoder that a ladder scales: all of them, or those of global layers; none are known of
+    some models."""
+    found: list[Frequencies | Sinusoids] = []
+    for path, module in model.named_modules():
+        if any(tower in path for tower in OTHER_TOWERS):
+            continue
+        names = [name for name, _ in module.named_buffers(recurse=False) if name.endswith("inv_freq")]
+        names = [name for name in names if "original" not in name]
+        if len(names) > 1:
+            names = [name for name in names if name.startswith("full_attention")]
+        for name in names:
+            plain = getattr(module, name).clone()
+            scale = getattr(module, name.replace("inv_freq", "attention_scaling"))
+            found.append(Frequencies(module, name, plain, scale))
+        if isinstance(table := getattr(module, "embed_positions", None), torch.Tensor) and not names:
+            found.append(Sinusoids(module, "embed_positions", table.shape[1] // 2))
+    return found
+
+
+@dataclass
+class HuggingFace(Oracle):
+    """A model of transformers; ``factors`` are those of YaRN by the longest sequence of each set, rising."""
+
+    model: torch.nn.Module
+    factors: Mapping[int, float]
+    _cache: dict[tuple[float, tuple[int, ...]], torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.buffers = rotary_buffers(self.model) if len(self.factors) > 1 else []
+
+    def log_probs(self, tokens: list[int]) -> torch.Tensor:
+        return self.under(self._factor(len(tokens)), tokens)
+
+    def under(self, factor: float, tokens: Sequence[int]) -> torch.Tensor:
+        """Log-probabilities as :meth:`Oracle.log_probs`, with YaRN of ``factor`` whatever the length."""
+        key = (factor, tuple(tokens))
+        if key not in self._cache:
+            for each in self.buffers:
+                each.force(factor)
+            with torch.no_grad():
+                logits = self.model(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0]
+            self._cache[key] = logits.float().log_softmax(-1)
+        return self._cache[key]
+
+    def rows(self, prompt: list[int], output: list[int]) -> Iterator[torch.Tensor]:
+        """As :meth:`Oracle.rows`, in one forward for each set: frequencies do not depend on the length within one."""
+        tokens = [*prompt, *output]
+        for length in range(len(prompt), len(tokens)):
+            yield self.under(self._factor(length), tokens)[length - 1]
+
+    def closest_sets(self, tokens: list[int]) -> float:
+        """The largest difference in the next token's log-probabilities between the two sets that differ least."""
+        rows = [self.under(factor, tokens)[-1] for factor in self.factors.values()]
+        return min(float((row - other).abs().max()) for row, other in combinations(rows, 2))
+
+    def _factor(self, length: int) -> float:
+        return next(factor for end, factor in self.factors.items() if length <= end)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What stock vLLM has for one token: its log-probability, and the best one."""
+
+    of_token: float
+    best: float
+
+
+def score(llm: LLM, sequences: Sequence[Sequence[int]]) -> list[list[Scored]]:
+    """What a stock engine has for every token but the first of each sequence.
+
+    The engine must be able to hold one token more than the longest sequence.
+    """
+    params = greedy(1, prompt_logprobs=1)
+    outputs = llm.generate([{"prompt_token_ids": list(each)} for each in sequences], params, use_tqdm=False)
+    return [
+        [
+            Scored(entry[token].logprob, max(each.logprob for each in entry.values()))
+            for token, entry in zip(tokens[1:], output.prompt_logprobs[1:], strict=True)
+        ]
+        for tokens, output in zip(sequences, outputs, strict=True)
+    ]
+
+
+def worst_of(oracle: Oracle, prompt: list[int], output: list[int], log_probs: list[float]) -> tuple[float, str]:
+    """The largest error in log-probability of a greedy continuation, with the place where it is.
+
+    A token that is not the reference's best counts with its distance from it.
+    """
+    worst = (0.0, "")
+    for place, (token, log_prob, row) in enumerate(
+        zip(output, log_probs, oracle.rows(prompt, output), strict=True), start=len(prompt)
+    ):
+        best = float(row.max())
+        worst = max(
+            worst, (error_of(log_prob, float(row[token]), best), f"token {place} after a prompt of {len(prompt)}")
+        )
+    return worst
+
+
+def error_of(log_prob: float, wanted: float, best: float) -> float:
+    """How far a token's log-probability is from the reference's, and the token from the best; infinite where one is NaN."""
+    error = max(abs(log_prob - wanted), best - wanted)
+    return error if math.isfinite(log_prob + wanted + best) else math.inf

@@ -1,0 +1,103 @@
+"""Writes the tables of docs/models.md from the results.
+
+They stand between a line ``<!-- NAME: made by make docs-models -->`` and a line ``<!-- end -->``.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.matrix.recipes import BACKEND, TEXT, WITHOUT_ROTATION, WRAPPED
+from tests.matrix.verdicts import DIFFERS, EXACT, NO_CHECKPOINT, NOT_ON_CPU, REFUSED, VERDICTS
+
+PAGE = Path("docs/models.md")
+KINDS = (TEXT, WRAPPED, BACKEND)
+_MADE = re.compile(r"(<!-- ([\w-]+): made by make docs-models -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Line = Mapping[str, Any]
+
+
+def write(root: Path, results: Mapping[str, Line]) -> None:
+    """Write the tables of :data:`PAGE` anew in the project's folder."""
+    page = root / PAGE
+    page.write_text(written(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+def written(page: str, results: Mapping[str, Line]) -> str:
+    """The page with its tables as the results have them.
+
+    Raises:
+        KeyError: for a table that there is not.
+    """
+    lines = [results[name] for name in sorted(results, key=str.lower)]
+    tables = {
+        "totals": _totals(lines),
+        "exact": _exact(lines),
+        "refused": _reasons(lines, REFUSED),
+        "differs": _reasons(lines, DIFFERS),
+        "not-on-cpu": _reasons(lines, NOT_ON_CPU),
+        "no-checkpoint": _reasons(lines, NO_CHECKPOINT),
+        "without": _without(),
+    }
+    return _MADE.sub(lambda found: f"{found[1]}\n{tables[found[2]]}\n{found[3]}", page)
+
+
+def _totals(lines: Sequence[Line]) -> str:
+    rows = []
+    for kind in (*KINDS, "all"):
+        own = [line for line in lines if kind in (line["kind"], "all")]
+        counts = [sum(line["verdict"] == verdict for line in own) for verdict in VERDICTS]
+        ran = sum(counts[: VERDICTS.index(DIFFERS) + 1])
+        rows.append((kind, str(len(own)), *(_share(count, len(own)) for count in counts), _share(counts[0], ran)))
+    return _table(("architectures", "in all", *VERDICTS, "exact of those that stock vLLM runs here"), rows, "lrrrrrrr")
+
+
+def _exact(lines: Sequence[Line]) -> str:
+    rows = [
+        (
+            f"`{line['architecture']}`",
+            line["kind"],
+            line["oracle"],
+            f"{line['tokens']}",
+            f"{line['error']:.1e}",
+            f"{line['visible']:.2g}",
+            f"{line['cached']}",
+        )
+        for line in lines
+        if line["verdict"] == EXACT
+    ]
+    head = ("architecture", "kind", "compared with", "tokens", "largest error", "set's effect", "from the prefix cache")
+    return _table(head, rows, "lllrrrr")
+
+
+def _reasons(lines: Sequence[Line], verdict: str) -> str:
+    """One row for each reason, with the architectures that have it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        if line["verdict"] == verdict:
+            stock = (
+                "runs" if line.get("stock") else "not tried" if verdict == NO_CHECKPOINT else "stops with this error"
+            )
+            found.setdefault((line["reason"], stock), []).append(f"`{line['architecture']}`")
+    rows = [(", ".join(names), _cell(reason), stock) for (reason, stock), names in found.items()]
+    rows.sort(key=lambda row: (-row[0].count(","), row[0].lower()))
+    return _table(("architectures", "reason", "stock vLLM"), rows, "lll") if rows else "None.\n"
+
+
+def _without() -> str:
+    rows = [(f"`{name}`", why) for name, why in sorted(WITHOUT_ROTATION.items(), key=lambda each: each[0].lower())]
+    return _table(("architecture", "positions"), rows, "ll")
+
+
+def _share(count: int, whole: int) -> str:
+    return f"{count} ({count / whole:.0%})" if whole else "0"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> str:
+    line = [{"l": "---", "r": "--:"}[side] for side in sides]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, line, *rows))

@@ -1,0 +1,31 @@
+"""Imports what takes long, once, in the process that those of the models are forked from."""
+
+import gc
+import importlib
+
+import torch
+
+from tests.matrix import torchvision_operators
+
+torchvision_operators.declare()
+
+MODULES = (
+    "tests.matrix.one_model",
+    "transformers.models.auto.modeling_auto",
+    "vllm.entrypoints.llm",
+    "vllm.v1.engine.llm_engine",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.v1.worker.cpu_model_runner",
+    "ropeswitch.model_patches.switch.cpu_worker",
+)
+
+# A fork has no other thread than the one that forked it.
+torch.set_num_threads(1)
+for name in MODULES:
+    importlib.import_module(name)
+
+registry = importlib.import_module("vllm.model_executor.models.registry")
+# vLLM looks at a model's class in a process of its own, which imports everything again, so that nothing initialises CUDA.
+registry._run_in_subprocess = lambda look: look()
+# vLLM collects garbage several times a start, and would look at all of this each time.
+gc.freeze()

@@ -1,0 +1,309 @@
+"""How the tiny checkpoint of each architecture is made, and which architectures there are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.model_executor.models import registry
+
+TEXT, WRAPPED, BACKEND = "text", "multimodal", "Transformers backend"
+
+# Architectures that generate text without rotary embeddings: a ladder has nothing to scale.
+WITHOUT_ROTATION = {
+    "BloomForCausalLM": "ALiBi",
+    "GPT2LMHeadModel": "learned positions",
+    "GPTBigCodeForCausalLM": "learned positions",
+    "OPTForCausalLM": "learned positions",
+    "MambaForCausalLM": "state space",
+    "Mamba2ForCausalLM": "state space",
+    "FalconMambaForCausalLM": "state space",
+    "JambaForCausalLM": "no positions",
+    "NemotronHForCausalLM": "no positions",
+    "NemotronHPuzzleForCausalLM": "no positions",
+    "Blip2ForConditionalGeneration": "OPT: learned positions",
+    "WhisperForConditionalGeneration": "learned positions",
+    "CohereAsrForConditionalGeneration": "learned positions",
+    "NemotronParseForConditionalGeneration": "no positions",
+    "NemotronH_Nano_VL_V2": "Nemotron-H: no positions",
+    "NemotronH_Nano_Omni_Reasoning_V3": "Nemotron-H: no positions",
+    "NemotronH_Super_Omni_Reasoning_V3": "Nemotron-H: no positions",
+    "NemotronH_Omni_Reasoning_V3": "Nemotron-H: no positions",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is not automatic about one architecture.
+
+    Attributes:
+        family: The class of transformers; None where it is named as the architecture.
+        config: Fields of its config, which replace the automatic ones; a mapping goes into a nested config.
+        engine: Engine arguments, for stock vLLM and with a ladder.
+        gain: Of the random weights.
+        fields: Of the config, where transformers has no class for the architecture and its weights are made in vLLM.
+    """
+
+    family: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    gain: float = 1.6
+    fields: Mapping[str, Any] | None = None
+
+
+def mrope(*sections: int, theta: float = 1000000.0, **more: Any) -> dict[str, Any]:
+    """Rotary parameters of M-RoPE, as published configs have them."""
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta, "mrope_section": list(sections)} | more}
+
+
+_QWEN2_VL = mrope(4, 6, 6)
+_QWEN3_VL = mrope(6, 5, 5, theta=5000000.0, mrope_interleaved=True)
+_QWEN3_5 = mrope(2, 1, 1, theta=10000000.0, mrope_interleaved=True, partial_rotary_factor=0.25)
+_GLM4V = mrope(2, 3, 3, theta=10000.0, partial_rotary_factor=0.5)
+_INDEXER = {
+    "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 512, "indexer_compress_ratio": 4,
+}  # fmt: skip
+_QWEN4 = _INDEXER | {"ple_embed_dim": 64, "ngram_vocab_size_base": 512, "split_ngram_parts": 4, "hc_lowrank": 32}
+_GEMMA3N = {
+    "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 0,
+    "intermediate_size": [160] * 4, "activation_sparsity_pattern": [0.0] * 4,
+}  # fmt: skip
+_LFM2 = {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
+
+# What latent attention needs in float32: a processor with AMX would get a kernel for bfloat16 only.
+_LATENT = {"attention_backend": "CPU_MLA", "block_size": 16}
+# Gated delta nets have a kernel for bfloat16 only on CPUs.
+_BFLOAT16 = {"dtype": "bfloat16"}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
+_BAILING = _EXPERTS | {
+    "head_dim": 32, "num_shared_experts": 1, "moe_shared_expert_intermediate_size": 64, "first_k_dense_replace": 1,
+    "use_bias": False, "use_qkv_bias": False, "embedding_dropout": 0.0, "n_group": 1, "topk_group": 1,
+    "score_function": "sigmoid", "moe_router_enable_expert_bias": True, "routed_scaling_factor": 1.0, "use_qk_norm": True,
+    "rope_scaling": None, "rope_theta": 10000.0,
+}  # fmt: skip
+_LATENT_FIELDS = {
+    "q_lora_rank": 64, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 32, "v_head_dim": 32,
+    "num_key_value_heads": 4,
+}  # fmt: skip
+_CHATGLM = {
+    "model_type": "chatglm", "num_layers": 2, "padded_vocab_size": 512, "ffn_hidden_size": 160, "kv_channels": 32,
+    "multi_query_attention": True, "multi_query_group_num": 2, "seq_length": 64, "original_rope": True, "rmsnorm": True,
+    "add_bias_linear": False, "add_qkv_bias": True, "layernorm_epsilon": 1e-5, "rope_parameters": None,
+    "max_position_embeddings": None, "num_key_value_heads": None,
+}  # fmt: skip
+
+RECIPES: dict[str, Recipe] = {
+    "LLaMAForCausalLM": Recipe("LlamaForCausalLM"),
+    "ExaoneMoEForCausalLM": Recipe("ExaoneMoeForCausalLM"),
+    "AfmoeForCausalLM": Recipe(config={"score_func": "sigmoid"}),
+    "AXK1ForCausalLM": Recipe(config={"topk_method": "noaux_tc"}, engine=_LATENT),
+    "DeepseekV2ForCausalLM": Recipe(config={"num_experts_per_tok": 2, "q_lora_rank": None}, engine=_LATENT),
+    "DeepseekV3ForCausalLM": Recipe(config={"topk_method": "noaux_tc", "scoring_func": "sigmoid"}, engine=_LATENT),
+    "FalconForCausalLM": Recipe(config={"new_decoder_architecture": True}),
+    "GraniteMoeHybridForCausalLM": Recipe(
+        config={
+            "num_hidden_layers": 4,
+            "layer_types": ["mamba", "attention"] * 2,
+            "position_embedding_type": "rope",
+        }
+    ),
+    "Glm4MoeForCausalLM": Recipe(config={"head_dim": 32}),
+    "Glm4MoeLiteForCausalLM": Recipe(
+        config={"first_k_dense_replace": 1, "mlp_layer_types": ["dense", "sparse"]}, engine=_LATENT
+    ),
+    "GptOssForCausalLM": Recipe(
+        config={
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 2.0,
+                "original_max_position_embeddings": 32,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "rope_theta": 150000.0,
+            }
+        }
+    ),
+    "LongcatFlashForCausalLM": Recipe(config={"num_layers": 1, "zero_expert_num": 0}, engine=_LATENT),
+    "MiniCPM3ForCausalLM": Recipe(config={"kv_lora_rank": 64, "qk_rope_head_dim": 32}),
+    "Qwen3NextForCausalLM": Recipe(engine=_BFLOAT16),
+    "Qwen3_5ForCausalLM": Recipe(engine=_BFLOAT16),
+    "Qwen3_5MoeForCausalLM": Recipe(engine=_BFLOAT16),
+    # Without a class in transformers.
+    "BailingMoeForCausalLM": Recipe(fields=_BAILING),
+    "BailingMoeV2ForCausalLM": Recipe(fields=_BAILING),
+    "BailingMoeV2_5ForCausalLM": Recipe(
+        fields=_BAILING | _LATENT_FIELDS | {"layer_group_size": 2, "num_hidden_layers": 4}, engine=_LATENT
+    ),
+    "ChatGLMModel": Recipe(fields=_CHATGLM),
+    "ChatGLMForConditionalGeneration": Recipe(fields=_CHATGLM),
+    "DeciLMForCausalLM": Recipe(
+        fields={
+            "model_type": "nemotron-nas",
+            "block_configs": None,
+            "num_key_value_heads_per_layer": [2, 2],
+        }
+    ),
+    "DeepseekForCausalLM": Recipe(
+        fields={
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+            "first_k_dense_replace": 1,
+            "moe_layer_freq": 1,
+        }
+    ),
+    "ExaoneForCausalLM": Recipe(fields={"activation_function": "silu", "layer_norm_epsilon": 1e-5}),
+    "InternLM2ForCausalLM": Recipe(fields={}),
+    "InternLM3ForCausalLM": Recipe(fields={}),
+    "IQuestCoderForCausalLM": Recipe(fields={}),
+    "IQuestLoopCoderForCausalLM": Recipe(
+        fields={"loop_num": 2, "loop_window_size": 32, "sliding_window": None, "max_window_layers": 2}
+    ),
+    "K2HorizonForCausalLM": Recipe(
+        fields=_EXPERTS
+        | {
+            "head_dim": 32,
+            "attention_bias": False,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [0],
+            "num_shared_experts": 1,
+            "layernorm_num_groups": 1,
+            "query_key_norm": True,
+            "rope_head_dim": 32,
+            "router_scaling_factor": 1.0,
+            "router_score_func": "sigmoid",
+            "moe_gate_bias": False,
+            "attention_gate_func": None,
+            "mova_num_experts": 0,
+            "mova_num_experts_per_tok": 0,
+        }
+    ),
+    "MiMoForCausalLM": Recipe(fields={"num_nextn_predict_layers": 1}),
+    "MiMoV2ForCausalLM": Recipe("MiMoV2FlashForCausalLM"),
+    "MiniCPMForCausalLM": Recipe(fields={"dim_model_base": 64, "scale_depth": 1.4, "scale_emb": 1.0, "num_experts": 0}),
+    "MistralLarge3ForCausalLM": Recipe("DeepseekV3ForCausalLM"),
+    "OrionForCausalLM": Recipe(fields={}),
+    "PanguEmbeddedForCausalLM": Recipe(fields={"bias": False}),
+    "PanguProMoEV2ForCausalLM": Recipe(
+        fields={
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+            "first_k_dense_replace": 1,
+            "head_dim": 32,
+            "routed_scaling_factor": 1.0,
+        }
+    ),
+    "PanguUltraMoEForCausalLM": Recipe(
+        fields=_LATENT_FIELDS
+        | {
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+            "first_k_dense_replace": 1,
+            "routed_scaling_factor": 1.0,
+            "sandwich_norm": True,
+        },
+        engine=_LATENT,
+    ),
+    "Param2MoEForCausalLM": Recipe(fields=_BAILING),
+    "PhiMoEForCausalLM": Recipe(fields={"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "Plamo3ForCausalLM": Recipe(
+        fields={
+            "head_dim": 32,
+            "interleaved_sliding_window": [48, None],
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_local_theta": 10000,
+            "rope_theta": 1000000.0,
+            "window_size": 48,
+        }
+    ),
+    "Rnj1ForCausalLM": Recipe("Gemma3ForCausalLM"),
+    "SarvamMoEForCausalLM": Recipe(fields=_BAILING),
+    "SarvamMLAForCausalLM": Recipe(fields=_BAILING | _LATENT_FIELDS | {"head_dim": None}, engine=_LATENT),
+    "SolarForCausalLM": Recipe(
+        fields={f"bskcn_{place}": [0] for place in range(1, 5)} | {"bskcn_tv": [0.9, 0.8], "num_hidden_layers": 4}
+    ),
+    "Step3TextForCausalLM": Recipe(
+        fields={
+            "head_dim": 32,
+            "max_position_embedding": 64,
+            "moe_intermediate_size": 64,
+            "moe_num_experts": 4,
+            "moe_top_k": 2,
+            "norm_expert_weight": True,
+            "share_expert_dim": 64,
+            "share_q_dim": 64,
+            "moe_layers_enum": "1",
+        }
+    ),
+    "TeleChat2ForCausalLM": Recipe(fields={"n_head": 4, "bias": False, "mlp_bias": False}),
+    "TeleChat3ForCausalLM": Recipe(fields={}),
+    "TeleFLMForCausalLM": Recipe(fields={"use_mup": False}),
+    "DbrxForCausalLM": Recipe(config={"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}}),
+    "Gemma3nForCausalLM": Recipe(config=_GEMMA3N),
+    "GPTJForCausalLM": Recipe(config={"rotary_dim": 16}),
+    "Lfm2ForCausalLM": Recipe(config=_LFM2),
+    "Lfm2MoeForCausalLM": Recipe(config=_LFM2),
+    "HrmTextForCausalLM": Recipe(config={"H_cycles": 1, "L_cycles": 1}),
+    "HunYuanDenseV1ForCausalLM": Recipe(config={"head_dim": 32}),
+    "HunYuanMoEV1ForCausalLM": Recipe(config={"head_dim": 32}),
+    "HunYuanVLForConditionalGeneration": Recipe(config={"text_config": {"head_dim": 32}}),
+    "NemotronForCausalLM": Recipe(config={"num_key_value_heads": 2}),
+    "Qwen4ExpForCausalLM": Recipe(config=_QWEN4),
+    "Zamba2ForCausalLM": Recipe(
+        config={
+            "num_hidden_layers": 4,
+            "layer_types": ["mamba", "hybrid"] * 2,
+            "use_mem_rope": True,
+            "num_key_value_heads": 4,
+            "attention_hidden_size": 256,
+            "attention_head_dim": 64,
+            "n_mamba_heads": 4,
+            "mamba_headdim": 64,
+            "mamba_d_state": 16,
+            "chunk_size": 32,
+            "num_mem_blocks": 1,
+        }
+    ),
+    "Qwen2VLForConditionalGeneration": Recipe(config={"text_config": _QWEN2_VL}),
+    "Qwen2_5_VLForConditionalGeneration": Recipe(config={"text_config": _QWEN2_VL}),
+    "Qwen3VLForConditionalGeneration": Recipe(config={"text_config": _QWEN3_VL}),
+    "Qwen3VLMoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_VL}),
+    "Qwen3_5ForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}),
+    "Qwen3_5MoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}),
+    "Qwen4ExpForConditionalGeneration": Recipe(config={"text_config": _QWEN4}),
+    "Glm4vForConditionalGeneration": Recipe(config={"text_config": _GLM4V}),
+    "Glm4vMoeForConditionalGeneration": Recipe(config={"text_config": _GLM4V}),
+    "GlmOcrForConditionalGeneration": Recipe(config={"text_config": _GLM4V}),
+    "PaddleOCRVLForConditionalGeneration": Recipe(config={"text_config": mrope(4, 6, 6, theta=500000.0)}),
+    "Granite4VisionForConditionalGeneration": Recipe(config={"text_config": {"model_type": "granite"}}),
+    "Ernie4_5_VLMoeForConditionalGeneration": Recipe(config={"text_config": {"moe_intermediate_size": [64, 64]}}),
+    "CohereCompassForConditionalGeneration": Recipe(
+        config={"text_config": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}}}
+    ),
+    "Step3p7ForConditionalGeneration": Recipe(config={"text_config": {"sliding_window": 48}}),
+    "Emu3ForConditionalGeneration": Recipe(config={"vocabulary_map": {"<image>": 440}}),
+}
+
+
+def architectures() -> dict[str, str]:
+    """Every architecture of vLLM's registry that generates text, with its kind."""
+    backend = {
+        name: BACKEND
+        for name in (*registry._TRANSFORMERS_SUPPORTED_MODELS, *registry._TRANSFORMERS_BACKEND_MODELS)
+        if "Classification" not in name and "Embedding" not in name
+    }
+    text = dict.fromkeys(registry._TEXT_GENERATION_MODELS, TEXT)
+    return text | dict.fromkeys(registry._MULTIMODAL_MODELS, WRAPPED) | backend
+
+
+def rotating() -> dict[str, str]:
+    """Those of :func:`architectures` that have rotary embeddings."""
+    return {name: kind for name, kind in architectures().items() if name not in WITHOUT_ROTATION}
