@@ -1,40 +1,37 @@
 """Measures one architecture: stock vLLM against transformers, then a ladder against transformers or stock vLLM."""
 
-import gc
+import json
 import math
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from vllm import LLM
 
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.model_patches.switch.settings import UnsupportedError
-from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
-from tests.matrix import made_up
+from tests.exactness.engines import ENGINE
+from tests.matrix import checkpoint, made_up
 from tests.matrix.oracle import HuggingFace, error_of, score, worst_of
-from tests.matrix.recipes import RECIPES, WRAPPED, Recipe, architectures
-from tests.matrix.tiny import TEXT_VOCAB, WINDOW, save, tiny
-from tests.matrix.verdicts import DIFFERS, EXACT, LADDER, NO_CHECKPOINT, NOT_ON_CPU, REFUSED, STOCK
+from tests.matrix.recipes import RECIPES, Recipe, architectures
+from tests.matrix.runs import CASES, WITHIN, Run, engine, run
+from tests.matrix.tiny import WINDOW
+from tests.matrix.verdicts import DIFFERS, EXACT, LADDER, NO_CHECKPOINT, NOT_ON_CPU, REFUSED, STOCK, WRAPPED
 
-# The automatic ladder: unscaled within the window, then YaRN.
-FACTORS = {WINDOW: 1.0, 2 * WINDOW: 2.0, 4 * WINDOW: 4.0}
-LONGEST = max(FACTORS)
-# Prompts and the tokens after them: short, through both limits, at each limit and one past it, long.
-CASES = [(20, 12), (60, 72), (64, 6), (65, 6), (127, 6), (200, 20)]
-WITHIN = [(20, 12), (40, 20), (50, 14)]
-# Fewer than most prompts have: they are prefilled in chunks.
+# Where the sets of the ladder end.
+ENDS = (WINDOW, 2 * WINDOW, 4 * WINDOW)
+LONGEST = max(ENDS)
+# Fewer tokens a step than most prompts have: they are prefilled in chunks.
 STEP = 96
-TOLERANCE = 1e-3
-# How much one token's log-probability must differ at least between any two sets, or a wrong set could pass.
-VISIBLE = 2e-2
+# Largest error in log-probability, and the smallest effect of a set on it, or a wrong set could pass.
+TOLERANCE, VISIBLE = 1e-3, 2e-2
+# The same where vLLM has a kernel for bfloat16 only.
+BFLOAT16_TOLERANCE, BFLOAT16_VISIBLE = 5e-2, 1.0
 
 
 @dataclass(frozen=True)
@@ -44,14 +41,15 @@ class Result:
     Attributes:
         architecture: Its name in vLLM's registry.
         kind: Text, multimodal, or the Transformers backend.
-        verdict: One of :data:`VERDICTS`.
+        verdict: One of ``verdicts.VERDICTS``.
         reason: Why it is not exact; nothing where it is.
         oracle: What the ladder was compared with.
-        stock: How stock vLLM compares with transformers within the window, or its error.
+        stock: How stock vLLM compares with transformers within the window.
         tokens: Generated tokens that were compared.
         error: The largest error in log-probability.
         visible: The largest difference in log-probability that the choice of a set makes, of the two sets that differ least.
         cached: Prompt tokens that the second run had from the prefix cache.
+        dtype: Of the engine, where it is not float32.
         seconds: That it took.
     """
 
@@ -65,7 +63,17 @@ class Result:
     error: float | None = None
     visible: float | None = None
     cached: int = 0
+    dtype: str = ""
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How a ladder's tokens compare with those of an oracle."""
+
+    error: float
+    place: str
+    visible: float
 
 
 def measure(
@@ -80,130 +88,149 @@ def measure(
     """
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        values = _measure(name, Path(folder), {"ladder": "auto"} if ladder is None else ladder, stage)
-    return Result(name, architectures()[name], **values, seconds=round(time.monotonic() - start, 1))
+        result = _measure(name, Path(folder), {"ladder": "auto"} if ladder is None else ladder, stage)
+    return replace(result, seconds=round(time.monotonic() - start, 1))
 
 
-def _measure(name: str, folder: Path, ladder: Mapping[str, Any], stage: Callable[[str], object]) -> dict[str, Any]:
+def _measure(name: str, folder: Path, ladder: Mapping[str, Any], stage: Callable[[str], object]) -> Result:
     recipe = RECIPES.get(name, Recipe())
+    result = Result(name, architectures()[name], EXACT, dtype=recipe.engine.get("dtype", ""))
     try:
-        model = _checkpoint(name, recipe, folder)
+        model, why = checkpoint.make(name, recipe, folder)
     except Exception as error:
-        return {"verdict": NO_CHECKPOINT, "reason": _sentence(error)}
+        return replace(result, verdict=NO_CHECKPOINT, reason=_sentence(error))
     stage(STOCK)
     arguments = {"model": str(folder), **ENGINE, "max_num_batched_tokens": STEP, **recipe.engine}
-    if recipe.fields is not None:
-        arguments["load_format"] = made_up.LOAD_FORMAT
-    if architectures()[name] == WRAPPED:
+    if result.kind == WRAPPED:
         # Else vLLM asks for the processors of images and sounds, which text-only requests do not need.
         arguments["language_model_only"] = True
     try:
-        with _engine(arguments | {"max_model_len": WINDOW}) as llm:
-            within, _ = _run(llm, WITHIN)
+        within, model, why = _stock(arguments, model, why)
     except Exception as error:
-        return {"verdict": NOT_ON_CPU, "reason": _sentence(error)}
-    found: dict[str, Any] = {"stock": "runs; transformers has no class to compare with"}
-    stock = math.inf
+        return replace(result, verdict=NOT_ON_CPU, reason=_sentence(error))
+    result = replace(result, stock=f"runs, alone ({why})")
+    off = math.inf
     if model is not None:
-        stock, _ = max(worst_of(HuggingFace(model, {WINDOW: 1.0}), *each) for each in within)
-        found["stock"] = f"{stock:.1e} off transformers within the window"
+        off, _ = max(worst_of(HuggingFace(model, {WINDOW: 1.0}), *each) for each in within)
+        result = replace(result, stock=f"{off:.1e} off transformers within the window")
     stage(LADDER)
+    beyond = arguments | {"max_model_len": LONGEST}
     try:
-        with _engine(arguments | {"max_model_len": LONGEST, "additional_config": {"ropeswitch": dict(ladder)}}) as llm:
-            first, _ = _run(llm, CASES)
-            second, cached = _run(llm, CASES)
+        with engine(beyond | {"additional_config": {"ropeswitch": dict(ladder)}}) as llm:
+            first, _ = run(llm, CASES)
+            second, cached = run(llm, CASES)
     except (UnsupportedError, FactorError) as error:
-        return found | {"verdict": REFUSED, "reason": _sentence(error)}
+        return replace(result, verdict=REFUSED, reason=_sentence(error))
     except Exception as error:
-        return found | {"verdict": DIFFERS, "reason": f"the engine stopped: {_sentence(error)}"}
-    found |= {"tokens": sum(len(output) for _, output, _ in (*first, *second)), "cached": cached}
-    oracle = HuggingFace(model, FACTORS) if stock < TOLERANCE else None
-    if oracle is not None and oracle.buffers:
-        found["oracle"] = "transformers"
-        visible = oracle.closest_sets(first[-1][0])
-        error, place = max(worst_of(oracle, *each) for each in (*first, *second))
-    else:
-        found["oracle"] = "stock vLLM with static YaRN"
-        visible, error, place = _against_stock(arguments, (*first, *second))
-    found |= {"error": float(f"{error:.2g}"), "visible": float(f"{visible:.2g}")}
-    if error >= TOLERANCE:
-        return found | {"verdict": DIFFERS, "reason": f"{place}: log-probability {error:.2g} off"}
-    if not visible >= VISIBLE:
-        return found | {
-            "verdict": DIFFERS,
-            "reason": f"the choice of a set changes log-probabilities by {visible:.2g} only",
-        }
-    return found | {"verdict": EXACT}
+        return _stopped(result, beyond, error)
+    runs = [*first, *second]
+    result = replace(result, tokens=sum(len(output) for _, output, _ in runs), cached=cached)
+    trained = recipe.trained
+    factors = {end: end / trained.get("original_max_position_embeddings", WINDOW) for end in ENDS}
+    compared = None
+    if off < TOLERANCE:
+        compared = _with_transformers(HuggingFace(model, factors, trained), runs)
+        result = replace(result, oracle="transformers")
+    if compared is None or not compared.error < TOLERANCE:
+        compared = _with_stock(arguments, factors, trained, runs)
+        result = replace(result, oracle="stock vLLM with static YaRN")
+    return _judged(result, compared)
 
 
-def _checkpoint(name: str, recipe: Recipe, folder: Path) -> Any:
-    """Save the architecture's checkpoint and load it with transformers; None where transformers has no class."""
-    if recipe.fields is not None:
-        made_up.save(name, recipe.fields, folder)
+def _judged(result: Result, compared: Compared) -> Result:
+    tolerance, visible = TOLERANCE, VISIBLE
+    if result.dtype == "bfloat16":
+        tolerance, visible = BFLOAT16_TOLERANCE, BFLOAT16_VISIBLE
+    result = replace(result, error=float(f"{compared.error:.2g}"), visible=float(f"{compared.visible:.2g}"))
+    if not compared.error < tolerance:
+        return replace(result, verdict=DIFFERS, reason=f"{compared.place}: log-probability {compared.error:.2g} off")
+    if not compared.visible > visible:
+        reason = f"the choice of a set changes log-probabilities by {compared.visible:.2g} only"
+        return replace(result, verdict=DIFFERS, reason=reason)
+    return result
+
+
+def _stock(arguments: dict[str, Any], model: Any, why: str) -> tuple[list[Run], Any, str]:
+    """What stock vLLM gives within the window, the model of transformers to compare with or None, and why None.
+
+    Where vLLM cannot load what transformers saved, ``arguments`` get weights that are made in vLLM.
+    """
+    if model is not None:
+        try:
+            return _within(arguments), model, ""
+        except Exception as error:
+            traceback.print_exception(error)
+            why = f"vLLM does not load what transformers saves: {type(error).__name__}"
+    arguments["load_format"] = made_up.LOAD_FORMAT
+    return _within(arguments), None, why
+
+
+def _within(arguments: Mapping[str, Any]) -> list[Run]:
+    with engine({**arguments, "max_model_len": WINDOW}) as llm:
+        return run(llm, WITHIN)[0]
+
+
+def _stopped(result: Result, arguments: Mapping[str, Any], error: Exception) -> Result:
+    """Whose fault it is that an engine with a ladder stopped: stock vLLM gets the same requests."""
+    reason = _sentence(error)
+    try:
+        with engine(arguments) as llm:
+            run(llm, CASES)
+            run(llm, CASES)
+    except Exception as stock:
+        return replace(result, verdict=NOT_ON_CPU, reason=f"stops at longer requests: {_sentence(stock)}", stock="")
+    return replace(result, verdict=DIFFERS, reason=f"the engine stopped: {reason}")
+
+
+def _with_transformers(oracle: HuggingFace, runs: Sequence[Run]) -> Compared | None:
+    """The comparison; None where transformers' model has no frequencies that could be forced."""
+    if not oracle.buffers:
         return None
-    kind = getattr(transformers, recipe.family or name)
-    save(kind, tiny(kind.config_class, recipe.config), folder, gain=recipe.gain)
-    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    HuggingFace(model, {WINDOW: 1.0}).log_probs(list(range(3, WINDOW)))
-    return model
+    error, place = max(worst_of(oracle, *each) for each in runs)
+    return Compared(error, place, oracle.closest_sets(runs[-1][0]))
 
 
-Run = tuple[list[int], list[int], list[float]]
-
-
-def _run(llm: LLM, cases: Sequence[tuple[int, int]]) -> tuple[list[Run], int]:
-    """Each prompt with its continuation and log-probabilities, and the prompt tokens that the prefix cache had."""
-    token_lists = prompts([length for length, _ in cases], TEXT_VOCAB)
-    params = [greedy(count) for _, count in cases]
-    outputs = llm.generate([{"prompt_token_ids": tokens} for tokens in token_lists], params, use_tqdm=False)
-    runs = [(prompt, *first_choice(output.outputs[0])) for prompt, output in zip(token_lists, outputs, strict=True)]
-    return runs, sum(output.num_cached_tokens or 0 for output in outputs)
-
-
-def _against_stock(arguments: Mapping[str, Any], runs: Sequence[Run]) -> tuple[float, float, str]:
-    """How much the choice of a set changes, the largest error and its place, against stock vLLM with each set for all."""
+def _with_stock(
+    arguments: Mapping[str, Any], factors: Mapping[int, float], trained: Mapping[str, Any], runs: Sequence[Run]
+) -> Compared:
+    """The comparison with stock vLLM, one engine for each set, which scores the whole of every sequence."""
     scored = {}
-    for end, factor in FACTORS.items():
-        yarn = (
-            {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": WINDOW} if factor != 1 else {}
-        )
-        overrides = {"rope_parameters": _rope(arguments["model"]) | yarn, "max_position_embeddings": 2 * LONGEST}
-        with _engine({**arguments, "max_model_len": 2 * LONGEST, "hf_overrides": overrides}) as llm:
+    for end, factor in factors.items():
+        overrides = _static_yarn(Path(arguments["model"]), trained, factor)
+        with engine({**arguments, "max_model_len": 2 * LONGEST, "hf_overrides": overrides}) as llm:
             scored[end] = score(llm, [[*prompt, *output] for prompt, output, _ in runs])
     worst = (0.0, "")
     for number, (prompt, _, log_probs) in enumerate(runs):
         for place, log_prob in enumerate(log_probs, start=len(prompt)):
-            end = next(end for end in FACTORS if place <= end)
-            of = scored[end][number][place - 1]
-            worst = max(
-                worst, (error_of(log_prob, of.of_token, of.best), f"token {place} after a prompt of {len(prompt)}")
-            )
-    # Of the last request's tokens that were generated in its longest set.
+            of = scored[next(end for end in factors if place <= end)][number][place - 1]
+            where = f"token {place} after a prompt of {len(prompt)}"
+            worst = max(worst, (error_of(log_prob, of.of_token, of.best), where))
+    # Of the last request's tokens that were generated, which are in its longest set.
     begin = len(runs[-1][0]) - 1
-    rows = [torch.tensor([each.of_token for each in scored[end][-1][begin:]]) for end in FACTORS]
+    rows = [torch.tensor([each.of_token for each in scored[end][-1][begin:]]) for end in factors]
     visible = min(float((a - b).abs().max()) for i, a in enumerate(rows) for b in rows[:i])
-    return visible, *worst
+    return Compared(*worst, visible)
 
 
-def _rope(folder: str) -> dict[str, Any]:
-    config = transformers.AutoConfig.from_pretrained(folder).get_text_config()
-    return dict(config.rope_parameters)
-
-
-@contextmanager
-def _engine(arguments: Mapping[str, Any]) -> Iterator[LLM]:
-    """An engine in this process, stopped afterwards."""
-    llm = LLM(**arguments)
-    try:
-        yield llm
-    finally:
-        llm.llm_engine.engine_core.shutdown()
-        del llm
-        gc.collect()
+def _static_yarn(folder: Path, trained: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """``hf_overrides`` that give every length YaRN of ``factor``; 1 stands for the config's own rotary parameters."""
+    config = json.loads((folder / "config.json").read_text())
+    nested = "text_config" in config
+    text = config["text_config"] if nested else config
+    rope = dict(text.get("rope_parameters") or {"rope_type": "default", "rope_theta": text.get("rope_theta", 10000.0)})
+    if factor != 1:
+        yarn = {"original_max_position_embeddings": WINDOW} | dict(trained) | {"rope_type": "yarn", "factor": factor}
+        if "full_attention" in rope:
+            rope["full_attention"] = rope["full_attention"] | yarn
+        else:
+            rope |= yarn
+    fields = {"rope_parameters": rope, "max_position_embeddings": 2 * LONGEST}
+    return {"text_config": fields} if nested else fields
 
 
 def _sentence(error: BaseException) -> str:
-    """An error in one line without what differs from run to run."""
+    """An error in one line without what differs from run to run; the whole of it goes to the log."""
+    traceback.print_exception(error)
     text = " ".join(str(error).split()) or type(error).__name__
     text = re.sub(r"/tmp/\S+?(?=['\"\s,]|$)", "MODEL", text)
     # pydantic's frame around a check's own text.

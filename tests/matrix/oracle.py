@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
 import torch
 from transformers import LlamaConfig
@@ -19,11 +20,13 @@ OTHER_TOWERS = ("visual", "vision", "audio", "encoder", "speech", "talker", "ima
 POSITIONS = 512
 
 
-def yarn(theta: float, pairs: int, factor: float) -> tuple[torch.Tensor, float]:
-    """Inverse frequencies, ``[pairs]``, and attention scale of YaRN on the window, as transformers forms them."""
-    rope = {
-        "rope_type": "yarn", "rope_theta": theta, "factor": factor, "original_max_position_embeddings": WINDOW,
-    }  # fmt: skip
+def yarn(theta: float, pairs: int, factor: float, trained: Mapping[str, Any]) -> tuple[torch.Tensor, float]:
+    """Inverse frequencies, ``[pairs]``, and attention scale of YaRN on the window, as transformers forms them.
+
+    ``trained`` are YaRN's other parameters, where the model was trained with it.
+    """
+    rope = {"rope_theta": theta, "original_max_position_embeddings": WINDOW} | dict(trained)
+    rope |= {"rope_type": "yarn", "factor": factor}
     config = LlamaConfig(
         hidden_size=2 * pairs, num_attention_heads=1, max_position_embeddings=WINDOW, rope_parameters=rope
     )
@@ -39,13 +42,13 @@ class Frequencies:
     plain: torch.Tensor
     scale: float
 
-    def force(self, factor: float) -> None:
+    def force(self, factor: float, trained: Mapping[str, Any]) -> None:
         """Put YaRN of ``factor`` in; 1 restores the plain frequencies."""
         frequencies, scale = self.plain, self.scale
         if factor != 1:
             pairs = len(self.plain)
             theta = float(f"{float(self.plain[-1].double()) ** (-pairs / (pairs - 1)):.5g}")
-            frequencies, scale = yarn(theta, pairs, factor)
+            frequencies, scale = yarn(theta, pairs, factor, trained)
         getattr(self.module, self.name).copy_(frequencies)
         setattr(self.module, self._scale_name, scale)
 
@@ -62,12 +65,12 @@ class Sinusoids:
     name: str
     pairs: int
 
-    def force(self, factor: float) -> None:
+    def force(self, factor: float, trained: Mapping[str, Any]) -> None:
         """Put YaRN of ``factor`` in; 1 restores the plain frequencies."""
         frequencies = 10000.0 ** -(torch.arange(self.pairs, dtype=torch.float64) / self.pairs)
         scale = 1.0
         if factor != 1:
-            frequencies, scale = yarn(10000.0, self.pairs, factor)
+            frequencies, scale = yarn(10000.0, self.pairs, factor, trained)
         angles = torch.arange(POSITIONS, dtype=torch.float64)[:, None] * frequencies.double()
         self.module.embed_positions = torch.cat((angles.sin(), angles.cos()), dim=1).float() * scale
 
@@ -94,10 +97,17 @@ def rotary_buffers(model: torch.nn.Module) -> list[Frequencies | Sinusoids]:
 
 @dataclass
 class HuggingFace(Oracle):
-    """A model of transformers; ``factors`` are those of YaRN by the longest sequence of each set, rising."""
+    """A model of transformers.
+
+    Attributes:
+        model: The model.
+        factors: YaRN's factor by the longest sequence of each set, rising.
+        trained: YaRN's other parameters, where the model was trained with it.
+    """
 
     model: torch.nn.Module
     factors: Mapping[int, float]
+    trained: Mapping[str, Any] = field(default_factory=dict)
     _cache: dict[tuple[float, tuple[int, ...]], torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,7 +121,7 @@ class HuggingFace(Oracle):
         key = (factor, tuple(tokens))
         if key not in self._cache:
             for each in self.buffers:
-                each.force(factor)
+                each.force(factor, self.trained)
             with torch.no_grad():
                 logits = self.model(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0]
             self._cache[key] = logits.float().log_softmax(-1)

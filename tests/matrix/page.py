@@ -8,8 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.matrix.recipes import BACKEND, TEXT, WITHOUT_ROTATION, WRAPPED
-from tests.matrix.verdicts import DIFFERS, EXACT, NO_CHECKPOINT, NOT_ON_CPU, REFUSED, VERDICTS
+from tests.matrix.verdicts import (
+    BACKEND,
+    DIFFERS,
+    EXACT,
+    NO_CHECKPOINT,
+    NOT_ON_CPU,
+    REFUSED,
+    TEXT,
+    VERDICTS,
+    WITHOUT_ROTATION,
+    WRAPPED,
+)
 
 PAGE = Path("docs/models.md")
 KINDS = (TEXT, WRAPPED, BACKEND)

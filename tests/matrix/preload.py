@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import os
 
 import torch
 
@@ -29,3 +30,5 @@ registry = importlib.import_module("vllm.model_executor.models.registry")
 registry._run_in_subprocess = lambda look: look()
 # vLLM collects garbage several times a start, and would look at all of this each time.
 gc.freeze()
+# What Triton prints when this process ends says nothing about a model.
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

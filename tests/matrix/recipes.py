@@ -4,31 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm.model_executor.models import registry
-
-TEXT, WRAPPED, BACKEND = "text", "multimodal", "Transformers backend"
-
-# Architectures that generate text without rotary embeddings: a ladder has nothing to scale.
-WITHOUT_ROTATION = {
-    "BloomForCausalLM": "ALiBi",
-    "GPT2LMHeadModel": "learned positions",
-    "GPTBigCodeForCausalLM": "learned positions",
-    "OPTForCausalLM": "learned positions",
-    "MambaForCausalLM": "state space",
-    "Mamba2ForCausalLM": "state space",
-    "FalconMambaForCausalLM": "state space",
-    "JambaForCausalLM": "no positions",
-    "NemotronHForCausalLM": "no positions",
-    "NemotronHPuzzleForCausalLM": "no positions",
-    "Blip2ForConditionalGeneration": "OPT: learned positions",
-    "WhisperForConditionalGeneration": "learned positions",
-    "CohereAsrForConditionalGeneration": "learned positions",
-    "NemotronParseForConditionalGeneration": "no positions",
-    "NemotronH_Nano_VL_V2": "Nemotron-H: no positions",
-    "NemotronH_Nano_Omni_Reasoning_V3": "Nemotron-H: no positions",
-    "NemotronH_Super_Omni_Reasoning_V3": "Nemotron-H: no positions",
-    "NemotronH_Omni_Reasoning_V3": "Nemotron-H: no positions",
-}
+from tests.matrix.verdicts import BACKEND, TEXT, WITHOUT_ROTATION, WRAPPED
 
 
 @dataclass(frozen=True)
@@ -39,14 +15,14 @@ class Recipe:
         family: The class of transformers; None where it is named as the architecture.
         config: Fields of its config, which replace the automatic ones; a mapping goes into a nested config.
         engine: Engine arguments, for stock vLLM and with a ladder.
-        gain: Of the random weights.
+        trained: YaRN's parameters in the config, where the model was trained with it.
         fields: Of the config, where transformers has no class for the architecture and its weights are made in vLLM.
     """
 
     family: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
-    gain: float = 1.6
+    trained: Mapping[str, Any] = field(default_factory=dict)
     fields: Mapping[str, Any] | None = None
 
 
@@ -62,17 +38,35 @@ _GLM4V = mrope(2, 3, 3, theta=10000.0, partial_rotary_factor=0.5)
 _INDEXER = {
     "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 512, "indexer_compress_ratio": 4,
 }  # fmt: skip
-_QWEN4 = _INDEXER | {"ple_embed_dim": 64, "ngram_vocab_size_base": 512, "split_ngram_parts": 4, "hc_lowrank": 32}
+_QWEN4 = _INDEXER | {
+    "output_gate_type": "sigmoid",
+    "ple_embed_dim": 64,
+    "ngram_vocab_size_base": 512,
+    "split_ngram_parts": 4,
+    "hc_lowrank": 32,
+}
 _GEMMA3N = {
     "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 0,
     "intermediate_size": [160] * 4, "activation_sparsity_pattern": [0.0] * 4,
 }  # fmt: skip
-_LFM2 = {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
+_LFM2 = {"conv_dim": 128, "block_dim": 128, "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
 
 # What latent attention needs in float32: a processor with AMX would get a kernel for bfloat16 only.
 _LATENT = {"attention_backend": "CPU_MLA", "block_size": 16}
 # Gated delta nets have a kernel for bfloat16 only on CPUs.
 _BFLOAT16 = {"dtype": "bfloat16"}
+_YARN = {
+    "rope_type": "yarn",
+    "factor": 2.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+_GPT_OSS = _YARN | {"truncate": False, "rope_theta": 150000.0}
+_MINISTRAL = _YARN | {"rope_theta": 1000000.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+_BACKEND = {"model_impl": "transformers"}
+_TEXT_ONLY = {"language_model_only": True}
+_VIBE_VOICE = {"num_filters": 8, "depths": [1] * 7}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
 _BAILING = _EXPERTS | {
     "head_dim": 32, "num_shared_experts": 1, "moe_shared_expert_intermediate_size": 64, "first_k_dense_replace": 1,
@@ -110,20 +104,21 @@ RECIPES: dict[str, Recipe] = {
     "Glm4MoeLiteForCausalLM": Recipe(
         config={"first_k_dense_replace": 1, "mlp_layer_types": ["dense", "sparse"]}, engine=_LATENT
     ),
-    "GptOssForCausalLM": Recipe(
+    "GptOssForCausalLM": Recipe(config={"rope_parameters": _GPT_OSS}, trained=_GPT_OSS),
+    "Ministral3ForCausalLM": Recipe(config={"rope_parameters": _MINISTRAL}, trained=_MINISTRAL),
+    "Llama4ForCausalLM": Recipe(config={"num_experts_per_tok": 1}),
+    "Llama4ForConditionalGeneration": Recipe(config={"text_config": {"num_experts_per_tok": 1}}),
+    "LongcatFlashForCausalLM": Recipe(
+        config={"num_layers": 1, "zero_expert_num": 0, "mla_scale_q_lora": True, "mla_scale_kv_lora": True},
+        engine=_LATENT,
+    ),
+    "MiniMaxM2ForCausalLM": Recipe(
         config={
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "factor": 2.0,
-                "original_max_position_embeddings": 32,
-                "beta_fast": 32.0,
-                "beta_slow": 1.0,
-                "truncate": False,
-                "rope_theta": 150000.0,
-            }
+            "rotary_dim": 16,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000000.0, "partial_rotary_factor": 0.5},
         }
     ),
-    "LongcatFlashForCausalLM": Recipe(config={"num_layers": 1, "zero_expert_num": 0}, engine=_LATENT),
+    "HYV3ForCausalLM": Recipe(config={"first_k_dense_replace": 1}),
     "MiniCPM3ForCausalLM": Recipe(config={"kv_lora_rank": 64, "qk_rope_head_dim": 32}),
     "Qwen3NextForCausalLM": Recipe(engine=_BFLOAT16),
     "Qwen3_5ForCausalLM": Recipe(engine=_BFLOAT16),
@@ -246,6 +241,22 @@ RECIPES: dict[str, Recipe] = {
     "TeleChat2ForCausalLM": Recipe(fields={"n_head": 4, "bias": False, "mlp_bias": False}),
     "TeleChat3ForCausalLM": Recipe(fields={}),
     "TeleFLMForCausalLM": Recipe(fields={"use_mup": False}),
+    "TransformersForCausalLM": Recipe("LlamaForCausalLM", engine=_BACKEND),
+    "TransformersMoEForCausalLM": Recipe("Qwen3MoeForCausalLM", engine=_BACKEND),
+    "TransformersMultiModalForCausalLM": Recipe("LlavaForConditionalGeneration", engine=_BACKEND | _TEXT_ONLY),
+    "TransformersMultiModalMoEForCausalLM": Recipe("AriaForConditionalGeneration", engine=_BACKEND | _TEXT_ONLY),
+    "Emu3ForConditionalGeneration": Recipe(
+        config={"vocabulary_map": {"<image>": 440}, "vq_config": {"base_channels": 32, "codebook_size": 64}},
+        engine=_TEXT_ONLY,
+    ),
+    "HunYuanVLForConditionalGeneration": Recipe(config={"text_config": {"head_dim": 32}}, engine=_TEXT_ONLY),
+    "VibeVoiceAsrForConditionalGeneration": Recipe(
+        config={
+            "acoustic_tokenizer_encoder_config": _VIBE_VOICE,
+            "semantic_tokenizer_encoder_config": _VIBE_VOICE,
+        },
+        engine=_TEXT_ONLY,
+    ),
     "DbrxForCausalLM": Recipe(config={"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}}),
     "Gemma3nForCausalLM": Recipe(config=_GEMMA3N),
     "GPTJForCausalLM": Recipe(config={"rotary_dim": 16}),
@@ -254,9 +265,8 @@ RECIPES: dict[str, Recipe] = {
     "HrmTextForCausalLM": Recipe(config={"H_cycles": 1, "L_cycles": 1}),
     "HunYuanDenseV1ForCausalLM": Recipe(config={"head_dim": 32}),
     "HunYuanMoEV1ForCausalLM": Recipe(config={"head_dim": 32}),
-    "HunYuanVLForConditionalGeneration": Recipe(config={"text_config": {"head_dim": 32}}),
     "NemotronForCausalLM": Recipe(config={"num_key_value_heads": 2}),
-    "Qwen4ExpForCausalLM": Recipe(config=_QWEN4),
+    "Qwen4ExpForCausalLM": Recipe(config=_QWEN4, engine={"dtype": "bfloat16"}),
     "Zamba2ForCausalLM": Recipe(
         config={
             "num_hidden_layers": 4,
@@ -275,12 +285,15 @@ RECIPES: dict[str, Recipe] = {
     "Qwen2VLForConditionalGeneration": Recipe(config={"text_config": _QWEN2_VL}),
     "Qwen2_5_VLForConditionalGeneration": Recipe(config={"text_config": _QWEN2_VL}),
     "Qwen3VLForConditionalGeneration": Recipe(config={"text_config": _QWEN3_VL}),
-    "Qwen3VLMoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_VL}),
-    "Qwen3_5ForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}),
-    "Qwen3_5MoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}),
+    "Qwen3VLMoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_VL | {"norm_topk_prob": True}}),
+    "Qwen3_5ForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}, engine=_BFLOAT16),
+    "Qwen3_5MoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}, engine=_BFLOAT16),
+    "MiniCPMV4_6ForConditionalGeneration": Recipe(engine=_BFLOAT16),
+    "MiniCPMV4_7ForConditionalGeneration": Recipe(engine=_BFLOAT16),
+    "Lfm2VlForConditionalGeneration": Recipe(config={"text_config": _LFM2}),
     "Qwen4ExpForConditionalGeneration": Recipe(config={"text_config": _QWEN4}),
     "Glm4vForConditionalGeneration": Recipe(config={"text_config": _GLM4V}),
-    "Glm4vMoeForConditionalGeneration": Recipe(config={"text_config": _GLM4V}),
+    "Glm4vMoeForConditionalGeneration": Recipe(config={"text_config": _GLM4V | {"head_dim": 32}}),
     "GlmOcrForConditionalGeneration": Recipe(config={"text_config": _GLM4V}),
     "PaddleOCRVLForConditionalGeneration": Recipe(config={"text_config": mrope(4, 6, 6, theta=500000.0)}),
     "Granite4VisionForConditionalGeneration": Recipe(config={"text_config": {"model_type": "granite"}}),
@@ -289,12 +302,13 @@ RECIPES: dict[str, Recipe] = {
         config={"text_config": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}}}
     ),
     "Step3p7ForConditionalGeneration": Recipe(config={"text_config": {"sliding_window": 48}}),
-    "Emu3ForConditionalGeneration": Recipe(config={"vocabulary_map": {"<image>": 440}}),
 }
 
 
 def architectures() -> dict[str, str]:
     """Every architecture of vLLM's registry that generates text, with its kind."""
+    from vllm.model_executor.models import registry
+
     backend = {
         name: BACKEND
         for name in (*registry._TRANSFORMERS_SUPPORTED_MODELS, *registry._TRANSFORMERS_BACKEND_MODELS)

@@ -7,6 +7,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from tests.matrix import page
 from tests.matrix.verdicts import CHECKPOINT, ENDED
 
 RESULTS = Path("models/results/matrix.jsonl")
@@ -30,6 +32,10 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+MOST_MEMORY = 8 << 30
+# Seconds that a process has to leave by itself.
+LEAVING = 10
+
 Line = dict[str, Any]
 Measure = Callable[[str], Line]
 
@@ -45,22 +51,16 @@ def main() -> int:
     parser.add_argument("--page-only", action="store_true", help="measure nothing, write the page")
     args = parser.parse_args()
     os.environ.update(ENVIRONMENT)
-    from tests.matrix import torchvision_operators
-
-    torchvision_operators.declare()
-    from tests.matrix import page
-    from tests.matrix.recipes import rotating
-
-    kinds = rotating()
-    if unknown := sorted(set(args.only) - set(kinds)):
-        parser.error(f"--only: {unknown[0]!r} is no architecture with rotary embeddings of vLLM's registry")
     try:
         if not args.page_only:
+            processes = Processes(args.limit, args.logs)
+            kinds = processes.kinds
+            if unknown := sorted(set(args.only) - set(kinds)):
+                parser.error(f"--only: {unknown[0]!r} is no architecture with rotary embeddings of vLLM's registry")
             known = read(RESULTS)
             anew = {*args.only, *(name for name, each in known.items() if each["verdict"] in args.verdict)}
             names = args.only or [name for name in kinds if name in anew or name not in known]
-            measure = Processes(kinds, args.limit, args.logs)
-            fill(RESULTS, names, measure, jobs=args.jobs)
+            fill(RESULTS, names, processes, jobs=args.jobs)
         page.write(Path(), read(RESULTS))
     except KeyboardInterrupt:
         print("docs-models: interrupted; the same command goes on from here", file=sys.stderr)
@@ -117,10 +117,16 @@ def store(path: Path, results: Mapping[str, Line]) -> None:
 class Processes:
     """Measures each architecture in a process of its own, which is forked from one that has imported everything."""
 
-    def __init__(self, kinds: Mapping[str, str], limit: float, logs: Path | None) -> None:
-        self.kinds, self.limit, self.logs = kinds, limit, logs
+    def __init__(self, limit: float, logs: Path | None) -> None:
+        self.limit, self.logs = limit, logs
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["tests.matrix.preload"])
+        ours, theirs = self.context.Pipe(duplex=False)
+        process = self.context.Process(target=_kinds, args=(theirs,))
+        process.start()
+        # Every architecture with its kind.
+        self.kinds: dict[str, str] = ours.recv()
+        process.join()
 
     def __call__(self, name: str) -> Line:
         """One architecture's result.
@@ -140,6 +146,7 @@ class Processes:
                     raise TimeoutError(f"{name}: not finished after {self.limit:g} s; raise --limit")
                 message = ours.recv()
                 if isinstance(message, dict):
+                    process.join(LEAVING)
                     return message | {"seconds": round(time.monotonic() - started, 1)}
                 stage = message
         except EOFError:
@@ -152,11 +159,19 @@ class Processes:
             process.join()
 
 
+def _kinds(pipe: Any) -> None:
+    from tests.matrix.recipes import rotating
+
+    pipe.send(rotating())
+
+
 def _child(name: str, pipe: Any, logs: Path | None) -> None:
     target = os.devnull if logs is None else str(logs / f"{name}.log")
     file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    # A model that came out large must not take the memory of everything else.
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
     from tests.matrix.one_model import line, measure
 
     pipe.send(line(measure(name, stage=pipe.send)))

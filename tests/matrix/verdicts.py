@@ -1,4 +1,6 @@
-"""The verdicts, and the stages of a measurement that lead to them."""
+"""The words of the results: kinds of architectures, verdicts, and the stages of a measurement that lead to them."""
+
+TEXT, WRAPPED, BACKEND = "text", "multimodal", "Transformers backend"
 
 EXACT, REFUSED, NOT_ON_CPU, DIFFERS, NO_CHECKPOINT = "exact", "refused", "not on CPU", "differs", "no checkpoint"
 VERDICTS = (EXACT, REFUSED, DIFFERS, NOT_ON_CPU, NO_CHECKPOINT)
@@ -6,3 +8,25 @@ VERDICTS = (EXACT, REFUSED, DIFFERS, NOT_ON_CPU, NO_CHECKPOINT)
 CHECKPOINT, STOCK, LADDER = "making the checkpoint", "stock vLLM", "with a ladder"
 # What it means when a process ends by itself in a stage.
 ENDED = {CHECKPOINT: NO_CHECKPOINT, STOCK: NOT_ON_CPU, LADDER: DIFFERS}
+
+# Architectures that generate text without rotary embeddings: a ladder has nothing to scale.
+WITHOUT_ROTATION = {
+    "BloomForCausalLM": "ALiBi",
+    "GPT2LMHeadModel": "learned positions",
+    "GPTBigCodeForCausalLM": "learned positions",
+    "OPTForCausalLM": "learned positions",
+    "MambaForCausalLM": "state space",
+    "Mamba2ForCausalLM": "state space",
+    "FalconMambaForCausalLM": "state space",
+    "JambaForCausalLM": "no positions",
+    "NemotronHForCausalLM": "no positions",
+    "NemotronHPuzzleForCausalLM": "no positions",
+    "Blip2ForConditionalGeneration": "OPT: learned positions",
+    "WhisperForConditionalGeneration": "learned positions",
+    "CohereAsrForConditionalGeneration": "learned positions",
+    "NemotronParseForConditionalGeneration": "no positions",
+    "NemotronH_Nano_VL_V2": "Nemotron-H: no positions",
+    "NemotronH_Nano_Omni_Reasoning_V3": "Nemotron-H: no positions",
+    "NemotronH_Super_Omni_Reasoning_V3": "Nemotron-H: no positions",
+    "NemotronH_Omni_Reasoning_V3": "Nemotron-H: no positions",
+}

@@ -1,0 +1,40 @@
+"""Makes the checkpoint of one architecture, by its recipe."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tests.matrix import made_up
+from tests.matrix.oracle import HuggingFace
+from tests.matrix.recipes import Recipe
+from tests.matrix.tiny import WINDOW, save, tiny
+
+
+def make(architecture: str, recipe: Recipe, folder: Path) -> tuple[Any, str]:
+    """Save a checkpoint, and load it with transformers.
+
+    Returns:
+        The model of transformers, None where only its config was saved and weights are to be made in vLLM; and why so.
+    """
+    if recipe.fields is not None:
+        made_up.save(architecture, recipe.fields, folder)
+        return None, "no class in transformers"
+    kind = getattr(transformers, recipe.family or architecture)
+    config = tiny(kind.config_class, recipe.config)
+    model, why = None, "transformers stops"
+    try:
+        save(kind, config, folder)
+        model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        HuggingFace(model, {WINDOW: 1.0}).log_probs(list(range(3, WINDOW)))
+    except Exception as error:
+        # Not every class of transformers runs everywhere; vLLM's model of the same config may.
+        model, why = None, f"transformers stops: {type(error).__name__}"
+        config.save_pretrained(folder)
+    # Some have another name at transformers; the backend's own names are of no model.
+    if recipe.engine.get("model_impl") is None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": [architecture]}))
+    return model, why
