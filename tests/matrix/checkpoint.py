@@ -18,11 +18,16 @@ def make(architecture: str, recipe: Recipe, folder: Path) -> tuple[Any, str]:
 
     Returns:
         The model of transformers, None where only its config was saved and weights are to be made in vLLM; and why so.
+
+    Raises:
+        ValueError: for an architecture without a class or a recipe.
     """
     if recipe.fields is not None:
         made_up.save(architecture, recipe.fields, folder)
         return None, "no class in transformers"
-    kind = getattr(transformers, recipe.family or architecture)
+    kind = getattr(transformers, recipe.family or architecture, None)
+    if kind is None:
+        raise ValueError("transformers has no class for it, and no recipe has its config")
     config = tiny(kind.config_class, recipe.config)
     model, why = None, "transformers stops"
     try:

@@ -17,7 +17,7 @@ from ropeswitch.factors.errors import FactorError
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from tests.exactness.engines import ENGINE
 from tests.matrix import checkpoint, made_up
-from tests.matrix.oracle import HuggingFace, error_of, score, worst_of
+from tests.matrix.oracle import HuggingFace, Scored, error_of, score, worst_of
 from tests.matrix.recipes import RECIPES, Recipe, architectures
 from tests.matrix.runs import CASES, WITHIN, Run, engine, run
 from tests.matrix.tiny import WINDOW
@@ -132,15 +132,20 @@ def _measure(name: str, folder: Path, ladder: Mapping[str, Any], stage: Callable
         compared = _with_transformers(HuggingFace(model, factors, trained), runs)
         result = replace(result, oracle="transformers")
     if compared is None or not compared.error < TOLERANCE:
-        compared = _with_stock(arguments, factors, trained, runs)
+        compared, itself = _with_stock(arguments, factors, trained, runs, within)
         result = replace(result, oracle="stock vLLM with static YaRN")
+        if not itself.error < _tolerances(result)[0]:
+            reason = f"stock vLLM gives a batch other log-probabilities than each request alone: {itself.error:.2g} off"
+            return replace(result, verdict=NOT_ON_CPU, reason=reason)
     return _judged(result, compared)
 
 
+def _tolerances(result: Result) -> tuple[float, float]:
+    return (BFLOAT16_TOLERANCE, BFLOAT16_VISIBLE) if result.dtype == "bfloat16" else (TOLERANCE, VISIBLE)
+
+
 def _judged(result: Result, compared: Compared) -> Result:
-    tolerance, visible = TOLERANCE, VISIBLE
-    if result.dtype == "bfloat16":
-        tolerance, visible = BFLOAT16_TOLERANCE, BFLOAT16_VISIBLE
+    tolerance, visible = _tolerances(result)
     result = replace(result, error=float(f"{compared.error:.2g}"), visible=float(f"{compared.visible:.2g}"))
     if not compared.error < tolerance:
         return replace(result, verdict=DIFFERS, reason=f"{compared.place}: log-probability {compared.error:.2g} off")
@@ -174,7 +179,7 @@ def _stopped(result: Result, arguments: Mapping[str, Any], error: Exception) -> 
     """Whose fault it is that an engine with a ladder stopped: stock vLLM gets the same requests."""
     reason = _sentence(error)
     try:
-        with engine(arguments) as llm:
+        with engine({**arguments, "hf_overrides": _static_yarn(Path(arguments["model"]), {}, 1)}) as llm:
             run(llm, CASES)
             run(llm, CASES)
     except Exception as stock:
@@ -191,25 +196,40 @@ def _with_transformers(oracle: HuggingFace, runs: Sequence[Run]) -> Compared | N
 
 
 def _with_stock(
-    arguments: Mapping[str, Any], factors: Mapping[int, float], trained: Mapping[str, Any], runs: Sequence[Run]
-) -> Compared:
-    """The comparison with stock vLLM, one engine for each set, which scores the whole of every sequence."""
-    scored = {}
+    arguments: Mapping[str, Any],
+    factors: Mapping[int, float],
+    trained: Mapping[str, Any],
+    runs: Sequence[Run],
+    within: Sequence[Run],
+) -> tuple[Compared, Compared]:
+    """The comparisons of a ladder, and of stock vLLM's batch within the window, with stock vLLM's scores of each sequence.
+
+    One engine for each set scores every sequence alone and whole.
+    """
+    scored: dict[int, dict[tuple[int, ...], list[Scored]]] = {}
+    sequences = {(*prompt, *output) for prompt, output, _ in (*runs, *within)}
     for end, factor in factors.items():
         overrides = _static_yarn(Path(arguments["model"]), trained, factor)
-        with engine({**arguments, "max_model_len": 2 * LONGEST, "hf_overrides": overrides}) as llm:
-            scored[end] = score(llm, [[*prompt, *output] for prompt, output, _ in runs])
-    worst = (0.0, "")
-    for number, (prompt, _, log_probs) in enumerate(runs):
-        for place, log_prob in enumerate(log_probs, start=len(prompt)):
-            of = scored[next(end for end in factors if place <= end)][number][place - 1]
-            where = f"token {place} after a prompt of {len(prompt)}"
-            worst = max(worst, (error_of(log_prob, of.of_token, of.best), where))
-    # Of the last request's tokens that were generated, which are in its longest set.
-    begin = len(runs[-1][0]) - 1
-    rows = [torch.tensor([each.of_token for each in scored[end][-1][begin:]]) for end in factors]
+        whole = {"max_model_len": 2 * LONGEST, "max_num_batched_tokens": 2 * LONGEST, "hf_overrides": overrides}
+        with engine({**arguments, **whole}) as llm:
+            scored[end] = {each: score(llm, each) for each in sequences}
+
+    def worst(each_run: Sequence[Run]) -> tuple[float, str]:
+        found = (0.0, "")
+        for prompt, output, log_probs in each_run:
+            for place, log_prob in enumerate(log_probs, start=len(prompt)):
+                of = scored[next(end for end in factors if place <= end)][(*prompt, *output)][place - 1]
+                where = f"token {place} after a prompt of {len(prompt)}"
+                found = max(found, (error_of(log_prob, of.of_token, of.best), where))
+        return found
+
+    # Of the longest request's tokens just above the window: stock vLLM's table of the second set ends soon after.
+    prompt, output, _ = runs[-1]
+    rows = torch.tensor(
+        [[each.of_token for each in scored[end][(*prompt, *output)][WINDOW : ENDS[1] - 1]] for end in factors]
+    )
     visible = min(float((a - b).abs().max()) for i, a in enumerate(rows) for b in rows[:i])
-    return Compared(*worst, visible)
+    return Compared(*worst(runs), visible), Compared(*worst(within), visible)
 
 
 def _static_yarn(folder: Path, trained: Mapping[str, Any], factor: float) -> dict[str, Any]:

@@ -150,19 +150,16 @@ class Scored:
     best: float
 
 
-def score(llm: LLM, sequences: Sequence[Sequence[int]]) -> list[list[Scored]]:
-    """What a stock engine has for every token but the first of each sequence.
+def score(llm: LLM, tokens: Sequence[int]) -> list[Scored]:
+    """What a stock engine has for every token of a sequence but the first, computed alone.
 
-    The engine must be able to hold one token more than the longest sequence.
+    The engine must be able to hold one token more than the sequence has.
     """
     params = greedy(1, prompt_logprobs=1)
-    outputs = llm.generate([{"prompt_token_ids": list(each)} for each in sequences], params, use_tqdm=False)
+    (output,) = llm.generate([{"prompt_token_ids": list(tokens)}], params, use_tqdm=False)
     return [
-        [
-            Scored(entry[token].logprob, max(each.logprob for each in entry.values()))
-            for token, entry in zip(tokens[1:], output.prompt_logprobs[1:], strict=True)
-        ]
-        for tokens, output in zip(sequences, outputs, strict=True)
+        Scored(entry[token].logprob, max(each.logprob for each in entry.values()))
+        for token, entry in zip(tokens[1:], output.prompt_logprobs[1:], strict=True)
     ]
 
 

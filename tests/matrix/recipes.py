@@ -54,7 +54,7 @@ _LFM2 = {"conv_dim": 128, "block_dim": 128, "num_hidden_layers": 2, "layer_types
 # What latent attention needs in float32: a processor with AMX would get a kernel for bfloat16 only.
 _LATENT = {"attention_backend": "CPU_MLA", "block_size": 16}
 # Gated delta nets have a kernel for bfloat16 only on CPUs.
-_BFLOAT16 = {"dtype": "bfloat16"}
+_BFLOAT16 = {"dtype": "bfloat16", "enable_prefix_caching": False}
 _YARN = {
     "rope_type": "yarn",
     "factor": 2.0,
@@ -63,7 +63,9 @@ _YARN = {
     "beta_slow": 1.0,
 }
 _GPT_OSS = _YARN | {"truncate": False, "rope_theta": 150000.0}
-_MINISTRAL = _YARN | {"rope_theta": 1000000.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+_MINISTRAL = _YARN | {"rope_theta": 1000000.0, "llama_4_scaling_beta": 0.1}
+# vLLM keeps no states of these recurrent layers for its prefix cache on CPUs.
+_UNCACHED = {"enable_prefix_caching": False}
 _BACKEND = {"model_impl": "transformers"}
 _TEXT_ONLY = {"language_model_only": True}
 _VIBE_VOICE = {"num_filters": 8, "depths": [1] * 7}
@@ -98,8 +100,10 @@ RECIPES: dict[str, Recipe] = {
             "num_hidden_layers": 4,
             "layer_types": ["mamba", "attention"] * 2,
             "position_embedding_type": "rope",
-        }
+        },
+        engine=_UNCACHED,
     ),
+    "FalconH1ForCausalLM": Recipe(engine=_UNCACHED),
     "Glm4MoeForCausalLM": Recipe(config={"head_dim": 32}),
     "Glm4MoeLiteForCausalLM": Recipe(
         config={"first_k_dense_replace": 1, "mlp_layer_types": ["dense", "sparse"]}, engine=_LATENT
@@ -280,7 +284,8 @@ RECIPES: dict[str, Recipe] = {
             "mamba_d_state": 16,
             "chunk_size": 32,
             "num_mem_blocks": 1,
-        }
+        },
+        engine=_UNCACHED,
     ),
     "Qwen2VLForConditionalGeneration": Recipe(config={"text_config": _QWEN2_VL}),
     "Qwen2_5_VLForConditionalGeneration": Recipe(config={"text_config": _QWEN2_VL}),
