@@ -17,6 +17,7 @@ from vllm.distributed.parallel_state import get_pp_group
 from vllm.forward_context import set_forward_context
 from vllm.lora.layers import BaseLayerWithLoRA
 from vllm.model_executor.models.interfaces import supports_multimodal
+from vllm.model_executor.models.transformers.base import Base as TransformersBackend
 
 from ropeswitch.model_patches.switch.position_readers import reading_true_positions
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
@@ -109,6 +110,9 @@ def check_positions(model: nn.Module, vllm_config: VllmConfig, numbers: torch.Te
     text: Any = model.get_language_model() if supports_multimodal(model) else model
     numbers = numbers[..., :TOKENS]
     count = numbers.shape[-1]
+    if isinstance(text, TransformersBackend):
+        # Else it adds the batch's dimension by itself, which is a read.
+        numbers = numbers[None]
     tokens = torch.zeros(count, dtype=torch.int32, device=numbers.device)
     earlier_stage = None
     if not get_pp_group().is_first_rank:
