@@ -10,6 +10,7 @@ from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.family_config import with_family_fields
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.numbers import number_value, whole_value
+from ropeswitch.factors.rope_layers import FULL
 from ropeswitch.factors.strict_json import object_from_json, read_text
 
 # The rope type of models whose last pairs do not rotate.
@@ -100,7 +101,7 @@ def rope_from_config(config: Mapping[str, Any], **known: Any) -> Rope:
     rope = rope_parameters(config)
     if "rotary_dim" not in known:
         part = number_value("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)
-        known["rotary_dim"] = int(head_dim(config, rope) * part)
+        known["rotary_dim"] = int(head_dim(config) * part)
     if "theta" not in known:
         if rope.get("rope_theta") is None:
             raise FactorError("rope_theta: missing; give it with --rope-theta")
@@ -126,7 +127,7 @@ def base_of(rope: Mapping[str, Any]) -> float:
     return theta ** number_value("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)
 
 
-def head_dim(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
+def head_dim(config: Mapping[str, Any]) -> int:
     """Values per head that a text config's ``partial_rotary_factor`` counts from.
 
     Models with multi-head latent attention rotate a part of the head that they name; Gemma 4's layers of full attention
@@ -135,12 +136,16 @@ def head_dim(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
     Raises:
         FactorError: naming the field that is missing or wrong.
     """
-    for key in (
-        "qk_rope_head_dim",
-        *(["global_head_dim"] if rope.get("rope_type") == PROPORTIONAL else []),
-        "head_dim",
-    ):
-        if config.get(key) is not None:
-            return whole_value(key, config[key], most=math.inf)
+    for key in ("qk_rope_head_dim", "global_head_dim", "head_dim"):
+        if (found := _of_full_attention(config, key)) is not None:
+            return whole_value(key, found, most=math.inf)
     hidden = whole_value("hidden_size", config.get("hidden_size"), most=math.inf)
     return hidden // whole_value("num_attention_heads", config.get("num_attention_heads"), most=math.inf)
+
+
+def _of_full_attention(config: Mapping[str, Any], key: str) -> Any:
+    """A field of the config, or of its layers of full attention where those have their own."""
+    types, layers = config.get("layer_types") or (), config.get("per_layer_config") or {}
+    number = list(types).index(FULL) if FULL in types else None
+    layer = layers.get(str(number), layers.get(number)) or {}
+    return layer.get(key, config.get(key))

@@ -54,7 +54,7 @@ class ModelFacts:
                 f"model {name!r}: is extended already, by rope_type {rope['rope_type']!r}; a search would drop that. "
                 f"Searched are {', '.join(TYPES)}"
             )
-        head = head_dim(config, rope)
+        head = head_dim(config)
         window = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
         return cls(
             name=name,

@@ -8,12 +8,13 @@ from typing import Any
 import transformers
 
 from tests.exactness.auto_cases import LONGEST, PLAIN, WINDOW, yarn_sets
-from tests.exactness.checkpoints import SHAPE, save
+from tests.exactness.checkpoints import SHAPE, VOCAB, save
 
 HEAD = 32
 TEXT: dict[str, Any] = SHAPE | {"max_position_embeddings": WINDOW, "head_dim": HEAD}
 LOCAL_AND_FULL = ["sliding_attention", "full_attention"]
 LOCAL = {"rope_type": "default", "rope_theta": 100.0}
+PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 5000.0}
 # Smaller than the window, so that a local layer that rotated by the ladder would show.
 SLIDING = {"layer_types": LOCAL_AND_FULL, "sliding_window": 48}
 GPT_OSS = PLAIN | {
@@ -71,6 +72,14 @@ FAMILIES = {
     "gemma3-one-base": family(
         "Gemma3ForCausalLM", "Gemma3TextConfig", query_pre_attn_scalar=HEAD,
         rope_parameters={"full_attention": PLAIN, "sliding_attention": PLAIN}, **TEXT, **SLIDING,
+    ),
+    # Larger heads in layers of full attention, of which only some pairs rotate; transformers has no YaRN of them.
+    "gemma4": family(
+        "Gemma4ForCausalLM", "Gemma4TextConfig",
+        {WINDOW: PROPORTIONAL} | {end: PROPORTIONAL | {"factor": end / WINDOW} for end in (128, 256, LONGEST)},
+        f"pi:128,256,{LONGEST}", rope_parameters={"full_attention": PROPORTIONAL, "sliding_attention": LOCAL},
+        global_head_dim=2 * HEAD, hidden_size_per_layer_input=0, vocab_size_per_layer_input=VOCAB,
+        num_kv_shared_layers=0, **TEXT, **SLIDING,
     ),
     # Scaling that the model was trained with.
     "gpt-oss": family(
