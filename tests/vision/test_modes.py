@@ -1,0 +1,39 @@
+"""Images and videos in the engine's other modes: compiled, in short chunks, preempted, without a prefix cache."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from vllm import LLM
+
+from tests.exactness.test_modes import scheduler_of
+from tests.vision.test_media import CASES, check, serving
+
+Start = Callable[..., LLM]
+pytestmark = pytest.mark.full
+# Without the prompts that are longer than what the small cache holds.
+SHORT = [(prompt, 60) for prompt, _ in CASES[:6]]
+
+
+def test_compiled(start: Start, tmp_path: Path) -> None:
+    check(*serving(start, tmp_path, "qwen2-vl", enforce_eager=False))
+
+
+def test_without_a_prefix_cache(start: Start, tmp_path: Path) -> None:
+    check(*serving(start, tmp_path, "qwen3-vl", enable_prefix_caching=False))
+
+
+def test_preemption(start: Start, tmp_path: Path) -> None:
+    # Room for 17 blocks of 32 tokens: layers, keys and values, heads, values per head, bytes.
+    changes = {"kv_cache_memory_bytes": 17 * 32 * 2 * 2 * 2 * 32 * 4, "max_model_len": 480}
+    llm, media = serving(start, tmp_path, "qwen2.5-vl", **changes)
+    preempted: list[str] = []
+    scheduler = scheduler_of(llm)
+    upstream = scheduler._preempt_request
+    scheduler._preempt_request = lambda request, *rest, **kwargs: (
+        preempted.append(request.request_id),
+        upstream(request, *rest, **kwargs),
+    )
+    check(llm, media, SHORT * 2)
+    # Some requests more often than they cross an end.
+    assert max(map(preempted.count, preempted)) > 3

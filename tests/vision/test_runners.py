@@ -1,0 +1,26 @@
+"""Images and videos on the V2 runner and with asynchronous scheduling, run on a CPU as ``tests/exactness/test_runners.py`` does."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("v2", "asynchronous"), [("0", "1"), ("1", "0"), ("1", "1")])
+def test_media(v2: str, asynchronous: str) -> None:
+    environment = os.environ | {
+        "VLLM_USE_V2_MODEL_RUNNER": v2, "ROPESWITCH_TEST_ASYNC": asynchronous, "ROPESWITCH_TEST_TRITON": "0",
+    }  # fmt: skip
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-q", "--show-capture=no", "-p", "tests.exactness.interpreted",
+            "tests/vision/test_media.py", "-k", "qwen2.5-vl or time_axis",
+        ],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
+    assert "2 passed" in done.stdout
