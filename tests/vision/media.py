@@ -61,9 +61,16 @@ class Prompt:
 
 @dataclass
 class MediaReference(Reference):
-    """A model that gets a prompt's media beside its tokens."""
+    """A model that gets a prompt's media beside its tokens.
+
+    Attributes:
+        media: What the processor made of the prompt, without its tokens.
+        after_time: Whether text goes on after the last position of a video on any axis, as in Qwen's own code and vLLM;
+            transformers 5.19 goes on after its height and width.
+    """
 
     media: dict[str, Any] = field(default_factory=dict)
+    after_time: bool = False
 
     def log_probs(self, tokens: list[int]) -> torch.Tensor:
         key = tuple(tokens)
@@ -73,9 +80,20 @@ class MediaReference(Reference):
             kinds = self.media["mm_token_type_ids"]
             types[:, : kinds.shape[1]] = kinds
             inputs = self.media | {"mm_token_type_ids": types, "input_ids": torch.tensor([tokens])}
+            if self.after_time:
+                inputs |= {"position_ids": self.positions(tokens, types)}
             with torch.no_grad():
                 self._cache[key] = self.model(use_cache=False, **inputs).logits[0].log_softmax(-1)
         return self._cache[key]
+
+    def positions(self, tokens: list[int], types: torch.Tensor) -> torch.Tensor:
+        """Positions ``[axes, 1, tokens]`` of a prompt with one video, with text after its last one on any axis."""
+        grids = {name: self.media[name] for name in ("video_grid_thw", "second_per_grid_ts")}
+        model: Any = self.model.model
+        positions: torch.Tensor = model.get_rope_index(torch.tensor([tokens]), mm_token_type_ids=types, **grids)[0]
+        end = int(types[0].nonzero().max()) + 1
+        positions[:, :, end:] = positions[:, :, :end].max() + 1 + torch.arange(len(tokens) - end)
+        return positions
 
 
 @dataclass(frozen=True)
@@ -87,12 +105,14 @@ class Media:
         reference: Its text model's, one for each set.
         side: Of a token of a picture, in pixels.
         metadata: Whether vLLM takes a video's metadata.
+        after_time: See :class:`MediaReference`.
     """
 
     folder: Path
     reference: StaticReference
     side: int
     metadata: bool
+    after_time: bool = False
     _known: dict[Prompt, tuple[list[int], StaticReference]] = field(default_factory=dict)
 
     def request(self, prompt: Prompt) -> dict[str, Any]:
@@ -123,5 +143,8 @@ class Media:
         inputs.pop("attention_mask")
         if "second_per_grid_ts" in inputs:
             inputs["second_per_grid_ts"] = torch.as_tensor(inputs["second_per_grid_ts"])
-        models = {end: MediaReference(each.model, media=inputs) for end, each in self.reference.by_end.items()}
+        models = {
+            end: MediaReference(each.model, media=inputs, after_time=self.after_time)
+            for end, each in self.reference.by_end.items()
+        }
         return tokens, StaticReference(models)

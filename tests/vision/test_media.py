@@ -1,22 +1,21 @@
 """Images and videos for models with M-RoPE: tokens and log-probabilities equal Hugging Face with static YaRN."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from vllm import LLM
+from vllm.exceptions import VLLMValidationError
 
 from tests.exactness.auto_cases import AUTO, CHUNKED
 from tests.exactness.engines import first_choice, greedy
 from tests.exactness.static_reference import StaticReference
 from tests.vision.checkpoints import save_processor
 from tests.vision.families import FAMILIES
-from tests.vision.media import Media, Prompt
+from tests.vision.media import Media, MediaReference, Prompt
 
 Start = Callable[..., LLM]
-# What positions are formed from.
-TIMES = ("mm_token_type_ids", "video_grid_thw", "second_per_grid_ts")
 # The family, how its processor is called, and the side of a patch.
 MODELS = {"qwen2-vl": ("Qwen2VL", 14), "qwen2.5-vl": ("Qwen2_5_VL", 14), "qwen3-vl": ("Qwen3VL", 16)}
 # Prompts and the tokens after them. An image takes two tokens beside its own; sets end at 64, 128, 256 and 512.
@@ -74,18 +73,18 @@ def test_a_family_and_its_cached_prompts(start: Start, tmp_path: Path, name: str
 def test_a_time_axis_beyond_the_longest_sequence(start: Start, tmp_path: Path) -> None:
     """Frames 200 seconds apart: Qwen2.5-VL puts them at positions 0 and 800, where no sequence exceeds 512 tokens."""
     llm, media = serving(start, tmp_path, "qwen2.5-vl")
-    prompt = Prompt((40,), video=200.0)
+    prompt, media = Prompt((40,), video=200.0), replace(media, after_time=True)
     check(llm, media, [(prompt, 80)])
     tokens, reference = media.expected(prompt)
-    model = reference.by_end[64].model.model
-    inputs = {name: reference.by_end[64].media[name] for name in TIMES}  # type: ignore[attr-defined]
-    assert int(model.get_rope_index(torch.tensor([tokens]), **inputs)[0].max()) > 800
+    first = reference.by_end[64]
+    assert isinstance(first, MediaReference)
+    assert int(first.positions(tokens, first.media["mm_token_type_ids"])[:, :, -1].max()) > 800
 
 
 @pytest.mark.full
 def test_prompts_that_are_too_long(start: Start, tmp_path: Path) -> None:
     llm, media = serving(start, tmp_path, "qwen2.5-vl")
-    with pytest.raises(ValueError, match="longer than the maximum model length of 512"):
+    with pytest.raises(VLLMValidationError, match="longer than the maximum model length of 512"):
         check(llm, media, [(Prompt((450, (10, 8))), 1)])
     # The engine goes on.
     check(llm, media, CASES[:1])

@@ -1,4 +1,4 @@
-"""Images and videos on the V2 runner and with asynchronous scheduling, run on a CPU as ``tests/exactness/test_runners.py`` does."""
+"""Images and videos on both runners and with asynchronous scheduling, on a CPU as in ``tests/exactness/test_runners.py``."""
 
 import os
 import subprocess
