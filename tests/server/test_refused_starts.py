@@ -129,6 +129,13 @@ def test_models_with_the_wrong_rope(refusal: Any, tmp_path: Path) -> None:
     assert "M-RoPE" in refusal(str(tmp_path), "--factors", str(ladder), "--hf-overrides", overrides)
 
 
+def test_a_model_without_torchvision(refusal: Any, tmp_path: Path) -> None:
+    config = {"model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    message = refusal(str(tmp_path))
+    assert message.startswith("MODEL: Qwen2VLForConditionalGeneration needs torchvision") and "--index-url" in message
+
+
 @pytest.mark.full
 def test_a_port_in_use(server: Any, checkpoint: Path) -> None:
     port = server.url.rsplit(":", 1)[1]
