@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IGNORED = {
     ".git",
     ".venv",
+    ".vision",
     "__pycache__",
     "build",
     "dist",

@@ -124,9 +124,10 @@ def test_models_with_the_wrong_rope(refusal: Any, tmp_path: Path) -> None:
     # Nothing says whether a Llama was trained with it.
     message = refusal(str(tmp_path), "--hf-overrides", overrides)
     assert message.startswith("--ladder:") and "--ladder none" in message and "--ladder yarn" in message
-    overrides = json.dumps({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}})
+    overrides = json.dumps({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 5]}})
     ladder = ladder_file(tmp_path / "ladder.json", [a_set()])
-    assert "M-RoPE" in refusal(str(tmp_path), "--factors", str(ladder), "--hf-overrides", overrides)
+    message = refusal(str(tmp_path), "--factors", str(ladder), "--hf-overrides", overrides)
+    assert message.startswith("rope_parameters.mrope_section: [4, 6, 5] must be three sizes that add up to 16")
 
 
 def test_a_model_without_torchvision(refusal: Any, tmp_path: Path) -> None:
