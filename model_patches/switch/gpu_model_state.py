@@ -90,6 +90,6 @@ def laddered(upstream: Callable[[VllmConfig, nn.Module], type[Any]]) -> Callable
             raise UnsupportedError(
                 f"model: {type(model).__name__} keeps {state.__name__}, which a ladder does not reach"
             )
-        return LadderModelState if state is DefaultModelState else _before(state)
+        return LadderModelState if state is DefaultModelState else _before(state)  # type: ignore[arg-type]
 
     return resolve_model_state_cls

@@ -76,7 +76,7 @@ class StepRows:
         Raises:
             UnsupportedError: when it has no rotary module, or one that the ladder did not replace.
         """
-        text: nn.Module = model.get_language_model() if supports_multimodal(model) else model  # type: ignore[assignment]
+        text: nn.Module = model.get_language_model() if supports_multimodal(model) else model
         if isinstance(text, TransformersBackend):
             replace_rotary(text, text.text_config, self._settings, lambda rotation: self._rows_of(rotation).rows)
         for name, module in text.named_modules():

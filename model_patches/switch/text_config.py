@@ -75,7 +75,7 @@ def overrides(hf_config: Mapping[str, Any], settings: RopeSettings) -> dict[str,
     """
     ladder: FactorLadder = settings.ladder
     # vLLM takes the shortest length that a config states anywhere.
-    fields = {field: ladder.max_length for field in LENGTH_FIELDS if hf_config.get(field) is not None}
+    fields: dict[str, Any] = {field: ladder.max_length for field in LENGTH_FIELDS if hf_config.get(field) is not None}
     fields |= {"max_position_embeddings": ladder.max_length}
     if set(hf_config.get("architectures") or ()) & set(SCALING_READERS):
         return fields
@@ -88,7 +88,8 @@ def overrides(hf_config: Mapping[str, Any], settings: RopeSettings) -> dict[str,
     plain = {"rope_type": kind, "rope_theta": rope["rope_theta"]}
     plain |= {key: rope[key] for key in KEPT if rope.get(key) is not None}
     # In a nested config vLLM merges, and would multiply the longest sequence by a factor that is left.
-    plain |= {"factor": 1.0} if rope.get("factor") is not None and getattr(hf_config, "path", ()) else {}
+    path: tuple[str, ...] = getattr(hf_config, "path", ())
+    plain |= {"factor": 1.0} if path and rope.get("factor") is not None else {}
     return fields | marked(hf_config, plain)
 
 
