@@ -145,6 +145,10 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         raise UnsupportedError("enable_elastic_ep: True: engines that change size while they run are not patched")
     if vllm_config.model_config.use_mla:
         check_architectures(vllm_config.model_config.architectures)
+        if vllm_config.model_config.using_transformers_backend():
+            raise UnsupportedError(
+                "model_impl: 'transformers': latent attention is verified in vLLM's own models only; allowed are auto, vllm"
+            )
     return settings
 
 

@@ -91,6 +91,7 @@ def engine(**changes: Any) -> SimpleNamespace:
             enable_sleep_mode=False,
             enable_cumem_allocator=False,
             use_mla=False,
+            using_transformers_backend=lambda: False,
             is_multimodal_model=False,
             is_encoder_decoder=False,
             architectures=["Some"],
@@ -129,6 +130,14 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
         ({"model_config__enable_sleep_mode": True}, "enable_sleep_mode: True"),
         ({"model_config__enable_cumem_allocator": True}, "enable_cumem_allocator: True"),
         ({"model_config__use_mla": True}, "architectures: Some: multi-head latent attention is verified"),
+        (
+            {
+                "model_config__use_mla": True,
+                "model_config__architectures": ["DeepseekV3ForCausalLM"],
+                "model_config__using_transformers_backend": lambda: True,
+            },
+            "model_impl: 'transformers': latent attention",
+        ),
         ({"model_config__is_encoder_decoder": True}, "has an encoder and a decoder"),
         ({"kv_transfer_config": SimpleNamespace()}, "kv_transfer_config"),
     ],
