@@ -24,6 +24,7 @@ class Rotation:
         rotary_dim: Width of a row: two values per pair.
         idle: Pairs at a row's end that never rotate.
         laddered: Whether the ladder's factors apply; the plain frequencies otherwise.
+        marked: Whether the config says so, in the layer's own rope parameters.
         axes: For M-RoPE, the axis of each pair; None where a token has one position.
     """
 
@@ -31,6 +32,7 @@ class Rotation:
     rotary_dim: int
     idle: int = 0
     laddered: bool = True
+    marked: bool = False
     axes: tuple[int, ...] | None = None
 
     def sets(self, settings: RopeSettings) -> tuple[Frequencies, ...]:
@@ -62,7 +64,7 @@ def rotation_of(
     theta, kind, mark = rope.get("rope_theta", 10000), rope.get("rope_type", "default"), rope.get(MARK)
     if mark is None and multimodal:
         return None
-    # A model may write its layers' parameters itself: they are the ladder's where the base is.
+    # A model may write its layers' parameters itself: they may be the ladder's where the base is.
     laddered = mark == LADDER or (mark is None and theta == settings.theta)
     if not laddered and kind != "default":
         raise UnsupportedError(
@@ -78,7 +80,7 @@ def rotation_of(
         )
     width = rotary_dim + 2 * idle
     axes = None if rope.get("mrope_section") is None else axes_of(rope, width // 2)
-    return Rotation(float(theta), width, idle, laddered, axes)
+    return Rotation(float(theta), width, idle, laddered, mark is not None, axes)
 
 
 def axes_of(rope: Mapping[str, Any], pairs: int) -> tuple[int, ...]:

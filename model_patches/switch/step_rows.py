@@ -3,6 +3,7 @@
 The buffers are made once and keep their addresses, as captured CUDA graphs need.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,12 @@ class StepRows:
         text: nn.Module = model.get_language_model() if supports_multimodal(model) else model
         if isinstance(text, TransformersBackend):
             replace_rotary(text, text.text_config, self._settings, lambda rotation: self._rows_of(rotation).rows)
+        ours = [module for module in text.modules() if isinstance(module, LadderRotaryEmbedding)]
+        # A model that writes the parameters of its local layers itself may give them the ladder's base.
+        by_config = any(module.rotation.marked and module.rotation.laddered for module in ours)
+        for module in ours:
+            if by_config and not module.rotation.marked:
+                module.rotation = replace(module.rotation, laddered=False)
         for name, module in text.named_modules():
             if isinstance(module, RotaryEmbeddingBase | Phi3LongRoPEScaledRotaryEmbedding):
                 raise UnsupportedError(f"model: {name} builds its own {type(module).__name__}, which no ladder reaches")

@@ -66,6 +66,10 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
     if rope.get("use_fope"):
         raise UnsupportedError("rope_parameters.use_fope: Fourier position embeddings learn their own angles")
     theta = rope.get("rope_theta")
+    if theta is not None and hf_config.get("swa_rope_theta") == theta:
+        raise UnsupportedError(
+            f"swa_rope_theta: {theta} is rope_theta too: vLLM's layers of full attention cannot be told from the others"
+        )
     if theta is None:
         raise UnsupportedError(
             "rope_theta: missing; the model has no rotary position embedding that a ladder could scale"

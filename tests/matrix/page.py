@@ -13,6 +13,7 @@ from tests.matrix.verdicts import (
     DIFFERS,
     EXACT,
     NO_CHECKPOINT,
+    NOT_COMPARED,
     NOT_ON_CPU,
     REFUSED,
     TEXT,
@@ -46,6 +47,7 @@ def written(page: str, results: Mapping[str, Line]) -> str:
         "exact": _exact(lines),
         "refused": _reasons(lines, REFUSED),
         "differs": _reasons(lines, DIFFERS),
+        "not-compared": _reasons(lines, NOT_COMPARED),
         "not-on-cpu": _reasons(lines, NOT_ON_CPU),
         "no-checkpoint": _reasons(lines, NO_CHECKPOINT),
         "without": _without(),
@@ -58,9 +60,13 @@ def _totals(lines: Sequence[Line]) -> str:
     for kind in (*KINDS, "all"):
         own = [line for line in lines if kind in (line["kind"], "all")]
         counts = [sum(line["verdict"] == verdict for line in own) for verdict in VERDICTS]
-        ran = sum(counts[: VERDICTS.index(DIFFERS) + 1])
+        ran = sum(counts[: VERDICTS.index(NOT_COMPARED) + 1])
         rows.append((kind, str(len(own)), *(_share(count, len(own)) for count in counts), _share(counts[0], ran)))
-    return _table(("architectures", "in all", *VERDICTS, "exact of those that stock vLLM runs here"), rows, "lrrrrrrr")
+    return _table(
+        ("architectures", "in all", *VERDICTS, "exact of those that stock vLLM runs here"),
+        rows,
+        "l" + "r" * (len(VERDICTS) + 2),
+    )
 
 
 def _exact(lines: Sequence[Line]) -> str:

@@ -53,6 +53,8 @@ def main() -> int:
     os.environ.update(ENVIRONMENT)
     try:
         if not args.page_only:
+            if args.logs is not None:
+                args.logs.mkdir(parents=True, exist_ok=True)
             processes = Processes(args.limit, args.logs)
             kinds = processes.kinds
             if unknown := sorted(set(args.only) - set(kinds)):

@@ -3,11 +3,12 @@
 TEXT, WRAPPED, BACKEND = "text", "multimodal", "Transformers backend"
 
 EXACT, REFUSED, NOT_ON_CPU, DIFFERS, NO_CHECKPOINT = "exact", "refused", "not on CPU", "differs", "no checkpoint"
-VERDICTS = (EXACT, REFUSED, DIFFERS, NOT_ON_CPU, NO_CHECKPOINT)
+NOT_COMPARED = "not compared"
+VERDICTS = (EXACT, REFUSED, DIFFERS, NOT_COMPARED, NOT_ON_CPU, NO_CHECKPOINT)
 
-CHECKPOINT, STOCK, LADDER = "making the checkpoint", "stock vLLM", "with a ladder"
+CHECKPOINT, STOCK, LADDER, REFERENCE = "making the checkpoint", "stock vLLM", "with a ladder", "the reference"
 # What it means when a process ends by itself in a stage.
-ENDED = {CHECKPOINT: NO_CHECKPOINT, STOCK: NOT_ON_CPU, LADDER: DIFFERS}
+ENDED = {CHECKPOINT: NO_CHECKPOINT, STOCK: NOT_ON_CPU, LADDER: DIFFERS, REFERENCE: NOT_COMPARED}
 
 # Architectures that generate text without rotary embeddings: a ladder has nothing to scale.
 WITHOUT_ROTATION = {

@@ -1,5 +1,6 @@
 """A step's rows: each token gets those of its own request's set, whichever requests are in the step."""
 
+from dataclasses import replace
 from itertools import accumulate
 from types import SimpleNamespace
 
@@ -79,6 +80,12 @@ def test_local_layers_keep_their_own_base() -> None:
     plain = fill_rows_reference(positions, np.zeros(4, dtype=int), 100.0, ROTARY, (Frequencies((1.0,) * 8),))
     assert float((local.rows[:4] - plain).abs().max()) < 3e-7
     assert float((module.rows[:4] - plain).abs().max()) > 0.1
+
+
+def test_a_layer_without_a_mark_is_local_where_others_are_marked() -> None:
+    """Plamo 3 writes the base of its local layers itself, and it may be the ladder's."""
+    _, [full, local] = bound(replace(ROTATION, marked=True), ROTATION)
+    assert full.rotation.laddered and not local.rotation.laddered and full.rows is not local.rows
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ ARGS = {
     ("change", "message"),
     [
         ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "xdrope"}}, "rope_parameters.rope_type: 'xdrope'"),
+        ({"swa_rope_theta": 1e4}, "swa_rope_theta: 10000.0 is rope_theta too"),
         ({"xdrope_section": [1, 2, 3, 2]}, "mrope_section"),
         (
             {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [4, 2, 3]}},
