@@ -164,11 +164,11 @@ def _tolerances(result: Result) -> tuple[float, float]:
 def _judged(result: Result, compared: Compared) -> Result:
     tolerance, visible = _tolerances(result)
     result = replace(result, error=float(f"{compared.error:.2g}"), visible=float(f"{compared.visible:.2g}"))
+    if not compared.visible > visible:
+        reason = f"{result.oracle} is no reference: its sets differ by {compared.visible:.2g} only"
+        return replace(result, verdict=NOT_COMPARED, reason=reason)
     if not compared.error < tolerance:
         return replace(result, verdict=DIFFERS, reason=f"{compared.place}: log-probability {compared.error:.2g} off")
-    if not compared.visible > visible:
-        reason = f"the choice of a set changes log-probabilities by {compared.visible:.2g} only"
-        return replace(result, verdict=DIFFERS, reason=reason)
     return result
 
 

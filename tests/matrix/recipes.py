@@ -109,7 +109,14 @@ RECIPES: dict[str, Recipe] = {
         config={"first_k_dense_replace": 1, "mlp_layer_types": ["dense", "sparse"]}, engine=_LATENT
     ),
     "GptOssForCausalLM": Recipe(config={"rope_parameters": _GPT_OSS}, trained=_GPT_OSS),
-    "Ministral3ForCausalLM": Recipe(config={"rope_parameters": _MINISTRAL}, trained=_MINISTRAL),
+    "Ministral3ForCausalLM": Recipe(
+        # Said in Mistral's way too, the only one that stock vLLM reads.
+        config={
+            "rope_parameters": _MINISTRAL,
+            "llama_4_scaling": {"beta": 0.1, "original_max_position_embeddings": 32},
+        },
+        trained=_MINISTRAL,
+    ),
     "Llama4ForCausalLM": Recipe(config={"num_experts_per_tok": 1}),
     "Llama4ForConditionalGeneration": Recipe(config={"text_config": {"num_experts_per_tok": 1}}),
     "LongcatFlashForCausalLM": Recipe(
