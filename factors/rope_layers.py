@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ropeswitch.factors.errors import FactorError
+from ropeswitch.factors.numbers import is_whole
 
 # The layers whose attention reaches the whole sequence.
 FULL = "full_attention"
@@ -52,3 +53,23 @@ def marked(config: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any
     if isinstance(local := config.get(LOCAL_PARAMETERS), Mapping):
         fields[LOCAL_PARAMETERS] = dict(local) | {MARK: TRAINED}
     return fields
+
+
+def axes_of(rope: Mapping[str, Any], pairs: int) -> tuple[int, ...]:
+    """The axis of each of ``pairs`` pairs of M-RoPE.
+
+    Source: ``MRotaryEmbedding.forward_native`` and ``apply_interleaved_rope`` of vLLM.
+
+    Raises:
+        FactorError: when the sections do not have as many pairs.
+    """
+    sections = rope["mrope_section"]
+    whole = isinstance(sections, list | tuple) and all(is_whole(size, 0) for size in sections)
+    if not whole or len(sections) != 3 or sum(sections) != pairs:
+        shown = list(sections) if whole else sections
+        raise FactorError(
+            f"rope_parameters.mrope_section: {shown!r} must be three sizes that add up to {pairs} rotated pairs"
+        )
+    if rope.get("mrope_interleaved"):
+        return tuple(pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in range(pairs))
+    return tuple(axis for axis, size in enumerate(sections) for _ in range(size))

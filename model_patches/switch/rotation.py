@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropeswitch.factors.numbers import is_whole
-from ropeswitch.factors.rope_layers import LADDER, MARK
+from ropeswitch.factors.rope_layers import LADDER, MARK, axes_of
 from ropeswitch.factors.rules.rope import PROPORTIONAL
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
@@ -81,23 +80,3 @@ def rotation_of(
     width = rotary_dim + 2 * idle
     axes = None if rope.get("mrope_section") is None else axes_of(rope, width // 2)
     return Rotation(float(theta), width, idle, laddered, mark is not None, axes)
-
-
-def axes_of(rope: Mapping[str, Any], pairs: int) -> tuple[int, ...]:
-    """The axis of each of ``pairs`` pairs of M-RoPE.
-
-    Source: ``MRotaryEmbedding.forward_native`` and ``apply_interleaved_rope`` of vLLM.
-
-    Raises:
-        UnsupportedError: when the sections do not have as many pairs.
-    """
-    sections = rope["mrope_section"]
-    whole = isinstance(sections, list | tuple) and all(is_whole(size, 0) for size in sections)
-    if not whole or len(sections) != 3 or sum(sections) != pairs:
-        shown = list(sections) if whole else sections
-        raise UnsupportedError(
-            f"rope_parameters.mrope_section: {shown!r} must be three sizes that add up to {pairs} rotated pairs"
-        )
-    if rope.get("mrope_interleaved"):
-        return tuple(pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in range(pairs))
-    return tuple(axis for axis, size in enumerate(sections) for _ in range(size))

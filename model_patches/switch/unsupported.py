@@ -7,6 +7,7 @@ from typing import Any
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.factors.rope_layers import axes_of
 from ropeswitch.factors.rules.rope import base_of, rope_from_config
 from ropeswitch.model_patches.switch.latent_attention import (
     check_architectures,
@@ -14,7 +15,6 @@ from ropeswitch.model_patches.switch.latent_attention import (
     check_softmax_scales,
 )
 from ropeswitch.model_patches.switch.plugin import KEY
-from ropeswitch.model_patches.switch.rotation import axes_of
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
 
 # Kinds of rotary embedding with axes of their own making.

@@ -197,7 +197,6 @@ def test_wrong_input(arguments: list[str], message: str, capsys: pytest.CaptureF
         ),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.bits: None must be one of 2, 3, 4, 8"),
         ({"architectures": "Phi"}, "architectures: must be a list of names"),
-        ({"llama_4_scaling": {"x": 1}}, "llama_4_scaling: attention is scaled by raw positions"),
         ({"partial_rotary_factor": 0.5}, "each set has 48 factors, but the model rotates 64"),
     ],
 )

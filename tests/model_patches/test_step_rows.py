@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
-from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.rope_layers import axes_of
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.reference import fill_rows_reference
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding, rotate_by_row
-from ropeswitch.model_patches.switch.rotation import Rotation, axes_of
+from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.step_rows import StepRows, check_axes
 from ropeswitch.model_patches.triton import part
@@ -132,7 +133,7 @@ def test_positions_on_an_axis_beyond_the_longest_sequence(angles: str) -> None:
 
 @pytest.mark.parametrize("sections", [[2, 3], [2, 3, 4], [4, 4], [2.0, 3, 3], [9, -1, 0], 8, "abc"])
 def test_sections_that_do_not_fit(sections: object) -> None:
-    with pytest.raises(UnsupportedError, match=r"mrope_section: .* must be three sizes that add up to 8"):
+    with pytest.raises(FactorError, match=r"mrope_section: .* must be three sizes that add up to 8"):
         axes_of({"mrope_section": sections}, 8)
 
 
