@@ -31,5 +31,6 @@ class ReplaceSets:
 
 
 def _fixed(settings: RopeSettings) -> dict[str, Any]:
-    """What may not change; of the sets the name, the end in tokens and the number of factors."""
-    return settings.to_json() | {"sets": tuple((s.name, s.max_length, len(s.factors)) for s in settings.ladder.sets)}
+    """What may not change; of the sets the name, the end in tokens, the number of factors and the softmax scale."""
+    sets = tuple((s.name, s.max_length, len(s.factors), s.softmax_scale) for s in settings.ladder.sets)
+    return settings.to_json() | {"sets": sets}
