@@ -48,14 +48,6 @@ $(CHROMIUM): requirements/debian.py
 	@$(PYTHON) requirements/debian.py $@ chromium-headless-shell fonts-dejavu-core
 	@touch $@
 
-# torchvision, which vLLM's multimodal models import; its ordinary wheels are CUDA builds, so it stays out of .venv itself.
-TORCHVISION := .venv/torchvision/.done
-
-$(TORCHVISION):
-	@echo "setup: installing torchvision's Python code for docs-models into .venv/torchvision"
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target $(@D) torchvision==0.28.0
-	@touch $@
-
 # Client libraries that the engine's environment lacks, and Node.js with its `openai`, for the tests.
 CLIENTS := .venv/clients/.done
 
@@ -67,7 +59,7 @@ $(CLIENTS): requirements/clients.lock requirements/node/package-lock.json
 	@cd .venv/clients && PATH="$$PWD/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# PyPI's torchvision for the tests of models with a vision encoder, in a folder of its own: its ops do not load beside a CPU torch.
+# PyPI's torchvision for the tests of models with a vision encoder and docs-models, in a folder of its own: its ops do not load beside a CPU torch.
 VISION := .vision/.done
 
 setup-vision: $(VISION) ## Put torchvision into .vision, for tests/vision
@@ -135,8 +127,8 @@ docs-loadtests: $(STAMP) ## Write the tables of docs/loadtests.md from the code
 docs-miniature: $(STAMP) ## Write the tables and figures of models/README.md from models/results
 	@$(BIN)/python -m ropeswitch.models.miniature.page
 
-docs-models: $(STAMP) $(TORCHVISION) ## Measure each architecture of vLLM with a tiny checkpoint and write docs/models.md (an interrupted run goes on; ARGS="--only NAME" measures one anew)
-	@PYTHONPATH=$(dir $(TORCHVISION)) $(BIN)/python -m tests.matrix.run $(ARGS)
+docs-models: $(VISION) ## Measure each architecture of vLLM with a tiny checkpoint and write docs/models.md (an interrupted run goes on; ARGS="--only NAME" measures one anew)
+	@PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m tests.matrix.run $(ARGS)
 
 docs-proof: $(STAMP) ## Measure what docs/proof.md shows and write it (hours; an interrupted run goes on; ARGS chooses parts)
 	@$(BIN)/python -m ropeswitch.loadtests.proof $(ARGS)

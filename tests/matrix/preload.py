@@ -6,10 +6,6 @@ import os
 
 import torch
 
-from tests.matrix import torchvision_operators
-
-torchvision_operators.declare()
-
 MODULES = (
     "tests.matrix.one_model",
     "transformers.models.auto.modeling_auto",
