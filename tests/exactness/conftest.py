@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.exactness import checkpoints
+from tests.exactness.as_transformers import undecorated_afterwards
 from tests.exactness.engines import engine
 from tests.exactness.reference import Reference
 
@@ -35,7 +36,7 @@ def starting(**environment: str) -> Iterator[Callable[..., Any]]:
         started.append(engine(*args, **kwargs))
         return started[-1]
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, undecorated_afterwards():
         for name, value in environment.items():
             patch.setenv(name, value)
         yield start_engine
