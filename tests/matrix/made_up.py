@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 from vllm.model_executor.model_loader import DummyModelLoader, register_model_loader
 
 from tests.matrix.tiny import HEADS, HIDDEN, KV_HEADS, VOCAB, WINDOW
@@ -42,9 +42,14 @@ class MadeUpConfig(PreTrainedConfig):
 
 
 def save(architecture: str, fields: Mapping[str, Any], folder: Path) -> None:
-    """Write the config of a model of ``architecture``; None takes a field of :data:`FIELDS` away."""
+    """Write the config of a model of ``architecture``; None takes a field of :data:`FIELDS` away.
+
+    vLLM tells latent attention by the ``model_type``, so ``fields`` may have one, which transformers then knows.
+    """
     config = {name: value for name, value in (FIELDS | dict(fields)).items() if value is not None}
     model_type = config.pop("model_type", MadeUpConfig.model_type)
+    if model_type not in CONFIG_MAPPING:
+        AutoConfig.register(model_type, type("MadeUpConfig", (MadeUpConfig,), {"model_type": model_type}))
     text = json.dumps({"architectures": [architecture], "model_type": model_type, **config})
     (folder / "config.json").write_text(text, encoding="utf-8")
 
@@ -58,7 +63,8 @@ class MadeUpWeights(DummyModelLoader):
             generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
             if weight.dim() > 1:
                 values = torch.randn(weight.shape, generator=generator) * 1.6 / math.sqrt(weight.shape[-1])
-            elif "norm" in name and name.endswith("weight"):
+            elif name.endswith("weight"):
+                # Of a norm, whatever it is called.
                 values = torch.ones(weight.shape)
             else:
                 values = torch.zeros(weight.shape)

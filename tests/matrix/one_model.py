@@ -140,7 +140,7 @@ def _measure(name: str, folder: Path, ladder: Mapping[str, Any], stage: Callable
     trained = recipe.trained
     factors = {end: end / trained.get("original_max_position_embeddings", WINDOW) for end in ENDS}
     compared = None
-    if off < TOLERANCE:
+    if model is not None:
         compared = _with_transformers(HuggingFace(model, factors, trained), runs)
         result = replace(result, oracle="transformers")
     if compared is None or not compared.error < TOLERANCE:

@@ -52,7 +52,8 @@ _GEMMA3N = {
 _LFM2 = {"conv_dim": 128, "block_dim": 128, "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
 
 # What latent attention needs in float32: a processor with AMX would get a kernel for bfloat16 only.
-_LATENT = {"attention_backend": "CPU_MLA", "block_size": 16}
+# That kernel takes whole prompts only.
+_LATENT = {"attention_backend": "CPU_MLA", "block_size": 16, "max_num_batched_tokens": 512}
 # Gated delta nets have a kernel for bfloat16 only on CPUs.
 _BFLOAT16 = {"dtype": "bfloat16", "enable_prefix_caching": False}
 _YARN = {
@@ -90,9 +91,13 @@ _CHATGLM = {
 RECIPES: dict[str, Recipe] = {
     "LLaMAForCausalLM": Recipe("LlamaForCausalLM"),
     "ExaoneMoEForCausalLM": Recipe("ExaoneMoeForCausalLM"),
-    "AfmoeForCausalLM": Recipe(config={"score_func": "sigmoid"}),
+    "AfmoeForCausalLM": Recipe(
+        config={"score_func": "sigmoid", "route_norm": True, "route_scale": 1.0, "n_group": 1, "topk_group": 1}
+    ),
     "AXK1ForCausalLM": Recipe(config={"topk_method": "noaux_tc"}, engine=_LATENT),
-    "DeepseekV2ForCausalLM": Recipe(config={"num_experts_per_tok": 2, "q_lora_rank": None}, engine=_LATENT),
+    "DeepseekV2ForCausalLM": Recipe(
+        config={"num_experts_per_tok": 2, "q_lora_rank": None, "n_group": 1, "topk_group": 1}, engine=_LATENT
+    ),
     "DeepseekV3ForCausalLM": Recipe(config={"topk_method": "noaux_tc", "scoring_func": "sigmoid"}, engine=_LATENT),
     "FalconForCausalLM": Recipe(config={"new_decoder_architecture": True}),
     "GraniteMoeHybridForCausalLM": Recipe(
@@ -120,16 +125,23 @@ RECIPES: dict[str, Recipe] = {
     "Llama4ForCausalLM": Recipe(config={"num_experts_per_tok": 1}),
     "Llama4ForConditionalGeneration": Recipe(config={"text_config": {"num_experts_per_tok": 1}}),
     "LongcatFlashForCausalLM": Recipe(
-        config={"num_layers": 1, "zero_expert_num": 0, "mla_scale_q_lora": True, "mla_scale_kv_lora": True},
+        config={
+            "num_layers": 1,
+            "zero_expert_num": 0,
+            "zero_expert_type": "identity",
+            "mla_scale_q_lora": True,
+            "mla_scale_kv_lora": True,
+        },
         engine=_LATENT,
     ),
     "MiniMaxM2ForCausalLM": Recipe(
         config={
+            "scoring_func": "sigmoid",
             "rotary_dim": 16,
             "rope_parameters": {"rope_type": "default", "rope_theta": 5000000.0, "partial_rotary_factor": 0.5},
         }
     ),
-    "HYV3ForCausalLM": Recipe(config={"first_k_dense_replace": 1}),
+    "HYV3ForCausalLM": Recipe(config={"first_k_dense_replace": 1, "expert_hidden_dim": 64, "route_norm": True}),
     "MiniCPM3ForCausalLM": Recipe(config={"kv_lora_rank": 64, "qk_rope_head_dim": 32}),
     "Qwen3NextForCausalLM": Recipe(engine=_BFLOAT16),
     "Qwen3_5ForCausalLM": Recipe(engine=_BFLOAT16),
@@ -138,7 +150,10 @@ RECIPES: dict[str, Recipe] = {
     "BailingMoeForCausalLM": Recipe(fields=_BAILING),
     "BailingMoeV2ForCausalLM": Recipe(fields=_BAILING),
     "BailingMoeV2_5ForCausalLM": Recipe(
-        fields=_BAILING | _LATENT_FIELDS | {"layer_group_size": 2, "num_hidden_layers": 4}, engine=_LATENT
+        fields=_BAILING
+        | _LATENT_FIELDS
+        | {"model_type": "bailing_hybrid", "layer_group_size": 2, "num_hidden_layers": 4},
+        engine=_LATENT,
     ),
     "ChatGLMModel": Recipe(fields=_CHATGLM),
     "ChatGLMForConditionalGeneration": Recipe(fields=_CHATGLM),
@@ -181,7 +196,7 @@ RECIPES: dict[str, Recipe] = {
             "router_scaling_factor": 1.0,
             "router_score_func": "sigmoid",
             "moe_gate_bias": False,
-            "attention_gate_func": None,
+            "attention_gate_func": "sigmoid",
             "mova_num_experts": 0,
             "mova_num_experts_per_tok": 0,
         }
@@ -207,6 +222,7 @@ RECIPES: dict[str, Recipe] = {
     "PanguUltraMoEForCausalLM": Recipe(
         fields=_LATENT_FIELDS
         | {
+            "model_type": "pangu_ultra_moe",
             "n_routed_experts": 4,
             "n_shared_experts": 1,
             "num_experts_per_tok": 2,
@@ -234,7 +250,8 @@ RECIPES: dict[str, Recipe] = {
     "SarvamMoEForCausalLM": Recipe(fields=_BAILING),
     "SarvamMLAForCausalLM": Recipe(fields=_BAILING | _LATENT_FIELDS | {"head_dim": None}, engine=_LATENT),
     "SolarForCausalLM": Recipe(
-        fields={f"bskcn_{place}": [0] for place in range(1, 5)} | {"bskcn_tv": [0.9, 0.8], "num_hidden_layers": 4}
+        fields={f"bskcn_{place}": [1 + (place > 2)] for place in range(1, 5)}
+        | {"bskcn_tv": [0.9, 0.8], "num_hidden_layers": 4}
     ),
     "Step3TextForCausalLM": Recipe(
         fields={
@@ -249,7 +266,9 @@ RECIPES: dict[str, Recipe] = {
             "moe_layers_enum": "1",
         }
     ),
-    "TeleChat2ForCausalLM": Recipe(fields={"n_head": 4, "bias": False, "mlp_bias": False}),
+    "TeleChat2ForCausalLM": Recipe(
+        fields={"n_head": 4, "n_layer": 2, "ffn_hidden_size": 160, "layer_norm_epsilon": 1e-6}
+    ),
     "TeleChat3ForCausalLM": Recipe(fields={}),
     "TeleFLMForCausalLM": Recipe(fields={"use_mup": False}),
     "TransformersForCausalLM": Recipe("LlamaForCausalLM", engine=_BACKEND),
@@ -291,6 +310,8 @@ RECIPES: dict[str, Recipe] = {
             "mamba_d_state": 16,
             "chunk_size": 32,
             "num_mem_blocks": 1,
+            "hybrid_layer_ids": [1, 3],
+            "kv_channels": 64,
         },
         engine=_UNCACHED,
     ),
@@ -305,7 +326,7 @@ RECIPES: dict[str, Recipe] = {
     "Lfm2VlForConditionalGeneration": Recipe(config={"text_config": _LFM2}),
     "Qwen4ExpForConditionalGeneration": Recipe(config={"text_config": _QWEN4}),
     "Glm4vForConditionalGeneration": Recipe(config={"text_config": _GLM4V}),
-    "Glm4vMoeForConditionalGeneration": Recipe(config={"text_config": _GLM4V | {"head_dim": 32}}),
+    "Glm4vMoeForConditionalGeneration": Recipe(config={"text_config": _GLM4V | {"head_dim": 32, "use_qk_norm": False}}),
     "GlmOcrForConditionalGeneration": Recipe(config={"text_config": _GLM4V}),
     "PaddleOCRVLForConditionalGeneration": Recipe(config={"text_config": mrope(4, 6, 6, theta=500000.0)}),
     "Granite4VisionForConditionalGeneration": Recipe(config={"text_config": {"model_type": "granite"}}),
