@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.factors.rope_layers import LADDER, MARK, axes_of
-from ropeswitch.factors.rules.rope import PROPORTIONAL
+from ropeswitch.factors.rules.rope import PROPORTIONAL, base_of
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 
@@ -24,6 +24,7 @@ class Rotation:
         idle: Pairs at a row's end that never rotate.
         laddered: Whether the ladder's factors apply; the plain frequencies otherwise.
         marked: Whether the config says so, in the layer's own rope parameters.
+        scaled: Whether the layer asks for a scaling of its own.
         axes: For M-RoPE, the axis of each pair; None where a token has one position.
     """
 
@@ -32,6 +33,7 @@ class Rotation:
     idle: int = 0
     laddered: bool = True
     marked: bool = False
+    scaled: bool = False
     axes: tuple[int, ...] | None = None
 
     def sets(self, settings: RopeSettings) -> tuple[Frequencies, ...]:
@@ -63,6 +65,11 @@ def rotation_of(
     theta, kind, mark = rope.get("rope_theta", 10000), rope.get("rope_type", "default"), rope.get(MARK)
     if mark is None and multimodal:
         return None
+    if mark == LADDER and base_of(rope) != settings.theta:
+        raise UnsupportedError(
+            f"rope_parameters: a layer asks for rope_theta {theta!r}, but the ladder is on a base of {settings.theta}; "
+            "layers with bases of their own need rope_parameters for each type of layer"
+        )
     # A model may write its layers' parameters itself: they may be the ladder's where the base is.
     laddered = mark == LADDER or (mark is None and theta == settings.theta)
     if not laddered and kind != "default":
@@ -79,4 +86,5 @@ def rotation_of(
         )
     width = rotary_dim + 2 * idle
     axes = None if rope.get("mrope_section") is None else axes_of(rope, width // 2)
-    return Rotation(float(theta), width, idle, laddered, mark is not None, axes)
+    scaled = mark is None and kind != "default"
+    return Rotation(float(theta), width, idle, laddered, mark is not None, scaled, axes)

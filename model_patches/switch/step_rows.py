@@ -84,6 +84,8 @@ class StepRows:
         # A model that writes the parameters of its local layers itself may give them the ladder's base.
         by_config = any(module.rotation.marked and module.rotation.laddered for module in ours)
         for module in ours:
+            if by_config and module.rotation.scaled:
+                raise UnsupportedError("model: a layer scales its rotary embedding itself, which no ladder reaches")
             if by_config and not module.rotation.marked:
                 module.rotation = replace(module.rotation, laddered=False)
         for name, module in text.named_modules():
@@ -95,6 +97,10 @@ class StepRows:
                     module.rotate = self._kernels.rotate
         if not any(rotation.laddered for rotation in self.by_rotation):
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
+        if len({rotation.axes is None for rotation in self.by_rotation}) > 1:
+            raise UnsupportedError(
+                "rope_parameters.mrope_section: only some layers have it; M-RoPE must be that of all layers"
+            )
         positions = torch.zeros_like(self.numbers)
         if give_positions(text, positions):
             self.positions = positions

@@ -19,6 +19,8 @@ from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, Unsu
 
 # Kinds of rotary embedding with axes of their own making.
 AXIS_TYPES = ("bailing_mrope", "openpangu", "xdrope", "dynamic_xdrope")
+# Models whose wrapper hands the text's positions to an encoder, which the check of row numbers does not run.
+ENCODERS_READING_POSITIONS = ("VoxtralRealtimeGeneration",)
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "ngram_gpu", "suffix")
 
@@ -65,8 +67,15 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
         raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")
     if rope.get("use_fope"):
         raise UnsupportedError("rope_parameters.use_fope: Fourier position embeddings learn their own angles")
+    if architectures := sorted(set(hf_config.get("architectures") or ()) & set(ENCODERS_READING_POSITIONS)):
+        raise UnsupportedError(f"architectures: {architectures[0]}: its encoder rotates by the text's positions")
+    layers = {each for each in hf_config.get("layer_rope_theta") or () if each}
+    if layers - {rope.get("rope_theta")}:
+        raise UnsupportedError(f"layer_rope_theta: has bases of its own for some layers: {sorted(layers)}")
     theta = rope.get("rope_theta")
-    if theta is not None and hf_config.get("swa_rope_theta") == theta:
+    # MiMo-V2's layers take the one where the config leaves the other out.
+    default = theta if str(hf_config.get("model_type")).startswith("mimo_v2") else None
+    if theta is not None and hf_config.get("swa_rope_theta", default) == theta:
         raise UnsupportedError(
             f"swa_rope_theta: {theta} is rope_theta too: vLLM's layers of full attention cannot be told from the others"
         )
@@ -136,6 +145,10 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         )
     if parallel.use_ubatching:
         raise UnsupportedError("enable_dbo, ubatch_size: dual batch overlap is not verified with a factor ladder")
+    if vllm_config.use_v2_model_runner and parallel.enable_eplb:
+        raise UnsupportedError(
+            "enable_eplb: True: the V2 runner registers its state after the ladder runs the model once"
+        )
     for field in ("enable_sleep_mode", "enable_cumem_allocator"):
         if getattr(vllm_config.model_config, field):
             raise UnsupportedError(

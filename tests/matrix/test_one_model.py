@@ -1,16 +1,38 @@
 """One measurement: the automatic ladder is exact, a wrong one is seen, and so is a refusal."""
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tests.matrix.one_model import Result, line, measure
 from tests.matrix.verdicts import DIFFERS, EXACT, NO_CHECKPOINT, REFUSED
 
+ROOT = Path(__file__).resolve().parents[2]
 PAIRS = 16
+# Made-up models change vLLM where they are imported, so each measurement has a process of its own.
+CODE = """
+import json, sys
+from dataclasses import asdict
+from tests.matrix.one_model import line, measure
+result = measure(*json.loads(sys.argv[1]))
+print("result", json.dumps(asdict(result) | {"line": line(result)}), flush=True)
+"""
 
 
-@pytest.fixture(autouse=True)
-def engine_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+def measured(name: str, ladder: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The result on one architecture."""
+    environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    command = [sys.executable, "-c", CODE, json.dumps([name, ladder])]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    lines = [text for text in done.stdout.splitlines() if text.startswith("result ")]
+    assert len(lines) == 1, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(lines[0].removeprefix("result "))
+    return found
 
 
 def sets(*ends: int) -> dict[str, object]:
@@ -19,32 +41,34 @@ def sets(*ends: int) -> dict[str, object]:
 
 
 def test_the_automatic_ladder_is_exact() -> None:
-    result = measure("LlamaForCausalLM")
-    assert (result.verdict, result.oracle) == (EXACT, "transformers"), result
-    assert result.tokens == 244 and result.cached > 300 and result.visible is not None and result.visible > 1
+    result = measured("LlamaForCausalLM")
+    assert (result["verdict"], result["oracle"]) == (EXACT, "transformers"), result
+    assert (
+        result["tokens"] == 244 and result["cached"] > 300 and result["visible"] is not None and result["visible"] > 1
+    )
 
 
 def test_a_wrong_ladder_differs() -> None:
-    result = measure("LlamaForCausalLM", sets(64, 128, 256))
+    result = measured("LlamaForCausalLM", sets(64, 128, 256))
     # The first set is right, so the first wrong token comes after 64 others.
-    assert result.verdict == DIFFERS and "log-probability" in result.reason, result
-    assert result.error is not None and result.error > 0.1
+    assert result["verdict"] == DIFFERS and "log-probability" in result["reason"], result
+    assert result["error"] is not None and result["error"] > 0.1
 
 
 def test_a_refusal_is_told_from_an_error() -> None:
-    result = measure("LlamaForCausalLM", {"sets": [{"name": "one", "max_length": 256, "factors": [1.0]}]})
-    assert (result.verdict, result.oracle) == (REFUSED, ""), result
-    assert "each set has 1 factors" in result.reason and "off transformers" in result.stock
+    result = measured("LlamaForCausalLM", {"sets": [{"name": "one", "max_length": 256, "factors": [1.0]}]})
+    assert (result["verdict"], result["oracle"]) == (REFUSED, ""), result
+    assert "each set has 1 factors" in result["reason"] and "off transformers" in result["stock"]
 
 
 def test_an_architecture_without_a_class_has_no_checkpoint() -> None:
-    result = measure("KimiVLForConditionalGeneration")
-    assert result.verdict == NO_CHECKPOINT and "no class" in result.reason
-    assert set(line(result)) == {"architecture", "kind", "verdict", "reason", "tokens", "cached", "seconds"}
+    result = measured("KimiVLForConditionalGeneration")
+    assert result["verdict"] == NO_CHECKPOINT and "no class" in result["reason"]
+    assert set(result["line"]) == {"architecture", "kind", "verdict", "reason", "tokens", "cached", "seconds"}
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["Gemma3ForCausalLM", "PhiMoEForCausalLM"])
 def test_a_mechanism_is_exact(name: str) -> None:
-    result: Result = measure(name)
-    assert result.verdict == EXACT, result
+    result = measured(name)
+    assert result["verdict"] == EXACT, result

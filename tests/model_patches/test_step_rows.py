@@ -17,7 +17,7 @@ from ropeswitch.factors.rope_layers import axes_of
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.reference import fill_rows_reference
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding, rotate_by_row
-from ropeswitch.model_patches.switch.rotation import Rotation
+from ropeswitch.model_patches.switch.rotation import Rotation, rotation_of
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.step_rows import StepRows, check_axes
 from ropeswitch.model_patches.triton import part
@@ -87,6 +87,19 @@ def test_a_layer_without_a_mark_is_local_where_others_are_marked() -> None:
     """Plamo 3 writes the base of its local layers itself, and it may be the ladder's."""
     _, [full, local] = bound(replace(ROTATION, marked=True), ROTATION)
     assert full.rotation.laddered and not local.rotation.laddered and full.rows is not local.rows
+
+
+def test_layers_that_cannot_be_told_apart() -> None:
+    marked = replace(ROTATION, marked=True)
+    with pytest.raises(UnsupportedError, match="a layer scales its rotary embedding itself"):
+        bound(marked, replace(ROTATION, scaled=True))
+    with pytest.raises(UnsupportedError, match="only some layers have it"):
+        bound(replace(ROTATION, axes=(0,) * 8), LOCAL)
+    settings = RopeSettings(LADDER, THETA)
+    with pytest.raises(
+        UnsupportedError, match=r"a layer asks for rope_theta 500.0, but the ladder is on a base of 10000"
+    ):
+        rotation_of(ROTARY, ROTARY, {"rope_theta": 500.0, "ropeswitch": "ladder"}, settings, multimodal=False)
 
 
 @pytest.mark.parametrize(

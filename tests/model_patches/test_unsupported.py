@@ -24,6 +24,9 @@ ARGS = {
     ("change", "message"),
     [
         ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "xdrope"}}, "rope_parameters.rope_type: 'xdrope'"),
+        ({"model_type": "mimo_v2_flash"}, "swa_rope_theta: 10000.0 is rope_theta too"),
+        ({"layer_rope_theta": [1e4, 0, 5e5]}, r"layer_rope_theta: .*500000"),
+        ({"architectures": ["VoxtralRealtimeGeneration"]}, "its encoder rotates by the text's positions"),
         ({"swa_rope_theta": 1e4}, "swa_rope_theta: 10000.0 is rope_theta too"),
         ({"xdrope_section": [1, 2, 3, 2]}, "mrope_section"),
         (
@@ -86,6 +89,7 @@ def engine(**changes: Any) -> SimpleNamespace:
             prefill_context_parallel_size=1,
             enable_elastic_ep=False,
             use_ubatching=False,
+            enable_eplb=False,
             cp_kv_cache_interleave_size=16,
         ),
         model_config=SimpleNamespace(
@@ -127,6 +131,7 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
         ),
         ({"parallel_config__prefill_context_parallel_size": 4}, "prefill_context_parallel_size: 4"),
         ({"parallel_config__enable_elastic_ep": True}, "enable_elastic_ep"),
+        ({"use_v2_model_runner": True, "parallel_config__enable_eplb": True}, "enable_eplb: True"),
         ({"parallel_config__use_ubatching": True}, "enable_dbo, ubatch_size: dual batch overlap"),
         ({"model_config__enable_sleep_mode": True}, "enable_sleep_mode: True"),
         ({"model_config__enable_cumem_allocator": True}, "enable_cumem_allocator: True"),
