@@ -111,6 +111,9 @@ class HuggingFace(Oracle):
     _cache: dict[tuple[float, tuple[int, ...]], torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # vLLM's Transformers backend wraps the classes of decoders, which then ask this of every model.
+        for module in self.model.modules():
+            module.do_not_compile = True
         self.buffers = rotary_buffers(self.model) if len(self.factors) > 1 else []
 
     def log_probs(self, tokens: list[int]) -> torch.Tensor:

@@ -2,8 +2,9 @@
 
 from tests.docs.pages import ROOT
 from tests.matrix import page
+from tests.matrix.recipes import architectures, rotating
 from tests.matrix.run import RESULTS, read
-from tests.matrix.verdicts import EXACT, VERDICTS
+from tests.matrix.verdicts import EXACT, VERDICTS, WITHOUT_ROTATION
 
 
 def test_the_page_shows_the_results() -> None:
@@ -26,3 +27,8 @@ def test_a_result_moves_to_the_table_of_its_verdict() -> None:
     assert "a new reason" not in text
     refused = page.written(text, read(ROOT / RESULTS) | {"NewForCausalLM": line})
     assert "| `NewForCausalLM` | field: a new reason |" in refused.split("## Refused")[1].split("## Differs")[0]
+
+
+def test_every_architecture_has_a_result() -> None:
+    assert set(read(ROOT / RESULTS)) == set(rotating())
+    assert set(WITHOUT_ROTATION) <= set(architectures())
