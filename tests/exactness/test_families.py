@@ -16,7 +16,13 @@ from tests.exactness.static_reference import StaticReference
 Start = Callable[..., LLM]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+# One of each mechanism; the others are among the long tests.
+SOON = ("gemma3", "llama4", "lfm2")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SOON else pytest.mark.full) for name in FAMILIES]
+)
 def test_a_family(start: Start, tmp_path: Path, name: str) -> None:
     each = FAMILIES[name]
     folder = each.save(tmp_path)
