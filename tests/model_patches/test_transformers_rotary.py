@@ -87,7 +87,9 @@ def test_each_type_of_layer_has_its_own_base(family: str) -> None:
     local = PLAIN | {"rope_theta": LOCAL, "ropeswitch": "trained"}
     model = model_of(family, full_attention=PLAIN | {"ropeswitch": "ladder"}, sliding_attention=local)
     upstream = model.rotary_emb
-    assert set(replace(model)) == {Rotation(THETA, HEAD), Rotation(LOCAL, HEAD, laddered=False)}
+    full_rows = Rotation(THETA, HEAD, marked=True)
+    local_rows = Rotation(LOCAL, HEAD, laddered=False, marked=True)
+    assert set(replace(model)) == {full_rows, local_rows}
     for layer_type in ("full_attention", "sliding_attention"):
         check(upstream, model.rotary_emb, layer_type=layer_type)
 
