@@ -95,17 +95,18 @@ def measure(
 
     Args:
         name: The architecture.
-        ladder: What replaces the automatic ladder, as in ``additional_config["ropeswitch"]``.
+        ladder: What replaces the recipe's ladder, as in ``additional_config["ropeswitch"]``.
         stage: Called with each stage that begins.
     """
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        result = _measure(name, Path(folder), {"ladder": "auto"} if ladder is None else ladder, stage)
+        result = _measure(name, Path(folder), ladder, stage)
     return replace(result, seconds=round(time.monotonic() - start, 1))
 
 
-def _measure(name: str, folder: Path, ladder: Mapping[str, Any], stage: Callable[[str], object]) -> Result:
+def _measure(name: str, folder: Path, ladder: Mapping[str, Any] | None, stage: Callable[[str], object]) -> Result:
     recipe = RECIPES.get(name, Recipe())
+    ladder = {"ladder": recipe.ladder} if ladder is None else ladder
     result = Result(name, architectures()[name], EXACT, dtype=recipe.engine.get("dtype", ""))
     try:
         model, why = checkpoint.make(name, recipe, folder)

@@ -43,9 +43,11 @@ class Frequencies:
     scale: float
 
     def force(self, factor: float, trained: Mapping[str, Any]) -> None:
-        """Put YaRN of ``factor`` in; 1 restores the plain frequencies."""
+        """Put YaRN of ``factor`` in, or positions interpolated by it; 1 restores the plain frequencies."""
         frequencies, scale = self.plain, self.scale
-        if factor != 1:
+        if trained.get("rope_type") == "linear":
+            frequencies = frequencies / factor
+        elif factor != 1:
             pairs = len(self.plain)
             theta = float(f"{float(self.plain[-1].double()) ** (-pairs / (pairs - 1)):.5g}")
             frequencies, scale = yarn(theta, pairs, factor, trained)

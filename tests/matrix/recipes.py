@@ -15,7 +15,9 @@ class Recipe:
         family: The class of transformers; None where it is named as the architecture.
         config: Fields of its config, which replace the automatic ones; a mapping goes into a nested config.
         engine: Engine arguments, for stock vLLM and with a ladder.
-        trained: YaRN's parameters in the config, where the model was trained with it.
+        trained: YaRN's parameters in the config, where the model was trained with it; ``rope_type`` linear where positions
+            are interpolated instead.
+        ladder: As of ``--ladder``.
         fields: Of the config, where transformers has no class for the architecture and its weights are made in vLLM.
     """
 
@@ -23,6 +25,7 @@ class Recipe:
     config: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
     trained: Mapping[str, Any] = field(default_factory=dict)
+    ladder: str = "auto"
     fields: Mapping[str, Any] | None = None
 
 
@@ -89,6 +92,8 @@ _CHATGLM = {
 }  # fmt: skip
 
 RECIPES: dict[str, Recipe] = {
+    # Its heads of full attention rotate in part, in a way that transformers knows no YaRN for.
+    "Gemma4ForCausalLM": Recipe(trained={"rope_type": "linear"}, ladder="pi:128,256"),
     "LLaMAForCausalLM": Recipe("LlamaForCausalLM"),
     "ExaoneMoEForCausalLM": Recipe("ExaoneMoeForCausalLM"),
     "AfmoeForCausalLM": Recipe(
@@ -292,7 +297,8 @@ RECIPES: dict[str, Recipe] = {
     "GPTJForCausalLM": Recipe(config={"rotary_dim": 16}),
     "Lfm2ForCausalLM": Recipe(config=_LFM2),
     "Lfm2MoeForCausalLM": Recipe(config=_LFM2),
-    "HrmTextForCausalLM": Recipe(config={"H_cycles": 1, "L_cycles": 1}),
+    # vLLM prefills its prompts whole, and waits for ever for one that is longer than a step.
+    "HrmTextForCausalLM": Recipe(config={"H_cycles": 1, "L_cycles": 1}, engine={"max_num_batched_tokens": 512}),
     "HunYuanDenseV1ForCausalLM": Recipe(config={"head_dim": 32}),
     "HunYuanMoEV1ForCausalLM": Recipe(config={"head_dim": 32}),
     "NemotronForCausalLM": Recipe(config={"num_key_value_heads": 2}),
