@@ -27,7 +27,7 @@ from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedd
 
 # Tokens of that forward.
 TOKENS = 8
-# What says nothing of the values.
+# Attributes and methods that do not read values.
 _SHAPE = {
     torch.Tensor.shape.__get__,
     torch.Tensor.ndim.__get__,

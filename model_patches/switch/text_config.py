@@ -11,7 +11,7 @@ from ropeswitch.factors.rules.rope import PROPORTIONAL
 from ropeswitch.model_patches.switch.packages import check_torchvision
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 
-# Keys of plain rope parameters that models read beside base and type.
+# Keys of plain rope parameters that models read, in addition to base and type.
 KEPT = ("partial_rotary_factor", "rope_dim", "mrope_section", "mrope_interleaved")
 # Models that read the parameters of their scaling themselves: the config keeps them.
 SCALING_READERS = ("GptOssForCausalLM",)
@@ -56,7 +56,7 @@ def text_config(engine_args: Any) -> TextConfig:
     text = get_hf_text_config(config)
     path = next(_paths(config, text), None)
     if path is None:
-        raise UnsupportedError(f"MODEL: {source!r} makes its text model's config by itself; no ladder can override it")
+        raise UnsupportedError(f"MODEL: {source!r} builds its text config in code, where no ladder can override it")
     values = TextConfig(text.to_dict())
     values.path = path
     # A nested config does not name the model's class.
@@ -100,7 +100,7 @@ def with_overrides(
 
     Args:
         chosen: The user's overrides.
-        hf_config: The model's text config; a :class:`TextConfig` says where it lies.
+        hf_config: The model's text config; a :class:`TextConfig` holds its path.
         fields: Overrides of the text config.
     """
     merged = dict(chosen)

@@ -77,7 +77,7 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
     default = theta if str(hf_config.get("model_type")).startswith("mimo_v2") else None
     if theta is not None and hf_config.get("swa_rope_theta", default) == theta:
         raise UnsupportedError(
-            f"swa_rope_theta: {theta} is rope_theta too: vLLM's layers of full attention cannot be told from the others"
+            f"swa_rope_theta: {theta} equals rope_theta: full-attention and sliding-window layers cannot be distinguished"
         )
     if theta is None:
         raise UnsupportedError(

@@ -86,8 +86,8 @@ FAMILIES = {
         "GptOssForCausalLM", "GptOssConfig", trained(GPT_OSS), rope_parameters=GPT_OSS, num_local_experts=4,
         num_experts_per_tok=2, **TWICE, **SLIDING,
     ),
-    # Attention scaled by positions, which vLLM leaves out below 32,768 tokens unless it is told otherwise. The routed
-    # experts' weights are 0, since vLLM's CPU kernel weighs their output where Llama 4 weighs their input.
+    # Attention scaled by positions, which vLLM turns off up to 32,768 tokens by default. The routed experts'
+    # weights are 0: vLLM's CPU kernel applies router weights to the experts' output, Llama 4 to their input.
     "llama4": family(
         "Llama4ForCausalLM", "Llama4TextConfig", rope_parameters=PLAIN, intermediate_size_mlp=160, num_local_experts=2,
         num_experts_per_tok=1, no_rope_layers=[1, 0], attention_chunk_size=4096, floor_scale=16, attn_scale=0.4,
@@ -97,7 +97,7 @@ FAMILIES = {
     "ministral3": family(
         "Ministral3ForCausalLM", "Ministral3Config", trained(MINISTRAL), rope_parameters=MINISTRAL, **TWICE,
     ),
-    # Recurrent layers beside attention.
+    # Hybrids: attention and recurrent layers.
     "falcon-h1": family(
         "FalconH1ForCausalLM", "FalconH1Config", rope_parameters=PLAIN, mamba_d_ssm=128, mamba_n_heads=4,
         mamba_d_head=32, mamba_d_state=16, mamba_n_groups=1, mamba_chunk_size=16, engine=UNCACHED, **TEXT,

@@ -42,9 +42,9 @@ class MadeUpConfig(PreTrainedConfig):
 
 
 def save(architecture: str, fields: Mapping[str, Any], folder: Path) -> None:
-    """Write the config of a model of ``architecture``; None takes a field of :data:`FIELDS` away.
+    """Write the config of a model of ``architecture``; a field set to None is left out of :data:`FIELDS`.
 
-    vLLM tells latent attention by the ``model_type``, so ``fields`` may have one, which transformers then knows.
+    vLLM recognizes latent attention by ``model_type``. A ``model_type`` in ``fields`` is registered with transformers.
     """
     config = {name: value for name, value in (FIELDS | dict(fields)).items() if value is not None}
     model_type = config.pop("model_type", MadeUpConfig.model_type)
