@@ -67,24 +67,25 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
         raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")
     if rope.get("use_fope"):
         raise UnsupportedError("rope_parameters.use_fope: Fourier position embeddings learn their own angles")
-    if architectures := sorted(set(hf_config.get("architectures") or ()) & set(ENCODERS_READING_POSITIONS)):
-        raise UnsupportedError(f"architectures: {architectures[0]}: its encoder rotates by the text's positions")
-    layers = {each for each in hf_config.get("layer_rope_theta") or () if each}
-    if layers - {rope.get("rope_theta")}:
-        raise UnsupportedError(f"layer_rope_theta: has bases of its own for some layers: {sorted(layers)}")
+    for name in ENCODERS_READING_POSITIONS:
+        if name in (hf_config.get("architectures") or ()):
+            raise UnsupportedError(f"architectures: {name}: its encoder rotates by the text's positions")
     theta = rope.get("rope_theta")
-    # MiMo-V2's layers take the one where the config leaves the other out.
-    default = theta if str(hf_config.get("model_type")).startswith("mimo_v2") else None
-    if theta is not None and hf_config.get("swa_rope_theta", default) == theta:
-        raise UnsupportedError(
-            f"swa_rope_theta: {theta} equals rope_theta: full-attention and sliding-window layers cannot be distinguished"
-        )
     if theta is None:
         raise UnsupportedError(
             "rope_theta: missing; the model has no rotary position embedding that a ladder could scale"
         )
     if isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < math.inf:
         raise UnsupportedError(f"rope_theta: {theta!r} must be a finite number greater than 0")
+    if bases := hf_config.get("layer_rope_theta"):
+        if not isinstance(bases, list) or any(base and base != theta for base in bases):
+            raise UnsupportedError(f"layer_rope_theta: has bases of its own for some layers: {bases!r}")
+    # MiMo-V2's layers take the one where the config leaves the other out.
+    default = theta if str(hf_config.get("model_type")).startswith("mimo_v2") else None
+    if hf_config.get("swa_rope_theta", default) == theta:
+        raise UnsupportedError(
+            f"swa_rope_theta: {theta} equals rope_theta: full-attention and sliding-window layers cannot be distinguished"
+        )
     partial = rope.get("partial_rotary_factor", 1.0)
     if isinstance(partial, bool) or not isinstance(partial, int | float) or not 0 < partial <= 1:
         raise UnsupportedError(f"partial_rotary_factor: {partial!r} must be a number above 0 and up to 1")

@@ -131,13 +131,17 @@ def test_wrong_gpu_files(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
-@given(st.dictionaries(st.sampled_from([*PHI4_MINI, "quantization_config", "head_dim", "layer_types"]), VALUES))
+UNSET = ("quantization_config", "head_dim", "layer_types", "layer_rope_theta", "swa_rope_theta", "kv_lora_rank")
+ROPE = ("type", "rope_type", "short_factor", "long_factor", "factor", "rope_theta", "mrope_section", "beta_fast")
+
+
+@given(st.dictionaries(st.sampled_from([*PHI4_MINI, *UNSET]), VALUES))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_config(tmp_path: Path, change: Config) -> None:
     _plan(tmp_path, PHI4_MINI | change)
 
 
-@given(st.dictionaries(st.sampled_from(["type", "rope_type", "short_factor", "factor", "rope_theta"]), VALUES))
+@given(st.dictionaries(st.sampled_from(ROPE), VALUES))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_rope(tmp_path: Path, change: dict[str, Any]) -> None:
     _plan(tmp_path, PHI4_MINI | {"rope_scaling": PHI4_MINI["rope_scaling"] | change})
