@@ -77,9 +77,9 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
         )
     if isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < math.inf:
         raise UnsupportedError(f"rope_theta: {theta!r} must be a finite number greater than 0")
-    if bases := hf_config.get("layer_rope_theta"):
-        if not isinstance(bases, list) or any(base and base != theta for base in bases):
-            raise UnsupportedError(f"layer_rope_theta: has bases of its own for some layers: {bases!r}")
+    bases = hf_config.get("layer_rope_theta") or []
+    if not isinstance(bases, list) or any(base and base != theta for base in bases):
+        raise UnsupportedError(f"layer_rope_theta: has bases of its own for some layers: {bases!r}")
     # MiMo-V2's layers take the one where the config leaves the other out.
     default = theta if str(hf_config.get("model_type")).startswith("mimo_v2") else None
     if hf_config.get("swa_rope_theta", default) == theta:
