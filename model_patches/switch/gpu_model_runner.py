@@ -17,9 +17,9 @@ from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from ropeswitch.model_patches.switch.row_numbers import check_positions
+from ropeswitch.model_patches.switch.initialize_model import require_checked
 from ropeswitch.model_patches.switch.settings import settings_of
-from ropeswitch.model_patches.switch.step_rows import StepRows, check_axes
+from ropeswitch.model_patches.switch.step_rows import StepRows
 
 
 class LadderGPUModelRunner(GPUModelRunner):
@@ -39,9 +39,8 @@ class LadderGPUModelRunner(GPUModelRunner):
     def load_model(self, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights)
         model = self.get_model()
-        check_axes(model, self.model_config)
+        require_checked(model, self.load_config.load_format)
         self.step_rows.bind(model)
-        check_positions(model, self.vllm_config, self._number_rows())
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> Any:
         for req_id in scheduler_output.finished_req_ids:

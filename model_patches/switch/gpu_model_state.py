@@ -21,9 +21,9 @@ from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.states import RequestState
 
-from ropeswitch.model_patches.switch.row_numbers import check_positions
+from ropeswitch.model_patches.switch.initialize_model import require_checked
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
-from ropeswitch.model_patches.switch.step_rows import StepRows, check_axes
+from ropeswitch.model_patches.switch.step_rows import StepRows
 
 # How the ids of the requests in ``vllm.v1.worker.gpu.warmup`` begin.
 WARM_UPS = ("_warmup_", "_v2_mixed_warmup_")
@@ -33,7 +33,7 @@ class LadderModelState(DefaultModelState):
     """Goes before one of upstream's states; see the module's docstring."""
 
     def __init__(self, vllm_config: VllmConfig, model: nn.Module, encoder_cache: Any, device: torch.device) -> None:
-        check_axes(model, vllm_config.model_config)
+        require_checked(model, vllm_config.load_config.load_format)
         super().__init__(vllm_config, model, encoder_cache, device)
         settings = settings_of(vllm_config)
         assert settings is not None
@@ -45,7 +45,6 @@ class LadderModelState(DefaultModelState):
             numbers = torch.zeros_like(self.rope_state.positions)
             numbers[:, :-1] = self._numbers
             self._numbers = numbers
-        check_positions(model, vllm_config, self._numbers)
         # The factor set of the request in each slot; its set is fixed while it holds the slot: after a preemption it is new.
         self.slot_sets = np.zeros(self.max_num_reqs, dtype=np.int64)
 

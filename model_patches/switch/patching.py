@@ -46,6 +46,8 @@ def patch_process(vllm_config: Any) -> RopeSettings:
     # Imported here because they import vLLM's models and runners, which a scheduler's process need not wait for twice.
     from ropeswitch.model_patches.switch.block_hash import salted
     from ropeswitch.model_patches.switch.gpu_model_state import laddered
+    from ropeswitch.model_patches.switch.initialize_model import TARGET as INITIALIZE_MODEL
+    from ropeswitch.model_patches.switch.initialize_model import checking
     from ropeswitch.model_patches.switch.position_readers import METHODS, reading_true_positions
     from ropeswitch.model_patches.switch.preprocess_add_request import assigning
     from ropeswitch.model_patches.switch.rope_dict import LadderRopeDict
@@ -57,6 +59,7 @@ def patch_process(vllm_config: Any) -> RopeSettings:
     replace("vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys", salted)
     replace("vllm.v1.engine.core.EngineCore.preprocess_add_request", assigning)
     replace("vllm.v1.worker.gpu.model_states.resolve_model_state_cls", laddered)
+    replace(INITIALIZE_MODEL, checking)
     for owner, method in METHODS.items():
         replace(f"{owner}.{method}", reading_true_positions)
     if settings.ladder.scales_softmax:

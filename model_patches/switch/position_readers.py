@@ -45,6 +45,11 @@ def reading_true_positions(upstream: Callable[[Any, torch.Tensor], torch.Tensor]
 
     def scale(self: Any, positions: torch.Tensor) -> torch.Tensor:
         known = getattr(self, "true_positions", None)
-        return upstream(self, positions if known is None else known[positions])
+        return upstream(self, positions if known is None else looked_up(known, positions))
 
     return scale
+
+
+def looked_up(values: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """``values`` of a step's tokens by row number, ``[tokens]``."""
+    return values.index_select(0, numbers)

@@ -7,7 +7,7 @@ by position, learned position embeddings, layers that rotate by themselves. Thos
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,14 +15,13 @@ from torch import nn
 from vllm.config import VllmConfig
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.forward_context import set_forward_context
-from vllm.lora.layers import BaseLayerWithLoRA
-from vllm.model_executor.models.interfaces import supports_multimodal
+from vllm.model_executor.layers.fused_moe.runner.moe_runner_interface import MoERunnerInterface
+from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.models.transformers.base import Base as TransformersBackend
 
-from ropeswitch.model_patches.switch.position_readers import reading_true_positions
+from ropeswitch.model_patches.switch.position_readers import looked_up
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.settings import UnsupportedError
-from ropeswitch.model_patches.switch.softmax_scales import scaling_queries
 from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedding
 
 # Tokens of that forward.
@@ -38,18 +37,8 @@ _SHAPE = {
 }
 
 
-def _inner(wrapper: Callable[..., Any]) -> CodeType:
-    """The code of the only function that ``wrapper`` makes."""
-    [code] = [each for each in wrapper.__code__.co_consts if isinstance(each, CodeType)]
-    return code
-
-
-_READERS = {
-    LadderRotaryEmbedding.forward.__code__,
-    RowsRotaryEmbedding.forward.__code__,
-    _inner(reading_true_positions),
-    _inner(scaling_queries),
-}
+# What may read row numbers, and whatever these call.
+_READERS = {LadderRotaryEmbedding.forward.__code__, RowsRotaryEmbedding.forward.__code__, looked_up.__code__}
 
 
 class RowNumbers(torch.Tensor):
@@ -97,39 +86,62 @@ def _module(frame: FrameType) -> str:
 def check_positions(model: nn.Module, vllm_config: VllmConfig, numbers: torch.Tensor) -> None:
     """Refuse a model in which anything but our own modules reads positions.
 
-    Runs the language model once, eagerly, on token 0, as vLLM's profile run does: without requests and without a KV cache.
+    Runs the model once, eagerly, on token 0, as vLLM's profile run does: without requests and without a KV cache. Weights
+    may hold anything: linear layers and experts return zeros.
 
     Args:
-        model: The loaded model, bound to its rows.
+        model: The model as built, bound to its rows.
         vllm_config: The engine's.
-        numbers: ``[tokens]`` or ``[axes, tokens]`` int64 row numbers, as the model gets them.
+        numbers: ``[tokens]`` int64 row numbers.
 
     Raises:
         UnsupportedError: naming the function that reads positions.
     """
-    text: Any = model.get_language_model() if supports_multimodal(model) else model
-    numbers = numbers[..., :TOKENS]
-    count = numbers.shape[-1]
-    if isinstance(text, TransformersBackend):
+    config, count = vllm_config.model_config, len(numbers)
+    rows = numbers.expand(3, -1) if config.uses_mrope else numbers
+    if isinstance(model, TransformersBackend):
         # Else it adds the batch's dimension by itself, which is a read.
-        numbers = numbers[None]
-    tokens = torch.zeros(count, dtype=torch.int32, device=numbers.device)
-    earlier_stage = None
+        rows = rows[None]
+    tokens: torch.Tensor | None = torch.zeros(count, dtype=torch.int32, device=numbers.device)
+    inputs = {"dtype": config.dtype, "device": numbers.device}
+    embeddings = earlier_stage = None
     if not get_pp_group().is_first_rank:
-        dtype = vllm_config.model_config.dtype
-        earlier_stage = text.make_empty_intermediate_tensors(count, dtype, numbers.device)
-    with set_forward_context(None, vllm_config, num_tokens=count, skip_compiled=True), _without_lora(text):
-        text(tokens, numbers.as_subclass(RowNumbers), earlier_stage)
+        earlier_stage = model.make_empty_intermediate_tensors(count, **inputs)
+    elif config.supports_multimodal_inputs:
+        embeddings = torch.zeros(count, config.get_inputs_embeds_size(), **inputs)
+        tokens = tokens if model.requires_raw_input_tokens else None
+    with set_forward_context(None, vllm_config, num_tokens=count, skip_compiled=True), _without_weights(model):
+        model(
+            input_ids=tokens,
+            positions=rows.as_subclass(RowNumbers),
+            intermediate_tensors=earlier_stage,
+            inputs_embeds=embeddings,
+        )
 
 
 @contextmanager
-def _without_lora(model: nn.Module) -> Iterator[None]:
-    """Leave adapters out, whose layers need requests."""
-    wrapped = [module for module in model.modules() if isinstance(module, BaseLayerWithLoRA)]
-    for module in wrapped:
-        module.forward = module.base_layer.forward
+def _without_weights(model: nn.Module) -> Iterator[None]:
+    """Have layers whose weights need loading, and are perhaps kept in a kernel's own layout, return zeros."""
+    methods = [module.quant_method for module in model.modules() if isinstance(module, LinearBase)]
+    experts = [module for module in model.modules() if isinstance(module, MoERunnerInterface)]
+    for method in methods:
+        method.apply = _zeros
+    for module in experts:
+        module.forward = _no_expert
     try:
         yield
     finally:
-        for module in wrapped:
+        for method in methods:
+            # Layers may share one.
+            vars(method).pop("apply", None)
+        for module in experts:
             del module.forward
+
+
+def _zeros(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    width = getattr(layer, "output_size_per_partition", layer.output_size)
+    return x.new_zeros(*x.shape[:-1], width)
+
+
+def _no_expert(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.zeros_like(hidden_states)

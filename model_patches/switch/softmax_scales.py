@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.switch.position_readers import looked_up
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 OWNERS = (
@@ -83,7 +84,7 @@ def scaling_queries(upstream: Callable[..., torch.Tensor]) -> Callable[..., torc
     ) -> torch.Tensor:
         scales: torch.Tensor | None = getattr(self, "softmax_scales", None)
         if scales is not None:
-            llama_4_scaling = scales.index_select(0, positions)[:, None, None]
+            llama_4_scaling = looked_up(scales, positions)[:, None, None]
         return upstream(self, positions, hidden_states, llama_4_scaling)
 
     return forward

@@ -35,6 +35,7 @@ class RowsRotaryEmbedding(nn.Module):
     """Stands in for the ``RotaryEmbedding`` of a Hugging Face model.
 
     Args:
+        rotation: Which rows it reads.
         rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines, written before each forward.
         layout: One of :data:`LAYOUTS`.
         casts: Whether cos and sin take the dtype of the hidden states, as in most models; else they stay float32.
@@ -42,8 +43,9 @@ class RowsRotaryEmbedding(nn.Module):
 
     rows: torch.Tensor
 
-    def __init__(self, rows: torch.Tensor, layout: str, casts: bool) -> None:
+    def __init__(self, rotation: Rotation, rows: torch.Tensor, layout: str, casts: bool) -> None:
         super().__init__()
+        self.rotation = rotation
         self.layout = layout
         self.casts = casts
         self.register_buffer("rows", rows, persistent=False)
@@ -82,7 +84,7 @@ class LayerTypesRotaryEmbedding(nn.Module):
 
 
 def replace_rotary(model: nn.Module, config: PreTrainedConfig, settings: RopeSettings, rows_of: RowsOf) -> None:
-    """Replace every rotary module of a Hugging Face model.
+    """Replace every rotary module of a Hugging Face model; one of ours gets its rows anew.
 
     Args:
         model: The model.
@@ -95,6 +97,9 @@ def replace_rotary(model: nn.Module, config: PreTrainedConfig, settings: RopeSet
     """
     replaced: dict[nn.Module, nn.Module] = {}
     for name, module in list(_takers_of_positions(model)):
+        if isinstance(module, RowsRotaryEmbedding):
+            module.rows = rows_of(module.rotation)
+            continue
         if module not in replaced:
             replaced[module] = _replacement(f"{name} ({type(module).__name__})", module, config, settings, rows_of)
         parent, _, child = name.rpartition(".")
@@ -119,7 +124,7 @@ def _replacement(
             raise UnsupportedError(
                 f"model: {where} rotates by positions on several axes, which no ladder reaches there"
             )
-        return RowsRotaryEmbedding(rows_of(rotation), layout, casts)
+        return RowsRotaryEmbedding(rotation, rows_of(rotation), layout, casts)
 
     by_type = by_layer_type({"rope_parameters": config.rope_parameters})
     if by_type is None:

@@ -146,10 +146,6 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         )
     if parallel.use_ubatching:
         raise UnsupportedError("enable_dbo, ubatch_size: dual batch overlap is not verified with a factor ladder")
-    if vllm_config.use_v2_model_runner and parallel.enable_eplb:
-        raise UnsupportedError(
-            "enable_eplb: True: the V2 runner registers its state after the ladder runs the model once"
-        )
     for field in ("enable_sleep_mode", "enable_cumem_allocator"):
         if getattr(vllm_config.model_config, field):
             raise UnsupportedError(

@@ -89,7 +89,6 @@ def engine(**changes: Any) -> SimpleNamespace:
             prefill_context_parallel_size=1,
             enable_elastic_ep=False,
             use_ubatching=False,
-            enable_eplb=False,
             cp_kv_cache_interleave_size=16,
         ),
         model_config=SimpleNamespace(
@@ -131,7 +130,6 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
         ),
         ({"parallel_config__prefill_context_parallel_size": 4}, "prefill_context_parallel_size: 4"),
         ({"parallel_config__enable_elastic_ep": True}, "enable_elastic_ep"),
-        ({"use_v2_model_runner": True, "parallel_config__enable_eplb": True}, "enable_eplb: True"),
         ({"parallel_config__use_ubatching": True}, "enable_dbo, ubatch_size: dual batch overlap"),
         ({"model_config__enable_sleep_mode": True}, "enable_sleep_mode: True"),
         ({"model_config__enable_cumem_allocator": True}, "enable_cumem_allocator: True"),

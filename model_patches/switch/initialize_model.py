@@ -1,0 +1,57 @@
+"""``vllm.model_executor.model_loader.base_loader.initialize_model``: wrapped to check a model before its weights load.
+
+replaces: the function that builds a model, where all loaders but two call it.
+why: a model that reads positions outside its rotary modules must be refused, and reading weights may take minutes.
+what differs: the built model is bound to rows of a few tokens and run once on marked row numbers (``row_numbers.py``).
+limits: Tensorizer and the weight cache build models without it; those are refused after loading.
+when it can go: when the runner no longer hands the model row numbers.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from vllm.config import VllmConfig
+
+from ropeswitch.model_patches.switch.row_numbers import TOKENS, check_positions
+from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.step_rows import StepRows, check_axes
+
+TARGET = "vllm.model_executor.model_loader.base_loader.initialize_model"
+
+
+def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Wrap ``initialize_model``.
+
+    Raises:
+        UnsupportedError: for a model that a ladder cannot rotate.
+    """
+
+    @wraps(upstream)
+    def initialize_model(vllm_config: VllmConfig, **arguments: Any) -> nn.Module:
+        model = upstream(vllm_config, **arguments)
+        settings = settings_of(vllm_config)
+        if settings is not None:
+            check_axes(model, vllm_config.model_config)
+            # The loader's default device is the model's.
+            rows = StepRows(settings, TOKENS, TOKENS, torch.get_default_device())
+            rows.bind(model)
+            check_positions(model, vllm_config, rows.numbers)
+            model.positions_checked = True
+        return model
+
+    return initialize_model
+
+
+def require_checked(model: nn.Module, load_format: str) -> None:
+    """Refuse a loaded model that was built in another way.
+
+    Raises:
+        UnsupportedError: naming the load format.
+    """
+    if not getattr(model, "positions_checked", False):
+        raise UnsupportedError(
+            f"load_format: {load_format!r} builds models where what reads positions in them is not checked; use another one"
+        )
