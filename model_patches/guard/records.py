@@ -14,7 +14,6 @@ V2_RUNNER = "vllm.v1.worker.gpu.model_runner.GPUModelRunner"
 SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 EXECUTOR = "vllm.v1.executor.multiproc_executor.MultiprocExecutor"
-LOADER = "vllm.model_executor.model_loader.base_loader"
 LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
 # Latent attention, and the plain attention that takes its place with VLLM_MLA_DISABLE.
 LATENT = "vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper.forward"
@@ -64,14 +63,12 @@ PATCHES = (
         relies_on=("vllm.model_executor.layers.rotary_embedding.get_rope",),
     ),
     Patch(
-        target=f"{LOADER}.initialize_model",
+        # A loader that builds models in another way is refused.
+        target="vllm.model_executor.model_loader.base_loader.initialize_model",
         kind="wrapped",
         file="model_patches/switch/initialize_model.py",
         tests="tests/exactness/test_families.py",
-        relies_on=(
-            f"{LOADER}.BaseModelLoader.create_model",
-            f"{LOADER}.BaseModelLoader.load_model",
-        ),
+        relies_on=(),
     ),
     Patch(
         target="vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale",

@@ -134,7 +134,7 @@ def test_a_module_for_one_type_of_layer_is_refused_where_there_are_several() -> 
 
 def test_only_the_rotary_module_reads_row_numbers() -> None:
     numbers = torch.arange(POSITIONS.shape[1])[None].as_subclass(RowNumbers)
-    module = RowsRotaryEmbedding(rows(Rotation(THETA, HEAD)), "once", True)
+    module = RowsRotaryEmbedding(Rotation(THETA, HEAD), rows(Rotation(THETA, HEAD)), "once", True)
     cos, _ = module(torch.zeros(1), numbers)
     assert type(cos) is torch.Tensor and numbers.shape == (1, 6) and numbers.ndim == 2
 
