@@ -19,8 +19,6 @@ from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, Unsu
 
 # Kinds of rotary embedding with axes of their own making.
 AXIS_TYPES = ("bailing_mrope", "openpangu", "xdrope", "dynamic_xdrope")
-# Models whose wrapper hands the text's positions to an encoder, which the check of row numbers does not run.
-ENCODERS_READING_POSITIONS = ("VoxtralRealtimeGeneration",)
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "ngram_gpu", "suffix")
 
@@ -67,9 +65,6 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
         raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")
     if rope.get("use_fope"):
         raise UnsupportedError("rope_parameters.use_fope: Fourier position embeddings learn their own angles")
-    for name in ENCODERS_READING_POSITIONS:
-        if name in (hf_config.get("architectures") or ()):
-            raise UnsupportedError(f"architectures: {name}: its encoder rotates by the text's positions")
     theta = rope.get("rope_theta")
     if theta is None:
         raise UnsupportedError(

@@ -10,7 +10,6 @@ from torch import nn
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.rotation import Rotation
-from ropeswitch.model_patches.switch.row_numbers import RowNumbers
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedding, replace_rotary
 
@@ -130,20 +129,3 @@ def test_a_module_for_one_type_of_layer_is_refused_where_there_are_several() -> 
     model.config.rope_parameters = {"full_attention": PLAIN, "sliding_attention": PLAIN}
     with pytest.raises(UnsupportedError, match="is not called for a type of layer, but rope_parameters has several"):
         replace(model)
-
-
-def test_only_the_rotary_module_reads_row_numbers() -> None:
-    numbers = torch.arange(POSITIONS.shape[1])[None].as_subclass(RowNumbers)
-    module = RowsRotaryEmbedding(Rotation(THETA, HEAD), rows(Rotation(THETA, HEAD)), "once", True)
-    cos, _ = module(torch.zeros(1), numbers)
-    assert type(cos) is torch.Tensor and numbers.shape == (1, 6) and numbers.ndim == 2
-
-    def learned(table: nn.Embedding) -> torch.Tensor:
-        found: torch.Tensor = table(numbers)
-        return found
-
-    for read in (lambda: numbers + 1, numbers.max, lambda: numbers[0], lambda: torch.cat((numbers, numbers))):
-        with pytest.raises(UnsupportedError, match=r"model: test_only.* reads positions outside a rotary module"):
-            read()
-    with pytest.raises(UnsupportedError, match=r"model: test_only.*learned reads positions outside"):
-        learned(nn.Embedding(6, 2))

@@ -26,7 +26,6 @@ ARGS = {
         ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "xdrope"}}, "rope_parameters.rope_type: 'xdrope'"),
         ({"model_type": "mimo_v2_flash"}, "swa_rope_theta: 10000.0 equals rope_theta"),
         ({"layer_rope_theta": [1e4, 0, 5e5]}, r"layer_rope_theta: .*500000"),
-        ({"architectures": ["VoxtralRealtimeGeneration"]}, "its encoder rotates by the text's positions"),
         ({"swa_rope_theta": 1e4}, "swa_rope_theta: 10000.0 equals rope_theta"),
         ({"xdrope_section": [1, 2, 3, 2]}, "mrope_section"),
         (
