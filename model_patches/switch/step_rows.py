@@ -79,7 +79,7 @@ class StepRows:
         """
         text: nn.Module = model.get_language_model() if supports_multimodal(model) else model
         if isinstance(text, TransformersBackend):
-            replace_rotary(text, text.text_config, self._settings, lambda rotation: self._rows_of(rotation).rows)
+            replace_rotary(text.model, text.text_config, self._settings, lambda rotation: self._rows_of(rotation).rows)
         ours = [module for module in text.modules() if isinstance(module, LadderRotaryEmbedding)]
         # A model that writes the parameters of its local layers itself may give them the ladder's base.
         by_config = any(module.rotation.marked and module.rotation.laddered for module in ours)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.exactness.conftest import start as start
+from tests.exactness.conftest import start_processes as start_processes
 
 try:
     import torchvision  # noqa: F401

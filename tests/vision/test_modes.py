@@ -1,4 +1,4 @@
-"""Images and videos in the engine's other modes: compiled, in short chunks, preempted, without a prefix cache."""
+"""Images and videos in other modes: compiled, in short chunks, preempted, without a prefix cache, on two ranks."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,3 +39,7 @@ def test_preemption(start: Start, tmp_path: Path) -> None:
     lengths = [len(media.expected(prompt)[0]) for prompt, _ in SHORT * 2]
     switches = sum(length <= end < length + OUTPUT - 1 for length in lengths for end in (64, 128, 256))
     assert len(preempted) > switches
+
+
+def test_two_ranks(start_processes: Start, tmp_path: Path) -> None:
+    check(*serving(start_processes, tmp_path, "qwen2.5-vl", tensor_parallel_size=2))
