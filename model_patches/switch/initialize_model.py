@@ -8,7 +8,6 @@ when it can go: when the runner no longer hands the model row numbers.
 """
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         UnsupportedError: for a model that a ladder cannot rotate.
     """
 
-    @wraps(upstream)
     def initialize_model(vllm_config: VllmConfig, **arguments: Any) -> nn.Module:
         model = upstream(vllm_config, **arguments)
         settings = settings_of(vllm_config)
