@@ -17,6 +17,7 @@ from vllm.distributed.parallel_state import get_pp_group
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.fused_moe.runner.moe_runner_interface import MoERunnerInterface
 from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.models.transformers.base import Base as TransformersBackend
 
 from ropeswitch.model_patches.switch.position_readers import looked_up
@@ -121,27 +122,33 @@ def check_positions(model: nn.Module, vllm_config: VllmConfig, numbers: torch.Te
 
 @contextmanager
 def _without_weights(model: nn.Module) -> Iterator[None]:
-    """Have layers whose weights need loading, and are perhaps kept in a kernel's own layout, return zeros."""
-    methods = [module.quant_method for module in model.modules() if isinstance(module, LinearBase)]
-    experts = [module for module in model.modules() if isinstance(module, MoERunnerInterface)]
+    """Have layers whose weights are read by kernels, perhaps in a layout that loading makes, return zeros."""
+    methods = [each.quant_method for each in model.modules() if isinstance(each, LinearBase | VocabParallelEmbedding)]
+    experts = [each for each in model.modules() if isinstance(each, MoERunnerInterface)]
     for method in methods:
-        method.apply = _zeros
-    for module in experts:
-        module.forward = _no_expert
+        method.apply, method.embedding = _linear, _embedding
+    for each in experts:
+        each.forward = _experts
     try:
         yield
     finally:
         for method in methods:
             # Layers may share one.
             vars(method).pop("apply", None)
-        for module in experts:
-            del module.forward
+            vars(method).pop("embedding", None)
+        for each in experts:
+            del each.forward
 
 
-def _zeros(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def _linear(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     width = getattr(layer, "output_size_per_partition", layer.output_size)
     return x.new_zeros(*x.shape[:-1], width)
 
 
-def _no_expert(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _embedding(layer: Any, tokens: torch.Tensor) -> torch.Tensor:
+    # The loader makes the model's dtype torch's default.
+    return tokens.new_zeros(*tokens.shape, layer.embedding_dim, dtype=torch.get_default_dtype())
+
+
+def _experts(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.zeros_like(hidden_states)
