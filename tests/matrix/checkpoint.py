@@ -9,7 +9,7 @@ import transformers
 
 from tests.matrix import made_up
 from tests.matrix.oracle import HuggingFace
-from tests.matrix.recipes import Recipe
+from tests.matrix.recipe import Recipe
 from tests.matrix.tiny import WINDOW, save, tiny
 
 

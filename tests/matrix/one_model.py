@@ -18,7 +18,8 @@ from ropeswitch.model_patches.switch.settings import UnsupportedError
 from tests.exactness.engines import ENGINE
 from tests.matrix import checkpoint, made_up
 from tests.matrix.oracle import HuggingFace, Scored, error_of, score, worst_of
-from tests.matrix.recipes import RECIPES, Recipe, architectures
+from tests.matrix.recipe import Recipe
+from tests.matrix.recipes import RECIPES, architectures
 from tests.matrix.runs import CASES, WITHIN, Run, engine, run
 from tests.matrix.stock_tables import tables_of
 from tests.matrix.tiny import WINDOW

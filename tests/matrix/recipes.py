@@ -1,38 +1,8 @@
 """How the tiny checkpoint of each architecture is made, and which architectures there are."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
+from tests.matrix import recipes_wrapped
+from tests.matrix.recipe import BFLOAT16, EXPERTS, LATENT, LATENT_FIELDS, UNCACHED, Recipe, mrope
 from tests.matrix.verdicts import BACKEND, TEXT, WITHOUT_ROTATION, WRAPPED
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What is not automatic about one architecture.
-
-    Attributes:
-        family: The class of transformers; None where it is named as the architecture.
-        config: Fields of its config, which replace the automatic ones; a mapping goes into a nested config.
-        engine: Engine arguments, for stock vLLM and with a ladder.
-        trained: YaRN's parameters in the config, where the model was trained with it; ``rope_type`` linear where positions
-            are interpolated instead.
-        ladder: As of ``--ladder``.
-        fields: Of the config, where transformers has no class for the architecture and its weights are made in vLLM.
-    """
-
-    family: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    engine: Mapping[str, Any] = field(default_factory=dict)
-    trained: Mapping[str, Any] = field(default_factory=dict)
-    ladder: str = "auto"
-    fields: Mapping[str, Any] | None = None
-
-
-def mrope(*sections: int, theta: float = 1000000.0, **more: Any) -> dict[str, Any]:
-    """Rotary parameters of M-RoPE, as published configs have them."""
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta, "mrope_section": list(sections)} | more}
-
 
 _QWEN2_VL = mrope(4, 6, 6)
 _QWEN3_VL = mrope(6, 5, 5, theta=5000000.0, mrope_interleaved=True)
@@ -54,11 +24,6 @@ _GEMMA3N = {
 }  # fmt: skip
 _LFM2 = {"conv_dim": 128, "block_dim": 128, "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
 
-# What latent attention needs in float32: a processor with AMX would get a kernel for bfloat16 only.
-# That kernel takes whole prompts only.
-_LATENT = {"attention_backend": "CPU_MLA", "block_size": 16, "max_num_batched_tokens": 512}
-# Gated delta nets have a kernel for bfloat16 only on CPUs.
-_BFLOAT16 = {"dtype": "bfloat16", "enable_prefix_caching": False}
 _YARN = {
     "rope_type": "yarn",
     "factor": 2.0,
@@ -68,21 +33,14 @@ _YARN = {
 }
 _GPT_OSS = _YARN | {"truncate": False, "rope_theta": 150000.0}
 _MINISTRAL = _YARN | {"rope_theta": 1000000.0, "llama_4_scaling_beta": 0.1}
-# vLLM keeps no states of these recurrent layers for its prefix cache on CPUs.
-_UNCACHED = {"enable_prefix_caching": False}
 _BACKEND = {"model_impl": "transformers"}
 _TEXT_ONLY = {"language_model_only": True}
 _VIBE_VOICE = {"num_filters": 8, "depths": [1] * 7}
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
-_BAILING = _EXPERTS | {
+_BAILING = EXPERTS | {
     "head_dim": 32, "num_shared_experts": 1, "moe_shared_expert_intermediate_size": 64, "first_k_dense_replace": 1,
     "use_bias": False, "use_qkv_bias": False, "embedding_dropout": 0.0, "n_group": 1, "topk_group": 1,
     "score_function": "sigmoid", "moe_router_enable_expert_bias": True, "routed_scaling_factor": 1.0, "use_qk_norm": True,
     "rope_scaling": None, "rope_theta": 10000.0,
-}  # fmt: skip
-_LATENT_FIELDS = {
-    "q_lora_rank": 64, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 32, "v_head_dim": 32,
-    "num_key_value_heads": 4,
 }  # fmt: skip
 _CHATGLM = {
     "model_type": "chatglm", "num_layers": 2, "padded_vocab_size": 512, "ffn_hidden_size": 160, "kv_channels": 32,
@@ -99,11 +57,11 @@ RECIPES: dict[str, Recipe] = {
     "AfmoeForCausalLM": Recipe(
         config={"score_func": "sigmoid", "route_norm": True, "route_scale": 1.0, "n_group": 1, "topk_group": 1}
     ),
-    "AXK1ForCausalLM": Recipe(config={"topk_method": "noaux_tc"}, engine=_LATENT),
+    "AXK1ForCausalLM": Recipe(config={"topk_method": "noaux_tc"}, engine=LATENT),
     "DeepseekV2ForCausalLM": Recipe(
-        config={"num_experts_per_tok": 2, "q_lora_rank": None, "n_group": 1, "topk_group": 1}, engine=_LATENT
+        config={"num_experts_per_tok": 2, "q_lora_rank": None, "n_group": 1, "topk_group": 1}, engine=LATENT
     ),
-    "DeepseekV3ForCausalLM": Recipe(config={"topk_method": "noaux_tc", "scoring_func": "sigmoid"}, engine=_LATENT),
+    "DeepseekV3ForCausalLM": Recipe(config={"topk_method": "noaux_tc", "scoring_func": "sigmoid"}, engine=LATENT),
     "FalconForCausalLM": Recipe(config={"new_decoder_architecture": True}),
     "GraniteMoeHybridForCausalLM": Recipe(
         config={
@@ -111,12 +69,12 @@ RECIPES: dict[str, Recipe] = {
             "layer_types": ["mamba", "attention"] * 2,
             "position_embedding_type": "rope",
         },
-        engine=_UNCACHED,
+        engine=UNCACHED,
     ),
-    "FalconH1ForCausalLM": Recipe(engine=_UNCACHED),
+    "FalconH1ForCausalLM": Recipe(engine=UNCACHED),
     "Glm4MoeForCausalLM": Recipe(config={"head_dim": 32}),
     "Glm4MoeLiteForCausalLM": Recipe(
-        config={"first_k_dense_replace": 1, "mlp_layer_types": ["dense", "sparse"]}, engine=_LATENT
+        config={"first_k_dense_replace": 1, "mlp_layer_types": ["dense", "sparse"]}, engine=LATENT
     ),
     "GptOssForCausalLM": Recipe(config={"rope_parameters": _GPT_OSS}, trained=_GPT_OSS),
     "Ministral3ForCausalLM": Recipe(
@@ -137,7 +95,7 @@ RECIPES: dict[str, Recipe] = {
             "mla_scale_q_lora": True,
             "mla_scale_kv_lora": True,
         },
-        engine=_LATENT,
+        engine=LATENT,
     ),
     "MiniMaxM2ForCausalLM": Recipe(
         config={
@@ -148,17 +106,17 @@ RECIPES: dict[str, Recipe] = {
     ),
     "HYV3ForCausalLM": Recipe(config={"first_k_dense_replace": 1, "expert_hidden_dim": 64, "route_norm": True}),
     "MiniCPM3ForCausalLM": Recipe(config={"kv_lora_rank": 64, "qk_rope_head_dim": 32}),
-    "Qwen3NextForCausalLM": Recipe(engine=_BFLOAT16),
-    "Qwen3_5ForCausalLM": Recipe(engine=_BFLOAT16),
-    "Qwen3_5MoeForCausalLM": Recipe(engine=_BFLOAT16),
+    "Qwen3NextForCausalLM": Recipe(engine=BFLOAT16),
+    "Qwen3_5ForCausalLM": Recipe(engine=BFLOAT16),
+    "Qwen3_5MoeForCausalLM": Recipe(engine=BFLOAT16),
     # Without a class in transformers.
     "BailingMoeForCausalLM": Recipe(fields=_BAILING),
     "BailingMoeV2ForCausalLM": Recipe(fields=_BAILING),
     "BailingMoeV2_5ForCausalLM": Recipe(
         fields=_BAILING
-        | _LATENT_FIELDS
+        | LATENT_FIELDS
         | {"model_type": "bailing_hybrid", "layer_group_size": 2, "num_hidden_layers": 4},
-        engine=_LATENT,
+        engine=LATENT,
     ),
     "ChatGLMModel": Recipe(fields=_CHATGLM),
     "ChatGLMForConditionalGeneration": Recipe(fields=_CHATGLM),
@@ -188,7 +146,7 @@ RECIPES: dict[str, Recipe] = {
         fields={"loop_num": 2, "loop_window_size": 32, "sliding_window": None, "max_window_layers": 2}
     ),
     "K2HorizonForCausalLM": Recipe(
-        fields=_EXPERTS
+        fields=EXPERTS
         | {
             "head_dim": 32,
             "attention_bias": False,
@@ -225,7 +183,7 @@ RECIPES: dict[str, Recipe] = {
         }
     ),
     "PanguUltraMoEForCausalLM": Recipe(
-        fields=_LATENT_FIELDS
+        fields=LATENT_FIELDS
         | {
             "model_type": "pangu_ultra_moe",
             "n_routed_experts": 4,
@@ -237,7 +195,7 @@ RECIPES: dict[str, Recipe] = {
             "routed_scaling_factor": 1.0,
             "sandwich_norm": True,
         },
-        engine=_LATENT,
+        engine=LATENT,
     ),
     "Param2MoEForCausalLM": Recipe(fields=_BAILING),
     "PhiMoEForCausalLM": Recipe(fields={"num_local_experts": 4, "num_experts_per_tok": 2}),
@@ -253,7 +211,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "Rnj1ForCausalLM": Recipe("Gemma3ForCausalLM"),
     "SarvamMoEForCausalLM": Recipe(fields=_BAILING),
-    "SarvamMLAForCausalLM": Recipe(fields=_BAILING | _LATENT_FIELDS | {"head_dim": None}, engine=_LATENT),
+    "SarvamMLAForCausalLM": Recipe(fields=_BAILING | LATENT_FIELDS | {"head_dim": None}, engine=LATENT),
     "SolarForCausalLM": Recipe(
         fields={f"bskcn_{place}": [1 + (place > 2)] for place in range(1, 5)}
         | {"bskcn_tv": [0.9, 0.8], "num_hidden_layers": 4}
@@ -319,16 +277,16 @@ RECIPES: dict[str, Recipe] = {
             "hybrid_layer_ids": [1, 3],
             "kv_channels": 64,
         },
-        engine=_UNCACHED,
+        engine=UNCACHED,
     ),
     "Qwen2VLForConditionalGeneration": Recipe(config={"text_config": _QWEN2_VL}),
     "Qwen2_5_VLForConditionalGeneration": Recipe(config={"text_config": _QWEN2_VL}),
     "Qwen3VLForConditionalGeneration": Recipe(config={"text_config": _QWEN3_VL}),
     "Qwen3VLMoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_VL | {"norm_topk_prob": True}}),
-    "Qwen3_5ForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}, engine=_BFLOAT16),
-    "Qwen3_5MoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}, engine=_BFLOAT16),
-    "MiniCPMV4_6ForConditionalGeneration": Recipe(engine=_BFLOAT16),
-    "MiniCPMV4_7ForConditionalGeneration": Recipe(engine=_BFLOAT16),
+    "Qwen3_5ForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}, engine=BFLOAT16),
+    "Qwen3_5MoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}, engine=BFLOAT16),
+    "MiniCPMV4_6ForConditionalGeneration": Recipe(engine=BFLOAT16),
+    "MiniCPMV4_7ForConditionalGeneration": Recipe(engine=BFLOAT16),
     "Lfm2VlForConditionalGeneration": Recipe(config={"text_config": _LFM2}),
     "Qwen4ExpForConditionalGeneration": Recipe(config={"text_config": _QWEN4}),
     "Glm4vForConditionalGeneration": Recipe(config={"text_config": _GLM4V}),
@@ -341,7 +299,7 @@ RECIPES: dict[str, Recipe] = {
         config={"text_config": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}}}
     ),
     "Step3p7ForConditionalGeneration": Recipe(config={"text_config": {"sliding_window": 48}}),
-}
+} | recipes_wrapped.RECIPES
 
 
 def architectures() -> dict[str, str]:

@@ -1,0 +1,45 @@
+"""What is not automatic about an architecture's tiny checkpoint, and fields and flags that several of them share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# What latent attention needs in float32: a processor with AMX would get a kernel for bfloat16 only.
+# That kernel takes whole prompts only.
+LATENT = {"attention_backend": "CPU_MLA", "block_size": 16, "max_num_batched_tokens": 512}
+# Gated delta nets have a kernel for bfloat16 only on CPUs.
+BFLOAT16 = {"dtype": "bfloat16", "enable_prefix_caching": False}
+# vLLM keeps no states of these recurrent layers for its prefix cache on CPUs.
+UNCACHED = {"enable_prefix_caching": False}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
+LATENT_FIELDS = {
+    "q_lora_rank": 64, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 32, "v_head_dim": 32,
+    "num_key_value_heads": 4,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is not automatic about one architecture.
+
+    Attributes:
+        family: The class of transformers; None where it is named as the architecture.
+        config: Fields of its config, which replace the automatic ones; a mapping goes into a nested config.
+        engine: Engine arguments, for stock vLLM and with a ladder.
+        trained: YaRN's parameters in the config, where the model was trained with it; ``rope_type`` linear where positions
+            are interpolated instead.
+        ladder: As of ``--ladder``.
+        fields: Of the config, where transformers has no class for the architecture and its weights are made in vLLM.
+    """
+
+    family: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    trained: Mapping[str, Any] = field(default_factory=dict)
+    ladder: str = "auto"
+    fields: Mapping[str, Any] | None = None
+
+
+def mrope(*sections: int, theta: float = 1000000.0, **more: Any) -> dict[str, Any]:
+    """Rotary parameters of M-RoPE, as published configs have them."""
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta, "mrope_section": list(sections)} | more}
