@@ -1,6 +1,7 @@
 """Makes the checkpoint of one architecture, by its recipe."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import transformers
 from tests.matrix import made_up
 from tests.matrix.oracle import HuggingFace
 from tests.matrix.recipe import Recipe
-from tests.matrix.tiny import WINDOW, save, tiny
+from tests.matrix.tiny import RESERVED, WINDOW, save, tiny
+from tests.server.checkpoint import byte_tokenizer
 
 
 def make(architecture: str, recipe: Recipe, folder: Path) -> tuple[Any, str]:
@@ -22,6 +24,10 @@ def make(architecture: str, recipe: Recipe, folder: Path) -> tuple[Any, str]:
     Raises:
         ValueError: for an architecture without a class or a recipe.
     """
+    if recipe.tokens is not None:
+        _save_tokenizer(recipe.tokens, folder)
+    if recipe.processor is not None:
+        (folder / "preprocessor_config.json").write_text(json.dumps(dict(recipe.processor)))
     if recipe.fields is not None:
         made_up.save(architecture, recipe.fields, folder)
         return None, "no class in transformers"
@@ -43,3 +49,11 @@ def make(architecture: str, recipe: Recipe, folder: Path) -> tuple[Any, str]:
         path = folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": [architecture]}))
     return model, why
+
+
+def _save_tokenizer(names: Sequence[str], folder: Path) -> None:
+    """One token for each byte, and the named ones behind those that prompts are made of."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([f"<unused{number}>" for number in range(RESERVED - len(tokenizer))])
+    tokenizer.add_tokens(list(names), special_tokens=True)
+    tokenizer.save_pretrained(folder)

@@ -115,6 +115,7 @@ def _measure(name: str, folder: Path, ladder: Mapping[str, Any] | None, stage: C
         return replace(result, verdict=NO_CHECKPOINT, reason=_sentence(error))
     stage(STOCK)
     arguments = {"model": str(folder), **ENGINE, "max_num_batched_tokens": STEP, **recipe.engine}
+    arguments["skip_tokenizer_init"] = recipe.tokens is None
     if result.kind == WRAPPED:
         # Else vLLM asks for the processors of images and sounds, which text-only requests do not need.
         arguments["language_model_only"] = True

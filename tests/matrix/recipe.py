@@ -30,6 +30,8 @@ class Recipe:
             are interpolated instead.
         ladder: As of ``--ladder``.
         fields: Of the config, where transformers has no class for the architecture and its weights are made in vLLM.
+        tokens: Names that vLLM's code looks up in the tokenizer, which is left out where this is None.
+        processor: What ``preprocessor_config.json`` holds, where vLLM reads it even for text alone.
     """
 
     family: str | None = None
@@ -38,6 +40,8 @@ class Recipe:
     trained: Mapping[str, Any] = field(default_factory=dict)
     ladder: str = "auto"
     fields: Mapping[str, Any] | None = None
+    tokens: tuple[str, ...] | None = None
+    processor: Mapping[str, Any] | None = None
 
 
 def mrope(*sections: int, theta: float = 1000000.0, **more: Any) -> dict[str, Any]:
