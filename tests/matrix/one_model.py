@@ -1,6 +1,5 @@
 """Measures one architecture: stock vLLM against transformers, then a ladder against transformers or stock vLLM."""
 
-import json
 import math
 import re
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from vllm.transformers_utils.config import get_hf_text_config
 
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.model_patches.switch.settings import UnsupportedError
@@ -199,7 +199,7 @@ def _stopped(result: Result, arguments: Mapping[str, Any], error: Exception) -> 
     """Whose fault it is that an engine with a ladder stopped: stock vLLM gets the same requests."""
     reason = _sentence(error)
     try:
-        with engine({**arguments, "hf_overrides": _static_yarn(Path(arguments["model"]), {}, 1)}) as llm:
+        with engine({**arguments, "hf_overrides": _static_yarn({}, 1)}) as llm:
             run(llm, CASES)
             run(llm, CASES)
     except Exception as stock:
@@ -229,7 +229,7 @@ def _with_stock(
     scored: dict[int, dict[tuple[int, ...], list[Scored]]] = {}
     sequences = {(*prompt, *output) for prompt, output, _ in (*runs, *within)}
     for end, factor in factors.items():
-        overrides = _static_yarn(Path(arguments["model"]), trained, factor)
+        overrides = _static_yarn(trained, factor)
         whole = {"max_model_len": 2 * LONGEST, "max_num_batched_tokens": 2 * LONGEST, "hf_overrides": overrides}
         with tables_of(2 * LONGEST), engine({**arguments, **whole}) as llm:
             scored[end] = {each: score(llm, each) for each in sequences}
@@ -252,26 +252,27 @@ def _with_stock(
     return Compared(*worst(runs), visible), Compared(*worst(within), visible)
 
 
-def _static_yarn(folder: Path, trained: Mapping[str, Any], factor: float) -> dict[str, Any]:
+def _static_yarn(trained: Mapping[str, Any], factor: float) -> Callable[[Any], Any]:
     """``hf_overrides`` that give every length YaRN of ``factor``; 1 stands for the config's own rotary parameters."""
-    text = json.loads((folder / "config.json").read_text())
-    path = []
-    for name in ("thinker_config", "text_config"):
-        if name in text:
-            path.append(name)
-            text = text[name]
-    rope = dict(text.get("rope_parameters") or {"rope_type": "default", "rope_theta": text.get("rope_theta", 10000.0)})
-    if factor != 1:
-        yarn = {"original_max_position_embeddings": WINDOW} | dict(trained) | {"rope_type": "yarn", "factor": factor}
-        if "full_attention" in rope:
-            rope["full_attention"] = rope["full_attention"] | yarn
-        else:
-            rope |= yarn
-    fields = {"rope_parameters": rope, "max_position_embeddings": 2 * LONGEST}
-    fields |= {"seq_length": 2 * LONGEST} if "seq_length" in text else {}
-    for name in reversed(path):
-        fields = {name: fields}
-    return fields
+
+    def override(config: Any) -> Any:
+        # Wherever the decoder's config is in the whole one.
+        text = get_hf_text_config(config)
+        theta = getattr(text, "rope_theta", 10000.0)
+        rope = dict(getattr(text, "rope_parameters", None) or {"rope_type": "default", "rope_theta": theta})
+        if factor != 1:
+            yarn = (
+                {"original_max_position_embeddings": WINDOW} | dict(trained) | {"rope_type": "yarn", "factor": factor}
+            )
+            if "full_attention" in rope:
+                rope["full_attention"] = rope["full_attention"] | yarn
+            else:
+                rope |= yarn
+        fields = {"rope_parameters": rope, "max_position_embeddings": 2 * LONGEST}
+        text.update(fields | ({"seq_length": 2 * LONGEST} if hasattr(text, "seq_length") else {}))
+        return config
+
+    return override
 
 
 def _sentence(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """How the tiny checkpoint of each architecture is made, and which architectures there are."""
 
-from tests.matrix import recipes_wrapped
+from tests.matrix import recipes_wrapped_a_to_k
 from tests.matrix.recipe import BFLOAT16, EXPERTS, LATENT, LATENT_FIELDS, UNCACHED, Recipe, mrope
 from tests.matrix.verdicts import BACKEND, TEXT, WITHOUT_ROTATION, WRAPPED
 
@@ -299,7 +299,7 @@ RECIPES: dict[str, Recipe] = {
         config={"text_config": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}}}
     ),
     "Step3p7ForConditionalGeneration": Recipe(config={"text_config": {"sliding_window": 48}}),
-} | recipes_wrapped.RECIPES
+} | recipes_wrapped_a_to_k.RECIPES
 
 
 def architectures() -> dict[str, str]:

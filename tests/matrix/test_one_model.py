@@ -19,15 +19,19 @@ CODE = """
 import json, sys
 from dataclasses import asdict
 from tests.matrix.one_model import line, measure
-result = measure(*json.loads(sys.argv[1]))
+from tests.matrix.recipes import RECIPES
+name, ladder, with_recipe = json.loads(sys.argv[1])
+if not with_recipe:
+    del RECIPES[name]
+result = measure(name, ladder)
 print("result", json.dumps(asdict(result) | {"line": line(result)}), flush=True)
 """
 
 
-def measured(name: str, ladder: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The result on one architecture."""
+def measured(name: str, ladder: Mapping[str, Any] | None = None, *, with_recipe: bool = True) -> dict[str, Any]:
+    """The result on one architecture, as if it had no recipe where ``with_recipe`` is false."""
     environment = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    command = [sys.executable, "-c", CODE, json.dumps([name, ladder])]
+    command = [sys.executable, "-c", CODE, json.dumps([name, ladder, with_recipe])]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     lines = [text for text in done.stdout.splitlines() if text.startswith("result ")]
     assert len(lines) == 1, done.stderr[-3000:]
@@ -62,7 +66,7 @@ def test_a_refusal_is_told_from_an_error() -> None:
 
 
 def test_an_architecture_without_a_class_has_no_checkpoint() -> None:
-    result = measured("KimiVLForConditionalGeneration")
+    result = measured("InternVLChatModel", with_recipe=False)
     assert result["verdict"] == NO_CHECKPOINT and "no class" in result["reason"]
     assert set(result["line"]) == {"architecture", "kind", "verdict", "reason", "tokens", "cached", "seconds"}
 
