@@ -22,6 +22,9 @@ WITHOUT_ROTATION = {
     "JambaForCausalLM": "no positions",
     "NemotronHForCausalLM": "no positions",
     "NemotronHPuzzleForCausalLM": "no positions",
+    # vLLM stops where a config of these has positions.
+    "KimiLinearForCausalLM": "no positions",
+    "KimiK3ForConditionalGeneration": "no positions",
     "Blip2ForConditionalGeneration": "OPT: learned positions",
     "WhisperForConditionalGeneration": "learned positions",
     "CohereAsrForConditionalGeneration": "learned positions",
