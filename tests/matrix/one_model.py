@@ -1,5 +1,6 @@
 """Measures one architecture: stock vLLM against transformers, then a ladder against transformers or stock vLLM."""
 
+import importlib
 import math
 import re
 import tempfile
@@ -43,8 +44,6 @@ LONGEST = max(ENDS)
 STEP = 96
 # Largest error in log-probability, and the smallest effect of a set on it, or a wrong set could pass.
 TOLERANCE, VISIBLE = 1e-3, 2e-2
-# The same where vLLM has a kernel for bfloat16 only.
-BFLOAT16_TOLERANCE, BFLOAT16_VISIBLE = 5e-2, 1.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Result:
         error: The largest error in log-probability.
         visible: The largest difference in log-probability that the choice of a set makes, of the two sets that differ least.
         cached: Prompt tokens that the second run had from the prefix cache.
-        dtype: Of the engine, where it is not float32.
+        replaced: What torch computes for want of a CPU kernel, for stock vLLM and with the ladder.
         seconds: That it took.
     """
 
@@ -76,7 +75,7 @@ class Result:
     error: float | None = None
     visible: float | None = None
     cached: int = 0
-    dtype: str = ""
+    replaced: str = ""
     seconds: float = 0.0
 
 
@@ -108,11 +107,13 @@ def measure(
 def _measure(name: str, folder: Path, ladder: Mapping[str, Any] | None, stage: Callable[[str], object]) -> Result:
     recipe = RECIPES.get(name, Recipe())
     ladder = {"ladder": recipe.ladder} if ladder is None else ladder
-    result = Result(name, architectures()[name], EXACT, dtype=recipe.engine.get("dtype", ""))
+    result = Result(name, architectures()[name], EXACT, replaced=recipe.replaced.replace("_", " "))
     try:
         model, why = checkpoint.make(name, recipe, folder)
     except Exception as error:
         return replace(result, verdict=NO_CHECKPOINT, reason=_sentence(error))
+    if recipe.replaced:
+        importlib.import_module(f"tests.matrix.{recipe.replaced}").install()
     stage(STOCK)
     arguments = {"model": str(folder), **ENGINE, "max_num_batched_tokens": STEP, **recipe.engine}
     arguments["skip_tokenizer_init"] = recipe.tokens is None
@@ -154,23 +155,18 @@ def _measure(name: str, folder: Path, ladder: Mapping[str, Any] | None, stage: C
             reason = f"stock vLLM with static YaRN stops: {_sentence(error)}"
             return replace(result, verdict=NOT_COMPARED, reason=reason)
         result = replace(result, oracle="stock vLLM with static YaRN")
-        if not itself.error < _tolerances(result)[0]:
+        if not itself.error < TOLERANCE:
             reason = f"stock vLLM gives a batch other log-probabilities than each request alone: {itself.error:.2g} off"
             return replace(result, verdict=NOT_ON_CPU, reason=reason)
     return _judged(result, compared)
 
 
-def _tolerances(result: Result) -> tuple[float, float]:
-    return (BFLOAT16_TOLERANCE, BFLOAT16_VISIBLE) if result.dtype == "bfloat16" else (TOLERANCE, VISIBLE)
-
-
 def _judged(result: Result, compared: Compared) -> Result:
-    tolerance, visible = _tolerances(result)
     result = replace(result, error=float(f"{compared.error:.2g}"), visible=float(f"{compared.visible:.2g}"))
-    if not compared.visible > visible:
+    if not compared.visible > VISIBLE:
         reason = f"{result.oracle} is no reference: its sets differ by {compared.visible:.2g} only"
         return replace(result, verdict=NOT_COMPARED, reason=reason)
-    if not compared.error < tolerance:
+    if not compared.error < TOLERANCE:
         return replace(result, verdict=DIFFERS, reason=f"{compared.place}: log-probability {compared.error:.2g} off")
     return result
 

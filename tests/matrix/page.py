@@ -74,7 +74,7 @@ def _exact(lines: Sequence[Line]) -> str:
         (
             f"`{line['architecture']}`",
             line["kind"],
-            line["oracle"],
+            line["oracle"] + (f"; {line['replaced']} in torch" if line.get("replaced") else ""),
             f"{line['tokens']}",
             f"{line['error']:.1e}",
             f"{line['visible']:.2g}",

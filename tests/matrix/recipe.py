@@ -7,8 +7,6 @@ from typing import Any
 # What latent attention needs in float32: a processor with AMX would get a kernel for bfloat16 only.
 # That kernel takes whole prompts only.
 LATENT = {"attention_backend": "CPU_MLA", "block_size": 16, "max_num_batched_tokens": 512}
-# Gated delta nets have a kernel for bfloat16 only on CPUs.
-BFLOAT16 = {"dtype": "bfloat16", "enable_prefix_caching": False}
 # vLLM keeps no states of these recurrent layers for its prefix cache on CPUs.
 UNCACHED = {"enable_prefix_caching": False}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
@@ -31,6 +29,7 @@ class Recipe:
         ladder: As of ``--ladder``.
         fields: Of the config, where transformers has no class for the architecture and its weights are made in vLLM.
         tokens: Names that vLLM's code looks up in the tokenizer, which is left out where this is None.
+        replaced: The module of :mod:`tests.matrix` that computes in torch what vLLM has no CPU kernel for in float32.
         processor: What ``preprocessor_config.json`` holds, where vLLM reads it even for text alone.
     """
 
@@ -41,6 +40,7 @@ class Recipe:
     ladder: str = "auto"
     fields: Mapping[str, Any] | None = None
     tokens: tuple[str, ...] | None = None
+    replaced: str = ""
     processor: Mapping[str, Any] | None = None
 
 

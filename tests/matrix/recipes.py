@@ -1,7 +1,7 @@
 """How the tiny checkpoint of each architecture is made, and which architectures there are."""
 
 from tests.matrix import recipes_wrapped_a_to_k
-from tests.matrix.recipe import BFLOAT16, EXPERTS, LATENT, LATENT_FIELDS, UNCACHED, Recipe, mrope
+from tests.matrix.recipe import EXPERTS, LATENT, LATENT_FIELDS, UNCACHED, Recipe, mrope
 from tests.matrix.verdicts import BACKEND, TEXT, WITHOUT_ROTATION, WRAPPED
 
 _QWEN2_VL = mrope(4, 6, 6)
@@ -106,9 +106,10 @@ RECIPES: dict[str, Recipe] = {
     ),
     "HYV3ForCausalLM": Recipe(config={"first_k_dense_replace": 1, "expert_hidden_dim": 64, "route_norm": True}),
     "MiniCPM3ForCausalLM": Recipe(config={"kv_lora_rank": 64, "qk_rope_head_dim": 32}),
-    "Qwen3NextForCausalLM": Recipe(engine=BFLOAT16),
-    "Qwen3_5ForCausalLM": Recipe(engine=BFLOAT16),
-    "Qwen3_5MoeForCausalLM": Recipe(engine=BFLOAT16),
+    "Qwen3NextForCausalLM": Recipe(engine=UNCACHED, replaced="delta_rule"),
+    "Qwen3_5ForCausalLM": Recipe(engine=UNCACHED, replaced="delta_rule"),
+    "Qwen3_5MoeForCausalLM": Recipe(engine=UNCACHED, replaced="delta_rule"),
+    "OlmoHybridForCausalLM": Recipe(engine=UNCACHED, replaced="delta_rule"),
     # Without a class in transformers.
     "BailingMoeForCausalLM": Recipe(fields=_BAILING),
     "BailingMoeV2ForCausalLM": Recipe(fields=_BAILING),
@@ -283,10 +284,12 @@ RECIPES: dict[str, Recipe] = {
     "Qwen2_5_VLForConditionalGeneration": Recipe(config={"text_config": _QWEN2_VL}),
     "Qwen3VLForConditionalGeneration": Recipe(config={"text_config": _QWEN3_VL}),
     "Qwen3VLMoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_VL | {"norm_topk_prob": True}}),
-    "Qwen3_5ForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}, engine=BFLOAT16),
-    "Qwen3_5MoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}, engine=BFLOAT16),
-    "MiniCPMV4_6ForConditionalGeneration": Recipe(engine=BFLOAT16),
-    "MiniCPMV4_7ForConditionalGeneration": Recipe(engine=BFLOAT16),
+    "Qwen3_5ForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}, engine=UNCACHED, replaced="delta_rule"),
+    "Qwen3_5MoeForConditionalGeneration": Recipe(
+        config={"text_config": _QWEN3_5}, engine=UNCACHED, replaced="delta_rule"
+    ),
+    "MiniCPMV4_6ForConditionalGeneration": Recipe(engine=UNCACHED, replaced="delta_rule"),
+    "MiniCPMV4_7ForConditionalGeneration": Recipe(engine=UNCACHED, replaced="delta_rule"),
     "Lfm2VlForConditionalGeneration": Recipe(config={"text_config": _LFM2}),
     "Qwen4ExpForConditionalGeneration": Recipe(config={"text_config": _QWEN4}),
     "Glm4vForConditionalGeneration": Recipe(config={"text_config": _GLM4V}),
