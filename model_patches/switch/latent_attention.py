@@ -1,22 +1,12 @@
 """Which models with multi-head latent attention a ladder can rotate, from their config."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.ladders.softmax import softmax_slope
 from ropeswitch.model_patches.switch.settings import UnsupportedError
-
-# Models whose layers scale queries by `llama_4_scaling`, through which a set's softmax scale is applied.
-SCALED_MODELS = (
-    "DeepseekV2ForCausalLM",
-    "DeepseekV3ForCausalLM",
-    "Glm4MoeLiteForCausalLM",
-    "LongcatFlashForCausalLM",
-)
-# Models whose layers rotate by `get_rope` alone, and are compared with Hugging Face in tests/exactness.
-LATENT_MODELS = (*SCALED_MODELS, "MiniCPM3ForCausalLM")
 
 
 def check_latent_attention(hf_config: Mapping[str, Any]) -> None:
@@ -33,7 +23,6 @@ def check_latent_attention(hf_config: Mapping[str, Any]) -> None:
             f"index_topk: {topk}: the indexer of sparse attention rotates in kernels of its own, which read cos and sin by "
             "position"
         )
-    check_architectures(hf_config.get("architectures") or ())
     rope = rope_parameters(hf_config)
     for key in ("llama_4_scaling", "llama_4_scaling_beta"):
         if rope.get(key) or hf_config.get(key):
@@ -43,30 +32,11 @@ def check_latent_attention(hf_config: Mapping[str, Any]) -> None:
     # vLLM's layers rotate interleaved pairs whatever this field says.
     if hf_config.get("rope_interleave") is False:
         raise UnsupportedError("rope_interleave: false: vLLM's latent attention rotates interleaved pairs only")
-    slope = softmax_slope(hf_config)
-    if slope is not None and not _scales(hf_config):
-        raise UnsupportedError(
-            f"rope_scaling.mscale_all_dim: {slope:g}: the layers of {hf_config['architectures'][0]} do not scale their "
-            "softmax in vLLM; leave it out if the model was trained without it"
-        )
-
-
-def check_architectures(architectures: Iterable[str]) -> None:
-    """Refuse latent attention in a model that no test compares with Hugging Face.
-
-    Raises:
-        UnsupportedError: naming the architectures that are served.
-    """
-    names = list(architectures)
-    if not names or not set(names) <= set(LATENT_MODELS):
-        raise UnsupportedError(
-            f"architectures: {', '.join(names) or 'missing'}: multi-head latent attention is verified with a factor ladder "
-            f"only in {', '.join(LATENT_MODELS)}"
-        )
+    softmax_slope(hf_config)
 
 
 def check_softmax_scales(hf_config: Mapping[str, Any], ladder: FactorLadder) -> None:
-    """Refuse a ladder whose softmax scales do not fit the model.
+    """Refuse a ladder whose softmax scales do not fit the model; ``softmax_scales.py`` checks its layers.
 
     Raises:
         UnsupportedError: naming the set, and what its ``softmax_scale`` must be.
@@ -78,13 +48,8 @@ def check_softmax_scales(hf_config: Mapping[str, Any], ladder: FactorLadder) -> 
                 f"sets[{index}].softmax_scale: missing; the model's config scales the softmax (mscale_all_dim {slope:g}), "
                 "so each set must state its own: (0.1 * mscale_all_dim * ln(factor) + 1) ** 2 for YaRN, 1 for none"
             )
-        if each.softmax_scale not in (None, 1.0) and not _scales(hf_config):
+        if each.softmax_scale not in (None, 1.0) and not hf_config.get("kv_lora_rank"):
             raise UnsupportedError(
-                f"sets[{index}].softmax_scale: {each.softmax_scale}: allowed only for {', '.join(SCALED_MODELS)}; "
-                "leave it out"
+                f"sets[{index}].softmax_scale: {each.softmax_scale}: allowed only for multi-head latent attention "
+                "(kv_lora_rank); leave it out"
             )
-
-
-def _scales(hf_config: Mapping[str, Any]) -> bool:
-    architectures = set(hf_config.get("architectures") or ())
-    return bool(hf_config.get("kv_lora_rank")) and bool(architectures) and architectures <= set(SCALED_MODELS)

@@ -30,13 +30,14 @@ def give_positions(model: nn.Module, positions: torch.Tensor) -> bool:
     Returns:
         Whether there is such a layer.
     """
-    readers = [module for module in model.modules() if _names(module) & set(METHODS)]
+    readers = [module for module in model.modules() if names_of(module) & set(METHODS)]
     for module in readers:
         module.register_buffer("true_positions", positions, persistent=False)
     return bool(readers)
 
 
-def _names(module: nn.Module) -> set[str]:
+def names_of(module: nn.Module) -> set[str]:
+    """The full names of a module's class and of all that it derives from."""
     return {f"{cls.__module__}.{cls.__qualname__}" for cls in type(module).__mro__}
 
 

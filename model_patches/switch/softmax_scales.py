@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.position_readers import looked_up
+from ropeswitch.model_patches.switch.position_readers import looked_up, names_of
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 OWNERS = (
@@ -26,6 +26,13 @@ OWNERS = (
     "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention",
 )
 TARGETS = tuple(f"{owner}.forward" for owner in OWNERS)
+# The layers that multiply YaRN's mscale_all_dim into their softmax scale, as transformers' do: around the first of OWNERS, or
+# the second itself. A set's softmax scale stands for theirs.
+SCALING = {
+    "vllm.model_executor.models.deepseek_v2.DeepseekV2MLAAttention",
+    "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention",
+    "vllm.model_executor.models.AXK1.AXK1MLAAttention",
+}
 
 
 class SoftmaxScales:
@@ -60,19 +67,20 @@ class SoftmaxScales:
         """Give every wrapped attention layer of ``model`` these scales.
 
         Raises:
-            UnsupportedError: when the model has an attention layer that is not wrapped.
+            UnsupportedError: when the model has an attention layer that is not wrapped, or whose softmax scale is not YaRN's.
         """
         from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
         owners = tuple(map(pkgutil.resolve_name, OWNERS))
-        modules = dict(model.named_modules())
-        bound = [f"{name}." for name, module in modules.items() if isinstance(module, owners)]
-        for name, module in modules.items():
-            if isinstance(module, owners):
+        scaling = tuple(name for name, module in model.named_modules() if names_of(module) & SCALING)
+        for name, module in model.named_modules():
+            inside = any(name == each or name.startswith(f"{each}.") for each in scaling)
+            if isinstance(module, owners) and inside:
                 module.register_buffer("softmax_scales", self.scales, persistent=False)
-            elif isinstance(module, AttentionLayerBase) and not name.startswith(tuple(bound)):
+            elif isinstance(module, AttentionLayerBase) and not inside:
                 raise UnsupportedError(
-                    f"sets[].softmax_scale: {name}, {type(module).__name__}, has a softmax scale that no ladder reaches"
+                    f"sets[].softmax_scale: {name}, {type(module).__name__}, has a softmax scale that no ladder reaches; "
+                    "leave mscale_all_dim and softmax_scale out if the model was trained without them"
                 )
 
 

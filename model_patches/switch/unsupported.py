@@ -9,11 +9,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.rope_layers import axes_of
 from ropeswitch.factors.rules.rope import base_of, rope_from_config
-from ropeswitch.model_patches.switch.latent_attention import (
-    check_architectures,
-    check_latent_attention,
-    check_softmax_scales,
-)
+from ropeswitch.model_patches.switch.latent_attention import check_latent_attention, check_softmax_scales
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
 
@@ -152,12 +148,10 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         raise UnsupportedError("model: has an encoder and a decoder; only decoders are supported")
     if parallel.enable_elastic_ep:
         raise UnsupportedError("enable_elastic_ep: True: engines that change size while they run are not patched")
-    if vllm_config.model_config.use_mla:
-        check_architectures(vllm_config.model_config.architectures)
-        if vllm_config.model_config.using_transformers_backend():
-            raise UnsupportedError(
-                "model_impl: 'transformers': latent attention is verified in vLLM's own models only; allowed are auto, vllm"
-            )
+    if vllm_config.model_config.use_mla and vllm_config.model_config.using_transformers_backend():
+        raise UnsupportedError(
+            "model_impl: 'transformers': latent attention is verified in vLLM's own models only; allowed are auto, vllm"
+        )
     return settings
 
 

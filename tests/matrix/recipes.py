@@ -57,7 +57,7 @@ RECIPES: dict[str, Recipe] = {
     "AfmoeForCausalLM": Recipe(
         config={"score_func": "sigmoid", "route_norm": True, "route_scale": 1.0, "n_group": 1, "topk_group": 1}
     ),
-    "AXK1ForCausalLM": Recipe(config={"topk_method": "noaux_tc"}, engine=LATENT),
+    "AXK1ForCausalLM": Recipe(config={"topk_method": "noaux_tc", "first_k_dense_replace": 0}, engine=LATENT),
     "DeepseekV2ForCausalLM": Recipe(
         config={"num_experts_per_tok": 2, "q_lora_rank": None, "n_group": 1, "topk_group": 1}, engine=LATENT
     ),

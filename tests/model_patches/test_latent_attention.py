@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.mla import MultiHeadLatentAttentionWrapper
+from vllm.model_executor.models.deepseek_v2 import DeepseekV2MLAAttention
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
@@ -37,16 +39,14 @@ def ladder(pairs: int = 32, *softmax_scales: float | None) -> FactorLadder:
 
 
 def test_served() -> None:
-    for architecture in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite", "LongcatFlash", "MiniCPM3"):
-        assert check_model(MODEL | {"architectures": [f"{architecture}ForCausalLM"]}, ladder()) == 10000.0
+    for architectures in (["DeepseekV3ForCausalLM"], ["NewForCausalLM"], None):
+        assert check_model(MODEL | {"architectures": architectures}, ladder()) == 10000.0
     check_model(MODEL | {"rope_scaling": YARN}, ladder(32, 1.3, 1.0))
 
 
 @pytest.mark.parametrize(
     ("change", "sets", "message"),
     [
-        ({"architectures": ["KimiK3ForCausalLM"]}, ladder(), "architectures: KimiK3ForCausalLM: multi-head latent"),
-        ({"architectures": None}, ladder(), "architectures: missing: multi-head latent"),
         ({"index_topk": 2048}, ladder(), "index_topk: 2048: the indexer of sparse attention"),
         ({"rope_interleave": False}, ladder(), "rope_interleave: false"),
         ({"llama_4_scaling": {"beta": 0.1}}, ladder(), "llama_4_scaling: DeepSeek's layers scale attention by raw"),
@@ -55,8 +55,6 @@ def test_served() -> None:
         ({}, ladder(48), "each set has 48 factors, but the model rotates 64"),
         ({"rope_scaling": YARN}, ladder(), r"sets\[0\].softmax_scale: missing; the model's config scales the softmax"),
         ({"rope_scaling": YARN}, ladder(32, 1.3, None), r"sets\[1\].softmax_scale: missing"),
-        ({"architectures": ["MiniCPM3ForCausalLM"], "rope_scaling": YARN}, ladder(32, 1.3), "mscale_all_dim: 1: the layers"),
-        ({"architectures": ["MiniCPM3ForCausalLM"]}, ladder(32, 1.3), r"sets\[0\].softmax_scale: 1.3: allowed only for"),
         ({"kv_lora_rank": None}, ladder(32, 1.3), r"sets\[0\].softmax_scale: 1.3: allowed only for"),
     ],
 )  # fmt: skip
@@ -95,3 +93,27 @@ def test_an_attention_layer_that_no_ladder_reaches() -> None:
     model = nn.ModuleDict({"self_attn": Layer()})
     with pytest.raises(UnsupportedError, match=r"softmax_scale: self_attn, Layer, has a softmax scale that no ladder"):
         SoftmaxScales(ladder(32, 1.5), 4, torch.device("cpu")).bind(model)
+
+
+def test_latent_attention_whose_scale_no_yarn_raises() -> None:
+    """A wrapper that ignores ``mscale_all_dim`` where DeepSeek's layers around it do not."""
+
+    class Latent(MultiHeadLatentAttentionWrapper, AttentionLayerBase):
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+
+        def get_attn_backend(self) -> Any: ...
+
+        def get_kv_cache_spec(self, vllm_config: Any) -> Any: ...
+
+    class Scaling(DeepseekV2MLAAttention):
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            self.mla_attn = Latent()
+
+    scales = SoftmaxScales(ladder(32, 1.5), 4, torch.device("cpu"))
+    model = nn.ModuleDict({"self_attn": Scaling()})
+    scales.bind(model)
+    assert model.get_submodule("self_attn.mla_attn").softmax_scales is scales.scales
+    with pytest.raises(UnsupportedError, match=r"softmax_scale: mla_attn, Latent, has a softmax scale that no ladder"):
+        scales.bind(nn.ModuleDict({"mla_attn": Latent()}))
