@@ -26,8 +26,8 @@ OWNERS = (
     "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention",
 )
 TARGETS = tuple(f"{owner}.forward" for owner in OWNERS)
-# The layers that multiply YaRN's mscale_all_dim into their softmax scale, as transformers' do: around the first of OWNERS, or
-# the second itself. A set's softmax scale stands for theirs.
+# The layers that multiply YaRN's mscale_all_dim into their softmax scale, as transformers' do: around the first of OWNERS,
+# or the second itself. A set's softmax scale replaces theirs.
 SCALING = {
     "vllm.model_executor.models.deepseek_v2.DeepseekV2MLAAttention",
     "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention",
@@ -67,7 +67,7 @@ class SoftmaxScales:
         """Give every wrapped attention layer of ``model`` these scales.
 
         Raises:
-            UnsupportedError: when the model has an attention layer that is not wrapped, or whose softmax scale is not YaRN's.
+            UnsupportedError: when the model has an attention layer that is not wrapped, or that YaRN does not scale.
         """
         from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 

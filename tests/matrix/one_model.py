@@ -22,7 +22,7 @@ from tests.matrix.oracle import HuggingFace, Scored, error_of, score, worst_of
 from tests.matrix.recipe import Recipe
 from tests.matrix.recipes import RECIPES, architectures
 from tests.matrix.runs import CASES, WITHIN, Run, engine, run
-from tests.matrix.stock_tables import tables_of
+from tests.matrix.stock_tables import rotation_in_torch, tables_of
 from tests.matrix.tiny import WINDOW
 from tests.matrix.verdicts import (
     DIFFERS,
@@ -150,7 +150,9 @@ def _measure(name: str, folder: Path, ladder: Mapping[str, Any] | None, stage: C
     if compared is None or not compared.error < TOLERANCE:
         stage(REFERENCE)
         try:
-            compared, itself = _with_stock(arguments, factors, trained, runs, within)
+            with rotation_in_torch():
+                compared = _with_stock(arguments, factors, trained, runs)
+                itself = compared if compared.error < TOLERANCE else _batch_of_stock(arguments)
         except Exception as error:
             reason = f"stock vLLM with static YaRN stops: {_sentence(error)}"
             return replace(result, verdict=NOT_COMPARED, reason=reason)
@@ -212,40 +214,44 @@ def _with_transformers(oracle: HuggingFace, runs: Sequence[Run]) -> Compared | N
 
 
 def _with_stock(
-    arguments: Mapping[str, Any],
-    factors: Mapping[int, float],
-    trained: Mapping[str, Any],
-    runs: Sequence[Run],
-    within: Sequence[Run],
-) -> tuple[Compared, Compared]:
-    """The comparisons of a ladder, and of stock vLLM's batch within the window, with stock vLLM's scores of each sequence.
-
-    One engine for each set scores every sequence alone and whole.
-    """
-    scored: dict[int, dict[tuple[int, ...], list[Scored]]] = {}
-    sequences = {(*prompt, *output) for prompt, output, _ in (*runs, *within)}
-    for end, factor in factors.items():
-        overrides = _static_yarn(trained, factor)
-        whole = {"max_model_len": 2 * LONGEST, "max_num_batched_tokens": 2 * LONGEST, "hf_overrides": overrides}
-        with tables_of(2 * LONGEST), engine({**arguments, **whole}) as llm:
-            scored[end] = {each: score(llm, each) for each in sequences}
-
-    def worst(each_run: Sequence[Run]) -> tuple[float, str]:
-        found = (0.0, "")
-        for prompt, output, log_probs in each_run:
-            for place, log_prob in enumerate(log_probs, start=len(prompt)):
-                of = scored[next(end for end in factors if place <= end)][(*prompt, *output)][place - 1]
-                where = f"token {place} after a prompt of {len(prompt)}"
-                found = max(found, (error_of(log_prob, of.of_token, of.best), where))
-        return found
-
+    arguments: Mapping[str, Any], factors: Mapping[int, float], trained: Mapping[str, Any], runs: Sequence[Run]
+) -> Compared:
+    """The comparison of a ladder with stock vLLM, of which one engine for each set scores every sequence alone and whole."""
+    scored = {end: _scores(arguments, _static_yarn(trained, factor), runs) for end, factor in factors.items()}
     # Of the longest request's tokens just above the window: stock vLLM's table of the second set ends soon after.
     prompt, output, _ = runs[-1]
     rows = torch.tensor(
         [[each.of_token for each in scored[end][(*prompt, *output)][WINDOW : ENDS[1] - 1]] for end in factors]
     )
     visible = min(float((a - b).abs().max()) for i, a in enumerate(rows) for b in rows[:i])
-    return Compared(*worst(runs), visible), Compared(*worst(within), visible)
+    return Compared(*_worst(runs, scored), visible)
+
+
+def _batch_of_stock(arguments: Mapping[str, Any]) -> Compared:
+    """The comparison of stock vLLM's batch within the window with its scores of each sequence alone."""
+    within = _within(arguments)
+    return Compared(*_worst(within, {WINDOW: _scores(arguments, _static_yarn({}, 1), within)}), math.nan)
+
+
+Scores = dict[tuple[int, ...], list[Scored]]
+
+
+def _scores(arguments: Mapping[str, Any], overrides: Callable[[Any], Any], runs: Sequence[Run]) -> Scores:
+    """What stock vLLM has for every token of each run's sequence."""
+    whole = {"max_model_len": 2 * LONGEST, "max_num_batched_tokens": 2 * LONGEST, "hf_overrides": overrides}
+    with tables_of(2 * LONGEST), engine({**arguments, **whole}) as llm:
+        return {each: score(llm, each) for each in {(*prompt, *output) for prompt, output, _ in runs}}
+
+
+def _worst(runs: Sequence[Run], scored: Mapping[int, Scores]) -> tuple[float, str]:
+    """The largest error of any run, and where; ``scored`` are the scores by the longest sequence of each set, rising."""
+    found = (0.0, "")
+    for prompt, output, log_probs in runs:
+        for place, log_prob in enumerate(log_probs, start=len(prompt)):
+            of = scored[next(end for end in scored if place <= end)][(*prompt, *output)][place - 1]
+            where = f"token {place} after a prompt of {len(prompt)}"
+            found = max(found, (error_of(log_prob, of.of_token, of.best), where))
+    return found
 
 
 def _static_yarn(trained: Mapping[str, Any], factor: float) -> Callable[[Any], Any]:

@@ -1,15 +1,16 @@
-"""Longer tables of cos and sin for stock vLLM with static YaRN.
+"""What stock vLLM needs to be a reference: longer tables of cos and sin, and rotation in torch.
 
 The reference scores whole sequences under the factors of every set, also those that end within them; vLLM's tables end where
 the set does, and some of its modules stop at a position beyond.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 from vllm.model_executor.layers.rotary_embedding.deepseek_scaling_rope import DeepseekScalingRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.yarn_scaling_rope import YaRNScalingRotaryEmbedding
 
@@ -35,3 +36,21 @@ def tables_of(positions: int) -> Iterator[None]:
     first, second = (patch.object(cls, "_compute_cos_sin_cache", longer(cls._compute_cos_sin_cache)) for cls in classes)
     with first, second:
         yield
+
+
+@contextmanager
+def rotation_in_torch() -> Iterator[None]:
+    """Have rotary modules that are built meanwhile run upstream's own torch code.
+
+    vLLM's CPU kernel takes heads for adjacent. Where they are parts of wider ones, as in latent attention, it rotates other
+    values.
+    """
+    with ExitStack() as stack:
+        for each in _family(RotaryEmbeddingBase):
+            if "forward_cpu" in vars(each):
+                stack.enter_context(patch.object(each, "forward_cpu", each.forward_native))
+        yield
+
+
+def _family(cls: type) -> list[Any]:
+    return [cls, *(each for below in cls.__subclasses__() for each in _family(below))]
