@@ -18,11 +18,6 @@ def check_latent_attention(hf_config: Mapping[str, Any]) -> None:
     """
     if not hf_config.get("kv_lora_rank"):
         return
-    if (topk := hf_config.get("index_topk")) is not None:
-        raise UnsupportedError(
-            f"index_topk: {topk}: the indexer of sparse attention rotates in kernels of its own, which read cos and sin by "
-            "position"
-        )
     rope = rope_parameters(hf_config)
     for key in ("llama_4_scaling", "llama_4_scaling_beta"):
         if rope.get(key) or hf_config.get(key):

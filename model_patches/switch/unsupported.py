@@ -15,6 +15,8 @@ from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, Unsu
 
 # Kinds of rotary embedding with axes of their own making.
 AXIS_TYPES = ("bailing_mrope", "openpangu", "xdrope", "dynamic_xdrope")
+# What says that a layer attends to the tokens that an indexer picks: of DeepSeek, GLM and Hunyuan, Qwen, MiniMax.
+INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "ngram_gpu", "suffix")
 
@@ -56,6 +58,12 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
             f"rope_parameters.rope_type: {rope['rope_type']!r}: positions on several axes are supported as mrope_section "
             "alone, with three sizes"
         )
+    for field in INDEXERS:
+        if (value := hf_config.get(field)) is not None:
+            where = field if isinstance(value, Mapping) else f"{field}: {value}"
+            raise UnsupportedError(
+                f"{where}: the indexer of sparse attention rotates in kernels of its own, which read cos and sin by position"
+            )
     check_latent_attention(hf_config)
     if hf_config.get("dual_chunk_attention_config"):
         raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")

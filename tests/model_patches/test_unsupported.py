@@ -24,6 +24,9 @@ ARGS = {
     ("change", "message"),
     [
         ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "xdrope"}}, "rope_parameters.rope_type: 'xdrope'"),
+        ({"index_topk": 512}, "index_topk: 512: the indexer of sparse attention"),
+        ({"indexer_budget": 512}, "indexer_budget: 512: the indexer of sparse attention"),
+        ({"sparse_attention_config": {"sparse_topk_blocks": 16}}, "sparse_attention_config: the indexer"),
         ({"model_type": "mimo_v2_flash"}, "swa_rope_theta: 10000.0 equals rope_theta"),
         ({"layer_rope_theta": [1e4, 0, 5e5]}, r"layer_rope_theta: .*500000"),
         ({"swa_rope_theta": 1e4}, "swa_rope_theta: 10000.0 equals rope_theta"),
