@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from vllm import EngineArgs
 from vllm.transformers_utils.config import get_hf_text_config
 
 from ropeswitch.factors.errors import FactorError
+from ropeswitch.model_patches.switch.engine_args import configure_from_key
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from tests.exactness.engines import ENGINE
 from tests.matrix import checkpoint, made_up
@@ -34,6 +36,7 @@ from tests.matrix.verdicts import (
     REFERENCE,
     REFUSED,
     STOCK,
+    STOPS,
     WRAPPED,
 )
 
@@ -120,10 +123,14 @@ def _measure(name: str, folder: Path, ladder: Mapping[str, Any] | None, stage: C
     if result.kind == WRAPPED:
         # Else vLLM asks for the processors of images and sounds, which text-only requests do not need.
         arguments["language_model_only"] = True
+    beyond = arguments | {"max_model_len": LONGEST}
     try:
         within, model, why = _stock(arguments, model, why)
     except Exception as error:
-        return replace(result, verdict=NOT_ON_CPU, reason=_sentence(error))
+        stops = _sentence(error)
+        if refusal := _refusal(beyond, ladder):
+            return replace(result, verdict=REFUSED, reason=refusal, stock=f"{STOPS}{stops}")
+        return replace(result, verdict=NOT_ON_CPU, reason=stops)
     result = replace(result, stock=f"runs, alone ({why})")
     off = math.inf
     if model is not None:
@@ -186,6 +193,18 @@ def _stock(arguments: dict[str, Any], model: Any, why: str) -> tuple[list[Run], 
             why = f"vLLM does not load what transformers saves: {type(error).__name__}"
     arguments["load_format"] = made_up.LOAD_FORMAT
     return _within(arguments), None, why
+
+
+def _refusal(arguments: Mapping[str, Any], ladder: Mapping[str, Any]) -> str:
+    """Why the start refuses the config and its ladder, whatever stock vLLM runs on; nothing where it does not."""
+    args = EngineArgs(**arguments, additional_config={"ropeswitch": dict(ladder)})
+    try:
+        configure_from_key(args)
+    except (UnsupportedError, FactorError) as error:
+        return _sentence(error)
+    except Exception as error:
+        traceback.print_exception(error)
+    return ""
 
 
 def _within(arguments: Mapping[str, Any]) -> list[Run]:

@@ -16,6 +16,7 @@ from tests.matrix.verdicts import (
     NOT_COMPARED,
     NOT_ON_CPU,
     REFUSED,
+    STOPS,
     TEXT,
     VERDICTS,
     WITHOUT_ROTATION,
@@ -60,7 +61,8 @@ def _totals(lines: Sequence[Line]) -> str:
     for kind in (*KINDS, "all"):
         own = [line for line in lines if kind in (line["kind"], "all")]
         counts = [sum(line["verdict"] == verdict for line in own) for verdict in VERDICTS]
-        ran = sum(counts[: VERDICTS.index(NOT_COMPARED) + 1])
+        stopped = sum(line["verdict"] == REFUSED and _stock(line) != "runs" for line in own)
+        ran = sum(counts[: VERDICTS.index(NOT_COMPARED) + 1]) - stopped
         rows.append((kind, str(len(own)), *(_share(count, len(own)) for count in counts), _share(counts[0], ran)))
     return _table(
         ("architectures", "in all", *VERDICTS, "exact of those that stock vLLM runs here"),
@@ -92,13 +94,17 @@ def _reasons(lines: Sequence[Line], verdict: str) -> str:
     found: dict[tuple[str, str], list[str]] = {}
     for line in lines:
         if line["verdict"] == verdict:
-            stock = (
-                "runs" if line.get("stock") else "not tried" if verdict == NO_CHECKPOINT else "stops with this error"
-            )
-            found.setdefault((line["reason"], stock), []).append(f"`{line['architecture']}`")
-    rows = [(", ".join(names), _cell(reason), stock) for (reason, stock), names in found.items()]
+            found.setdefault((line["reason"], _stock(line)), []).append(f"`{line['architecture']}`")
+    rows = [(", ".join(names), _cell(reason), _cell(stock)) for (reason, stock), names in found.items()]
     rows.sort(key=lambda row: (-row[0].count(","), row[0].lower()))
     return _table(("architectures", "reason", "stock vLLM"), rows, "lll") if rows else "None.\n"
+
+
+def _stock(line: Line) -> str:
+    """What stock vLLM does."""
+    if stock := line.get("stock"):
+        return stock if stock.startswith(STOPS) else "runs"
+    return "not tried" if line["verdict"] == NO_CHECKPOINT else "stops with this error"
 
 
 def _without() -> str:

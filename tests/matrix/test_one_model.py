@@ -65,6 +65,12 @@ def test_a_refusal_is_told_from_an_error() -> None:
     assert "each set has 1 factors" in result["reason"] and "off transformers" in result["stock"]
 
 
+def test_a_model_that_stock_vllm_does_not_run_is_refused_all_the_same() -> None:
+    result = measured("DeepseekV32ForCausalLM")
+    assert result["verdict"] == REFUSED and result["reason"].startswith("index_topk: "), result
+    assert result["stock"] == "stops: Sparse Attention is not supported on CPU."
+
+
 def test_an_architecture_without_a_class_has_no_checkpoint() -> None:
     result = measured("InternVLChatModel", with_recipe=False)
     assert result["verdict"] == NO_CHECKPOINT and "no class" in result["reason"]

@@ -29,6 +29,14 @@ def test_a_result_moves_to_the_table_of_its_verdict() -> None:
     assert "| `NewForCausalLM` | field: a new reason |" in refused.split("## Refused")[1].split("## Differs")[0]
 
 
+def test_a_refused_model_says_what_stock_vllm_does() -> None:
+    text = (ROOT / page.PAGE).read_text(encoding="utf-8")
+    line = {"architecture": "NewForCausalLM", "kind": "text", "verdict": "refused", "reason": "a new reason"}
+    for stock, cell in (("runs, alone (no class)", "runs"), ("stops: Error: no kernel", "stops: Error: no kernel")):
+        refused = page.written(text, read(ROOT / RESULTS) | {"NewForCausalLM": line | {"stock": stock}})
+        assert f"| `NewForCausalLM` | a new reason | {cell} |" in refused
+
+
 def test_every_architecture_has_a_result() -> None:
     assert set(read(ROOT / RESULTS)) == set(rotating())
     assert set(WITHOUT_ROTATION) <= set(architectures())

@@ -5,6 +5,8 @@ TEXT, WRAPPED, BACKEND = "text", "multimodal", "Transformers backend"
 EXACT, REFUSED, NOT_ON_CPU, DIFFERS, NO_CHECKPOINT = "exact", "refused", "not on CPU", "differs", "no checkpoint"
 NOT_COMPARED = "not compared"
 VERDICTS = (EXACT, REFUSED, DIFFERS, NOT_COMPARED, NOT_ON_CPU, NO_CHECKPOINT)
+# Of stock vLLM, before its error.
+STOPS = "stops: "
 
 CHECKPOINT, STOCK, LADDER, REFERENCE = "making the checkpoint", "stock vLLM", "with a ladder", "the reference"
 # What it means when a process ends by itself in a stage.
@@ -22,7 +24,9 @@ WITHOUT_ROTATION = {
     "JambaForCausalLM": "no positions",
     "NemotronHForCausalLM": "no positions",
     "NemotronHPuzzleForCausalLM": "no positions",
-    # vLLM stops where a config of these has positions.
+    # vLLM or transformers stops where a config of these has positions.
+    "Glm5NextForCausalLM": "no positions",
+    "Glm5NextForConditionalGeneration": "no positions",
     "KimiLinearForCausalLM": "no positions",
     "KimiK3ForConditionalGeneration": "no positions",
     "Blip2ForConditionalGeneration": "OPT: learned positions",
