@@ -131,13 +131,13 @@ def head_dim(config: Mapping[str, Any]) -> int:
     """Values per head that a text config's ``partial_rotary_factor`` counts from.
 
     Models with multi-head latent attention rotate a part of the head that they name; Gemma 4's layers of full attention
-    have larger heads.
+    have larger heads. DeepSeek-OCR, without latent attention, says 0 for what it does not have.
 
     Raises:
         FactorError: naming the field that is missing or wrong.
     """
     for key in ("qk_rope_head_dim", "global_head_dim", "head_dim"):
-        if (found := _of_full_attention(config, key)) is not None:
+        if (found := _of_full_attention(config, key)) not in (None, 0):
             return whole_value(key, found, most=math.inf)
     hidden = whole_value("hidden_size", config.get("hidden_size"), most=math.inf)
     return hidden // whole_value("num_attention_heads", config.get("num_attention_heads"), most=math.inf)
