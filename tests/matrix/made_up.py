@@ -83,7 +83,7 @@ def save(architecture: str, fields: Mapping[str, Any], folder: Path) -> None:
 
 
 def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in (FIELDS | dict(fields)).items() if value is not None}
+    return {name: value for name, value in (FIELDS | dict(fields)).items() if name not in FIELDS or value is not None}
 
 
 @register_model_loader(LOAD_FORMAT)

@@ -24,6 +24,9 @@ for name in MODULES:
 registry = importlib.import_module("vllm.model_executor.models.registry")
 # vLLM looks at a model's class in a process of its own, which imports everything again, so that nothing initialises CUDA.
 registry._run_in_subprocess = lambda look: look()
+# vLLM reads the attributes of all that modules hold; those of llvmlite's library, which Kimi's models load, are a function.
+dispatcher = importlib.import_module("vllm.triton_utils.dispatcher")
+dispatcher.vars = lambda value: found if hasattr(found := vars(value), "get") else {}  # type: ignore[attr-defined]
 # vLLM collects garbage several times a start, and would look at all of this each time.
 gc.freeze()
 # What Triton prints when this process ends says nothing about a model.

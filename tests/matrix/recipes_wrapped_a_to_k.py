@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.matrix.recipe import LATENT, LATENT_FIELDS, Recipe
+from tests.matrix.recipe import LATENT, LATENT_FIELDS, Recipe, mrope
 
 _MOE: dict[str, Any] = {
     "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
@@ -18,7 +18,145 @@ _INTERNVL = {
     "max_dynamic_patch": 2, "dynamic_image_size": True, "use_thumbnail": True, "template": "internvl2_5",
 }  # fmt: skip
 
+_DEEPSEEK_OCR: dict[str, Any] = {
+    "model_type": "deepseek_vl_v2",
+    "tile_tag": "2D",
+    # Without latent attention.
+    "language_config": _MOE
+    | dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 0)
+    | {
+        "architectures": ["DeepseekV2ForCausalLM"], "use_mla": False, "kv_lora_rank": None, "q_lora_rank": None,
+        "topk_method": "greedy", "scoring_func": "softmax", "num_key_value_heads": 4,
+    },
+}  # fmt: skip
+_QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+_QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32}
+_LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+_SIGLIP = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 56,
+    "patch_size": 14,
+}
+
 RECIPES: dict[str, Recipe] = {
+    "BagelForConditionalGeneration": Recipe(
+        fields={"model_type": "bagel", "llm_config": _QWEN2, "vit_config": _SIGLIP}
+    ),
+    "BeeForConditionalGeneration": Recipe(
+        fields={
+            "model_type": "bee",
+            "text_config": _QWEN3,
+            "vision_config": _SIGLIP,
+            "vision_feature_layer": -1,
+            "projector_hidden_act": "gelu",
+            "multimodal_projector_bias": True,
+            "image_token_index": 440,
+            "video_token_index": 441,
+        }
+    ),
+    "Cosmos3ForConditionalGeneration": Recipe("Cosmos3OmniForConditionalGeneration"),
+    "DeepseekOCRForCausalLM": Recipe(fields=_DEEPSEEK_OCR, tokens=("<image>",)),
+    "DeepseekOCR2ForCausalLM": Recipe(fields=_DEEPSEEK_OCR, tokens=("<image>",)),
+    "DotsOCRForCausalLM": Recipe(
+        fields={"model_type": "dots_ocr", "image_token_id": 440, "video_token_id": 441, "vision_config": {}}
+    ),
+    "Eagle2_5_VLForConditionalGeneration": Recipe(
+        fields={
+            "model_type": "eagle_2_5_vl",
+            "text_config": _QWEN2,
+            "vision_config": _SIGLIP,
+            "image_token_index": 440,
+            "force_image_size": 56,
+            "downsample_ratio": 0.5,
+            "select_layer": -1,
+        },
+    ),
+    "FireRedASR2ForConditionalGeneration": Recipe(
+        fields={
+            "model_type": "fireredasr2",
+            "encoder_downsample_rate": 2,
+            "audio_encoder_conf": {"idim": 80, "n_layers_enc": 1, "n_head": 2, "d_model": 64},
+        }
+    ),
+    "FunASRForConditionalGeneration": Recipe(
+        fields={
+            "model_type": "funasr",
+            "head_dim": 32,
+            "audio_encoder_conf": {"num_blocks": 1, "tp_blocks": 1, "output_size": 512},
+        }
+    ),
+    "FunAudioChatForConditionalGeneration": Recipe(
+        fields={
+            "model_type": "funaudiochat",
+            "text_config": _QWEN3,
+            "audio_config": {"pad_token_id": 0, "codebook_size": 64, "output_dim": 128},
+        }
+    ),
+    "H2OVLChatModel": Recipe(
+        fields=_INTERNVL
+        | {"model_type": "h2ovl_chat", "vision_config": _INTERN_VIT, "use_msac": False, "llm_config": _LLAMA},
+        tokens=(),
+    ),
+    "HCXVisionV2ForCausalLM": Recipe(
+        fields={
+            "model_type": "vlm",
+            "text_config": {"model_type": "hyperclovax"},
+            "image_token_id": 440,
+            "video_token_id": 441,
+            "vision_config": {"model_type": "qwen2_5_vl_visual"},
+        },
+        engine={"language_model_only": True},
+        tokens=(),
+        processor={"processor_class": "Qwen2_5_VLProcessor", "image_processor_type": "Qwen2VLImageProcessor"},
+    ),
+    "HfMoondream": Recipe(
+        fields={
+            "model_type": "moondream3",
+            "config": {
+                "text": {
+                    "dim": 128,
+                    "ff_dim": 160,
+                    "n_layers": 2,
+                    "vocab_size": 512,
+                    "n_heads": 4,
+                    "n_kv_heads": 4,
+                    "max_context": 64,
+                    "moe": {"start_layer": 1, "n_experts": 4, "n_experts_per_tok": 2, "expert_inner_dim": 64},
+                }
+            },
+        }
+    ),
+    "InternS1ForConditionalGeneration": Recipe("InternVLForConditionalGeneration"),
+    "IsaacForConditionalGeneration": Recipe(fields={"model_type": "isaac", "head_dim": 32}, tokens=("<image>",)),
+    "KananaVForConditionalGeneration": Recipe(
+        fields={
+            "model_type": "kanana-1.5-v",
+            "text_config": _LLAMA,
+            "vision_config": {},
+            "projector_config": {
+                "merge_size": 2,
+                "pos_emb": True,
+                "pos_emb_size": 64,
+                "encoder_hidden_size": 64,
+                "hidden_size": 64,
+                "output_hidden_size": 128,
+                "depth": 1,
+                "mlp_depth": 1,
+            },
+        }
+    ),
+    "KeyeForConditionalGeneration": Recipe(
+        fields={"model_type": "Keye", "head_dim": 32, "vision_config": {}} | mrope(4, 6, 6)
+    ),
+    "KeyeVL1_5ForConditionalGeneration": Recipe(
+        fields={"model_type": "KeyeVL1_5", "head_dim": 32, "vision_config": {}} | mrope(4, 6, 6)
+    ),
+    "KimiK25ForConditionalGeneration": Recipe("Kimi_K25ForConditionalGeneration", engine=LATENT),
+    "BailingMoeV3ForCausalLM": Recipe(fields={}),
     "DeepseekVLV2ForCausalLM": Recipe(
         fields={
             "model_type": "deepseek_vl_v2",

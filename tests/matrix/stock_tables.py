@@ -2,6 +2,9 @@
 
 The reference scores whole sequences under the factors of every set, also those that end within them; vLLM's tables end where
 the set does, and some of its modules stop at a position beyond.
+
+Modules of M-RoPE have a table of four times the length unless the model says otherwise, as Qwen3-VL does, and compute YaRN
+as if the window were four times as long too. Transformers and the ladder compute it on the window, so the reference does.
 """
 
 from collections.abc import Iterator
@@ -12,12 +15,13 @@ from unittest.mock import patch
 import torch
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 from vllm.model_executor.layers.rotary_embedding.deepseek_scaling_rope import DeepseekScalingRotaryEmbedding
+from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.yarn_scaling_rope import YaRNScalingRotaryEmbedding
 
 
 @contextmanager
 def tables_of(positions: int) -> Iterator[None]:
-    """Make modules that are built meanwhile cover at least ``positions``, by upstream's own formula."""
+    """Make modules that are built meanwhile cover at least ``positions``, by upstream's own formula on the window."""
     classes = (YaRNScalingRotaryEmbedding, DeepseekScalingRotaryEmbedding)
 
     def longer(upstream: Any) -> Any:
@@ -33,8 +37,15 @@ def tables_of(positions: int) -> Iterator[None]:
 
         return compute
 
+    def on_the_window(upstream: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            upstream(self, *args, **kwargs | {"positions_factor": 1})
+
+        return init
+
+    third = patch.object(MRotaryEmbedding, "__init__", on_the_window(MRotaryEmbedding.__init__))
     first, second = (patch.object(cls, "_compute_cos_sin_cache", longer(cls._compute_cos_sin_cache)) for cls in classes)
-    with first, second:
+    with first, second, third:
         yield
 
 
