@@ -43,6 +43,11 @@ MODELS: dict[str, dict[str, Any]] = {
         "n_routed_experts": 4, "zero_expert_num": 0, "zero_expert_type": "identity", "mla_scale_q_lora": True,
         "mla_scale_kv_lora": True,
     },
+    # The norm of a dense layer's output is in vLLM's model only.
+    "AXK1": {
+        "q_lora_rank": 48, "first_k_dense_replace": 0, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc", "moe_intermediate_size": 64,
+    },
     "MiniCPM3": {"q_lora_rank": 48, "kv_lora_rank": 64, "qk_rope_head_dim": 32},
 }  # fmt: skip
 

@@ -65,7 +65,7 @@ def test_yarn_that_a_model_was_trained_with(start: Start, tmp_path: Path, case: 
 
 @pytest.mark.full
 @pytest.mark.usefixtures("routed")
-@pytest.mark.parametrize("family", ["Glm4MoeLite", "LongcatFlash"])
+@pytest.mark.parametrize("family", ["AXK1", "Glm4MoeLite", "LongcatFlash"])
 def test_yarn_that_users_added(start: Start, tmp_path: Path, family: str) -> None:
     """The window unscaled, with the plain softmax scale; the config's YaRN above it."""
     added = TRAINED | {"original_max_position_embeddings": WINDOW}

@@ -135,7 +135,6 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
         ({"parallel_config__use_ubatching": True}, "enable_dbo, ubatch_size: dual batch overlap"),
         ({"model_config__enable_sleep_mode": True}, "enable_sleep_mode: True"),
         ({"model_config__enable_cumem_allocator": True}, "enable_cumem_allocator: True"),
-        ({"model_config__use_mla": True}, "architectures: Some: multi-head latent attention is verified"),
         (
             {
                 "model_config__use_mla": True,
