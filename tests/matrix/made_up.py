@@ -5,6 +5,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -61,6 +62,9 @@ class MadeUpConfig(PreTrainedConfig):
                     value = ENCODER | value
                 kind = CONFIG_MAPPING[value["model_type"]] if "model_type" in value else MadeUpConfig
                 fields[name] = kind(**value)
+            elif name == "block_configs":
+                # Objects in the code of checkpoints that have them.
+                fields[name] = json.loads(json.dumps(value), object_hook=lambda block: SimpleNamespace(**block))
         if "llm_config" in fields:
             # As in the code of checkpoints that name it so.
             fields["text_config"] = fields["llm_config"]

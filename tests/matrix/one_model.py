@@ -24,7 +24,7 @@ from tests.matrix.oracle import HuggingFace, Scored, error_of, score, worst_of
 from tests.matrix.recipe import Recipe
 from tests.matrix.recipes import RECIPES, architectures
 from tests.matrix.runs import CASES, WITHIN, Run, engine, run
-from tests.matrix.stock_tables import rotation_in_torch, tables_of
+from tests.matrix.stock_tables import forced, rotation_in_torch, tables_of
 from tests.matrix.tiny import WINDOW
 from tests.matrix.verdicts import (
     DIFFERS,
@@ -156,14 +156,14 @@ def _measure(name: str, folder: Path, ladder: Mapping[str, Any] | None, stage: C
         result = replace(result, oracle="transformers")
     if compared is None or not compared.error < TOLERANCE:
         stage(REFERENCE)
+        oracle = f"stock vLLM with {'static YaRN' if recipe.forced is None else 'forced frequencies'}"
         try:
             with rotation_in_torch():
-                compared = _with_stock(arguments, factors, trained, runs)
+                compared = _with_stock(arguments, factors, recipe, runs)
                 itself = compared if compared.error < TOLERANCE else _batch_of_stock(arguments)
         except Exception as error:
-            reason = f"stock vLLM with static YaRN stops: {_sentence(error)}"
-            return replace(result, verdict=NOT_COMPARED, reason=reason)
-        result = replace(result, oracle="stock vLLM with static YaRN")
+            return replace(result, verdict=NOT_COMPARED, reason=f"{oracle} stops: {_sentence(error)}")
+        result = replace(result, oracle=oracle)
         if not itself.error < TOLERANCE:
             reason = f"stock vLLM gives a batch other log-probabilities than each request alone: {itself.error:.2g} off"
             return replace(result, verdict=NOT_ON_CPU, reason=reason)
@@ -233,10 +233,16 @@ def _with_transformers(oracle: HuggingFace, runs: Sequence[Run]) -> Compared | N
 
 
 def _with_stock(
-    arguments: Mapping[str, Any], factors: Mapping[int, float], trained: Mapping[str, Any], runs: Sequence[Run]
+    arguments: Mapping[str, Any], factors: Mapping[int, float], recipe: Recipe, runs: Sequence[Run]
 ) -> Compared:
     """The comparison of a ladder with stock vLLM, of which one engine for each set scores every sequence alone and whole."""
-    scored = {end: _scores(arguments, _static_yarn(trained, factor), runs) for end, factor in factors.items()}
+    scored = {}
+    for end, factor in factors.items():
+        if recipe.forced is None:
+            scored[end] = _scores(arguments, _static_yarn(recipe.trained, factor), runs)
+            continue
+        with forced(recipe.forced, factor, recipe.trained, 2 * LONGEST):
+            scored[end] = _scores(arguments, _static_yarn({}, 1), runs)
     # Of the longest request's tokens just above the window: stock vLLM's table of the second set ends soon after.
     prompt, output, _ = runs[-1]
     rows = torch.tensor(

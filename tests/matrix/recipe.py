@@ -31,6 +31,8 @@ class Recipe:
         tokens: Names that vLLM's code looks up in the tokenizer, which is left out where this is None.
         replaced: The module of :mod:`tests.matrix` that computes in torch what vLLM has no CPU kernel for in float32.
         processor: What ``preprocessor_config.json`` holds, where vLLM reads it even for text alone.
+        forced: The rotary base of the layers that a ladder scales, where stock vLLM has no YaRN for them: the reference is
+            then a stock engine with each set's frequencies in these layers' tables.
     """
 
     family: str | None = None
@@ -42,6 +44,7 @@ class Recipe:
     tokens: tuple[str, ...] | None = None
     replaced: str = ""
     processor: Mapping[str, Any] | None = None
+    forced: float | None = None
 
 
 def mrope(*sections: int, theta: float = 1000000.0, **more: Any) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """How the tiny checkpoint of each architecture is made, and which architectures there are."""
 
+from dataclasses import replace
+
 from tests.matrix import recipes_wrapped_a_to_k
 from tests.matrix.recipe import EXPERTS, LATENT, LATENT_FIELDS, UNCACHED, Recipe, mrope
 from tests.matrix.verdicts import BACKEND, TEXT, WITHOUT_ROTATION, WRAPPED
@@ -60,6 +62,7 @@ _YARN = {
 }
 _GPT_OSS = _YARN | {"truncate": False, "rope_theta": 150000.0}
 _MINISTRAL = _YARN | {"rope_theta": 1000000.0, "llama_4_scaling_beta": 0.1}
+_ROUTING = "expert_routing"
 _BACKEND = {"model_impl": "transformers"}
 _TEXT_ONLY = {"language_model_only": True}
 _VIBE_VOICE = {"num_filters": 8, "depths": [1] * 7}
@@ -75,6 +78,31 @@ _CHATGLM = {
     "add_bias_linear": False, "add_qkv_bias": True, "layernorm_epsilon": 1e-5, "rope_parameters": None,
     "max_position_embeddings": None, "num_key_value_heads": None,
 }  # fmt: skip
+# With the fields of the published config, which vLLM reads, beside transformers' own. Values are as wide as keys, as vLLM's
+# CPU attention has them; local layers have a base of their own.
+_MIMO_V2 = Recipe(
+    config={
+        "num_hidden_layers": 4,
+        "layer_types": ["full_attention", "sliding_attention"] * 2,
+        "hybrid_layer_pattern": [0, 1] * 2,
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        "moe_layer_freq": [0, 1, 1, 1],
+        "partial_rotary_factor": 0.5,
+        "rope_theta": 5000000.0,
+        "swa_rope_theta": 10000.0,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 5000000.0, "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+        },
+        "swa_num_attention_heads": 4,
+        "swa_num_key_value_heads": 4,
+        "swa_head_dim": 32,
+        "swa_v_head_dim": 32,
+        "add_swa_attention_sink_bias": True,
+        "sliding_window_size": 48,
+        "layernorm_epsilon": 1e-5,
+    }
+)
 
 RECIPES: dict[str, Recipe] = {
     # Its heads of full attention rotate in part, in a way that transformers knows no YaRN for.
@@ -112,24 +140,29 @@ RECIPES: dict[str, Recipe] = {
         },
         trained=_MINISTRAL,
     ),
+    "LagunaForCausalLM": Recipe(replaced=_ROUTING),
     "Llama4ForCausalLM": Recipe(config={"num_experts_per_tok": 1}),
     "Llama4ForConditionalGeneration": Recipe(config={"text_config": {"num_experts_per_tok": 1}}),
     "LongcatFlashForCausalLM": Recipe(
         config={
             "num_layers": 1,
+            # transformers saves weights of such experts, which vLLM does not take.
             "zero_expert_num": 0,
             "zero_expert_type": "identity",
             "mla_scale_q_lora": True,
             "mla_scale_kv_lora": True,
         },
         engine=LATENT,
+        replaced=_ROUTING,
     ),
     "MiniMaxM2ForCausalLM": Recipe(
         config={
+            "use_routing_bias": True,
             "scoring_func": "sigmoid",
             "rotary_dim": 16,
             "rope_parameters": {"rope_type": "default", "rope_theta": 5000000.0, "partial_rotary_factor": 0.5},
-        }
+        },
+        replaced=_ROUTING,
     ),
     "HYV3ForCausalLM": Recipe(config={"first_k_dense_replace": 1, "expert_hidden_dim": 64, "route_norm": True}),
     "MiniCPM3ForCausalLM": Recipe(config={"kv_lora_rank": 64, "qk_rope_head_dim": 32}),
@@ -146,12 +179,15 @@ RECIPES: dict[str, Recipe] = {
         | {"model_type": "bailing_hybrid", "layer_group_size": 2, "num_hidden_layers": 4},
         engine=LATENT,
     ),
-    "ChatGLMModel": Recipe(fields=_CHATGLM),
-    "ChatGLMForConditionalGeneration": Recipe(fields=_CHATGLM),
+    "ChatGLMModel": Recipe(fields=_CHATGLM, forced=10000.0),
+    "ChatGLMForConditionalGeneration": Recipe(fields=_CHATGLM, forced=10000.0),
     "DeciLMForCausalLM": Recipe(
         fields={
             "model_type": "nemotron-nas",
-            "block_configs": None,
+            "block_configs": [
+                {"attention": {"no_op": False, "n_heads_in_group": 2}, "ffn": {"no_op": False, "ffn_mult": 1.3}}
+            ]
+            * 2,
             "num_key_value_heads_per_layer": [2, 2],
         }
     ),
@@ -200,15 +236,17 @@ RECIPES: dict[str, Recipe] = {
             "router_scaling_factor": 1.0,
             "router_score_func": "sigmoid",
             "moe_gate_bias": False,
-            "attention_gate_func": "sigmoid",
+            "attention_gate_func": "softplus",
             "mova_num_experts": 0,
             "mova_num_experts_per_tok": 0,
-        }
+        },
+        replaced=_ROUTING,
     ),
     "MiMoForCausalLM": Recipe(fields={"num_nextn_predict_layers": 1}),
-    "MiMoV2ForCausalLM": Recipe("MiMoV2FlashForCausalLM"),
+    "MiMoV2FlashForCausalLM": _MIMO_V2,
+    "MiMoV2ForCausalLM": replace(_MIMO_V2, family="MiMoV2FlashForCausalLM"),
     "MiniCPMForCausalLM": Recipe(fields={"dim_model_base": 64, "scale_depth": 1.4, "scale_emb": 1.0, "num_experts": 0}),
-    "MistralLarge3ForCausalLM": Recipe("DeepseekV3ForCausalLM"),
+    "MistralLarge3ForCausalLM": Recipe("DeepseekV3ForCausalLM", engine=LATENT),
     "OrionForCausalLM": Recipe(fields={}),
     "PanguEmbeddedForCausalLM": Recipe(fields={"bias": False}),
     "PanguProMoEV2ForCausalLM": Recipe(
@@ -252,7 +290,10 @@ RECIPES: dict[str, Recipe] = {
     ),
     "Rnj1ForCausalLM": Recipe("Gemma3ForCausalLM"),
     "SarvamMoEForCausalLM": Recipe(fields=_BAILING),
-    "SarvamMLAForCausalLM": Recipe(fields=_BAILING | LATENT_FIELDS | {"head_dim": None}, engine=LATENT),
+    # Its heads are as wide as a cached latent with its rotated part, as published.
+    "SarvamMLAForCausalLM": Recipe(
+        fields=_BAILING | LATENT_FIELDS | {"head_dim": 576, "q_lora_rank": None}, engine=LATENT
+    ),
     "SolarForCausalLM": Recipe(
         fields={f"bskcn_{place}": [1 + (place > 2)] for place in range(1, 5)}
         | {"bskcn_tv": [0.9, 0.8], "num_hidden_layers": 4}
@@ -260,7 +301,8 @@ RECIPES: dict[str, Recipe] = {
     "Step3TextForCausalLM": Recipe(
         fields={
             "head_dim": 32,
-            "max_position_embedding": 64,
+            # Of the layers' tables, whatever the longest sequence is.
+            "max_position_embedding": 512,
             "moe_intermediate_size": 64,
             "moe_num_experts": 4,
             "moe_top_k": 2,

@@ -1,22 +1,26 @@
-"""What stock vLLM needs to be a reference: longer tables of cos and sin, and rotation in torch.
+"""What stock vLLM needs to be a reference: other tables of cos and sin, and rotation in torch.
 
 The reference scores whole sequences under the factors of every set, also those that end within them; vLLM's tables end where
-the set does, and some of its modules stop at a position beyond.
+the set does, and some of its modules stop at a position beyond. Some models write their layers' rotary parameters
+themselves, so no config gives them YaRN: their tables are filled here.
 
 Modules of M-RoPE have a table of four times the length unless the model says otherwise, as Qwen3-VL does, and compute YaRN
 as if the window were four times as long too. Transformers and the ladder compute it on the window, so the reference does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 from vllm.model_executor.layers.rotary_embedding.deepseek_scaling_rope import DeepseekScalingRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.yarn_scaling_rope import YaRNScalingRotaryEmbedding
+
+from tests.matrix.oracle import yarn
 
 
 @contextmanager
@@ -65,3 +69,26 @@ def rotation_in_torch() -> Iterator[None]:
 
 def _family(cls: type) -> list[Any]:
     return [cls, *(each for below in cls.__subclasses__() for each in _family(below))]
+
+
+@contextmanager
+def forced(base: float, factor: float, trained: Mapping[str, Any], positions: int) -> Iterator[None]:
+    """Give plain modules of ``base`` that are built meanwhile ``positions`` rows of YaRN of ``factor``; 1 is no scaling.
+
+    Modules of another base, such as those of local layers, stay as they are.
+    """
+    upstream = RotaryEmbeddingBase._compute_cos_sin_cache
+
+    def compute(self: Any) -> torch.Tensor:
+        if self.base != base:
+            return upstream(self)
+        frequencies, scale = self._compute_inv_freq(base), 1.0
+        if factor != 1:
+            frequencies, scale = yarn(base, self.rotary_dim // 2, factor, trained)
+        angles = torch.outer(torch.arange(positions, dtype=torch.float64), frequencies.double())
+        return torch.cat((angles.cos(), angles.sin()), dim=-1).float() * scale
+
+    # vLLM keeps modules by their parameters, which are alike for every set.
+    fresh = patch.object(rotary_embedding, "_ROPE_DICT", {})
+    with fresh, patch.object(RotaryEmbeddingBase, "_compute_cos_sin_cache", compute):
+        yield
