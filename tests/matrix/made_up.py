@@ -58,16 +58,18 @@ class MadeUpConfig(PreTrainedConfig):
     def __post_init__(self, **fields: Any) -> None:
         for name, value in fields.items():
             if name.endswith("_config") and isinstance(value, dict):
-                if name in ENCODERS and "model_type" not in value:
+                known = value.get("model_type") in CONFIG_MAPPING
+                if name in ENCODERS and not known:
                     value = ENCODER | value
-                kind = CONFIG_MAPPING[value["model_type"]] if "model_type" in value else MadeUpConfig
+                kind = CONFIG_MAPPING[value["model_type"]] if known else MadeUpConfig
                 fields[name] = kind(**value)
             elif name == "block_configs":
                 # Objects in the code of checkpoints that have them.
                 fields[name] = json.loads(json.dumps(value), object_hook=lambda block: SimpleNamespace(**block))
-        if "llm_config" in fields:
-            # As in the code of checkpoints that name it so.
-            fields["text_config"] = fields["llm_config"]
+        for name in TEXT:
+            if name in fields:
+                # As in the code of checkpoints that name it so.
+                fields["text_config"] = fields[name]
         super().__post_init__(**fields)
 
 

@@ -122,7 +122,7 @@ def _measure(name: str, folder: Path, ladder: Mapping[str, Any] | None, stage: C
     arguments["skip_tokenizer_init"] = recipe.tokens is None
     if result.kind == WRAPPED:
         # Else vLLM asks for the processors of images and sounds, which text-only requests do not need.
-        arguments["language_model_only"] = True
+        arguments.setdefault("language_model_only", True)
     beyond = arguments | {"max_model_len": LONGEST}
     try:
         within, model, why = _stock(arguments, model, why)

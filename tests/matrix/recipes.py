@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.matrix import recipes_wrapped_a_to_k
+from tests.matrix import recipes_wrapped_a_to_k, recipes_wrapped_l_to_z
 from tests.matrix.recipe import EXPERTS, LATENT, LATENT_FIELDS, UNCACHED, Recipe, mrope
 from tests.matrix.verdicts import BACKEND, TEXT, WITHOUT_ROTATION, WRAPPED
 
@@ -386,6 +386,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "Step3p7ForConditionalGeneration": Recipe(config={"text_config": {"sliding_window": 48}}),
 } | recipes_wrapped_a_to_k.RECIPES
+RECIPES |= recipes_wrapped_l_to_z.RECIPES
 
 
 def architectures() -> dict[str, str]:

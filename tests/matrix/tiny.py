@@ -108,6 +108,9 @@ def tiny(kind: type, changes: Mapping[str, Any] | None = None, *, text: bool = T
             nested_kind = transformers.CONFIG_MAPPING[model_type]
         is_text = text and not any(part in name for part in ("vision", "audio", "encoder", "speech", "qformer"))
         values[name] = tiny(nested_kind, changes.pop(name, None), text=is_text)
+        if kind.__name__ == "Qwen3OmniMoeTalkerConfig":
+            # It takes mappings only.
+            values[name] = values[name].to_dict()
     if rope := _rope(fields, values | changes):
         values["rope_parameters"] = rope
     if "kv_lora_rank" in values:

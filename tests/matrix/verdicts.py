@@ -15,6 +15,7 @@ ENDED = {CHECKPOINT: NO_CHECKPOINT, STOCK: NOT_ON_CPU, LADDER: DIFFERS, REFERENC
 # Architectures that generate text without rotary embeddings: a ladder has nothing to scale.
 WITHOUT_ROTATION = {
     "BloomForCausalLM": "ALiBi",
+    "Step1ForCausalLM": "ALiBi",
     "GPT2LMHeadModel": "learned positions",
     "GPTBigCodeForCausalLM": "learned positions",
     "OPTForCausalLM": "learned positions",
