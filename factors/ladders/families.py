@@ -49,9 +49,20 @@ def window_of(config: Mapping[str, Any]) -> Window | None:
 
 def training_of(config: Mapping[str, Any], rope_type: str) -> Training | None:
     """Whether a text config's family was trained with ``rope_type``, or None where nothing is known of it."""
+    each = _scaling(config, rope_type)
+    return None if each is None else Training(each["trained"], each["name"], each["source"])
+
+
+def states_scaled_length(config: Mapping[str, Any], rope_type: str) -> bool:
+    """Whether a family's longest sequence has the factor of ``rope_type`` in it already."""
+    each = _scaling(config, rope_type)
+    return each is not None and bool(each.get("scaled_length"))
+
+
+def _scaling(config: Mapping[str, Any], rope_type: str) -> dict[str, Any] | None:
     for each in _data()["scaling"]:
         if config.get("model_type") in each["model_types"] and rope_type in each["rope_types"]:
-            return Training(each["trained"], each["name"], each["source"])
+            return each
     return None
 
 

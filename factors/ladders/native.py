@@ -11,7 +11,7 @@ from typing import Any
 
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.hf_config import rope_parameters
-from ropeswitch.factors.ladders.families import training_of, window_of
+from ropeswitch.factors.ladders.families import states_scaled_length, training_of, window_of
 from ropeswitch.factors.ladders.softmax import softmax_slope
 from ropeswitch.factors.numbers import number_value, positive_value, whole_value
 from ropeswitch.factors.quoted import quoted
@@ -75,8 +75,8 @@ class Scaling:
             return yarn(rope, target, options)
         if self.kind == "llama3":
             low, high = self._number("low_freq_factor", 1), self._number("high_freq_factor", 4)
-            if low >= high:
-                raise FactorError(f"rope_scaling.low_freq_factor: {low:g} must be below high_freq_factor, {high:g}")
+            if low > high:
+                raise FactorError(f"rope_scaling.low_freq_factor: {low:g} exceeds high_freq_factor, {high:g}")
             return llama3(rope, target, Options(low_freq_factor=low, high_freq_factor=high))
         if self.kind == "linear":
             return position_interpolation(rope, target, Options())
@@ -183,9 +183,9 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
     if factor < 1:
         raise FactorError(f"rope_scaling.factor: {factor:g} must be at least 1")
     trained, why = _training(config, kind, values)
-    # Only these two state their longest sequence with the scaling in it, and users often leave yarn's as it was.
+    # Only these state their longest sequence with the scaling in it, and users often leave yarn's as it was.
     end = max(longest, round(original * factor)) if kind == "yarn" else longest
-    end = end if kind in ("yarn", "llama3") else round(longest * factor)
+    end = end if kind in ("yarn", "llama3") or states_scaled_length(config, kind) else round(longest * factor)
     name = field if original == longest else "original_max_position_embeddings"
     source = f"{name} of the config" if window is None else "--native-window"
     scaling = Scaling(kind, values, factor, softmax_slope(config))

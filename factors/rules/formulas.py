@@ -119,6 +119,9 @@ def llama3(rope: Rope, target: Target, options: Options) -> Factors:
     """Llama 3.1's form: by parts with a ramp in r between two turns (transformers ``_compute_llama3_parameters``)."""
     low = options.low_freq_factor
     width = options.high_freq_factor - low
+    if width == 0:
+        # Llama 4 Scout: a step in place of the ramp.
+        return _mixed(target.scale, [float(rope.turns(pair) > low) for pair in range(rope.pairs)])
     return _mixed(target.scale, [_ramp((rope.turns(pair) - low) / width) for pair in range(rope.pairs)])
 
 

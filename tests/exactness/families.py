@@ -23,6 +23,18 @@ GPT_OSS = PLAIN | {
 }  # fmt: skip
 MINISTRAL = GPT_OSS | {"truncate": True, "llama_4_scaling_beta": 0.3}
 TWICE = TEXT | {"max_position_embeddings": 2 * WINDOW}
+LONG = TEXT | {"max_position_embeddings": LONGEST}
+SCOUT = PLAIN | {
+    "rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+    "original_max_position_embeddings": WINDOW,
+}  # fmt: skip
+# Attention scaled by positions, which vLLM turns off up to 32,768 tokens by default. The routed experts'
+# weights are 0: vLLM's CPU kernel applies router weights to the experts' output, Llama 4 to their input.
+LLAMA4 = TEXT | {
+    "intermediate_size_mlp": 160, "num_local_experts": 2, "num_experts_per_tok": 1, "no_rope_layers": [1, 0],
+    "attention_chunk_size": 4096, "floor_scale": 16, "attn_scale": 0.4, "use_qk_norm": False, "initializer_range": 0.0,
+    "engine": {"override_generation_config": {"attn_temperature_tuning": True}},
+}  # fmt: skip
 UNCACHED = {"enable_prefix_caching": False}
 
 
@@ -73,6 +85,13 @@ FAMILIES = {
         "Gemma3ForCausalLM", "Gemma3TextConfig", query_pre_attn_scalar=HEAD,
         rope_parameters={"full_attention": PLAIN, "sliding_attention": PLAIN}, **TEXT, **SLIDING,
     ),
+    # As published above 1B: one set for every length.
+    "gemma3-linear": family(
+        "Gemma3ForCausalLM", "Gemma3TextConfig", {LONGEST: None}, query_pre_attn_scalar=HEAD, **LONG | SLIDING,
+        rope_parameters={
+            "full_attention": PLAIN | {"rope_type": "linear", "factor": 8.0}, "sliding_attention": LOCAL,
+        },
+    ),
     # Larger heads in layers of full attention, of which only some pairs rotate; transformers has no YaRN of them.
     "gemma4": family(
         "Gemma4ForCausalLM", "Gemma4TextConfig",
@@ -86,13 +105,11 @@ FAMILIES = {
         "GptOssForCausalLM", "GptOssConfig", trained(GPT_OSS), rope_parameters=GPT_OSS, num_local_experts=4,
         num_experts_per_tok=2, **TWICE, **SLIDING,
     ),
-    # Attention scaled by positions, which vLLM turns off up to 32,768 tokens by default. The routed experts'
-    # weights are 0: vLLM's CPU kernel applies router weights to the experts' output, Llama 4 to their input.
-    "llama4": family(
-        "Llama4ForCausalLM", "Llama4TextConfig", rope_parameters=PLAIN, intermediate_size_mlp=160, num_local_experts=2,
-        num_experts_per_tok=1, no_rope_layers=[1, 0], attention_chunk_size=4096, floor_scale=16, attn_scale=0.4,
-        use_qk_norm=False, engine={"override_generation_config": {"attn_temperature_tuning": True}},
-        **TEXT | {"initializer_range": 0.0},
+    "llama4": family("Llama4ForCausalLM", "Llama4TextConfig", rope_parameters=PLAIN, **LLAMA4),
+    # As published: one set for every length.
+    "llama4-scout": family(
+        "Llama4ForCausalLM", "Llama4TextConfig", {LONGEST: None}, rope_parameters=SCOUT,
+        **LLAMA4 | {"max_position_embeddings": LONGEST},
     ),
     "ministral3": family(
         "Ministral3ForCausalLM", "Ministral3Config", trained(MINISTRAL), rope_parameters=MINISTRAL, **TWICE,

@@ -90,6 +90,15 @@ FAMILIES = {
         "Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLConfig", SHAPED | {"rope_parameters": MROPE},
         QWEN2_5_ENCODER, **QWEN_TOKENS,
     ),
+    # Scaling added as the model's card says, in the config.
+    "qwen2.5-vl-yarn": family(
+        "Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLConfig",
+        SHAPED | {
+            "rope_parameters": MROPE | {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": WINDOW},
+            "max_position_embeddings": 4 * WINDOW,
+        },
+        QWEN2_5_ENCODER, sets=yarn_sets(MROPE), **QWEN_TOKENS,
+    ),
     "qwen3-vl": family(
         "Qwen3VLForConditionalGeneration", "Qwen3VLConfig", SHAPED | {"rope_parameters": INTERLEAVED}, QWEN3_ENCODER,
         **QWEN_TOKENS,

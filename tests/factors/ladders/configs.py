@@ -20,6 +20,12 @@ LLAMA = config("llama", 8192)
 LLAMA_YARN = config("llama", 131072, **YARN)
 LLAMA_31 = config("llama", 131072, **LLAMA3, original_max_position_embeddings=8192)
 LINEAR = config("llama", 4096, type="linear", factor=4.0)
+# As published: 32,768 tokens of training, 131,072 with the factor.
+GEMMA_3 = config("gemma3_text", 131072, rope_type="linear", factor=8.0)
+LLAMA_4_SCOUT = config(
+    "llama4_text", 10485760, rope_type="llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=1.0,
+    original_max_position_embeddings=8192,
+)  # fmt: skip
 DYNAMIC = config("llama", 4096, type="dynamic", factor=4.0)
 GPT_OSS = config(
     "gpt_oss", 131072, rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,

@@ -51,11 +51,17 @@ THREE = [("original", 32768, 1.0), ("64k", 65536, 2.0), ("128k", 131072, 4.0)]
         ("none", configs.QWEN3, None, None, ONE),
         # Users add yarn to these families: the window stays unscaled.
         ("auto", configs.QWEN3_YARN, None, None, THREE),
+        *(("auto", configs.config(name, 131072, **configs.YARN), None, None, THREE) for name in
+            ("qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_5_text", "qwen3_5_moe_text", "smollm3")),
         ("yarn", configs.QWEN3_YARN, None, None, THREE),
         ("none", configs.QWEN3_YARN, None, None, [("static", 131072, 4.0)]),
         ("yarn", configs.LLAMA_YARN, None, None, THREE),
         # Trained with it: kept.
         ("auto", configs.LLAMA_31, None, None, [("original", 131072, 8.0)]),
+        ("auto", configs.LLAMA_4_SCOUT, None, None, [("original", 10485760, 16.0)]),
+        # Its maximum has the factor in it.
+        ("auto", configs.GEMMA_3, None, None, [("original", 131072, 8.0)]),
+        ("none", configs.GEMMA_3, None, None, [("static", 131072, 8.0)]),
         ("auto", configs.GPT_OSS, None, None, [("original", 131072, 32.0)]),
         ("auto", configs.GPT_OSS, 262144, None, [("original", 131072, 32.0), ("256k", 262144, 64.0)]),
         ("yarn:2x", configs.GPT_OSS, None, None, [("original", 131072, 32.0), ("256k", 262144, 64.0)]),
@@ -93,6 +99,13 @@ def test_sets(text: str, config: dict[str, Any], longest: int | None, window: in
         ("auto", configs.QWEN3_YARN, None, 40960, "--native-window: 40960 exceeds 32768"),
         ("auto", configs.LLAMA_YARN, None, None, "--ladder none.* --ladder yarn$"),
         ("auto", configs.LINEAR, None, None, "--ladder none.* --ladder pi$"),
+        (
+            "auto",
+            configs.GEMMA_3,
+            200000,
+            None,
+            "200000 exceeds 131072, where the linear that the model was trained with",
+        ),
         ("auto", configs.LLAMA_31, 200000, None, "no rule is published that extends it"),
         ("yarn", configs.LLAMA_31, 200000, None, "which the model was trained with"),
         ("auto", configs.LLAMA_31, None, 4096, "--native-window: 4096 cannot be combined with the llama3 scaling"),
@@ -108,10 +121,10 @@ def test_sets(text: str, config: dict[str, Any], longest: int | None, window: in
         ("none", configs.config("x", 4096, rope_type="dynamic", alpha=1e300), None, None, "range of float64"),
         (
             "auto",
-            configs.LLAMA_31 | {"rope_scaling": configs.LLAMA3 | {"low_freq_factor": 4.0}},
+            configs.LLAMA_31 | {"rope_scaling": configs.LLAMA3 | {"low_freq_factor": 5.0}},
             None,
             None,
-            "must be below",
+            "low_freq_factor: 5 exceeds high_freq_factor, 4",
         ),
         ("auto", {k: v for k, v in configs.LLAMA.items() if k != "max_position_embeddings"}, None, None, "missing"),
         ("file:/nowhere.json", configs.QWEN3, None, None, "/nowhere.json"),

@@ -70,6 +70,14 @@ def test_dynamic_at_every_rung() -> None:
         torch.testing.assert_close(frequencies(each), found, rtol=1e-5, atol=0)
 
 
+def test_llama_4_scout() -> None:
+    """A step where Llama 3 has a ramp; transformers divides by its width, 0, for pairs on it, of which there are none."""
+    (each,) = choose(parse("auto"), configs.LLAMA_4_SCOUT).ladder.sets
+    found, _ = upstream(10485760, **configs.LLAMA_4_SCOUT["rope_scaling"])
+    torch.testing.assert_close(frequencies(each), found, rtol=1e-5, atol=0)
+    assert set(each.factors) == {1.0, 16.0}
+
+
 def test_linear() -> None:
     (each,) = choose(parse("none"), configs.LINEAR).ladder.sets
     torch.testing.assert_close(frequencies(each), upstream(4096, rope_type="linear", factor=4.0)[0], rtol=1e-5, atol=0)
