@@ -14,9 +14,11 @@ import torch
 from torch import nn
 from vllm.config import VllmConfig
 
+from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.row_numbers import TOKENS, check_positions
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.step_rows import StepRows, check_axes
+from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedding
 
 TARGET = "vllm.model_executor.model_loader.base_loader.initialize_model"
 
@@ -29,15 +31,25 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """
 
     def initialize_model(vllm_config: VllmConfig, **arguments: Any) -> nn.Module:
-        model = upstream(vllm_config, **arguments)
         settings = settings_of(vllm_config)
-        if settings is not None:
+        if settings is None:
+            return upstream(vllm_config, **arguments)
+        try:
+            model = upstream(vllm_config, **arguments)
             check_axes(model, vllm_config.model_config)
             # The loader's default device is the model's.
             rows = StepRows(settings, TOKENS, TOKENS, torch.get_default_device())
             rows.bind(model)
+            # First: it names a module that rotates by itself.
             check_positions(model, vllm_config, rows.numbers)
-            model.positions_checked = True
+            rows.require_rotation()
+        except AttributeError as error:
+            if isinstance(error.obj, LadderRotaryEmbedding | RowsRotaryEmbedding):
+                raise UnsupportedError(
+                    f"model: reads {error.name} of a rotary module by itself, which a ladder's does not have"
+                ) from error
+            raise
+        model.positions_checked = True
         return model
 
     return initialize_model

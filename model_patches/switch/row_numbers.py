@@ -36,8 +36,8 @@ _SHAPE = {
     torch.Tensor.size,
     torch.Tensor.dim,
 }
-
-
+# The dispatch to ``__torch_dispatch__``.
+_PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
 # What may read row numbers, and whatever these call.
 _READERS = {LadderRotaryEmbedding.forward.__code__, RowsRotaryEmbedding.forward.__code__, looked_up.__code__}
 
@@ -54,12 +54,25 @@ class RowNumbers(torch.Tensor):
         """
         frame: FrameType | None = sys._getframe(1)
         if func not in _SHAPE and not _reads_rows(frame):
-            raise UnsupportedError(
-                f"model: {_caller(frame)} reads positions outside a rotary module; under a ladder the model gets row "
-                "numbers in their place"
-            )
-        with torch._C.DisableTorchFunctionSubclass():
+            raise _reads(frame)
+        with torch._C.DisableTorchFunctionSubclass(), torch._C._ExcludeDispatchKeyGuard(_PYTHON):
             return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuse what reads them around ``__torch_function__``, such as ``torch.tensor``, ``vmap`` and TorchScript.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise _reads(sys._getframe(1))
+
+
+def _reads(frame: FrameType | None) -> UnsupportedError:
+    return UnsupportedError(
+        f"model: {_caller(frame)} reads positions outside a rotary module; under a ladder the model gets row numbers in "
+        "their place"
+    )
 
 
 def _reads_rows(frame: FrameType | None) -> bool:
@@ -111,7 +124,9 @@ def check_positions(model: nn.Module, vllm_config: VllmConfig, numbers: torch.Te
     elif config.supports_multimodal_inputs:
         embeddings = torch.zeros(count, config.get_inputs_embeds_size(), **inputs)
         tokens = tokens if model.requires_raw_input_tokens else None
-    with set_forward_context(None, vllm_config, num_tokens=count, skip_compiled=True), _without_weights(model):
+    context = set_forward_context(None, vllm_config, num_tokens=count, skip_compiled=True)
+    # A compiled function would hide the error in one of its compiler.
+    with context, _without_weights(model), torch.compiler.set_stance("force_eager"):
         model(
             input_ids=tokens,
             positions=rows.as_subclass(RowNumbers),

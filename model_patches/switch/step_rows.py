@@ -75,7 +75,7 @@ class StepRows:
         """Give every rotary module of ``model``'s language model its rows.
 
         Raises:
-            UnsupportedError: when it has no rotary module, or one that the ladder did not replace.
+            UnsupportedError: when it has a rotary module that the ladder did not replace.
         """
         text: nn.Module = model.get_language_model() if supports_multimodal(model) else model
         if isinstance(text, TransformersBackend):
@@ -95,8 +95,6 @@ class StepRows:
                 module.rows = self._rows_of(module.rotation).rows
                 if self._kernels is not None:
                     module.rotate = self._kernels.rotate
-        if not any(rotation.laddered for rotation in self.by_rotation):
-            raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
         if len({rotation.axes is None for rotation in self.by_rotation}) > 1:
             raise UnsupportedError(
                 "rope_parameters.mrope_section: only some layers have it; M-RoPE must be that of all layers"
@@ -106,6 +104,15 @@ class StepRows:
             self.positions = positions
         if self.softmax is not None:
             self.softmax.bind(text)
+
+    def require_rotation(self) -> None:
+        """Refuse a bound model without a rotary module that the ladder rotates.
+
+        Raises:
+            UnsupportedError: always the same.
+        """
+        if not any(rotation.laddered for rotation in self.by_rotation):
+            raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
 
     def load(self, settings: RopeSettings) -> None:
         """Fill rows by these factors from the next step on; sets keep their names, ends and numbers of factors."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +10,13 @@ from torch import nn
 from vllm.model_executor.models.moondream3 import Moondream3Attention
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 
-from ropeswitch.model_patches.switch.initialize_model import require_checked
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.switch.initialize_model import checking, require_checked
+from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.switch.row_numbers import RowNumbers
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedding
 
 COUNT, WIDTH = 6, 8
@@ -34,11 +38,49 @@ def test_rotary_modules_read_them() -> None:
         lambda: NUMBERS[0],
         lambda: torch.cat((NUMBERS, NUMBERS)),
         lambda: nn.Embedding(COUNT, 2)(NUMBERS),
+        lambda: torch.rand(COUNT, 2)[NUMBERS],
+        NUMBERS.tolist,
+        NUMBERS.numpy,
+        NUMBERS.data_ptr,
+        lambda: torch.ops.aten.add.Tensor(NUMBERS, 1),
+        lambda: torch.tensor(NUMBERS),
+        lambda: torch.vmap(lambda number: number + 1)(NUMBERS),
     ],
 )
 def test_nothing_else_does(read: Callable[[], object]) -> None:
     with pytest.raises(UnsupportedError, match=r"model: .* reads positions outside a rotary module"):
         read()
+
+
+def test_compiled_code_and_torchscript_do_not_either() -> None:
+    message = "reads positions outside a rotary module"
+    with torch.compiler.set_stance("force_eager"), pytest.raises(UnsupportedError, match=message):
+        torch.compile(lambda numbers: numbers + 1)(NUMBERS)
+    # TorchScript hides the error in one of its own.
+    with pytest.raises(RuntimeError, match="failed in the TorchScript interpreter"):
+        torch.jit.trace(lambda numbers: numbers + 1, torch.arange(COUNT))(NUMBERS)
+
+
+def test_axes_of_row_numbers() -> None:
+    module = LadderRotaryEmbedding(WIDTH, Rotation(1e4, WIDTH, axes=(0, 1, 2, 0)), neox=True)
+    module.rows = torch.rand(COUNT, WIDTH)
+    numbers = torch.arange(COUNT).expand(3, -1)
+    query = torch.rand(COUNT, 2 * WIDTH)
+    found, _ = module(numbers.as_subclass(RowNumbers), query)
+    expected, _ = module(numbers, query)
+    assert type(found) is torch.Tensor and torch.equal(found, expected)
+
+
+def test_an_attribute_that_a_ladder_s_module_lacks() -> None:
+    """Read while a model is built, or in its first forward."""
+
+    def build(vllm_config: Any) -> nn.Module:
+        return LadderRotaryEmbedding(WIDTH, Rotation(1e4, WIDTH), neox=True).inv_freq
+
+    settings = RopeSettings(FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0] * 4}]), 1e4)
+    config = SimpleNamespace(additional_config={KEY: settings.to_json()})
+    with pytest.raises(UnsupportedError, match="model: reads inv_freq of a rotary module by itself"):
+        checking(build)(config)
 
 
 def test_a_wrapper_that_gives_them_to_its_encoder_is_found() -> None:

@@ -69,8 +69,9 @@ def test_a_model_gets_the_rows_and_torchs_rotation() -> None:
 @pytest.mark.parametrize("module", [torch.nn.Linear(2, 2), LadderRotaryEmbedding(ROTARY, LOCAL, True)])
 def test_a_model_that_the_ladder_does_not_rotate(module: torch.nn.Module) -> None:
     step_rows = StepRows(RopeSettings(LADDER, THETA), END, MOST, CPU)
+    step_rows.bind(torch.nn.Sequential(module))
     with pytest.raises(UnsupportedError, match="model: has no rotary embedding"):
-        step_rows.bind(torch.nn.Sequential(module))
+        step_rows.require_rotation()
 
 
 def test_local_layers_keep_their_own_base() -> None:
