@@ -17,6 +17,8 @@ from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, Unsu
 AXIS_TYPES = ("bailing_mrope", "openpangu", "xdrope", "dynamic_xdrope")
 # What says that a layer attends to the tokens that an indexer picks: of DeepSeek, GLM and Hunyuan, Qwen, MiniMax.
 INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
+# Parameters of Fourier position embeddings.
+FOURIER = ("use_fope", "fope_init_factor", "fope_sep_head", "num_inv_freq")
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "ngram_gpu", "suffix")
 
@@ -67,8 +69,9 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
     check_latent_attention(hf_config)
     if hf_config.get("dual_chunk_attention_config"):
         raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")
-    if rope.get("use_fope"):
-        raise UnsupportedError("rope_parameters.use_fope: Fourier position embeddings learn their own angles")
+    # Intern-S1-Pro's config says it by any of its parameters.
+    if fourier := [field for field in FOURIER if rope.get(field) not in (None, False)]:
+        raise UnsupportedError(f"rope_parameters.{fourier[0]}: Fourier position embeddings learn their own angles")
     theta = rope.get("rope_theta")
     if theta is None:
         raise UnsupportedError(

@@ -40,6 +40,7 @@ ARGS = {
         ({"partial_rotary_factor": "x"}, "partial_rotary_factor: 'x' must be a number"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor: 1.5"),
         ({"rope_parameters": {"rope_theta": 1e4, "use_fope": True}}, "rope_parameters.use_fope"),
+        ({"rope_parameters": {"rope_theta": 1e4, "fope_sep_head": True}}, "rope_parameters.fope_sep_head"),
         ({"rope_theta": None}, "rope_theta: missing"),
         ({"rope_theta": -1.0}, "rope_theta: -1.0 must be"),
         ({"head_dim": 64}, "each set has 8 factors, but the model rotates 64 of its head's values and needs 32"),
