@@ -50,3 +50,6 @@ class Recipe:
 def mrope(*sections: int, theta: float = 1000000.0, **more: Any) -> dict[str, Any]:
     """Rotary parameters of M-RoPE, as published configs have them."""
     return {"rope_parameters": {"rope_type": "default", "rope_theta": theta, "mrope_section": list(sections)} | more}
+
+
+QWEN3_5 = mrope(2, 1, 1, theta=10000000.0, mrope_interleaved=True, partial_rotary_factor=0.25)

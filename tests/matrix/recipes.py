@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 from tests.matrix import recipes_wrapped_a_to_k, recipes_wrapped_l_to_z
-from tests.matrix.recipe import EXPERTS, LATENT, LATENT_FIELDS, UNCACHED, Recipe, mrope
+from tests.matrix.recipe import EXPERTS, LATENT, LATENT_FIELDS, QWEN3_5, UNCACHED, Recipe, mrope
 from tests.matrix.verdicts import BACKEND, TEXT, WITHOUT_ROTATION, WRAPPED
 
 _QWEN2_VL = mrope(4, 6, 6)
 _QWEN3_VL = mrope(6, 5, 5, theta=5000000.0, mrope_interleaved=True)
-_QWEN3_5 = mrope(2, 1, 1, theta=10000000.0, mrope_interleaved=True, partial_rotary_factor=0.25)
 _GLM4V = mrope(2, 3, 3, theta=10000.0, partial_rotary_factor=0.5)
 _INDEXER = {
     "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 512, "indexer_compress_ratio": 4,
@@ -366,9 +365,9 @@ RECIPES: dict[str, Recipe] = {
     "Qwen2_5_VLForConditionalGeneration": Recipe(config={"text_config": _QWEN2_VL}),
     "Qwen3VLForConditionalGeneration": Recipe(config={"text_config": _QWEN3_VL}),
     "Qwen3VLMoeForConditionalGeneration": Recipe(config={"text_config": _QWEN3_VL | {"norm_topk_prob": True}}),
-    "Qwen3_5ForConditionalGeneration": Recipe(config={"text_config": _QWEN3_5}, engine=UNCACHED, replaced="delta_rule"),
+    "Qwen3_5ForConditionalGeneration": Recipe(config={"text_config": QWEN3_5}, engine=UNCACHED, replaced="delta_rule"),
     "Qwen3_5MoeForConditionalGeneration": Recipe(
-        config={"text_config": _QWEN3_5}, engine=UNCACHED, replaced="delta_rule"
+        config={"text_config": QWEN3_5}, engine=UNCACHED, replaced="delta_rule"
     ),
     "MiniCPMV4_6ForConditionalGeneration": Recipe(engine=UNCACHED, replaced="delta_rule"),
     "MiniCPMV4_7ForConditionalGeneration": Recipe(engine=UNCACHED, replaced="delta_rule"),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.matrix.recipe import LATENT, LATENT_FIELDS, Recipe, mrope
+from tests.matrix.recipe import EXPERTS, LATENT, LATENT_FIELDS, QWEN3_5, UNCACHED, Recipe, mrope
 
 _MOE: dict[str, Any] = {
     "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
@@ -29,6 +29,15 @@ _DEEPSEEK_OCR: dict[str, Any] = {
         "topk_method": "greedy", "scoring_func": "softmax", "num_key_value_heads": 4,
     },
 }  # fmt: skip
+_BAILING_V3 = EXPERTS | LATENT_FIELDS | {
+    "model_type": "bailing_hybrid", "num_shared_experts": 1, "moe_shared_expert_intermediate_size": 64,
+    "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "layer_group_size": 2, "num_hidden_layers": 4,
+    "head_dim": 64, "q_lora_rank": None, "score_function": "sigmoid", "routed_scaling_factor": 1.0,
+}  # fmt: skip
+_QWEN3_VIT = {
+    "model_type": "qwen3_vl", "depth": 1, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2, "patch_size": 14,
+    "out_hidden_size": 128, "num_position_embeddings": 16, "deepstack_visual_indexes": [0],
+}  # fmt: skip
 _QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 _QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32}
 _LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
@@ -43,6 +52,18 @@ _SIGLIP = {
 }
 
 RECIPES: dict[str, Recipe] = {
+    "BailingMoeV3ForCausalLM": Recipe(fields=_BAILING_V3, engine=LATENT | UNCACHED),
+    "BailingMoeV3VLForConditionalGeneration": Recipe(
+        fields={
+            "model_type": "bailing_moe_v3_vl",
+            "text_config": _BAILING_V3,
+            "vision_config": _QWEN3_VIT,
+            "image_token_id": 440,
+            "video_token_id": 441,
+            "mrope_section": [12, 10, 10],
+        },
+        engine=LATENT | UNCACHED,
+    ),
     "BagelForConditionalGeneration": Recipe(
         fields={"model_type": "bagel", "llm_config": _QWEN2, "vit_config": _SIGLIP}
     ),
@@ -63,6 +84,10 @@ RECIPES: dict[str, Recipe] = {
     "DeepseekOCR2ForCausalLM": Recipe(fields=_DEEPSEEK_OCR, tokens=("<image>",)),
     "DotsOCRForCausalLM": Recipe(
         fields={"model_type": "dots_ocr", "image_token_id": 440, "video_token_id": 441, "vision_config": {}}
+    ),
+    "Dots3NoteForCausalLM": Recipe(
+        fields=_DEEPSEEK_V2 | {"model_type": "dots3_note", "index_topk": 64, "index_n_heads": 4, "index_head_dim": 64},
+        engine=LATENT,
     ),
     "Eagle2_5_VLForConditionalGeneration": Recipe(
         fields={
@@ -95,6 +120,40 @@ RECIPES: dict[str, Recipe] = {
             "text_config": _QWEN3,
             "audio_config": {"pad_token_id": 0, "codebook_size": 64, "output_dim": 128},
         }
+    ),
+    "GLM4VForCausalLM": Recipe(
+        fields={
+            "model_type": "chatglm",
+            "num_layers": 2,
+            "padded_vocab_size": 512,
+            "ffn_hidden_size": 160,
+            "kv_channels": 32,
+            "seq_length": 64,
+            "multi_query_attention": True,
+            "multi_query_group_num": 2,
+            "original_rope": True,
+            "rmsnorm": True,
+            "add_bias_linear": False,
+            "add_qkv_bias": True,
+            "layernorm_epsilon": 1e-5,
+            "boi_token_id": 440,
+            "eoi_token_id": 441,
+            "vision_config": {
+                "in_channels": 3,
+                "hidden_size": 64,
+                "patch_size": 14,
+                "num_positions": 17,
+                "num_heads": 2,
+                "dropout_prob": 0.0,
+                "hidden_act": "gelu",
+                "intermediate_size": 96,
+                "num_hidden_layers": 1,
+                "layer_norm_eps": 1e-6,
+                "scaling_factor": 8,
+                "image_size": 56,
+            },
+        },
+        tokens=("<|endoftext|>",),
     ),
     "H2OVLChatModel": Recipe(
         fields=_INTERNVL
@@ -131,6 +190,37 @@ RECIPES: dict[str, Recipe] = {
         }
     ),
     "InternS1ForConditionalGeneration": Recipe("InternVLForConditionalGeneration"),
+    # Fourier position embeddings.
+    "InternS1ProForConditionalGeneration": Recipe(
+        fields={
+            "model_type": "interns1_pro",
+            "text_config": EXPERTS
+            | {
+                "model_type": "qwen3_moe",
+                "head_dim": 32,
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 5000000.0,
+                    "fope_init_factor": 0.5,
+                    "fope_sep_head": True,
+                },
+            },
+            "vision_config": _QWEN3_VIT,
+            "image_token_id": 440,
+            "video_token_id": 441,
+        },
+        tokens=(),
+    ),
+    "InternS2MobiusForConditionalGeneration": Recipe(
+        "Qwen3_5MoeForConditionalGeneration",
+        config={"text_config": QWEN3_5 | {"num_blocks": 2}},
+        engine=UNCACHED,
+        tokens=(),
+        replaced="delta_rule",
+    ),
+    "InternS2PreviewForConditionalGeneration": Recipe(
+        "Qwen3_5MoeForConditionalGeneration", config={"text_config": QWEN3_5}, engine=UNCACHED, replaced="delta_rule"
+    ),
     "IsaacForConditionalGeneration": Recipe(fields={"model_type": "isaac", "head_dim": 32}, tokens=("<image>",)),
     "KananaVForConditionalGeneration": Recipe(
         fields={
@@ -156,7 +246,6 @@ RECIPES: dict[str, Recipe] = {
         fields={"model_type": "KeyeVL1_5", "head_dim": 32, "vision_config": {}} | mrope(4, 6, 6)
     ),
     "KimiK25ForConditionalGeneration": Recipe("Kimi_K25ForConditionalGeneration", engine=LATENT),
-    "BailingMoeV3ForCausalLM": Recipe(fields={}),
     "DeepseekVLV2ForCausalLM": Recipe(
         fields={
             "model_type": "deepseek_vl_v2",
