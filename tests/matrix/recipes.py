@@ -332,7 +332,9 @@ RECIPES: dict[str, Recipe] = {
         },
         engine=_TEXT_ONLY,
     ),
-    "DbrxForCausalLM": Recipe(config={"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}}),
+    "DbrxForCausalLM": Recipe(
+        config={"attn_config": {"kv_n_heads": 2, "rope_theta": 500000.0, "clip_qkv": 8.0}}, forced=500000.0
+    ),
     "Gemma3nForCausalLM": Recipe(config=_GEMMA3N),
     "GPTJForCausalLM": Recipe(config={"rotary_dim": 16}),
     "Lfm2ForCausalLM": Recipe(config=_LFM2),
