@@ -24,6 +24,8 @@ def make(architecture: str, recipe: Recipe, folder: Path) -> tuple[Any, str]:
     Raises:
         ValueError: for an architecture without a class or a recipe.
     """
+    if recipe.missing:
+        raise ValueError(recipe.missing)
     if recipe.tokens is not None:
         _save_tokenizer(recipe.tokens, folder)
     if recipe.processor is not None:

@@ -27,6 +27,10 @@ registry._run_in_subprocess = lambda look: look()
 # vLLM reads the attributes of all that modules hold; those of llvmlite's library, which Kimi's models load, are a function.
 dispatcher = importlib.import_module("vllm.triton_utils.dispatcher")
 dispatcher.vars = lambda value: found if hasattr(found := vars(value), "get") else {}  # type: ignore[attr-defined]
+# vLLM builds encoders as placeholders for text alone, which never runs them; some have an attention kernel for GPUs only.
+cpu = importlib.import_module("vllm.platforms.cpu")
+backends = importlib.import_module("vllm.v1.attention.backends.registry").AttentionBackendEnum
+cpu.CpuPlatform.get_supported_vit_attn_backends = classmethod(lambda _: [backends.TORCH_SDPA, backends.FLASH_ATTN])
 # vLLM collects garbage several times a start, and would look at all of this each time.
 gc.freeze()
 # What Triton prints when this process ends says nothing about a model.

@@ -154,6 +154,11 @@ RECIPES: dict[str, Recipe] = {
         engine=LATENT,
         replaced=_ROUTING,
     ),
+    "LongcatFlashNgramForCausalLM": Recipe(
+        "LongcatFlashForCausalLM",
+        config={"ngram_vocab_size_ratio": 2, "emb_split_num": 2, "emb_neighbor_num": 3},
+        engine=LATENT,
+    ),
     "MiniMaxM2ForCausalLM": Recipe(
         config={
             "use_routing_bias": True,
@@ -244,6 +249,11 @@ RECIPES: dict[str, Recipe] = {
     "MiMoForCausalLM": Recipe(fields={"num_nextn_predict_layers": 1}),
     "MiMoV2FlashForCausalLM": _MIMO_V2,
     "MiMoV2ForCausalLM": replace(_MIMO_V2, family="MiMoV2FlashForCausalLM"),
+    "MiMoV2OmniForCausalLM": replace(
+        _MIMO_V2,
+        family="MiMoV2FlashForCausalLM",
+        config={**_MIMO_V2.config, "vision_config": {"depth": 1, "use_sink": False}},
+    ),
     "MiniCPMForCausalLM": Recipe(fields={"dim_model_base": 64, "scale_depth": 1.4, "scale_emb": 1.0, "num_experts": 0}),
     "MistralLarge3ForCausalLM": Recipe("DeepseekV3ForCausalLM", engine=LATENT),
     "OrionForCausalLM": Recipe(fields={}),

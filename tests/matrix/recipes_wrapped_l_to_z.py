@@ -1,4 +1,4 @@
-"""Recipes of models from L to Z that transformers has no class for, most of them multimodal."""
+"""Recipes of models that transformers has no class for, most of them multimodal: names from L to Z."""
 
 from tests.matrix.recipe import EXPERTS, Recipe, mrope
 
@@ -89,6 +89,7 @@ RECIPES: dict[str, Recipe] = {
         fields=_INTERNVL | {"llm_config": _LLAMA, "vision_config": {"model_type": "radio"}}
     ),
     "LlavaOnevision2ForConditionalGeneration": Recipe(fields={"text_config": _QWEN3, "vision_config": {}}),
+    # vLLM's model asks for torchaudio.
     "MiDashengLMModel": Recipe(fields={"model_type": "midashenglm", "text_config": {}}),
     "MiniCPMO": Recipe(
         fields={"version": "4.5", "query_num": 64, "vision_config": _SIGLIP, "audio_config": _WHISPER, "head_dim": 32}
@@ -119,10 +120,12 @@ RECIPES: dict[str, Recipe] = {
         fields={"model_type": "moss_transcribe_diarize", "text_config": _QWEN3}
     ),
     "MuseGlimmerForCausalLM": Recipe(fields={"model_type": "muse_glimmer_text", "head_dim": 32, "sliding_window": 48}),
+    "NanbeigeForCausalLM": Recipe(missing="the model's code is in the published checkpoint alone"),
     "NVLM_D": Recipe(fields=_INTERNVL | {"llm_config": _QWEN2, "vision_config": _INTERN_VIT}),
     "OpenCUAForConditionalGeneration": Recipe(fields={"text_config": _QWEN2, "vision_config": _QWEN2_VIT}),
     "OpenPanguVLForConditionalGeneration": Recipe(
         fields=mrope(4, 6, 6) | {"bias": False, "vision_config": _QWEN2_VIT},
+        engine={"mm_encoder_attn_backend": "FLASH_ATTN"},
         tokens=("<|image_pad|>", "<|video_pad|>"),
         processor=_QWEN2_VL_IMAGES | {"processor_class": "Qwen2_5_VLProcessor"},
     ),
@@ -177,6 +180,7 @@ RECIPES: dict[str, Recipe] = {
     "UltravoxModel": Recipe(
         fields={"model_type": "ultravox", "text_config": _LLAMA, "audio_config": _WHISPER, "vocab_size": 512}
     ),
+    # It forgets what it generated more than 128 tokens ago, which no request here does; the CPU's attention could not.
     "UnlimitedOCRForCausalLM": Recipe(
         fields={
             "model_type": "unlimited_ocr",
