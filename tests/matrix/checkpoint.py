@@ -1,7 +1,7 @@
 """Makes the checkpoint of one architecture, by its recipe."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,11 @@ def make(architecture: str, recipe: Recipe, folder: Path) -> tuple[Any, str]:
     return model, why
 
 
-def _save_tokenizer(names: Sequence[str], folder: Path) -> None:
+def _save_tokenizer(names: Sequence[str] | Mapping[str, str], folder: Path) -> None:
     """One token for each byte, and the named ones behind those that prompts are made of."""
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens([f"<unused{number}>" for number in range(RESERVED - len(tokenizer))])
-    tokenizer.add_tokens(list(names), special_tokens=True)
+    tokenizer.add_tokens(list(names.values() if isinstance(names, Mapping) else names), special_tokens=True)
+    if isinstance(names, Mapping):
+        tokenizer._set_model_specific_special_tokens(dict(names))
     tokenizer.save_pretrained(folder)

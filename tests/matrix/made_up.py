@@ -5,7 +5,6 @@ import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -50,6 +49,16 @@ ENCODERS = ("vision_config", "vit_config", "audio_config", "visual_tokenizer_con
 TEXT = ("text_config", "llm_config", "language_config")
 
 
+class Block(dict[str, Any]):
+    """Fields by attribute, as a layer's own config in the code of some checkpoints."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(name) from error
+
+
 class MadeUpConfig(PreTrainedConfig):
     """Has whatever fields the file has."""
 
@@ -64,8 +73,7 @@ class MadeUpConfig(PreTrainedConfig):
                 kind = CONFIG_MAPPING[value["model_type"]] if known else MadeUpConfig
                 fields[name] = kind(**value)
             elif name == "block_configs":
-                # Objects in the code of checkpoints that have them.
-                fields[name] = json.loads(json.dumps(value), object_hook=lambda block: SimpleNamespace(**block))
+                fields[name] = json.loads(json.dumps(value), object_hook=Block)
         for name in TEXT:
             if name in fields:
                 # As in the code of checkpoints that name it so.

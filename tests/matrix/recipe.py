@@ -28,7 +28,8 @@ class Recipe:
             are interpolated instead.
         ladder: As of ``--ladder``.
         fields: Of the config, where transformers has no class for the architecture and its weights are made in vLLM.
-        tokens: Names that vLLM's code looks up in the tokenizer, which is left out where this is None.
+        tokens: Names that vLLM's code looks up in the tokenizer, which is left out where this is None; a mapping has them by
+            the tokenizer's attributes.
         replaced: The module of :mod:`tests.matrix` that computes in torch what vLLM has no CPU kernel for in float32.
         missing: Why no checkpoint can be made.
         processor: What ``preprocessor_config.json`` holds, where vLLM reads it even for text alone.
@@ -42,7 +43,7 @@ class Recipe:
     trained: Mapping[str, Any] = field(default_factory=dict)
     ladder: str = "auto"
     fields: Mapping[str, Any] | None = None
-    tokens: tuple[str, ...] | None = None
+    tokens: tuple[str, ...] | Mapping[str, str] | None = None
     replaced: str = ""
     missing: str = ""
     processor: Mapping[str, Any] | None = None

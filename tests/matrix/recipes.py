@@ -1,6 +1,7 @@
 """How the tiny checkpoint of each architecture is made, and which architectures there are."""
 
 from dataclasses import replace
+from typing import Any
 
 from tests.matrix import recipes_wrapped_a_to_k, recipes_wrapped_l_to_z
 from tests.matrix.recipe import EXPERTS, LATENT, LATENT_FIELDS, QWEN3_5, UNCACHED, Recipe, mrope
@@ -61,6 +62,8 @@ _YARN = {
 }
 _GPT_OSS = _YARN | {"truncate": False, "rope_theta": 150000.0}
 _MINISTRAL = _YARN | {"rope_theta": 1000000.0, "llama_4_scaling_beta": 0.1}
+# Heads of full attention rotate in part, in a way that transformers knows no YaRN for.
+_PROPORTIONAL: dict[str, Any] = {"trained": {"rope_type": "linear"}, "ladder": "pi:128,256"}
 _ROUTING = "expert_routing"
 _BACKEND = {"model_impl": "transformers"}
 _TEXT_ONLY = {"language_model_only": True}
@@ -104,8 +107,7 @@ _MIMO_V2 = Recipe(
 )
 
 RECIPES: dict[str, Recipe] = {
-    # Its heads of full attention rotate in part, in a way that transformers knows no YaRN for.
-    "Gemma4ForCausalLM": Recipe(trained={"rope_type": "linear"}, ladder="pi:128,256"),
+    "Gemma4ForCausalLM": Recipe(**_PROPORTIONAL),
     "LLaMAForCausalLM": Recipe("LlamaForCausalLM"),
     "ExaoneMoEForCausalLM": Recipe("ExaoneMoeForCausalLM"),
     "AfmoeForCausalLM": Recipe(
@@ -328,19 +330,46 @@ RECIPES: dict[str, Recipe] = {
     "TeleFLMForCausalLM": Recipe(fields={"use_mup": False}),
     "TransformersForCausalLM": Recipe("LlamaForCausalLM", engine=_BACKEND),
     "TransformersMoEForCausalLM": Recipe("Qwen3MoeForCausalLM", engine=_BACKEND),
-    "TransformersMultiModalForCausalLM": Recipe("LlavaForConditionalGeneration", engine=_BACKEND | _TEXT_ONLY),
-    "TransformersMultiModalMoEForCausalLM": Recipe("AriaForConditionalGeneration", engine=_BACKEND | _TEXT_ONLY),
+    "TransformersMultiModalForCausalLM": Recipe(
+        "LlavaForConditionalGeneration",
+        engine=_BACKEND | _TEXT_ONLY,
+        tokens=("<image>",),
+        processor={
+            "processor_class": "LlavaProcessor",
+            "image_processor_type": "CLIPImageProcessor",
+            "patch_size": 32,
+            "vision_feature_select_strategy": "default",
+        },
+    ),
+    "TransformersMultiModalMoEForCausalLM": Recipe(
+        "AriaForConditionalGeneration",
+        engine=_BACKEND | _TEXT_ONLY,
+        tokens={"image_token": "<image>"},
+        processor={"processor_class": "AriaProcessor", "image_processor_type": "AriaImageProcessor"},
+    ),
     "Emu3ForConditionalGeneration": Recipe(
         config={"vocabulary_map": {"<image>": 440}, "vq_config": {"base_channels": 32, "codebook_size": 64}},
         engine=_TEXT_ONLY,
+        tokens={f"{name}_token": f"<{name}>" for name in ("image", "boi", "eoi", "image_wrapper", "eof")},
+        processor={"processor_class": "Emu3Processor", "image_processor_type": "Emu3ImageProcessor"},
     ),
-    "HunYuanVLForConditionalGeneration": Recipe(config={"text_config": {"head_dim": 32}}, engine=_TEXT_ONLY),
+    "HunYuanVLForConditionalGeneration": Recipe(
+        config={"text_config": {"head_dim": 32}},
+        engine=_TEXT_ONLY,
+        tokens={f"{name}_token": f"<{name}>" for name in ("image", "image_start", "image_end")},
+        processor={"processor_class": "HunYuanVLProcessor", "image_processor_type": "HunYuanVLImageProcessor"},
+    ),
     "VibeVoiceAsrForConditionalGeneration": Recipe(
         config={
             "acoustic_tokenizer_encoder_config": _VIBE_VOICE,
             "semantic_tokenizer_encoder_config": _VIBE_VOICE,
         },
         engine=_TEXT_ONLY,
+        tokens=("<|box_start|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|AUDIO_DURATION|>"),
+        processor={
+            "processor_class": "VibeVoiceAsrProcessor",
+            "feature_extractor_type": "VibeVoiceAcousticTokenizerFeatureExtractor",
+        },
     ),
     "DbrxForCausalLM": Recipe(
         config={"attn_config": {"kv_n_heads": 2, "rope_theta": 500000.0, "clip_qkv": 8.0}}, forced=500000.0
@@ -390,12 +419,26 @@ RECIPES: dict[str, Recipe] = {
     "Glm4vMoeForConditionalGeneration": Recipe(config={"text_config": _GLM4V | {"head_dim": 32, "use_qk_norm": False}}),
     "GlmOcrForConditionalGeneration": Recipe(config={"text_config": _GLM4V}),
     "PaddleOCRVLForConditionalGeneration": Recipe(config={"text_config": mrope(4, 6, 6, theta=500000.0)}),
-    "Granite4VisionForConditionalGeneration": Recipe(config={"text_config": {"model_type": "granite"}}),
+    "Granite4VisionForConditionalGeneration": Recipe(
+        config={
+            "text_config": {"model_type": "granite"},
+            "deepstack_layer_map": [[-1, 0]],
+            "spatial_target_layers": [0, 0, 1, 1],
+            "downsample_rate": "1/2",
+        }
+    ),
+    "Gemma4ForConditionalGeneration": Recipe(config={"vision_config": {}}, **_PROPORTIONAL),
+    "Gemma4UnifiedForConditionalGeneration": Recipe(config={"vision_config": {}}, **_PROPORTIONAL),
+    "MuseGlimmerForConditionalGeneration": Recipe(config={"vision_config": {"output_dim": 512}}),
+    "VoxtralForConditionalGeneration": Recipe(config={"audio_config": {"downsample_factor": 4}}),
+    "Cosmos3EdgeForConditionalGeneration": Recipe(engine=UNCACHED),
     "Ernie4_5_VLMoeForConditionalGeneration": Recipe(config={"text_config": {"moe_intermediate_size": [64, 64]}}),
     "CohereCompassForConditionalGeneration": Recipe(
         config={"text_config": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}}}
     ),
-    "Step3p7ForConditionalGeneration": Recipe(config={"text_config": {"sliding_window": 48}}),
+    "Step3p7ForConditionalGeneration": Recipe(
+        config={"text_config": {"sliding_window": 48}, "vision_config": {"output_dim": None}}
+    ),
 } | recipes_wrapped_a_to_k.RECIPES
 RECIPES |= recipes_wrapped_l_to_z.RECIPES
 

@@ -81,6 +81,10 @@ _MOONDREAM3 = {
 }  # fmt: skip
 
 RECIPES: dict[str, Recipe] = {
+    # In the fields of the published config.
+    "QianfanOCRForConditionalGeneration": Recipe(
+        fields=_INTERNVL | {"model_type": "internvl_chat", "vision_config": _INTERN_VIT, "llm_config": _QWEN3}
+    ),
     "LightOnOCRForConditionalGeneration": Recipe(
         "LightOnOcrForConditionalGeneration",
         config={"vision_feature_layer": -1, "projector_hidden_act": "gelu", "multimodal_projector_bias": False},

@@ -22,6 +22,8 @@ WITHOUT_ROTATION = {
     "MambaForCausalLM": "state space",
     "Mamba2ForCausalLM": "state space",
     "FalconMambaForCausalLM": "state space",
+    "InklingForCausalLM": "learned relative positions",
+    "InklingForConditionalGeneration": "learned relative positions",
     "JambaForCausalLM": "no positions",
     "NemotronHForCausalLM": "no positions",
     "NemotronHPuzzleForCausalLM": "no positions",
