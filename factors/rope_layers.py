@@ -14,6 +14,8 @@ from ropeswitch.factors.numbers import is_whole
 FULL = "full_attention"
 # The key in a layer's rope parameters that says whether the ladder rotates it, and its two values.
 MARK, LADDER, TRAINED = "ropeswitch", "ladder", "trained"
+# Kinds of rotary embedding with axes of their own making.
+AXIS_TYPES = ("bailing_mrope", "openpangu", "xdrope", "dynamic_xdrope")
 # Where older configs have a second set of parameters, of local layers.
 LOCAL_PARAMETERS = "swa_rope_parameters"
 

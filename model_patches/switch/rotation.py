@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropeswitch.factors.rope_layers import LADDER, MARK, axes_of
+from ropeswitch.factors.rope_layers import AXIS_TYPES, LADDER, MARK, axes_of
 from ropeswitch.factors.rules.rope import PROPORTIONAL, base_of
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
@@ -65,6 +65,11 @@ def rotation_of(
     theta, kind, mark = rope.get("rope_theta", 10000), rope.get("rope_type", "default"), rope.get(MARK)
     if mark is None and multimodal:
         return None
+    if kind in AXIS_TYPES:
+        # Some models make it of a config's default type and sections.
+        raise UnsupportedError(
+            f"rope_parameters: a layer asks for rope_type {kind!r}, whose axes are not those of mrope_section"
+        )
     if mark == LADDER and base_of(rope) != settings.theta:
         raise UnsupportedError(
             f"rope_parameters: a layer asks for rope_theta {theta!r}, but the ladder is on a base of {settings.theta}; "

@@ -7,14 +7,12 @@ from typing import Any
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
-from ropeswitch.factors.rope_layers import axes_of
+from ropeswitch.factors.rope_layers import AXIS_TYPES, axes_of
 from ropeswitch.factors.rules.rope import base_of, rope_from_config
 from ropeswitch.model_patches.switch.latent_attention import check_latent_attention, check_softmax_scales
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
 
-# Kinds of rotary embedding with axes of their own making.
-AXIS_TYPES = ("bailing_mrope", "openpangu", "xdrope", "dynamic_xdrope")
 # What says that a layer attends to the tokens that an indexer picks: of DeepSeek, GLM and Hunyuan, Qwen, MiniMax.
 INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
 # Parameters of Fourier position embeddings.

@@ -101,6 +101,10 @@ def test_layers_that_cannot_be_told_apart() -> None:
         UnsupportedError, match=r"a layer asks for rope_theta 500.0, but the ladder is on a base of 10000"
     ):
         rotation_of(ROTARY, ROTARY, {"rope_theta": 500.0, "ropeswitch": "ladder"}, settings, multimodal=False)
+    # As Bailing V3's layers do, whatever the config says.
+    rope = {"rope_theta": THETA, "ropeswitch": "ladder", "rope_type": "bailing_mrope", "mrope_section": [3, 3, 2]}
+    with pytest.raises(UnsupportedError, match="a layer asks for rope_type 'bailing_mrope', whose axes"):
+        rotation_of(ROTARY, ROTARY, rope, settings, multimodal=True)
 
 
 @pytest.mark.parametrize(
