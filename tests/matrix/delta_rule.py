@@ -30,7 +30,7 @@ def delta_rule(
         query: ``[tokens, heads, keys]``, normalized here, as is ``key``.
         key: The same shape.
         value: ``[tokens, heads, values]``.
-        decay: Logarithm of what is kept of the state, ``[tokens, heads]``.
+        decay: Logarithm of what is kept of the state, ``[tokens, heads]`` or, for each key, ``[tokens, heads, keys]``.
         beta: What is written of the value, ``[tokens, heads]``.
         state: ``[heads, keys, values]``.
     """
@@ -38,7 +38,7 @@ def delta_rule(
     query = query / query.shape[-1] ** 0.5
     read = torch.empty_like(value)
     for token in range(len(query)):
-        state *= decay[token].exp()[:, None, None]
+        state *= decay[token].exp().view(len(state), -1, 1)
         known = torch.einsum("hk,hkv->hv", key[token], state)
         change = (value[token] - known) * beta[token].unsqueeze(-1)
         state += key[token].unsqueeze(-1) * change.unsqueeze(-2)

@@ -115,8 +115,8 @@ def _measure(name: str, folder: Path, ladder: Mapping[str, Any] | None, stage: C
         model, why = checkpoint.make(name, recipe, folder)
     except Exception as error:
         return replace(result, verdict=NO_CHECKPOINT, reason=_sentence(error))
-    if recipe.replaced:
-        importlib.import_module(f"tests.matrix.{recipe.replaced}").install()
+    for module in filter(None, recipe.replaced.split(", ")):
+        importlib.import_module(f"tests.matrix.{module}").install()
     stage(STOCK)
     arguments = {"model": str(folder), **ENGINE, "max_num_batched_tokens": STEP, **recipe.engine}
     arguments["skip_tokenizer_init"] = recipe.tokens is None

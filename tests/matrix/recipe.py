@@ -30,7 +30,8 @@ class Recipe:
         fields: Of the config, where transformers has no class for the architecture and its weights are made in vLLM.
         tokens: Names that vLLM's code looks up in the tokenizer, which is left out where this is None; a mapping has them by
             the tokenizer's attributes.
-        replaced: The module of :mod:`tests.matrix` that computes in torch what vLLM has no CPU kernel for in float32.
+        replaced: The modules of :mod:`tests.matrix`, with commas, that compute in torch what vLLM has no CPU kernel for in
+            float32.
         missing: Why no checkpoint can be made.
         processor: What ``preprocessor_config.json`` holds, where vLLM reads it even for text alone.
         forced: The rotary base of the layers that a ladder scales, where stock vLLM has no YaRN for them: the reference is

@@ -32,7 +32,9 @@ _DEEPSEEK_OCR: dict[str, Any] = {
 _BAILING_V3 = EXPERTS | LATENT_FIELDS | {
     "model_type": "bailing_hybrid", "num_shared_experts": 1, "moe_shared_expert_intermediate_size": 64,
     "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "layer_group_size": 2, "num_hidden_layers": 4,
-    "head_dim": 64, "q_lora_rank": None, "score_function": "sigmoid", "routed_scaling_factor": 1.0,
+    "head_dim": 32, "q_lora_rank": None, "score_function": "sigmoid", "routed_scaling_factor": 1.0,
+    "no_kda_lora": True, "kda_safe_gate": True, "kda_lower_bound": -5.0, "short_conv_kernel_size": 4, "use_bias": False,
+    "use_qkv_bias": False, "embedding_dropout": 0.0, "moe_router_enable_expert_bias": True,
 }  # fmt: skip
 _QWEN3_VIT = {
     "model_type": "qwen3_vl", "depth": 1, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2, "patch_size": 14,
@@ -52,7 +54,9 @@ _SIGLIP = {
 }
 
 RECIPES: dict[str, Recipe] = {
-    "BailingMoeV3ForCausalLM": Recipe(fields=_BAILING_V3, engine=LATENT | UNCACHED),
+    "BailingMoeV3ForCausalLM": Recipe(
+        fields=_BAILING_V3, engine=LATENT | UNCACHED, replaced="kimi_delta_rule, latent_decoding"
+    ),
     "BailingMoeV3VLForConditionalGeneration": Recipe(
         fields={
             "model_type": "bailing_moe_v3_vl",
@@ -63,6 +67,7 @@ RECIPES: dict[str, Recipe] = {
             "mrope_section": [12, 10, 10],
         },
         engine=LATENT | UNCACHED,
+        replaced="kimi_delta_rule, latent_decoding",
     ),
     "BagelForConditionalGeneration": Recipe(
         fields={"model_type": "bagel", "llm_config": _QWEN2, "vit_config": _SIGLIP}
