@@ -179,11 +179,19 @@ RECIPES: dict[str, Recipe] = {
     # Without a class in transformers.
     "BailingMoeForCausalLM": Recipe(fields=_BAILING),
     "BailingMoeV2ForCausalLM": Recipe(fields=_BAILING),
+    # vLLM's CPU kernel for latent attention takes blocks of 16 tokens, and the states need 128.
     "BailingMoeV2_5ForCausalLM": Recipe(
         fields=_BAILING
         | LATENT_FIELDS
-        | {"model_type": "bailing_hybrid", "layer_group_size": 2, "num_hidden_layers": 4},
-        engine=LATENT,
+        | {
+            "model_type": "bailing_hybrid",
+            "layer_group_size": 2,
+            "num_hidden_layers": 4,
+            "head_dim": 128,
+            "partial_rotary_factor": 0.5,
+            "group_norm_size": 4,
+        },
+        engine=LATENT | UNCACHED,
     ),
     "ChatGLMModel": Recipe(fields=_CHATGLM, forced=10000.0),
     "ChatGLMForConditionalGeneration": Recipe(fields=_CHATGLM, forced=10000.0),
