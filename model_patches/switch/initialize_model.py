@@ -1,7 +1,8 @@
 """``vllm.model_executor.model_loader.base_loader.initialize_model``: wrapped to check a model before its weights load.
 
 replaces: the function that builds a model, where all loaders but two call it.
-why: a model that reads positions outside its rotary modules must be refused, and reading weights may take minutes.
+why: a model that reads positions outside its rotary modules, or attends to prompts both ways, must be refused, and reading
+    weights may take minutes.
 what differs: the built model is bound to rows of a few tokens and run once on marked row numbers (``row_numbers.py``).
 limits: Tensorizer and the weight cache build models without it; those are refused after loading.
 when it can go: when the runner no longer hands the model row numbers.
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from vllm.config import VllmConfig
+from vllm.model_executor.layers.attention import PrefillPrefixLMAttention
 
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.row_numbers import TOKENS, check_positions
@@ -37,6 +39,7 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         try:
             model = upstream(vllm_config, **arguments)
             check_axes(model, vllm_config.model_config)
+            _check_causal(model)
             # The loader's default device is the model's.
             rows = StepRows(settings, TOKENS, TOKENS, torch.get_default_device())
             rows.bind(model)
@@ -53,6 +56,20 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         return model
 
     return initialize_model
+
+
+def _check_causal(model: nn.Module) -> None:
+    """Refuse a model in which the tokens of a prompt attend to later ones.
+
+    Raises:
+        UnsupportedError: naming the class of its attention.
+    """
+    for module in model.modules():
+        if isinstance(module, PrefillPrefixLMAttention):
+            raise UnsupportedError(
+                f"model: {type(module).__name__} attends to prompts both ways; a switch to the next set would compute "
+                "generated tokens anew as a part of the prompt"
+            )
 
 
 def require_checked(model: nn.Module, load_format: str) -> None:
