@@ -1,12 +1,14 @@
 """Makes the checkpoint of one architecture, by its recipe."""
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from mistral_common.tokens.tokenizers.base import SpecialTokens
 
 from tests.matrix import made_up
 from tests.matrix.oracle import HuggingFace
@@ -28,6 +30,8 @@ def make(architecture: str, recipe: Recipe, folder: Path) -> tuple[Any, str]:
         raise ValueError(recipe.missing)
     if recipe.tokens is not None:
         _save_tokenizer(recipe.tokens, folder)
+    if recipe.engine.get("tokenizer_mode") == "mistral":
+        _save_mistral_tokenizer(folder)
     if recipe.processor is not None:
         (folder / "preprocessor_config.json").write_text(json.dumps(dict(recipe.processor)))
     if recipe.fields is not None:
@@ -61,3 +65,21 @@ def _save_tokenizer(names: Sequence[str] | Mapping[str, str], folder: Path) -> N
     if isinstance(names, Mapping):
         tokenizer._set_model_specific_special_tokens(dict(names))
     tokenizer.save_pretrained(folder)
+
+
+def _save_mistral_tokenizer(folder: Path) -> None:
+    """One token for each byte behind those that Mistral reserves, and how sounds are sampled."""
+    special = [{"rank": rank, "token_str": token.value, "is_control": True} for rank, token in enumerate(SpecialTokens)]
+    config = {
+        "pattern": r"[\s\S]", "num_vocab_tokens": 256, "default_vocab_size": 256 + len(special),
+        "default_num_special_tokens": len(special), "version": "v13",
+    }  # fmt: skip
+    audio = {
+        "sampling_rate": 16000, "frame_rate": 12.5, "transcription_format": "streaming", "transcription_delay_ms": 480.0,
+        "streaming_look_ahead_ms": 2.5, "streaming_look_back_ms": 52.5, "streaming_n_left_pad_tokens": 32,
+        "audio_encoding_config": {"num_mel_bins": 128, "hop_length": 160, "window_size": 400},
+    }  # fmt: skip
+    vocab = [{"rank": byte, "token_bytes": b64encode(bytes([byte])).decode(), "token_str": None} for byte in range(256)]
+    (folder / "tekken.json").write_text(
+        json.dumps({"config": config, "vocab": vocab, "special_tokens": special, "audio": audio})
+    )

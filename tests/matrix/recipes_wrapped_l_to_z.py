@@ -46,6 +46,16 @@ _MOSS_ENCODER = {
     "d_model": 64, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 96, "output_dim": 64,
     "downsample_hidden_size": 8, "deepstack_encoder_layer_indexes": [0],
 }  # fmt: skip
+_REALTIME_TEXT = {
+    "model_type": "mistral", "architectures": ["MistralForCausalLM"], "head_dim": 32, "projection_size": 256,
+    "ada_rms_norm_t_cond": True, "ada_rms_norm_t_cond_dim": 32,
+}  # fmt: skip
+_REALTIME_ENCODER = {
+    "model_type": "whisper", "d_model": 64, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 96,
+    "encoder_head_dim": 32, "num_mel_bins": 128, "window_size": 400, "hop_length": 160, "sampling_rate": 16000,
+    "downsample_factor": 4, "block_pool_size": 4, "is_causal": True, "pos_embed": "rope", "sliding_window": 48,
+    "max_position_embeddings": 256, "global_log_mel_max": 1.5,
+}  # fmt: skip
 _CONFORMER = {
     "attention_dim": 64, "attention_heads": 2, "input_size": 80, "chunk_size": -1, "left_chunk": 18, "num_blocks": 1,
     "linear_units": 96, "input_layer": "nemo_conv", "nemo_conv_settings": {"conv_channels": 64}, "time_reduction": 8,
@@ -192,5 +202,13 @@ RECIPES: dict[str, Recipe] = {
             "language_config": _UNLIMITED,
         },
         tokens=("<image>",),
+    ),
+    "VoxtralRealtimeGeneration": Recipe(
+        fields={
+            "text_config": _REALTIME_TEXT,
+            "audio_config": _REALTIME_ENCODER,
+        },
+        engine={"tokenizer_mode": "mistral", "language_model_only": False},
+        tokens=(),
     ),
 }
