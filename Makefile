@@ -68,6 +68,7 @@ $(VISION): requirements/vision.txt $(STAMP)
 	@echo "setup: installing the packages of requirements/vision.txt into .vision for the tests"
 	@rm -rf .vision
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target .vision -r requirements/vision.txt
+	@rm -rf .vision/torchaudio/lib
 	@touch $@
 
 VISION_PYTEST := PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m pytest tests/vision
