@@ -9,6 +9,13 @@ from tests.matrix.verdicts import BACKEND, TEXT, WITHOUT_ROTATION, WRAPPED
 
 _QWEN2_VL = mrope(4, 6, 6)
 _QWEN3_VL = mrope(6, 5, 5, theta=5000000.0, mrope_interleaved=True)
+_XDROPE = {
+    "rope_type": "xdrope", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0, "xdrope_section": [4, 4, 4, 4],
+}  # fmt: skip
+_LLAVA_IMAGES = {
+    "processor_class": "LlavaProcessor", "image_processor_type": "CLIPImageProcessor", "patch_size": 32,
+    "vision_feature_select_strategy": "default",
+}  # fmt: skip
 _GLM4V = mrope(2, 3, 3, theta=10000.0, partial_rotary_factor=0.5)
 _INDEXER = {
     "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 512, "indexer_compress_ratio": 4,
@@ -342,18 +349,14 @@ RECIPES: dict[str, Recipe] = {
         "LlavaForConditionalGeneration",
         engine=_BACKEND | _TEXT_ONLY,
         tokens=("<image>",),
-        processor={
-            "processor_class": "LlavaProcessor",
-            "image_processor_type": "CLIPImageProcessor",
-            "patch_size": 32,
-            "vision_feature_select_strategy": "default",
-        },
+        processor=_LLAVA_IMAGES,
     ),
     "TransformersMultiModalMoEForCausalLM": Recipe(
-        "AriaForConditionalGeneration",
+        "LlavaForConditionalGeneration",
+        config={"text_config": {"model_type": "mixtral"}},
         engine=_BACKEND | _TEXT_ONLY,
-        tokens={"image_token": "<image>"},
-        processor={"processor_class": "AriaProcessor", "image_processor_type": "AriaImageProcessor"},
+        tokens=("<image>",),
+        processor=_LLAVA_IMAGES,
     ),
     "Emu3ForConditionalGeneration": Recipe(
         config={"vocabulary_map": {"<image>": 440}, "vq_config": {"base_channels": 32, "codebook_size": 64}},
@@ -362,7 +365,7 @@ RECIPES: dict[str, Recipe] = {
         processor={"processor_class": "Emu3Processor", "image_processor_type": "Emu3ImageProcessor"},
     ),
     "HunYuanVLForConditionalGeneration": Recipe(
-        config={"text_config": {"head_dim": 32}},
+        config={"text_config": {"head_dim": 32, "rope_parameters": _XDROPE}},
         engine=_TEXT_ONLY,
         tokens={f"{name}_token": f"<{name}>" for name in ("image", "image_start", "image_end")},
         processor={"processor_class": "HunYuanVLProcessor", "image_processor_type": "HunYuanVLImageProcessor"},
@@ -438,14 +441,14 @@ RECIPES: dict[str, Recipe] = {
     "Gemma4ForConditionalGeneration": Recipe(config={"vision_config": {}}, **_PROPORTIONAL),
     "Gemma4UnifiedForConditionalGeneration": Recipe(config={"vision_config": {}}, **_PROPORTIONAL),
     "MuseGlimmerForConditionalGeneration": Recipe(config={"vision_config": {"output_dim": 512}}),
-    "VoxtralForConditionalGeneration": Recipe(config={"audio_config": {"downsample_factor": 4}}),
     "Cosmos3EdgeForConditionalGeneration": Recipe(engine=UNCACHED),
-    "Ernie4_5_VLMoeForConditionalGeneration": Recipe(config={"text_config": {"moe_intermediate_size": [64, 64]}}),
     "CohereCompassForConditionalGeneration": Recipe(
-        config={"text_config": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}}}
-    ),
-    "Step3p7ForConditionalGeneration": Recipe(
-        config={"text_config": {"sliding_window": 48}, "vision_config": {"output_dim": None}}
+        config={
+            "text_config": {
+                "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+            },
+            "tie_word_embeddings": True,
+        }
     ),
 } | recipes_wrapped_a_to_k.RECIPES
 RECIPES |= recipes_wrapped_l_to_z.RECIPES

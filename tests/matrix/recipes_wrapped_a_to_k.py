@@ -260,6 +260,27 @@ RECIPES: dict[str, Recipe] = {
         engine=LATENT,
         tokens=("<image>",),
     ),
+    # In the fields of the published config.
+    "Ernie4_5_VLMoeForConditionalGeneration": Recipe(
+        fields={
+            "moe_num_experts": [4, 4],
+            "moe_intermediate_size": [64, 64],
+            "moe_layer_start_index": [1, 1],
+            "moe_layer_end_index": [1, 1],
+            "moe_layer_interval": 1,
+            "moe_k": 2,
+            "moe_num_shared_experts": 1,
+            "freq_allocation": 4,
+            "im_patch_id": 440,
+            "pixel_hidden_size": 64,
+            "spatial_conv_size": 2,
+            "temporal_conv_size": 2,
+            "use_temporal_conv": True,
+            "use_bias": False,
+            "head_dim": 32,
+            "vision_config": {},
+        }
+    ),
     "InternVLChatModel": Recipe(
         fields=_INTERNVL
         | {

@@ -91,6 +91,24 @@ _MOONDREAM3 = {
 }  # fmt: skip
 
 RECIPES: dict[str, Recipe] = {
+    "VoxtralForConditionalGeneration": Recipe(
+        fields={
+            "text_config": _LLAMA,
+            "audio_config": _WHISPER
+            | {
+                "downsample_factor": 4,
+                "window_size": 400,
+                "hop_length": 160,
+                "sampling_rate": 16000,
+                "global_log_mel_max": None,
+                "d_model": 64,
+                "encoder_layers": 1,
+                "encoder_attention_heads": 2,
+                "encoder_ffn_dim": 96,
+                "max_source_positions": 32,
+            },
+        }
+    ),
     # In the fields of the published config.
     "QianfanOCRForConditionalGeneration": Recipe(
         fields=_INTERNVL | {"model_type": "internvl_chat", "vision_config": _INTERN_VIT, "llm_config": _QWEN3}
@@ -188,6 +206,28 @@ RECIPES: dict[str, Recipe] = {
     "SkyworkR1VChatModel": Recipe(fields=_INTERNVL | {"llm_config": _QWEN2, "vision_config": _INTERN_VIT}),
     "Step3p5ForCausalLM": Recipe(fields=_STEP3P5),
     "Step3VLForConditionalGeneration": Recipe(fields={"model_type": "step3_vl", "text_config": _STEP3}),
+    # transformers' class drops fields of the published config that vLLM reads.
+    "Step3p7ForConditionalGeneration": Recipe(
+        fields={
+            "text_config": _STEP3P5
+            | {
+                "model_type": "made-up",
+                "architectures": ["Step3p5ForCausalLM"],
+                "att_impl_type": "GQA",
+                "norm_expert_weight": True,
+                "need_fp32_gate": True,
+                "use_moe_router_bias": True,
+                "moe_router_scaling_factor": 1.0,
+                "swiglu_limits": None,
+                "swiglu_limits_shared": None,
+                "moe_router_activation": "softmax",
+                "attention_other_setting": None,
+                "sliding_window": None,
+            },
+            "vision_config": _PERCEPTION,
+            "projector_bias": False,
+        }
+    ),
     "StepVLForConditionalGeneration": Recipe(
         fields={"text_config": _QWEN3, "vision_config": _PERCEPTION, "projector_bias": False}
     ),
