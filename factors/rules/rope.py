@@ -101,7 +101,8 @@ def rope_from_config(config: Mapping[str, Any], **known: Any) -> Rope:
     rope = rope_parameters(config)
     if "rotary_dim" not in known:
         part = number_value("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)
-        known["rotary_dim"] = int(head_dim(config) * part)
+        # Bailing's part is of the heads of linear attention; those of latent attention rotate all that they name.
+        known["rotary_dim"] = int(head_dim(config) * (1.0 if config.get("model_type") == "bailing_hybrid" else part))
     if "theta" not in known:
         if rope.get("rope_theta") is None:
             raise FactorError("rope_theta: missing; give it with --rope-theta")

@@ -17,6 +17,7 @@ from vllm.distributed.parallel_state import get_pp_group
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.fused_moe.runner.moe_runner_interface import MoERunnerInterface
 from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.mamba.linear.minimax_linear_attn import linear_attention
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.models.transformers.base import Base as TransformersBackend
 
@@ -38,6 +39,8 @@ _SHAPE = {
 }
 # The dispatch to ``__torch_dispatch__``.
 _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+# The operator that hands positions to a layer of linear attention.
+_LINEAR_ATTENTION = "vllm.linear_attention"
 # What may read row numbers, and whatever these call.
 _READERS = {LadderRotaryEmbedding.forward.__code__, RowsRotaryEmbedding.forward.__code__, looked_up.__code__}
 
@@ -52,11 +55,17 @@ class RowNumbers(torch.Tensor):
         Raises:
             UnsupportedError: naming the model's function, where it is not allowed to read them.
         """
+        if str(func).startswith(_LINEAR_ATTENTION):
+            # As the operator does, with row numbers that still know who reads them.
+            return linear_attention(*args, **(kwargs or {}))
         frame: FrameType | None = sys._getframe(1)
-        if func not in _SHAPE and not _reads_rows(frame):
+        # Some of them are row numbers still.
+        sliced = func is torch.Tensor.__getitem__ and isinstance(args[1], slice)
+        if not sliced and func not in _SHAPE and not _reads_rows(frame):
             raise _reads(frame)
         with torch._C.DisableTorchFunctionSubclass(), torch._C._ExcludeDispatchKeyGuard(_PYTHON):
-            return func(*args, **(kwargs or {}))
+            found = func(*args, **(kwargs or {}))
+            return found.as_subclass(cls) if sliced else found
 
     @classmethod
     def __torch_dispatch__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:

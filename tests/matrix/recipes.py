@@ -186,7 +186,6 @@ RECIPES: dict[str, Recipe] = {
     # Without a class in transformers.
     "BailingMoeForCausalLM": Recipe(fields=_BAILING),
     "BailingMoeV2ForCausalLM": Recipe(fields=_BAILING),
-    # vLLM's CPU kernel for latent attention takes blocks of 16 tokens, and the states need 128.
     "BailingMoeV2_5ForCausalLM": Recipe(
         fields=_BAILING
         | LATENT_FIELDS
@@ -199,6 +198,7 @@ RECIPES: dict[str, Recipe] = {
             "group_norm_size": 4,
         },
         engine=LATENT | UNCACHED,
+        replaced="lightning, latent_decoding",
     ),
     "ChatGLMModel": Recipe(fields=_CHATGLM, forced=10000.0),
     "ChatGLMForConditionalGeneration": Recipe(fields=_CHATGLM, forced=10000.0),

@@ -1,18 +1,21 @@
 """What reads row numbers is one of our modules, or is refused."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from vllm.model_executor.layers.mamba.linear import minimax_linear_attn
 from vllm.model_executor.models.moondream3 import Moondream3Attention
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.initialize_model import checking, require_checked
 from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.position_readers import looked_up
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.switch.row_numbers import RowNumbers
@@ -36,6 +39,7 @@ def test_rotary_modules_read_them() -> None:
         lambda: NUMBERS + 1,
         NUMBERS.max,
         lambda: NUMBERS[0],
+        lambda: NUMBERS[1:] + 1,
         lambda: torch.cat((NUMBERS, NUMBERS)),
         lambda: nn.Embedding(COUNT, 2)(NUMBERS),
         lambda: torch.rand(COUNT, 2)[NUMBERS],
@@ -50,6 +54,20 @@ def test_rotary_modules_read_them() -> None:
 def test_nothing_else_does(read: Callable[[], object]) -> None:
     with pytest.raises(UnsupportedError, match=r"model: .* reads positions outside a rotary module"):
         read()
+
+
+@pytest.mark.parametrize(
+    ("read", "allowed"), [(lambda numbers: looked_up(torch.rand(COUNT), numbers[:2]), True), (torch.max, False)]
+)
+def test_the_operator_of_linear_attention_is_looked_into(
+    monkeypatch: pytest.MonkeyPatch, read: Callable[[torch.Tensor], object], allowed: bool
+) -> None:
+    layer = SimpleNamespace(_forward=lambda hidden_states, output, positions: read(positions))
+    context = SimpleNamespace(no_compile_layers={"layer": layer})
+    monkeypatch.setattr(minimax_linear_attn, "get_forward_context", lambda: context)
+    refused = pytest.raises(UnsupportedError, match="reads positions outside a rotary module")
+    with nullcontext() if allowed else refused:
+        torch.ops.vllm.linear_attention(torch.zeros(2, 1), torch.zeros(2, 1), NUMBERS, "layer")
 
 
 def test_compiled_code_and_torchscript_do_not_either() -> None:
