@@ -103,7 +103,8 @@ FAMILIES = {
     # Scaling that the model was trained with.
     "gpt-oss": family(
         "GptOssForCausalLM", "GptOssConfig", trained(GPT_OSS), rope_parameters=GPT_OSS, num_local_experts=4,
-        num_experts_per_tok=2, **TWICE, **SLIDING,
+        # Half of it is a size that vLLM's experts on CPUs take, for two ranks.
+        num_experts_per_tok=2, **TWICE | {"intermediate_size": 128}, **SLIDING,
     ),
     "llama4": family("Llama4ForCausalLM", "Llama4TextConfig", rope_parameters=PLAIN, **LLAMA4),
     # As published: one set for every length.

@@ -1,6 +1,7 @@
 """One model of each mechanism in every mode of the engine: the tests of other modules, on families instead of Phi-3.
 
-Mechanisms: a base for each type of layer, attention scaled by positions, recurrent layers.
+Mechanisms: a base for each type of layer, attention scaled by positions (in two ways), recurrent layers, scaling that the
+model was trained with and reads itself.
 """
 
 import os
@@ -30,7 +31,7 @@ __all__ = [
     "test_prefix_caching_off",
 ]
 
-MECHANISMS = ("gemma3", "ministral3", "lfm2")
+MECHANISMS = ("gemma3", "ministral3", "lfm2", "gpt-oss", "llama4")
 # The longest that fits the small KV cache of the test of preemption.
 LONGEST = 480
 INTERPRETED = "ROPESWITCH_TEST_ASYNC" in os.environ
