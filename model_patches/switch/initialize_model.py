@@ -1,10 +1,10 @@
 """``vllm.model_executor.model_loader.base_loader.initialize_model``: wrapped to check a model before its weights load.
 
-replaces: the function that builds a model, where all loaders but two call it.
+replaces: the function that builds a model, where most loaders call it.
 why: a model that reads positions outside its rotary modules, or attends to prompts both ways, must be refused, and reading
     weights may take minutes.
 what differs: the built model is bound to rows of a few tokens and run once on marked row numbers (``row_numbers.py``).
-limits: Tensorizer and the weight cache build models without it; those are refused after loading.
+limits: loaders with a ``load_model`` of their own build models without it, such as Tensorizer's; those are refused.
 when it can go: when the runner no longer hands the model row numbers.
 """
 
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.attention import PrefillPrefixLMAttention
+from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER, BaseModelLoader
 
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.row_numbers import TOKENS, check_positions
@@ -72,6 +73,17 @@ def _check_causal(model: nn.Module) -> None:
             )
 
 
+def check_loader(load_format: str) -> None:
+    """Refuse a loader that builds models in another way, before it reads weights.
+
+    Raises:
+        UnsupportedError: naming the load format.
+    """
+    loader = _LOAD_FORMAT_TO_MODEL_LOADER.get(load_format, BaseModelLoader)
+    if loader.load_model is not BaseModelLoader.load_model:
+        raise _unchecked(load_format)
+
+
 def require_checked(model: nn.Module, load_format: str) -> None:
     """Refuse a loaded model that was built in another way.
 
@@ -79,6 +91,10 @@ def require_checked(model: nn.Module, load_format: str) -> None:
         UnsupportedError: naming the load format.
     """
     if not getattr(model, "positions_checked", False):
-        raise UnsupportedError(
-            f"load_format: {load_format!r} builds models where what reads positions in them is not checked; use another one"
-        )
+        raise _unchecked(load_format)
+
+
+def _unchecked(load_format: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"load_format: {load_format!r} builds models where what reads positions in them is not checked; use another one"
+    )

@@ -47,13 +47,14 @@ def patch_process(vllm_config: Any) -> RopeSettings:
     from ropeswitch.model_patches.switch.block_hash import salted
     from ropeswitch.model_patches.switch.gpu_model_state import laddered
     from ropeswitch.model_patches.switch.initialize_model import TARGET as INITIALIZE_MODEL
-    from ropeswitch.model_patches.switch.initialize_model import checking
+    from ropeswitch.model_patches.switch.initialize_model import check_loader, checking
     from ropeswitch.model_patches.switch.position_readers import METHODS, reading_true_positions
     from ropeswitch.model_patches.switch.preprocess_add_request import assigning
     from ropeswitch.model_patches.switch.rope_dict import LadderRopeDict
     from ropeswitch.model_patches.switch.softmax_scales import TARGETS, scaling_queries
 
     settings = check_engine(vllm_config)
+    check_loader(vllm_config.load_config.load_format)
     parts.call("prepare", settings.parts, vllm_config)
     replace("vllm.model_executor.layers.rotary_embedding._ROPE_DICT", LadderRopeDict)
     replace("vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys", salted)

@@ -13,7 +13,7 @@ from vllm.model_executor.models.moondream3 import Moondream3Attention
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.initialize_model import checking, require_checked
+from ropeswitch.model_patches.switch.initialize_model import check_loader, checking, require_checked
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.position_readers import looked_up
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
@@ -118,6 +118,15 @@ def test_attention_scaled_by_position_is_found() -> None:
     )  # fmt: skip
     with pytest.raises(UnsupportedError, match=r"model: Moondream3Attention.forward reads positions outside"):
         Moondream3Attention.forward(layer, NUMBERS, torch.zeros(COUNT, 3 * WIDTH))
+
+
+@pytest.mark.parametrize("load_format", ["tensorizer", "ipc_cache", "modelexpress"])
+def test_a_loader_that_builds_models_unchecked_is_refused(load_format: str) -> None:
+    """Before it reads weights."""
+    for checked in ("auto", "dummy", "runai_streamer", "sharded_state", "of a plugin"):
+        check_loader(checked)
+    with pytest.raises(UnsupportedError, match=f"load_format: '{load_format}' builds models where what reads"):
+        check_loader(load_format)
 
 
 def test_a_model_that_was_not_checked_is_refused() -> None:
