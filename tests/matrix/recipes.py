@@ -386,6 +386,18 @@ RECIPES: dict[str, Recipe] = {
         config={"attn_config": {"kv_n_heads": 2, "rope_theta": 500000.0, "clip_qkv": 8.0}}, forced=500000.0
     ),
     "Gemma3nForCausalLM": Recipe(config=_GEMMA3N),
+    # vLLM computes the embeddings that its layers add with those of images, so it is served with encoders.
+    "Gemma3nForConditionalGeneration": Recipe(
+        config={"text_config": _GEMMA3N},
+        engine={"language_model_only": False, "skip_mm_profiling": True},
+        tokens={f"{name}_token": f"<{name}>" for name in ("audio", "boa", "eoa", "image", "boi", "eoi")}
+        | {f"newlines_{count}": "\n" * count for count in range(1, 5)},
+        processor={
+            "processor_class": "Gemma3nProcessor",
+            "image_processor_type": "SiglipImageProcessor",
+            "feature_extractor_type": "Gemma3nAudioFeatureExtractor",
+        },
+    ),
     "GPTJForCausalLM": Recipe(config={"rotary_dim": 16}),
     "Lfm2ForCausalLM": Recipe(config=_LFM2),
     "Lfm2MoeForCausalLM": Recipe(config=_LFM2),
