@@ -17,6 +17,7 @@ from vllm.model_executor.models.transformers.base import Base as TransformersBac
 from vllm.utils.torch_utils import async_tensor_h2d
 
 from ropeswitch.model_patches.switch import parts
+from ropeswitch.model_patches.switch.plain_rotary import replace_plain_rotary
 from ropeswitch.model_patches.switch.position_readers import give_positions
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rotation import Rotation
@@ -80,6 +81,8 @@ class StepRows:
         text: nn.Module = model.get_language_model() if supports_multimodal(model) else model
         if isinstance(text, TransformersBackend):
             replace_rotary(text.model, text.text_config, self._settings, lambda rotation: self._rows_of(rotation).rows)
+        elif text is not model:
+            replace_plain_rotary(text, self._settings)
         ours = [module for module in text.modules() if isinstance(module, LadderRotaryEmbedding)]
         # A model that writes the parameters of its local layers itself may give them the ladder's base.
         by_config = any(module.rotation.marked and module.rotation.laddered for module in ours)

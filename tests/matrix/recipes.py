@@ -301,6 +301,7 @@ RECIPES: dict[str, Recipe] = {
             "sandwich_norm": True,
         },
         engine=LATENT,
+        forced=10000.0,
     ),
     "Param2MoEForCausalLM": Recipe(fields=_BAILING),
     "PhiMoEForCausalLM": Recipe(fields={"num_local_experts": 4, "num_experts_per_tok": 2}),

@@ -127,6 +127,7 @@ RECIPES: dict[str, Recipe] = {
         }
     ),
     "GLM4VForCausalLM": Recipe(
+        forced=10000.0,
         fields={
             "model_type": "chatglm",
             "num_layers": 2,

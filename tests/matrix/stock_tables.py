@@ -73,22 +73,30 @@ def _family(cls: type) -> list[Any]:
 
 @contextmanager
 def forced(base: float, factor: float, trained: Mapping[str, Any], positions: int) -> Iterator[None]:
-    """Give plain modules of ``base`` that are built meanwhile ``positions`` rows of YaRN of ``factor``; 1 is no scaling.
+    """Give modules of ``base`` that are built meanwhile ``positions`` rows of YaRN of ``factor``; 1 is no scaling.
 
     Modules of another base, such as those of local layers, stay as they are.
     """
-    upstream = RotaryEmbeddingBase._compute_cos_sin_cache
 
-    def compute(self: Any) -> torch.Tensor:
-        if self.base != base:
-            return upstream(self)
-        frequencies, scale = self._compute_inv_freq(base), 1.0
-        if factor != 1:
-            frequencies, scale = yarn(base, self.rotary_dim // 2, factor, trained)
-        angles = torch.outer(torch.arange(positions, dtype=torch.float64), frequencies.double())
-        return torch.cat((angles.cos(), angles.sin()), dim=-1).float() * scale
+    def forcing(upstream: Any) -> Any:
+        def compute(self: Any) -> torch.Tensor:
+            if self.base != base:
+                table: torch.Tensor = upstream(self)
+                return table
+            pairs = self.rotary_dim // 2
+            frequencies, scale = base ** -(torch.arange(pairs, dtype=torch.float64) / pairs), 1.0
+            if factor != 1:
+                frequencies, scale = yarn(base, pairs, factor, trained)
+            angles = torch.outer(torch.arange(positions, dtype=torch.float64), frequencies.double())
+            return torch.cat((angles.cos(), angles.sin()), dim=-1).float() * scale
 
-    # vLLM keeps modules by their parameters, which are alike for every set.
-    fresh = patch.object(rotary_embedding, "_ROPE_DICT", {})
-    with fresh, patch.object(RotaryEmbeddingBase, "_compute_cos_sin_cache", compute):
+        return compute
+
+    name = "_compute_cos_sin_cache"
+    with ExitStack() as stack:
+        # vLLM keeps modules by their parameters, which are alike for every set.
+        stack.enter_context(patch.object(rotary_embedding, "_ROPE_DICT", {}))
+        for each in _family(RotaryEmbeddingBase):
+            if name in vars(each):
+                stack.enter_context(patch.object(each, name, forcing(getattr(each, name))))
         yield

@@ -78,7 +78,7 @@ def test_an_architecture_without_a_class_has_no_checkpoint() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["Gemma3ForCausalLM", "PhiMoEForCausalLM"])
+@pytest.mark.parametrize("name", ["Gemma3ForCausalLM", "PhiMoEForCausalLM", "GLM4VForCausalLM"])
 def test_a_mechanism_is_exact(name: str) -> None:
     result = measured(name)
     assert result["verdict"] == EXACT, result
