@@ -84,7 +84,10 @@ ladder = FactorLadder((FactorSet("short", 10, (1.0,)),))
 patching.check_engine = lambda vllm_config: settings.RopeSettings(ladder, 1e4)
 device, parallel = SimpleNamespace(device_type="cpu"), SimpleNamespace(decode_context_parallel_size=1)
 model, cache = SimpleNamespace(hf_text_config=None), SimpleNamespace(enable_prefix_caching=True)
-config = SimpleNamespace(device_config=device, parallel_config=parallel, model_config=model, cache_config=cache)
+load = SimpleNamespace(load_format="auto")
+config = SimpleNamespace(
+    device_config=device, parallel_config=parallel, model_config=model, cache_config=cache, load_config=load
+)
 """
 
 
