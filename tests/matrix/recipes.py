@@ -315,7 +315,18 @@ RECIPES: dict[str, Recipe] = {
             "window_size": 48,
         }
     ),
-    "Rnj1ForCausalLM": Recipe("Gemma3ForCausalLM"),
+    "Rnj1ForCausalLM": Recipe(
+        "Gemma3ForCausalLM",
+        config={
+            "num_hidden_layers": 4,
+            "layer_types": ["chunked_attention", "full_attention"] * 2,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+                "chunked_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+        replaced="chunked_attention",
+    ),
     "SarvamMoEForCausalLM": Recipe(fields=_BAILING),
     # Its heads are as wide as a cached latent with its rotated part, as published.
     "SarvamMLAForCausalLM": Recipe(
