@@ -14,6 +14,50 @@ LATENT_FIELDS = {
     "q_lora_rank": 64, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 32, "v_head_dim": 32,
     "num_key_value_heads": 4,
 }  # fmt: skip
+INDEXER = {
+    "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 512, "indexer_compress_ratio": 4,
+}  # fmt: skip
+QWEN4 = INDEXER | {
+    "output_gate_type": "sigmoid",
+    "ple_embed_dim": 64,
+    "ngram_vocab_size_base": 512,
+    "split_ngram_parts": 4,
+    "hc_lowrank": 32,
+}
+GEMMA3N = {
+    "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 0,
+    "intermediate_size": [160] * 4, "activation_sparsity_pattern": [0.0] * 4,
+}  # fmt: skip
+# Of the sizes that vLLM's kernels are compiled for.
+DEEPSEEK_V4 = {
+    "num_key_value_heads": 1, "head_dim": 512, "qk_rope_head_dim": 64, "q_lora_rank": 64, "o_lora_rank": 64, "o_groups": 2,
+    "num_hidden_layers": 3, "num_hash_layers": 1, "compress_ratios": [0, 4, 128], "compress_rope_theta": 160000.0,
+    "sliding_window": 128, "index_n_heads": 4, "index_head_dim": 128, "index_topk": 512, "n_routed_experts": 4,
+    "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True,
+    "scoring_func": "sqrtsoftplus", "topk_method": "noaux_tc", "routed_scaling_factor": 1.5, "swiglu_limit": 10.0,
+    "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "rope_theta": 10000.0,
+}  # fmt: skip
+MINIMAX_M3 = {
+    "model_type": "minimax_m3_vl",
+    "text_config": {
+        "head_dim": 128, "rotary_dim": 64, "partial_rotary_factor": 0.5, "rope_theta": 5000000.0,
+        "dense_intermediate_size": 160, "shared_intermediate_size": 64, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "moe_layer_freq": [0, 1], "hidden_act": "swigluoai",
+        "sparse_attention_config": {
+            "use_sparse_attention": True, "sparse_index_dim": 128, "sparse_num_index_heads": 2, "sparse_topk_blocks": 16,
+            "sparse_block_size": 128, "sparse_disable_index_value": [0, 1], "sparse_score_type": "max",
+            "sparse_init_block": 0, "sparse_local_block": 1, "sparse_attention_freq": [0, 1],
+        },
+    },
+    "vision_config": {
+        "hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 1, "patch_size": 14,
+        "image_size": 56, "num_channels": 3, "img_token_compression_config": {}, "projection_dim": 128,
+        "layer_norm_eps": 1e-5, "rope_theta": 10000.0,
+    },
+}  # fmt: skip
+LFM2 = {"conv_dim": 128, "block_dim": 128, "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
+# Heads of full attention rotate in part, in a way that transformers knows no YaRN for.
+PROPORTIONAL: dict[str, Any] = {"trained": {"rope_type": "linear"}, "ladder": "pi:128,256"}
 
 
 @dataclass(frozen=True)
