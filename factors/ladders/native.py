@@ -160,7 +160,7 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
     values = rope_parameters(config)
     kind = values["rope_type"]
     if values.get("rope_theta") is None:
-        raise FactorError("rope_theta: missing; the model has no rotary position embedding that a ladder could scale")
+        raise FactorError("rope_theta: missing; the config states no rotary base that a ladder could scale")
     field, longest = longest_of(config)
     stated = values.get("original_max_position_embeddings")
     if kind in (PLAIN, PROPORTIONAL):

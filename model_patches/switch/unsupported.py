@@ -72,9 +72,7 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
         raise UnsupportedError(f"rope_parameters.{fourier[0]}: Fourier position embeddings learn their own angles")
     theta = rope.get("rope_theta")
     if theta is None:
-        raise UnsupportedError(
-            "rope_theta: missing; the model has no rotary position embedding that a ladder could scale"
-        )
+        raise UnsupportedError("rope_theta: missing; the config states no rotary base that a ladder could scale")
     if isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < math.inf:
         raise UnsupportedError(f"rope_theta: {theta!r} must be a finite number greater than 0")
     bases = hf_config.get("layer_rope_theta") or []
