@@ -2,6 +2,9 @@
 
 A model gets row numbers for positions and hands them on from layer to layer, where anything may read them: attention scaled
 by position, learned position embeddings, layers that rotate by themselves. Those would take a token's row for its place.
+
+The forward has no requests, so code that reads positions only where there is attention metadata escapes it. In vLLM 0.32
+only sparse indexers do so, which ``unsupported.py`` refuses by the config.
 """
 
 import sys
