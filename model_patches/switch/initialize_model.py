@@ -41,6 +41,7 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
             model = upstream(vllm_config, **arguments)
             check_axes(model, vllm_config.model_config)
             _check_causal(model)
+            _check_state(model, vllm_config)
             # The loader's default device is the model's.
             rows = StepRows(settings, TOKENS, TOKENS, torch.get_default_device())
             rows.bind(model)
@@ -71,6 +72,18 @@ def _check_causal(model: nn.Module) -> None:
                 f"model: {type(module).__name__} attends to prompts both ways; a switch to the next set would compute "
                 "generated tokens anew as a part of the prompt"
             )
+
+
+def _check_state(model: nn.Module, vllm_config: VllmConfig) -> None:
+    """Refuse a model whose state on the V2 runner a ladder does not reach, which upstream asks for after its weights.
+
+    Raises:
+        UnsupportedError: naming the state.
+    """
+    if vllm_config.use_v2_model_runner:
+        from vllm.v1.worker.gpu import model_states
+
+        model_states.resolve_model_state_cls(vllm_config, model)
 
 
 def check_loader(load_format: str) -> None:

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from vllm import LLM
 
 from ropeswitch.model_patches.switch.request_set import assigned_set
 from ropeswitch.model_patches.switch.rotary import rotate_by_row
+from ropeswitch.model_patches.switch.settings import UnsupportedError
 from tests.exactness import checkpoints
 from tests.exactness.engines import greedy, prompts, run
 from tests.exactness.reference import Reference
@@ -117,3 +119,20 @@ def test_drafts(start: Start, tmp_path: Path) -> None:
     for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, greedy(40)), strict=True):
         reference.check(prompt, tokens, log_probs)
     assert accepted == {0, 1}
+
+
+def test_a_state_that_a_ladder_does_not_reach(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before weights are read, since there are none."""
+    if not V2:
+        return
+    from vllm.model_executor.models.phi3 import Phi3ForCausalLM
+    from vllm.v1.worker.gpu.model_states.interface import ModelState
+
+    monkeypatch.setattr(Phi3ForCausalLM, "get_model_state_cls", lambda self: ModelState, raising=False)
+    folder = checkpoints.phi3(tmp_path)
+    for weights in folder.glob("*.safetensors"):
+        weights.unlink()
+    with pytest.raises(
+        UnsupportedError, match="model: Phi3ForCausalLM keeps ModelState, which a ladder does not reach"
+    ):
+        start(folder)
