@@ -1,5 +1,6 @@
 """The part ``cpu``: adds sequence parallelism, pipeline stages and fixes to upstream's CPU backend."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from ropeswitch.model_patches.switch.patching import replace
@@ -7,8 +8,40 @@ from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, Unsu
 
 # Where configs have the number of heads of Mamba-2 layers.
 MAMBA_2_HEADS = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
+# Arguments of an engine that generates text with vLLM's own code for the model.
+GENERATES = {"runner": ("auto", "generate"), "convert": ("auto", "none"), "model_impl": ("auto", "vllm")}
 
+_PREFIX_CACHING = (
+    "enable_prefix_caching: True: vLLM's Mamba-2 layers fail with it on CPUs; start with --no-enable-prefix-caching"
+)
 _LORA = ("vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.punica_cpu")
+
+
+def check(engine_args: Any, hf_config: Mapping[str, Any]) -> None:
+    """Refuse what is certain before the engine's config is made; :func:`prepare` refuses the rest.
+
+    Args:
+        engine_args: ``vllm.EngineArgs``, with its worker class.
+        hf_config: The model's text config.
+
+    Raises:
+        UnsupportedError: for what upstream's CPU backend gets wrong.
+    """
+    if engine_args.worker_cls != WORKERS["cpu"] or not any(hf_config.get(name) for name in MAMBA_2_HEADS):
+        return
+    if engine_args.enable_prefix_caching is False or any(
+        getattr(engine_args, name) not in values for name, values in GENERATES.items()
+    ):
+        return
+    # A model with attention alone is no hybrid, and vLLM turns prefix caching off for latent attention.
+    if set(hf_config.get("layer_types") or ["mamba"]) <= {"attention", "full_attention"} or "kv_lora_rank" in hf_config:
+        return
+    from vllm.model_executor.models import ModelRegistry
+
+    # vLLM asks the same when it makes the engine's config, and keeps the answer in a file.
+    name = next(iter(hf_config.get("architectures") or ()), None)
+    if name in ModelRegistry.models and ModelRegistry.models[name].inspect_model_cls().is_hybrid:
+        raise UnsupportedError(_PREFIX_CACHING)
 
 
 def attach(engine_args: Any, settings: RopeSettings) -> None:
@@ -25,11 +58,10 @@ def prepare(vllm_config: Any) -> None:
     """
     if vllm_config.device_config.device_type != "cpu":
         return
-    text = vllm_config.model_config.hf_text_config
-    if vllm_config.cache_config.enable_prefix_caching and any(getattr(text, name, None) for name in MAMBA_2_HEADS):
-        raise UnsupportedError(
-            "enable_prefix_caching: True: vLLM's Mamba-2 layers fail with it on CPUs; start with --no-enable-prefix-caching"
-        )
+    model, caching = vllm_config.model_config, vllm_config.cache_config.enable_prefix_caching
+    # Models of attention alone may have a hybrid's config.
+    if caching and any(getattr(model.hf_text_config, name, None) for name in MAMBA_2_HEADS) and model.is_hybrid:
+        raise UnsupportedError(_PREFIX_CACHING)
     # Imported here: upstream's CPU modules change torch for CPUs.
     from ropeswitch.model_patches.cpu.bgmv_expand import skipping_base_rows
     from ropeswitch.model_patches.cpu.cpu_dcp_attention import check_split_sequences

@@ -178,7 +178,7 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
 
     Raises:
         FactorError: when ``max_model_len`` exceeds the ladder's end.
-        UnsupportedError: when the user chose a scheduler or worker class of their own.
+        UnsupportedError: when the user chose a scheduler or worker class of their own, or for what a part refuses.
     """
     for field in ("scheduler_cls", "worker_cls"):
         chosen = getattr(engine_args, field)
@@ -189,6 +189,7 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
     engine_args.max_model_len = checked_max_model_len(engine_args.max_model_len, settings.ladder)
     engine_args.scheduler_cls = SCHEDULER
     engine_args.worker_cls = WORKERS[device_name]
+    parts.call("check", settings.parts, engine_args, hf_config)
     engine_args.additional_config = dict(engine_args.additional_config or {}) | {KEY: settings.to_json()}
     parts.call("attach", settings.parts, engine_args, settings)
 

@@ -175,12 +175,46 @@ def test_sequences_split_over_ranks_on_cpus(change: dict[str, Any], message: str
 def test_mamba_2_on_cpus() -> None:
     """Stock vLLM starts, and dies with an IndexError at the first request."""
     config = engine(cache_config__enable_prefix_caching=True, model_config__hf_text_config=SimpleNamespace(x=1))
+    config.model_config.is_hybrid = True
     parts.call("prepare", ["cpu"], config)
     config.model_config.hf_text_config.mamba_n_heads = 4
     with pytest.raises(UnsupportedError, match=r"enable_prefix_caching: True: .*--no-enable-prefix-caching"):
         parts.call("prepare", ["cpu"], config)
+    # Cosmos3-Edge has Nemotron-H's config, without its Mamba-2 layers.
+    config.model_config.is_hybrid = False
+    parts.call("prepare", ["cpu"], config)
+    config.model_config.is_hybrid = True
     config.cache_config.enable_prefix_caching = False
     parts.call("prepare", ["cpu"], config)
+
+
+MAMBA_ARGS = {"enable_prefix_caching": None, "runner": "auto", "convert": "auto", "model_impl": "auto"}
+FALCON_H1 = {"architectures": ["FalconH1ForCausalLM"], "mamba_n_heads": 4}
+
+
+@pytest.mark.parametrize("change", [{}, {"enable_prefix_caching": True}])
+def test_mamba_2_on_cpus_before_the_engine_starts(change: dict[str, Any]) -> None:
+    args = SimpleNamespace(**ARGS | MAMBA_ARGS | change)
+    with pytest.raises(UnsupportedError, match=r"enable_prefix_caching: True: .*--no-enable-prefix-caching"):
+        configure(args, RopeSettings(LADDER, 1e4), MODEL | FALCON_H1, device_name="cpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "model", "device"),
+    [
+        ({"enable_prefix_caching": False}, FALCON_H1, "cpu"),
+        ({}, FALCON_H1, "cuda"),
+        ({"runner": "pooling"}, FALCON_H1, "cpu"),
+        ({"model_impl": "transformers"}, FALCON_H1, "cpu"),
+        ({}, FALCON_H1 | {"architectures": None}, "cpu"),
+        ({}, FALCON_H1 | {"architectures": ["Cosmos3EdgeForConditionalGeneration"]}, "cpu"),
+        ({}, FALCON_H1 | {"layer_types": ["attention"] * 2}, "cpu"),
+    ],
+)
+def test_engines_that_may_have_no_mamba_2(change: dict[str, Any], model: dict[str, Any], device: str) -> None:
+    configure(
+        SimpleNamespace(**ARGS | MAMBA_ARGS | change), RopeSettings(LADDER, 1e4), MODEL | model, device_name=device
+    )
 
 
 def test_devices() -> None:
