@@ -1,18 +1,24 @@
-"""Tiny random checkpoints of multimodal models, with the processor that vLLM and transformers both read."""
+"""Tiny random checkpoints of multimodal models, with the tokenizer that vLLM and transformers both read."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
 
 from tests.exactness.checkpoints import VOCAB, spread
 from tests.server.checkpoint import byte_tokenizer
 
-# Tokens that stand for media, behind those that prompts are made of.
-NAMES = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+# Tokens that stand for media, behind those that prompts are made of: as Qwen and GLM name them.
+NAMES = (
+    "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>",
+    "<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>",
+)  # fmt: skip
 MEDIA = {name: VOCAB + number for number, name in enumerate(NAMES)}
 
 
@@ -28,29 +34,33 @@ def save_model(cls: type[transformers.PreTrainedModel], config: Any, folder: Pat
     spread(model)
     model.get_output_embeddings().weight.data[VOCAB:] = 0
     model.save_pretrained(folder)
+    rename_encoder(folder / "model.safetensors", config.vision_config.model_type)
     (folder / "generation_config.json").unlink(missing_ok=True)
     return folder
 
 
-def save_processor(folder: Path, name: str, patch_size: int) -> None:
-    """Write a Qwen processor: one token per byte of text, and at most 80 tokens for a picture.
+def rename_encoder(path: Path, kind: str) -> None:
+    """Name CLIP's and SigLIP's weights as published checkpoints do; transformers 5 reads those names, but writes others."""
+    if kind not in ("clip_vision_model", "siglip_vision_model"):
+        return
+    weights = {
+        re.sub(r"^vision_tower\.", "vision_tower.vision_model.", name): weight
+        for name, weight in load_file(path).items()
+    }
+    save_file(weights, path, {"format": "pt"})
+
+
+def media_tokenizer(names: Mapping[str, str] | None = None, texts: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """One token per byte of text, and those of :data:`MEDIA`.
 
     Args:
-        folder: Of the checkpoint.
-        name: How the processor's class in transformers begins: Qwen2VL, Qwen2_5_VL or Qwen3VL.
-        patch_size: Pixels of a patch's side; four patches make a token.
+        names: What attributes of the tokenizer some of them are, such as ``image_token``.
+        texts: More strings that are one token each.
     """
     tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(list(texts))
     tokenizer.add_tokens([f"<unused{number}>" for number in range(VOCAB - len(tokenizer))])
     tokenizer.add_tokens([AddedToken(media, special=True) for media in NAMES], special_tokens=True)
     assert tokenizer.convert_tokens_to_ids(list(NAMES)) == list(MEDIA.values())
-    area = (2 * patch_size) ** 2
-    shape = {"patch_size": patch_size, "merge_size": 2, "temporal_patch_size": 2}
-    videos = transformers.Qwen3VLVideoProcessor if name == "Qwen3VL" else transformers.Qwen2VLVideoProcessor
-    # As in published checkpoints; vLLM normalizes images and videos alike.
-    colours = {"image_mean": videos.image_mean, "image_std": videos.image_std}
-    size = {"shortest_edge": area, "longest_edge": 80 * area}
-    image = transformers.Qwen2VLImageProcessor(size=size, **colours, **shape)
-    # A video's size counts all its frames for Qwen3-VL, one frame for the others.
-    video = videos(size=size, do_sample_frames=False, **shape)
-    getattr(transformers, f"{name}Processor")(image, tokenizer, video).save_pretrained(folder)
+    tokenizer._set_model_specific_special_tokens(dict(names or {}))
+    return tokenizer

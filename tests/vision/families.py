@@ -33,16 +33,16 @@ GLM_ENCODER = {
 }  # fmt: skip
 SIGLIP = {
     "model_type": "siglip_vision_model", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "image_size": 56, "patch_size": 14,
+    "num_attention_heads": 2, "image_size": 112, "patch_size": 14,
 }  # fmt: skip
-CLIP = SIGLIP | {"model_type": "clip_vision_model", "num_hidden_layers": 2, "projection_dim": 64}
+CLIP = SIGLIP | {"model_type": "clip_vision_model", "image_size": 70, "num_hidden_layers": 2, "projection_dim": 64}
 PIXTRAL = {
     "model_type": "pixtral", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 32,
-    "num_attention_heads": 2, "image_size": 56, "patch_size": 14,
+    "num_attention_heads": 2, "image_size": 280, "patch_size": 14,
 }  # fmt: skip
 INTERN = {
     "model_type": "internvl_vision", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "image_size": [56, 56], "patch_size": [14, 14],
+    "num_attention_heads": 2, "image_size": [112, 112], "patch_size": [14, 14],
 }  # fmt: skip
 LLAMA4_ENCODER = {
     "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 256, "image_size": 56,
@@ -105,8 +105,9 @@ FAMILIES = {
     ),
     "glm-4.1v": family(
         "Glm4vForConditionalGeneration", "Glm4vConfig", SHAPED | {"rope_parameters": HALF}, GLM_ENCODER,
-        image_token_id=MEDIA["<|image_pad|>"], video_token_id=MEDIA["<|video_pad|>"],
-        image_start_token_id=MEDIA["<|vision_start|>"], image_end_token_id=MEDIA["<|vision_end|>"],
+        image_token_id=MEDIA["<|image|>"], video_token_id=MEDIA["<|video|>"],
+        image_start_token_id=MEDIA["<|begin_of_image|>"], image_end_token_id=MEDIA["<|end_of_image|>"],
+        video_start_token_id=MEDIA["<|begin_of_video|>"], video_end_token_id=MEDIA["<|end_of_video|>"],
     ),
     # Layers of full attention with a base of their own.
     "gemma3": family(
@@ -114,7 +115,7 @@ FAMILIES = {
         SHAPED | SLIDING | {
             "rope_parameters": {"full_attention": PLAIN, "sliding_attention": LOCAL}, "query_pre_attn_scalar": HEAD,
         },
-        SIGLIP, mm_tokens_per_image=4, image_token_index=MEDIA["<|image_pad|>"],
+        SIGLIP, mm_tokens_per_image=16, image_token_index=MEDIA["<|image_pad|>"],
         boi_token_index=MEDIA["<|vision_start|>"], eoi_token_index=MEDIA["<|vision_end|>"],
     ),
     # See ``tests/exactness/families.py`` on both fields.
@@ -137,10 +138,10 @@ FAMILIES = {
     ),
     "llava": family(
         "LlavaForConditionalGeneration", "LlavaConfig", SHAPED | {"rope_parameters": PLAIN}, CLIP, text_type="llama",
-        image_token_index=MEDIA["<|image_pad|>"], image_seq_length=16,
+        image_token_index=MEDIA["<|image_pad|>"], image_seq_length=25,
     ),
     "internvl": family(
         "InternVLForConditionalGeneration", "InternVLConfig", SHAPED | {"rope_parameters": PLAIN}, INTERN,
-        text_type="qwen2", image_token_id=MEDIA["<|image_pad|>"], image_seq_length=4, tie_word_embeddings=False,
+        text_type="qwen2", image_token_id=MEDIA["<|image_pad|>"], image_seq_length=16, tie_word_embeddings=False,
     ),
 }  # fmt: skip

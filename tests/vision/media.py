@@ -6,16 +6,19 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from transformers import AutoProcessor
 from transformers.video_utils import VideoMetadata
+from vllm.platforms import current_platform
 
 from tests.exactness.reference import Reference
 from tests.exactness.static_reference import StaticReference
+from tests.vision.processors import Processor
 
-IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
-VIDEO = "<|vision_start|><|video_pad|><|vision_end|>"
 FRAMES = 4
+# What the processors say of each token: whether it is of an image or a video.
+TYPES = {"mm_token_type_ids", "token_type_ids"}
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Prompt:
     """A prompt as it is written.
 
     Attributes:
-        parts: In order: a number of characters of text, or the size of an image, ``(columns, rows)`` in tokens.
+        parts: In order: a number of characters of text, or the size of an image, ``(columns, rows)`` in units.
         seed: Of the text and the pixels.
         video: Seconds between a video's frames, which comes before the text; None for no video.
     """
@@ -32,15 +35,16 @@ class Prompt:
     seed: int = 0
     video: float | None = None
 
-    def text(self) -> str:
+    def text(self, image: str, video: str) -> str:
+        """As it is written, with what stands for each image and video."""
         random = np.random.default_rng(self.seed)
         parts = [
-            "".join(map(chr, random.integers(97, 123, part))) if isinstance(part, int) else IMAGE for part in self.parts
+            "".join(map(chr, random.integers(97, 123, part))) if isinstance(part, int) else image for part in self.parts
         ]
-        return "".join(([VIDEO] if self.video else []) + parts)
+        return "".join(([video] if self.video else []) + parts)
 
     def images(self, side: int) -> list[Image.Image]:
-        """Pictures of noise; ``side`` is that of a token, in pixels."""
+        """Pictures of noise; ``side`` is that of a unit, in pixels."""
         random = np.random.default_rng(self.seed)
         sizes = [part for part in self.parts if not isinstance(part, int)]
         return [
@@ -49,7 +53,7 @@ class Prompt:
         ]
 
     def frames(self, side: int) -> np.ndarray[Any, Any]:
-        """A video of ``FRAMES`` frames of two by three tokens."""
+        """A video of ``FRAMES`` frames of two by three units."""
         return np.random.default_rng(self.seed).integers(0, 256, (FRAMES, 2 * side, 3 * side, 3), np.uint8)
 
     def metadata(self) -> dict[str, Any]:
@@ -75,13 +79,13 @@ class MediaReference(Reference):
     def log_probs(self, tokens: list[int]) -> torch.Tensor:
         key = tuple(tokens)
         if key not in self._cache:
-            # Placeholders are in the prompt alone.
-            types = torch.zeros(1, len(tokens), dtype=torch.int64)
-            kinds = self.media["mm_token_type_ids"]
-            types[:, : kinds.shape[1]] = kinds
-            inputs = self.media | {"mm_token_type_ids": types, "input_ids": torch.tensor([tokens])}
+            inputs = self.media | {"input_ids": torch.tensor([tokens])}
+            for name in TYPES & self.media.keys():
+                # Placeholders are in the prompt alone.
+                kinds = self.media[name]
+                inputs[name] = F.pad(kinds, (0, len(tokens) - kinds.shape[1]))
             if self.after_time:
-                inputs |= {"position_ids": self.positions(tokens, types)}
+                inputs |= {"position_ids": self.positions(tokens, inputs["mm_token_type_ids"])}
             with torch.no_grad():
                 self._cache[key] = self.model(use_cache=False, **inputs).logits[0].log_softmax(-1)
         return self._cache[key]
@@ -103,27 +107,30 @@ class Media:
     Attributes:
         folder: Of the checkpoint.
         reference: Its text model's, one for each set.
-        side: Of a token of a picture, in pixels.
-        metadata: Whether vLLM takes a video's metadata.
+        processor: What its family makes of media.
         after_time: See :class:`MediaReference`.
     """
 
     folder: Path
     reference: StaticReference
-    side: int
-    metadata: bool
+    processor: Processor
     after_time: bool = False
     _known: dict[Prompt, tuple[list[int], StaticReference]] = field(default_factory=dict)
+
+    def text(self, prompt: Prompt) -> str:
+        return prompt.text(self.processor.image, self.processor.video)
 
     def request(self, prompt: Prompt) -> dict[str, Any]:
         """What ``LLM.generate`` takes."""
         media: dict[str, Any] = {}
-        if images := prompt.images(self.side):
+        if images := prompt.images(self.processor.side):
             media["image"] = images
         if prompt.video:
-            frames = prompt.frames(self.side)
-            media["video"] = [(frames, prompt.metadata() | {"do_sample_frames": False})] if self.metadata else [frames]
-        return {"prompt": prompt.text()} | ({"multi_modal_data": media} if media else {})
+            frames = prompt.frames(self.processor.side)
+            media["video"] = (
+                [(frames, prompt.metadata() | {"do_sample_frames": False})] if self.processor.metadata else [frames]
+            )
+        return {"prompt": self.text(prompt)} | ({"multi_modal_data": media} if media else {})
 
     def expected(self, prompt: Prompt) -> tuple[list[int], StaticReference]:
         """The prompt's tokens and the reference that has its media."""
@@ -133,14 +140,18 @@ class Media:
 
     def _read(self, prompt: Prompt) -> tuple[list[int], StaticReference]:
         processor = AutoProcessor.from_pretrained(self.folder)
-        media: dict[str, Any] = {"images": prompt.images(self.side)} if prompt.images(self.side) else {}
+        images = prompt.images(self.processor.side)
+        media: dict[str, Any] = {"images": images} if images else {}
         if prompt.video:
-            media |= {"videos": [prompt.frames(self.side)]}
-            if self.metadata:
+            media |= {"videos": [prompt.frames(self.processor.side)]}
+            if self.processor.metadata:
                 media |= {"video_metadata": [VideoMetadata(**prompt.metadata())]}
-        inputs = dict(processor(text=[prompt.text()], return_tensors="pt", **media))
+        inputs = dict(processor(text=[self.text(prompt)], return_tensors="pt", **media))
         (tokens,) = inputs.pop("input_ids").tolist()
         inputs.pop("attention_mask")
+        if current_platform.is_cpu():
+            # Gemma 3 attends both ways within an image, but vLLM's attention on CPUs attends backwards alone.
+            inputs.pop("token_type_ids", None)
         if "second_per_grid_ts" in inputs:
             inputs["second_per_grid_ts"] = torch.as_tensor(inputs["second_per_grid_ts"])
         models = {

@@ -11,13 +11,11 @@ from vllm.exceptions import VLLMValidationError
 from tests.exactness.auto_cases import AUTO, CHUNKED
 from tests.exactness.engines import first_choice, greedy
 from tests.exactness.static_reference import StaticReference
-from tests.vision.checkpoints import save_processor
 from tests.vision.families import FAMILIES
 from tests.vision.media import Media, MediaReference, Prompt
+from tests.vision.processors import PROCESSORS
 
 Start = Callable[..., LLM]
-# The family, how its processor is called, and the side of a patch.
-MODELS = {"qwen2-vl": ("Qwen2VL", 14), "qwen2.5-vl": ("Qwen2_5_VL", 14), "qwen3-vl": ("Qwen3VL", 16)}
 # Prompts and the tokens after them. An image takes two tokens beside its own; sets end at 64, 128, 256 and 512.
 CASES = [
     (Prompt((10, (4, 3), 9)), 12),
@@ -40,11 +38,10 @@ CASES = [
 def serving(start: Start, folder: Path, name: str, **changes: object) -> tuple[LLM, Media]:
     """An engine on a new checkpoint of that family, and the prompts for it."""
     family = FAMILIES[name]
-    processor, patch = MODELS[name]
     family.save(folder)
-    save_processor(folder, processor, patch)
-    llm = start(folder, AUTO, **(CHUNKED | {"skip_tokenizer_init": False} | changes))
-    return llm, Media(folder, StaticReference.load(folder, family.sets), 2 * patch, metadata=name != "qwen2-vl")
+    PROCESSORS[name].make().save_pretrained(folder)
+    llm = start(folder, AUTO, **(CHUNKED | {"skip_tokenizer_init": False} | family.engine | changes))
+    return llm, Media(folder, StaticReference.load(folder, family.sets), PROCESSORS[name])
 
 
 def check(llm: LLM, media: Media, cases: list[tuple[Prompt, int]] = CASES) -> list[int]:
@@ -61,12 +58,15 @@ def check(llm: LLM, media: Media, cases: list[tuple[Prompt, int]] = CASES) -> li
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen2.5-vl", *(pytest.param(name, marks=pytest.mark.full) for name in ("qwen2-vl", "qwen3-vl"))]
+    "name",
+    ["qwen2.5-vl", *(pytest.param(name, marks=pytest.mark.full) for name in ("qwen2-vl", "qwen3-vl", "glm-4.1v"))],
 )
 def test_a_family_and_its_cached_prompts(start: Start, tmp_path: Path, name: str) -> None:
     llm, media = serving(start, tmp_path, name)
-    check(llm, media)
-    assert sum(count > 0 for count in check(llm, media)) == len(CASES)
+    # GLM-4.1V's videos have an image's tokens, and transformers 5.19 takes no prompt with both.
+    cases = CASES[:-1] if name == "glm-4.1v" else CASES
+    check(llm, media, cases)
+    assert sum(count > 0 for count in check(llm, media, cases)) == len(cases)
 
 
 @pytest.mark.full
