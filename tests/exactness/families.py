@@ -7,8 +7,10 @@ from typing import Any
 
 import transformers
 
+from tests.exactness import gptj
 from tests.exactness.auto_cases import LONGEST, PLAIN, WINDOW, yarn_sets
 from tests.exactness.checkpoints import SHAPE, VOCAB, save
+from tests.exactness.static_reference import StaticReference
 
 HEAD = 32
 TEXT: dict[str, Any] = SHAPE | {"max_position_embeddings": WINDOW, "head_dim": HEAD}
@@ -35,7 +37,15 @@ LLAMA4 = TEXT | {
     "attention_chunk_size": 4096, "floor_scale": 16, "attn_scale": 0.4, "use_qk_norm": False, "initializer_range": 0.0,
     "engine": {"override_generation_config": {"attn_temperature_tuning": True}},
 }  # fmt: skip
+GPTJ = {
+    "vocab_size": VOCAB, "n_positions": WINDOW, "n_embd": 2 * HEAD, "n_layer": 2, "n_head": 2, "bos_token_id": 1,
+    "eos_token_id": 2,
+}  # fmt: skip
 UNCACHED = {"enable_prefix_caching": False}
+ENCODER = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 56,
+    "patch_size": 14,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,10 @@ class Family:
 
     def save(self, folder: Path) -> Path:
         return save(getattr(transformers, self.model), self.config(), folder, 0)
+
+    def reference(self, folder: Path, sets: Mapping[int, Any]) -> StaticReference:
+        """What a saved checkpoint should answer; ``sets`` are its own, or others in their form."""
+        return (gptj.reference if self.model == "GPTJForCausalLM" else StaticReference.load)(folder, sets)
 
 
 def family(
@@ -130,4 +144,17 @@ FAMILIES = {
         "Lfm2ForCausalLM", "Lfm2Config", rope_parameters=PLAIN, layer_types=["conv", "full_attention"],
         block_multiple_of=32, conv_dim=128, block_dim=128, **TEXT,
     ),
+    # A text model inside a multimodal one that gets text alone; vLLM's code for it needs no torchvision.
+    "idefics3": family(
+        "Idefics3ForConditionalGeneration", "Idefics3Config", vision_config=ENCODER, scale_factor=2,
+        text_config=TEXT | {"model_type": "llama", "rope_parameters": PLAIN}, engine={"language_model_only": True},
+    ),
+    # Transformers' own code, with a base for each type of layer.
+    "olmo3": family(
+        "Olmo3ForCausalLM", "Olmo3Config", rope_parameters={"full_attention": PLAIN, "sliding_attention": LOCAL},
+        engine={"model_impl": "transformers"}, **TEXT, **SLIDING,
+    ),
+    # No config states its base, and its size is a field of its own.
+    "gptj": family("GPTJForCausalLM", "GPTJConfig", yarn_sets(gptj.ROPE), rotary_dim=16, **GPTJ),
+    "gptj-whole-heads": family("GPTJForCausalLM", "GPTJConfig", yarn_sets(gptj.ROPE), rotary_dim=HEAD, **GPTJ),
 }  # fmt: skip

@@ -11,13 +11,12 @@ from ropeswitch.model_patches.switch.position_readers import METHODS
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from tests.exactness.auto_cases import CHUNKED, check_twice
 from tests.exactness.families import FAMILIES
-from tests.exactness.static_reference import StaticReference
 
 Start = Callable[..., LLM]
 
 
 # One of each mechanism; the others are among the long tests.
-SOON = ("gemma3", "llama4", "lfm2")
+SOON = ("gemma3", "llama4", "lfm2", "gptj")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +25,7 @@ SOON = ("gemma3", "llama4", "lfm2")
 def test_a_family(start: Start, tmp_path: Path, name: str) -> None:
     each = FAMILIES[name]
     folder = each.save(tmp_path)
-    check_twice(start(folder, each.key, **CHUNKED, **each.engine), StaticReference.load(folder, each.sets))
+    check_twice(start(folder, each.key, **CHUNKED, **each.engine), each.reference(folder, each.sets))
 
 
 @pytest.mark.parametrize(("name", "reader"), list(zip(("llama4", "ministral3"), METHODS, strict=True)))

@@ -1,59 +1,22 @@
-"""Families whose configs leave out the base or the size of their rotation, beyond their window with YaRN for each length."""
+"""ChatGLM, whose config leaves out the base and the size of its rotation, beyond its window with YaRN for each length."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import GlmConfig, GlmForCausalLM, GPTJConfig, GPTJForCausalLM, LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers import GlmConfig, GlmForCausalLM
 from vllm import LLM
 
 from tests.exactness import checkpoints
-from tests.exactness.auto_cases import AUTO, CHUNKED, LONGEST, WINDOW, check_twice, yarn_sets
+from tests.exactness.auto_cases import AUTO, CHUNKED, WINDOW, check_twice, yarn_sets
 from tests.exactness.checkpoints import SHAPE
-from tests.exactness.reference import Reference, load_model
+from tests.exactness.reference import load_model
 from tests.exactness.static_reference import StaticReference
 
 Start = Callable[..., LLM]
-
-
-def gptj(folder: Path, rotary_dim: int) -> Path:
-    config = GPTJConfig(
-        vocab_size=SHAPE["vocab_size"], n_positions=WINDOW, n_embd=128, n_layer=2, n_head=4, rotary_dim=rotary_dim,
-        bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
-    return checkpoints.save(GPTJForCausalLM, config, folder, 5)
-
-
-def gptj_table(rope: dict[str, Any], rotary_dim: int) -> torch.Tensor:
-    """The table that GPT-J's layers read by position, ``[LONGEST, rotary_dim]``, sines then cosines, with YaRN if any."""
-    pairs = rotary_dim // 2
-    inverse, scale = 10000.0 ** -(torch.arange(pairs, dtype=torch.float64) / pairs), 1.0
-    if rope["rope_type"] == "yarn":
-        shape = {"hidden_size": rotary_dim, "num_attention_heads": 1, "max_position_embeddings": WINDOW}
-        inverse, scale = ROPE_INIT_FUNCTIONS["yarn"](LlamaConfig(rope_parameters=rope, **shape), "cpu")
-    angles = torch.arange(LONGEST).double()[:, None] * inverse.double()
-    return torch.cat((angles.sin(), angles.cos()), dim=-1).float() * scale
-
-
-def gptj_reference(folder: Path, rotary_dim: int) -> StaticReference:
-    by_end = {}
-    for end, rope in yarn_sets({"rope_type": "default", "rope_theta": 10000.0}).items():
-        model = load_model(folder)
-        for layer in model.transformer.h:
-            layer.attn.embed_positions = gptj_table(rope, rotary_dim)
-        by_end[end] = Reference(model)
-    return StaticReference(by_end)
-
-
-@pytest.mark.parametrize("rotary_dim", [16, pytest.param(32, marks=pytest.mark.full)])
-def test_gptj(start: Start, tmp_path: Path, rotary_dim: int) -> None:
-    folder = gptj(tmp_path, rotary_dim)
-    check_twice(start(folder, AUTO, **CHUNKED), gptj_reference(folder, rotary_dim))
 
 
 def chatglm(folder: Path, glm: Path, ratio: float | None) -> Path:

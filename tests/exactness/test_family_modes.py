@@ -1,7 +1,8 @@
 """One model of each mechanism in every mode of the engine: the tests of other modules, on families instead of Phi-3.
 
-Mechanisms: a base for each type of layer, attention scaled by positions (in two ways), recurrent layers, scaling that the
-model was trained with and reads itself.
+Mechanisms: a base for each type of layer, attention scaled by positions (in two ways), recurrent layers (and Mamba-2 ones),
+scaling that the model was trained with and reads itself, a text model inside a multimodal one, a base for each type of layer
+in vLLM's Transformers backend, a base that no config states.
 """
 
 import os
@@ -31,7 +32,7 @@ __all__ = [
     "test_prefix_caching_off",
 ]
 
-MECHANISMS = ("gemma3", "ministral3", "lfm2", "gpt-oss", "llama4")
+MECHANISMS = ("gemma3", "ministral3", "lfm2", "gpt-oss", "llama4", "falcon-h1", "idefics3", "olmo3", "gptj")
 # The longest that fits the small KV cache of the test of preemption.
 LONGEST = 480
 INTERPRETED = "ROPESWITCH_TEST_ASYNC" in os.environ
@@ -55,7 +56,7 @@ def phi3(family: Family, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def phi3_reference(family: Family, phi3: Path) -> StaticReference:
     *shorter, last = family.sets.items()
-    return StaticReference.load(phi3, dict(shorter) | {LONGEST: dict(last[1]) | {"factor": LONGEST / WINDOW}})
+    return family.reference(phi3, dict(shorter) | {LONGEST: dict(last[1]) | {"factor": LONGEST / WINDOW}})
 
 
 def laddered(start: Start, family: Family) -> Start:
