@@ -111,7 +111,6 @@ RECIPES: dict[str, Recipe] = {
     "Gemma4ForConditionalGeneration": Recipe(config={"vision_config": {}}, **PROPORTIONAL),
     "Gemma4UnifiedForConditionalGeneration": Recipe(config={"vision_config": {}}, **PROPORTIONAL),
     "MuseGlimmerForConditionalGeneration": Recipe(config={"vision_config": {"output_dim": 512}}),
-    "Cosmos3EdgeForConditionalGeneration": Recipe(engine=UNCACHED),
     "CohereCompassForConditionalGeneration": Recipe(
         config={
             "text_config": {
