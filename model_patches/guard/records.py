@@ -92,6 +92,17 @@ PATCHES = (
         ),
     ),
     Patch(
+        # This module binds the same function by name on import.
+        target="vllm.v1.core.block_pool.generate_block_hash_extra_keys",
+        kind="wrapped",
+        file="model_patches/switch/block_hash.py",
+        tests="tests/exactness/test_kv_events.py",
+        relies_on=(
+            "vllm.v1.core.block_pool.BlockPool.cache_full_blocks",
+            "vllm.v1.core.kv_cache_utils.to_event_extra_keys",
+        ),
+    ),
+    Patch(
         target="vllm.v1.engine.core.EngineCore.preprocess_add_request",
         kind="wrapped",
         file="model_patches/switch/preprocess_add_request.py",
