@@ -97,10 +97,7 @@ PATCHES = (
         kind="wrapped",
         file="model_patches/switch/block_hash.py",
         tests="tests/exactness/test_kv_events.py",
-        relies_on=(
-            "vllm.v1.core.block_pool.BlockPool.cache_full_blocks",
-            "vllm.v1.core.kv_cache_utils.to_event_extra_keys",
-        ),
+        relies_on=(),
     ),
     Patch(
         target="vllm.v1.engine.core.EngineCore.preprocess_add_request",
