@@ -27,6 +27,12 @@ def wait(seen):
 def logged(level, text):
     return f"(EngineCore pid=1) {level} 11-23 20:13:22 [a.py:1] {text}\\n"
 
+def write_whole(path, text):
+    # As the server does: whoever sees the file sees all of it.
+    draft = path.with_name("draft")
+    draft.write_text(text)
+    os.link(draft, path)
+
 def child(text):
     subprocess.run([sys.executable, "-c", f"import os; os.write(2, {text.encode()!r})"], check=True)
 """
@@ -56,7 +62,7 @@ def test_a_start_and_a_run(tmp_path: Path) -> None:
             wait(lambda: console._lines._warned)
             ready = Path({str(tmp_path)!r}, "ready")
             console.ready_from(ready)
-            ready.write_text("http://here; a first request:\\ncurl http://here\\n")
+            write_whole(ready, "http://here; a first request:\\ncurl http://here\\n")
             wait(lambda: console.serving)
             child("INFO:     request\\n" + logged("INFO", "throughput") + logged("ERROR", "fault") + "Traceback")
             held = Path(path).read_text()
@@ -97,7 +103,7 @@ def test_what_is_not_held_is_printed_whole_and_ready_all_the_same(tmp_path: Path
             console.stage("any")
             ready = Path({str(tmp_path)!r}, "ready")
             console.ready_from(ready)
-            ready.write_text("http://here\\n")
+            write_whole(ready, "http://here\\n")
             wait(lambda: console.serving)
     """)
     first, *rest, ready = done.stderr.splitlines()
