@@ -2,8 +2,10 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -149,9 +151,18 @@ class Builder:
             # What an engine measures when it starts: steps without context, of one token and of as many as it may take.
             sizes = (1, policy.max_num_batched_tokens)
             scheduler.calibrate([(tokens, self.costs.seconds([(0, tokens)])) for tokens in sizes])
-        requests = _Requests(self.ladder if policy.kind in LADDERED else None, options.prefix_caching)
+        hasher = get_request_block_hasher(BLOCK_SIZE, sha256) if options.prefix_caching else None
+        if hasher is not None and policy.kind in LADDERED:
+            hasher = AssigningHasher(hasher, SetRule(self.ladder), scheduler.set_keys)
         return Simulation(
-            scheduler, clock, self.costs, workload.arrivals, requests, depth, noise=options.noise, seed=options.seed
+            scheduler,
+            clock,
+            self.costs,
+            workload.arrivals,
+            _Requests(hasher),
+            depth,
+            noise=options.noise,
+            seed=options.seed,
         )
 
     def _config(self, policy: Policy, options: Options) -> VllmConfig:
@@ -180,9 +191,8 @@ class Builder:
 class _Requests:
     """Makes the scheduler's requests, as the engine does from what a client sends."""
 
-    def __init__(self, ladder: FactorLadder | None, prefix_caching: bool) -> None:
-        hasher = get_request_block_hasher(BLOCK_SIZE, sha256) if prefix_caching else None
-        self._hasher = AssigningHasher(hasher, SetRule(ladder)) if hasher is not None and ladder is not None else hasher
+    def __init__(self, hasher: Callable[[Request], list[Any]] | None) -> None:
+        self._hasher = hasher
 
     def __call__(self, name: str, arrival: Arrival, prompt: list[int]) -> Request:
         params = SamplingParams(temperature=0.0, max_tokens=arrival.output, ignore_eos=True)

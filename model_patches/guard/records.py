@@ -81,31 +81,14 @@ PATCHES = (
         ),
     ),
     Patch(
-        target="vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
-        kind="wrapped",
-        file="model_patches/switch/block_hash.py",
-        tests="tests/exactness/test_prefix_cache.py",
-        relies_on=(
-            "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
-            "vllm.v1.core.kv_cache_utils.hash_block_tokens",
-            "vllm.v1.core.kv_cache_utils.get_request_block_hasher",
-        ),
-    ),
-    Patch(
-        # This module binds the same function by name on import.
-        target="vllm.v1.core.block_pool.generate_block_hash_extra_keys",
-        kind="wrapped",
-        file="model_patches/switch/block_hash.py",
-        tests="tests/exactness/test_kv_events.py",
-        relies_on=(),
-    ),
-    Patch(
         target="vllm.v1.engine.core.EngineCore.preprocess_add_request",
         kind="wrapped",
         file="model_patches/switch/preprocess_add_request.py",
         tests="tests/model_patches/test_request_set.py",
         relies_on=(
             "vllm.v1.engine.core.EngineCore.preprocess_add_request",
+            "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
+            "vllm.v1.core.kv_cache_utils.get_request_block_hasher",
             "vllm.v1.request.Request.__init__",
             "vllm.v1.request.Request.update_block_hashes",
         ),

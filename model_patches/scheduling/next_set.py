@@ -13,14 +13,14 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import BlockHash
 from vllm.v1.request import Request, RequestStatus
 
-from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.scheduling.admission import Admission
 from ropeswitch.model_patches.scheduling.decision import IDLE, BackgroundDecision, StepDecision
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
 from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView, lengths
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
-from ropeswitch.model_patches.switch.request_set import assign, assigned_set, forced_set
-from ropeswitch.model_patches.switch.settings import FORCED_SET
+from ropeswitch.model_patches.switch.request_set import assign, assigned_set, client_salt, forced_set
+from ropeswitch.model_patches.switch.set_keys import set_keys
+from ropeswitch.model_patches.switch.settings import FORCED_SET, RopeSettings
 
 # Time of the internal request in a step, as multiples of the decoding requests' time; the smallest that is fast enough.
 PACES = (0.5, 1.0, 1.5, 2.0)
@@ -43,7 +43,7 @@ class NextSetPrefill:
         limits: The engine's.
         engine: Answers questions about single requests.
         queue: The waiting queue.
-        ladder: The factor sets.
+        settings: The engine's ladder.
         cost: The predicted time of steps.
 
     Attributes:
@@ -52,10 +52,11 @@ class NextSetPrefill:
     """
 
     def __init__(
-        self, limits: Limits, engine: Engine, queue: WaitingQueue, ladder: FactorLadder, cost: StepCost
+        self, limits: Limits, engine: Engine, queue: WaitingQueue, settings: RopeSettings, cost: StepCost
     ) -> None:
         self._limits, self._engine, self._queue = limits, engine, queue
-        self._ladder = ladder
+        self._ladder = settings.ladder
+        self._keys = set_keys(settings)
         self._cost = cost
         self._block = limits.block
         self._made = 0
@@ -177,10 +178,10 @@ class NextSetPrefill:
             None,
             client_index=decode.client_index,
             lora_request=decode.lora_request,
-            cache_salt=decode.cache_salt,
+            cache_salt=client_salt(decode),
             priority=LAST_PRIORITY,
         )
-        assign(request, index)
+        assign(request, index, self._keys)
         request._block_hasher = decode._block_hasher
         request.block_hashes = list(self._hashes)
         request.update_block_hashes()

@@ -71,7 +71,7 @@ class LengthAwareScheduler(LadderScheduler):
             self._engine.limits(),
             self.vllm_config.model_config.get_hidden_size(),
             self._settings.step_latency_target,
-            self.ladder if ahead else None,
+            self._settings if ahead else None,
         )
 
     def schedule(self, throttle_prefills: bool = False) -> LadderSchedulerOutput:

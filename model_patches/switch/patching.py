@@ -44,8 +44,6 @@ def patch_process(vllm_config: Any) -> RopeSettings:
         RegistryError: from the guard, when the installed vLLM is not the one that the patches were written for.
     """
     # Imported here because they import vLLM's models and runners, which a scheduler's process need not wait for twice.
-    from ropeswitch.model_patches.switch.block_hash import TARGETS as BLOCK_HASH
-    from ropeswitch.model_patches.switch.block_hash import salted
     from ropeswitch.model_patches.switch.gpu_model_state import laddered
     from ropeswitch.model_patches.switch.initialize_model import TARGET as INITIALIZE_MODEL
     from ropeswitch.model_patches.switch.initialize_model import check_loader, checking
@@ -58,8 +56,6 @@ def patch_process(vllm_config: Any) -> RopeSettings:
     check_loader(vllm_config.load_config.load_format)
     parts.call("prepare", settings.parts, vllm_config)
     replace("vllm.model_executor.layers.rotary_embedding._ROPE_DICT", LadderRopeDict)
-    for target in BLOCK_HASH:
-        replace(target, salted)
     replace("vllm.v1.engine.core.EngineCore.preprocess_add_request", assigning)
     replace("vllm.v1.worker.gpu.model_states.resolve_model_state_cls", laddered)
     replace(INITIALIZE_MODEL, checking)

@@ -8,23 +8,25 @@ limits: none known.
 when it can go: when requests can carry extra hash keys of their own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ropeswitch.model_patches.switch.request_set import SetRule, wanted_set
+from ropeswitch.model_patches.switch.request_set import SetRule, place, wanted_set
+from ropeswitch.model_patches.switch.set_keys import set_keys
 from ropeswitch.model_patches.switch.settings import settings_of
 
 
 class AssigningHasher:
     """A block hasher that decides a new request's factor set before it hashes block 0."""
 
-    def __init__(self, upstream: Callable[[Any], list[Any]] | None, rule: SetRule) -> None:
+    def __init__(self, upstream: Callable[[Any], list[Any]] | None, rule: SetRule, keys: Sequence[str]) -> None:
         self._upstream = upstream
         self._rule = rule
+        self._keys = keys
 
     def __call__(self, request: Any) -> list[Any]:
         if not hasattr(request, "rope_set"):
-            request.rope_set = wanted_set(request, self._rule)
+            place(request, wanted_set(request, self._rule), self._keys)
         return [] if self._upstream is None else self._upstream(request)
 
 
@@ -35,7 +37,7 @@ def assigning(upstream: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         hasher = self.request_block_hasher
         if not isinstance(hasher, AssigningHasher) and (settings := settings_of(self.vllm_config)) is not None:
             rule = SetRule(settings.ladder, settings.policy, self.vllm_config.model_config.max_model_len)
-            self.request_block_hasher = AssigningHasher(hasher, rule)
+            self.request_block_hasher = AssigningHasher(hasher, rule, set_keys(settings))
         return upstream(self, request)
 
     return preprocess_add_request

@@ -1,13 +1,16 @@
 """Which factor set a request is in: the one place where it is decided.
 
 A request's set is kept on vLLM's ``Request`` object as ``rope_set`` (an index into the ladder), because the request
-is what the scheduler, the block hasher and the preemption path all hold.
+is what the scheduler, the block hasher and the preemption path all hold. Its ``cache_salt`` names the set too: vLLM puts the
+salt into the hash of block 0, hashes chain, and KV events and connectors that key by tokens carry it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.model_patches.switch.set_keys import client_part, salt_of
 from ropeswitch.model_patches.switch.settings import BY_LENGTH, FORCED_SET, LADDER_POLICY, POLICIES, RESERVE
 
 
@@ -130,9 +133,27 @@ def assigned_set(request: Any) -> int:
     return getattr(request, "rope_set", 0)
 
 
-def assign(request: Any, index: int) -> None:
-    """Move a request that holds no KV blocks into set ``index`` and hash its blocks again under it."""
+def client_salt(request: Any) -> str | None:
+    """The ``cache_salt`` that the client sent."""
+    salt: str | None = request.cache_salt
+    return client_part(salt or "") if hasattr(request, "rope_set") else salt
+
+
+def place(request: Any, index: int, keys: Sequence[str]) -> None:
+    """Put a request whose blocks are not hashed into set ``index``.
+
+    Args:
+        request: ``vllm.v1.request.Request``.
+        index: The set.
+        keys: The key of each set (:func:`~ropeswitch.model_patches.switch.set_keys.set_keys`).
+    """
+    request.cache_salt = salt_of(keys[index], client_salt(request))
     request.rope_set = index
+
+
+def assign(request: Any, index: int, keys: Sequence[str]) -> None:
+    """Move a request that holds no KV blocks into set ``index`` and hash its blocks again; arguments as of :func:`place`."""
+    place(request, index, keys)
     if request.block_hashes:
         request.block_hashes.clear()
         request.update_block_hashes()

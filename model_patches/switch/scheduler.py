@@ -29,6 +29,7 @@ from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
 from ropeswitch.model_patches.switch.patching import patch_process
 from ropeswitch.model_patches.switch.request_set import SetRule, assign, assigned_set, forced_set_of, wanted_set
+from ropeswitch.model_patches.switch.set_keys import set_keys
 from ropeswitch.model_patches.switch.settings import settings_of
 
 # Maximum steps between two comparisons of a running request with its set's end; bounds what is kept of finished ones.
@@ -72,6 +73,7 @@ class LadderScheduler(Scheduler):
         assert settings is not None
         self.ladder = settings.ladder
         self._rule = SetRule(settings.ladder, settings.policy, self.max_model_len)
+        self.set_keys = set_keys(settings)
         self._ends = [each.max_length for each in settings.ladder.sets]
         # Tokens by which a request may grow from one step to the next.
         self._growth = 1 + self.num_spec_tokens
@@ -85,7 +87,7 @@ class LadderScheduler(Scheduler):
 
     def add_request(self, request: Request) -> None:
         if not hasattr(request, "rope_set"):
-            assign(request, wanted_set(request, self._rule))
+            assign(request, wanted_set(request, self._rule), self.set_keys)
         super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> LadderSchedulerOutput:
@@ -161,7 +163,7 @@ class LadderScheduler(Scheduler):
     def _move_up(self, request: Request) -> None:
         """Put a request that holds no keys and has outgrown its set into the one that it wants now."""
         if request.num_tokens > self._end(request):
-            assign(request, wanted_set(request, self._rule))
+            assign(request, wanted_set(request, self._rule), self.set_keys)
             self._moved_up.add(request.request_id)
 
     def _report_switch(self, request: Request, scheduled: int) -> None:
@@ -212,7 +214,7 @@ class LadderScheduler(Scheduler):
         if (index := wanted_set(session, self._rule)) != assigned_set(session):
             self._free_request_blocks(session)
             session.num_computed_tokens = 0
-            assign(session, index)
+            assign(session, index, self.set_keys)
 
 
 class LadderAsyncScheduler(LadderScheduler, AsyncScheduler):

@@ -136,9 +136,10 @@ def test_applying_twice_wraps_once_and_what_is_applied_is_looked_up() -> None:
         "print('once', EngineCore.preprocess_add_request is once)\n"
         # The switch's wrapper and that of the part `serving`.
         "print('wraps', not hasattr(once.__wrapped__.__wrapped__, '__wrapped__'))\n"
-        "name = 'vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys'\n"
+        "from vllm.v1.worker.gpu import model_states\n"
+        "name = 'vllm.v1.worker.gpu.model_states.resolve_model_state_cls'\n"
         "print('applied', name in registry.applied())\n"
-        "changed.generate_block_hash_extra_keys = changed.generate_block_hash_extra_keys.__wrapped__\n"
+        "model_states.resolve_model_state_cls = model_states.resolve_model_state_cls.__wrapped__\n"
         "print('undone', name not in registry.applied())\n"
     )
     done = run_with("", then)

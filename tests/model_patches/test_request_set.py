@@ -14,6 +14,7 @@ from ropeswitch.model_patches.switch.engine_args import checked_max_model_len
 from ropeswitch.model_patches.switch.preprocess_add_request import assigning
 from ropeswitch.model_patches.switch.process_inputs import reading_filled_in_limits, reading_sets
 from ropeswitch.model_patches.switch.request_set import SetRule, asked_policy, forced_set, set_for, wanted_set
+from ropeswitch.model_patches.switch.set_keys import salt_of, set_keys
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
 LADDER = FactorLadder.checked(
@@ -58,10 +59,11 @@ def test_the_ladders_end_limits_the_model() -> None:
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_set_is_decided_before_the_scheduler_sees_the_request(cached: bool) -> None:
     """With a prefix cache and without; an unknown set raises here, where upstream ends that request alone."""
+    settings = RopeSettings(LADDER, 1e4)
     engine = SimpleNamespace(
-        request_block_hasher=(lambda request: [request.rope_set]) if cached else None,
+        request_block_hasher=(lambda request: [request.cache_salt]) if cached else None,
         vllm_config=SimpleNamespace(
-            additional_config={"ropeswitch": RopeSettings(LADDER, 1e4).to_json()},
+            additional_config={"ropeswitch": settings.to_json()},
             model_config=SimpleNamespace(max_model_len=64),
         ),
     )
@@ -71,11 +73,14 @@ def test_a_set_is_decided_before_the_scheduler_sees_the_request(cached: bool) ->
 
     def message(num_tokens: int, forced: str | None) -> Any:
         params = SimpleNamespace(extra_args={"rope_factor_set": forced} if forced else None, max_tokens=50)
-        return SimpleNamespace(num_tokens=num_tokens, num_prompt_tokens=num_tokens, sampling_params=params)
+        return SimpleNamespace(
+            num_tokens=num_tokens, num_prompt_tokens=num_tokens, sampling_params=params, cache_salt="alice"
+        )
 
     for _ in range(2):
         made, hashes = assigning(upstream)(engine, message(9, None))
-        assert made.rope_set == LADDER.index_for(9) > 0 and hashes == ([made.rope_set] if cached else [])
+        assert made.rope_set == LADDER.index_for(9) > 0 and hashes == ([made.cache_salt] if cached else [])
+        assert made.cache_salt == salt_of(set_keys(settings)[made.rope_set], "alice")
         with pytest.raises(FactorError, match="unknown factor set 'nope'"):
             assigning(upstream)(engine, message(9, "nope"))
 
