@@ -27,6 +27,7 @@ from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
+from ropeswitch.model_patches.switch.connector_requests import forget
 from ropeswitch.model_patches.switch.patching import patch_process
 from ropeswitch.model_patches.switch.request_set import SetRule, assign, assigned_set, forced_set_of, wanted_set
 from ropeswitch.model_patches.switch.set_keys import set_keys
@@ -164,6 +165,7 @@ class LadderScheduler(Scheduler):
         """Put a request that holds no keys and has outgrown its set into the one that it wants now."""
         if request.num_tokens > self._end(request):
             assign(request, wanted_set(request, self._rule), self.set_keys)
+            forget(self.connector, request, keys=True)
             self._moved_up.add(request.request_id)
 
     def _report_switch(self, request: Request, scheduled: int) -> None:
@@ -184,6 +186,7 @@ class LadderScheduler(Scheduler):
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super()._preempt_request(request, *args, **kwargs)
+        forget(self.connector, request, keys=False)
         self._move_up(request)
         if request.num_in_flight_tokens:
             self._draining.add(request)
@@ -211,10 +214,14 @@ class LadderScheduler(Scheduler):
 
     def _update_request_as_session(self, session: Request, update: StreamingUpdate) -> None:
         super()._update_request_as_session(session, update)
-        if (index := wanted_set(session, self._rule)) != assigned_set(session):
+        moves = (index := wanted_set(session, self._rule)) != assigned_set(session)
+        if moves:
             self._free_request_blocks(session)
+            # Connectors may still be reading the blocks, as those of a preempted request.
+            self.reset_preempted_req_ids.add(session.request_id)
             session.num_computed_tokens = 0
             assign(session, index, self.set_keys)
+        forget(self.connector, session, keys=moves)
 
 
 class LadderAsyncScheduler(LadderScheduler, AsyncScheduler):

@@ -9,6 +9,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.rope_layers import AXIS_TYPES, axes_of
 from ropeswitch.factors.rules.rope import base_of, rope_from_config
+from ropeswitch.model_patches.switch.connectors import check_connector, check_offloading
 from ropeswitch.model_patches.switch.latent_attention import check_latent_attention, check_softmax_scales
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
@@ -19,8 +20,6 @@ INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
 FOURIER = ("use_fope", "fope_init_factor", "fope_sep_head", "num_inv_freq")
 # Speculators that read earlier tokens only; every other one has rotary layers of its own.
 DRAFTLESS_SPECULATORS = ("ngram", "ngram_gpu", "suffix")
-
-_CONNECTOR = "a KV connector may store keys by tokens alone, without the factor set that rotated them"
 
 
 def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
@@ -107,9 +106,8 @@ def check_features(engine_args: Any) -> None:
     method = speculative.get("method") or ("draft_model" if speculative.get("model") else None)
     if speculative and method not in DRAFTLESS_SPECULATORS:
         raise UnsupportedError(_draft_reason(method))
-    if engine_args.kv_transfer_config or engine_args.kv_offloading_size:
-        field = "kv_transfer_config" if engine_args.kv_transfer_config else "kv_offloading_size"
-        raise UnsupportedError(f"{field}: {_CONNECTOR}")
+    check_connector(engine_args.kv_transfer_config)
+    check_offloading(engine_args)
 
 
 def check_engine(vllm_config: Any) -> RopeSettings:
@@ -149,8 +147,7 @@ def check_engine(vllm_config: Any) -> RopeSettings:
             raise UnsupportedError(
                 f"{field}: True: sleep level 2 discards the angles with the weights; allowed is False"
             )
-    if vllm_config.kv_transfer_config is not None:
-        raise UnsupportedError(f"kv_transfer_config: {_CONNECTOR}")
+    check_connector(vllm_config.kv_transfer_config)
     if vllm_config.model_config.is_encoder_decoder:
         raise UnsupportedError("model: has an encoder and a decoder; only decoders are supported")
     if parallel.enable_elastic_ep:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.config import KVTransferConfig
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch import parts
@@ -66,8 +67,7 @@ def test_models(change: dict[str, Any], message: str) -> None:
             "speculative_config.method: missing; allowed are ngram",
         ),
         ({"speculative_config": {"method": "eagle", "model": "x"}}, "speculative_config.method: 'eagle'"),
-        ({"kv_transfer_config": {"kv_connector": "x"}}, "kv_transfer_config"),
-        ({"kv_offloading_size": 0.5}, "kv_offloading_size"),
+        ({"kv_offloading_size": -0.5}, "kv_offloading_size: -0.5"),
         ({"hf_overrides": "["}, r"hf_overrides: '\[' must be a JSON object"),
         ({"speculative_config": 3}, "speculative_config: 3 must be a JSON object"),
         ({"additional_config": 3}, "additional_config: 3 must be a JSON object"),
@@ -145,7 +145,7 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
             "model_impl: 'transformers': latent attention",
         ),
         ({"model_config__is_encoder_decoder": True}, "has an encoder and a decoder"),
-        ({"kv_transfer_config": SimpleNamespace()}, "kv_transfer_config"),
+        ({"kv_transfer_config": KVTransferConfig()}, "kv_transfer_config.kv_connector: None"),
     ],
 )
 def test_resolved_engines(change: dict[str, Any], message: str) -> None:

@@ -1,0 +1,171 @@
+"""vLLM's KV connectors: how the factor set gets into the keys of each, or why it is refused.
+
+Cached keys leave the engine rotated with one factor set, so whatever a connector stores them under must carry that set.
+Every request's ``cache_salt`` does (``set_keys.py``), and so do the block hashes that are made with it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ropeswitch.model_patches.switch.settings import UnsupportedError
+
+# The connector that passes everything to several others.
+MULTI = "MultiConnector"
+OFFLOADING = "OffloadingConnector"
+# The field of `kv_connector_extra_config` by which a user vouches for a connector that vLLM does not bring.
+VOUCHED = "rope_set_in_keys"
+
+_TOKENS_ALONE = "its keys are made of tokens alone, so blocks of different factor sets would be mixed up"
+_TRANSFER = "it hands blocks to another engine by request, and does not say which factor set rotated them"
+
+
+@dataclass(frozen=True)
+class Connector:
+    """One of vLLM's connectors; exactly one of ``keys`` and ``refusal`` is set.
+
+    Attributes:
+        name: As in ``kv_transfer_config.kv_connector``.
+        keys: How the factor set gets into its keys.
+        refusal: Why it is refused.
+    """
+
+    name: str
+    keys: str | None = None
+    refusal: str | None = None
+
+
+# Of vllm.distributed.kv_transfer.kv_connector.factory, all of them.
+CONNECTORS = (
+    Connector(OFFLOADING, keys="block hashes"),
+    Connector(MULTI, keys="those of its connectors, each of which must be allowed"),
+    Connector("SimpleCPUOffloadConnector", refusal="it copies between a GPU and the host, and has not been verified"),
+    Connector("LMCacheConnectorV1", refusal=_TOKENS_ALONE),
+    Connector("LMCacheMPConnector", refusal="it keeps the salt that a request had when it arrived"),
+    Connector("FlexKVConnectorV1", refusal=_TOKENS_ALONE),
+    Connector("MooncakeStoreConnector", refusal="it keeps a request's block hashes from step to step"),
+    Connector("HF3FSKVConnector", refusal=_TOKENS_ALONE),
+    Connector("ExampleConnector", refusal=_TOKENS_ALONE),
+    Connector("ExampleHiddenStatesConnector", refusal="it needs a draft model that hands out hidden states"),
+    Connector("NixlConnector", refusal=_TRANSFER),
+    Connector("NixlPullConnector", refusal=_TRANSFER),
+    Connector("NixlPushConnector", refusal=_TRANSFER),
+    Connector("MooncakeConnector", refusal=_TRANSFER),
+    Connector("MoRIIOConnector", refusal=_TRANSFER),
+    Connector("HiSparseConnector", refusal="it serves sparse attention, whose indexer no ladder rotates"),
+    Connector("DecodeBenchConnector", refusal="it fills the cache with dummy values, so no answer is right"),
+)
+BY_NAME = {connector.name: connector for connector in CONNECTORS}
+ALLOWED = tuple(connector.name for connector in CONNECTORS if connector.refusal is None)
+
+
+@dataclass(frozen=True)
+class Configured:
+    """A connector that an engine is configured with.
+
+    Attributes:
+        where: The config's field, for messages.
+        name: The connector's name.
+        module_path: The module that a connector of the user's own is in, or None.
+        extra_config: Its ``kv_connector_extra_config``.
+    """
+
+    where: str
+    name: str
+    module_path: str | None
+    extra_config: Mapping[str, Any]
+
+
+def configured(kv_transfer_config: Any) -> Iterator[Configured]:
+    """Every connector that an engine is configured with, those of a ``MultiConnector`` after it.
+
+    Args:
+        kv_transfer_config: ``vllm.config.KVTransferConfig``.
+
+    Raises:
+        UnsupportedError: when it names no connector, or lists those of a ``MultiConnector`` in another form.
+    """
+    values = {
+        name: getattr(kv_transfer_config, name)
+        for name in ("kv_connector", "kv_connector_module_path", "kv_connector_extra_config")
+    }
+    yield from _configured("kv_transfer_config", values)
+
+
+def _configured(where: str, values: Mapping[str, Any]) -> Iterator[Configured]:
+    name, extra = values.get("kv_connector"), values.get("kv_connector_extra_config") or {}
+    if not isinstance(name, str) or not name:
+        raise UnsupportedError(f"{where}.kv_connector: {name!r} must be one of {', '.join(ALLOWED)}")
+    field = f"{where}.kv_connector_extra_config"
+    if not isinstance(extra, Mapping):
+        raise UnsupportedError(f"{field}: {extra!r} must be a JSON object")
+    module_path = values.get("kv_connector_module_path")
+    yield Configured(where, name, module_path, extra)
+    if name != MULTI or module_path:
+        return
+    children = extra.get("connectors")
+    if not isinstance(children, list) or not children or not all(isinstance(each, Mapping) for each in children):
+        raise UnsupportedError(f"{field}.connectors: {children!r} must be a list of JSON objects, one per connector")
+    for index, each in enumerate(children):
+        yield from _configured(f"{field}.connectors[{index}]", each)
+
+
+def check_connector(kv_transfer_config: Any) -> None:
+    """Refuse a connector that may mix up the blocks of different factor sets; None is no connector.
+
+    Args:
+        kv_transfer_config: ``vllm.config.KVTransferConfig``, or None.
+
+    Raises:
+        UnsupportedError: with the field, the connector's name and the reason.
+    """
+    if kv_transfer_config is None:
+        return
+    for each in configured(kv_transfer_config):
+        where = f"{each.where}.kv_connector: {each.name!r}"
+        if each.module_path:
+            if each.extra_config.get(VOUCHED) is not True:
+                raise UnsupportedError(
+                    f"{where} of {each.module_path} may store blocks under keys that do not say which factor set rotated "
+                    f"them. If its keys hold each request's block hashes or cache_salt, set {VOUCHED} to true in its "
+                    f"kv_connector_extra_config; vLLM's own that are allowed: {', '.join(ALLOWED)}"
+                )
+            continue
+        connector = BY_NAME.get(each.name)
+        if connector is None:
+            raise UnsupportedError(f"{where} is not one of vLLM's connectors; allowed are {', '.join(ALLOWED)}")
+        if connector.refusal is not None:
+            raise UnsupportedError(f"{where}: {connector.refusal}; allowed are {', '.join(ALLOWED)}")
+
+
+def check_offloading(engine_args: Any) -> None:
+    """Refuse values of ``kv_offloading_size`` and its backend that would not do what they say.
+
+    Args:
+        engine_args: ``vllm.EngineArgs`` or the namespace that ``vllm serve``'s parser makes.
+
+    Raises:
+        UnsupportedError: with the field and its value.
+    """
+    if (size := engine_args.kv_offloading_size) is None:
+        return
+    if not size > 0:
+        raise UnsupportedError(f"kv_offloading_size: {size} must be a number of GiB above 0")
+    if getattr(engine_args.kv_transfer_config, "kv_connector", None) is not None:
+        raise UnsupportedError(
+            f"kv_offloading_size: {size} would replace kv_transfer_config.kv_connector; leave one of the two out"
+        )
+    backend = BY_NAME[_backend(engine_args.kv_offloading_backend)]
+    if backend.refusal is not None:
+        raise UnsupportedError(
+            f"kv_offloading_backend: {engine_args.kv_offloading_backend!r} is {backend.name}: {backend.refusal}"
+        )
+
+
+def _backend(name: str) -> str:
+    """The connector that vLLM chooses for a value of ``kv_offloading_backend``."""
+    from vllm import envs
+
+    if name == "native":
+        return "SimpleCPUOffloadConnector" if envs.VLLM_USE_SIMPLE_KV_OFFLOAD else OFFLOADING
+    return "LMCacheMPConnector"

@@ -1,0 +1,114 @@
+"""The table of KV connectors names all of vLLM's, and every other one is refused with the reason."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+from ropeswitch.model_patches.switch.connectors import BY_NAME, CONNECTORS, MULTI, check_connector
+from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.unsupported import check_features
+
+
+def config(name: str | None, **changes: Any) -> KVTransferConfig:
+    return KVTransferConfig(**({"kv_connector": name, "kv_role": "kv_both"} | changes))
+
+
+def of(*children: dict[str, Any]) -> KVTransferConfig:
+    return config(MULTI, kv_connector_extra_config={"connectors": list(children)})
+
+
+CHILD = {"kv_role": "kv_both"}
+ARGS = {
+    "speculative_config": None, "kv_transfer_config": None, "kv_offloading_size": None,
+    "kv_offloading_backend": "native", "hf_overrides": {}, "additional_config": {},
+}  # fmt: skip
+
+
+def args(**changes: Any) -> SimpleNamespace:
+    return SimpleNamespace(**ARGS | changes)
+
+
+def test_the_table_is_vllms() -> None:
+    assert set(BY_NAME) == set(KVConnectorFactory._registry) and len(BY_NAME) == len(CONNECTORS)
+    for connector in CONNECTORS:
+        assert (connector.keys is None) != (connector.refusal is None)
+
+
+@pytest.mark.parametrize("connector", CONNECTORS, ids=lambda connector: connector.name)
+def test_each_is_allowed_or_refused(connector: Any) -> None:
+    configs = [config(connector.name), of({"kv_connector": connector.name} | CHILD)]
+    for each in configs if connector.name != MULTI else []:
+        if connector.refusal is None:
+            check_connector(each)
+            continue
+        with pytest.raises(UnsupportedError, match=f"{connector.name}': {connector.refusal}; allowed are Offload"):
+            check_connector(each)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (config("Nobodys"), r"kv_transfer_config.kv_connector: 'Nobodys' is not one of vLLM's connectors; allowed are Of"),
+        (KVTransferConfig(), "kv_transfer_config.kv_connector: None must be one of Offloading"),
+        (of(), r"kv_connector_extra_config.connectors: \[\] must be a list of JSON objects"),
+        (config(MULTI), r"kv_connector_extra_config.connectors: None must be a list"),
+        (
+            of({"kv_connector": "OffloadingConnector"} | CHILD, {"kv_connector": "Nobodys"} | CHILD),
+            r"extra_config.connectors\[1\].kv_connector: 'Nobodys' is not one of vLLM's",
+        ),
+        (of({"kv_connector": MULTI, "kv_connector_extra_config": 3}), r"connectors\[0\].kv_connector_extra_config: 3 must"),
+        (
+            config("Mine", kv_connector_module_path="my.module"),
+            "kv_connector: 'Mine' of my.module may store blocks .* set rope_set_in_keys to true",
+        ),
+    ],
+)  # fmt: skip
+def test_refusals(chosen: KVTransferConfig, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        check_connector(chosen)
+
+
+def test_a_connector_that_its_user_vouches_for() -> None:
+    vouched = {"kv_connector_module_path": "my.module", "kv_connector_extra_config": {"rope_set_in_keys": True}}
+    check_connector(config("Mine", **vouched))
+    check_connector(of({"kv_connector": "Mine"} | CHILD | vouched))
+    # A name of vLLM's does not lend its row to another module.
+    with pytest.raises(UnsupportedError, match=r"'OffloadingConnector' of my\.module may store"):
+        check_connector(config("OffloadingConnector", kv_connector_module_path="my.module"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kv_offloading_size": 0.0}, "kv_offloading_size: 0.0 must be a number of GiB above 0"),
+        ({"kv_offloading_size": float("nan")}, "kv_offloading_size: nan must be"),
+        (
+            {"kv_offloading_size": 1.0, "kv_transfer_config": config("OffloadingConnector")},
+            "kv_offloading_size: 1.0 would replace kv_transfer_config.kv_connector",
+        ),
+        ({"kv_transfer_config": config("DecodeBenchConnector")}, "'DecodeBenchConnector': it fills the cache"),
+    ],
+)
+def test_offloading_flags(changes: dict[str, Any], message: str) -> None:
+    check_features(args(kv_offloading_size=1.0))
+    with pytest.raises(UnsupportedError, match=message):
+        check_features(args(**changes))
+
+
+def test_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value of ``kv_offloading_backend`` is held to the row of the connector that vLLM chooses for it."""
+    for backend, environment, name in (
+        ("native", "0", "OffloadingConnector"),
+        ("native", "1", "SimpleCPUOffloadConnector"),
+        ("lmcache", "0", "LMCacheMPConnector"),
+    ):
+        monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", environment)
+        chosen = args(kv_offloading_size=1.0, kv_offloading_backend=backend)
+        if BY_NAME[name].refusal is None:
+            check_features(chosen)
+            continue
+        with pytest.raises(UnsupportedError, match=f"kv_offloading_backend: '{backend}' is {name}: "):
+            check_features(chosen)
