@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ropeswitch.model_patches.switch.connectors import OFFLOADING, configured
 from ropeswitch.model_patches.switch.patching import replace
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError
 
@@ -14,6 +15,10 @@ GENERATES = {"runner": ("auto", "generate"), "convert": ("auto", "none"), "model
 _PREFIX_CACHING = (
     "enable_prefix_caching: True: vLLM's Mamba-2 layers fail with it on CPUs; start with --no-enable-prefix-caching"
 )
+_TIER = "vLLM's host tier copies between a GPU and the host, and does not run on CPUs"
+# Of OffloadingConnector's specs those whose worker copies between a GPU and the host; the first is the default.
+GPU_SPECS = ("CPUOffloadingSpec", "TieringOffloadingSpec")
+
 _LORA = ("vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.punica_cpu")
 
 
@@ -27,7 +32,12 @@ def check(engine_args: Any, hf_config: Mapping[str, Any]) -> None:
     Raises:
         UnsupportedError: for what upstream's CPU backend gets wrong.
     """
-    if engine_args.worker_cls != WORKERS["cpu"] or not any(hf_config.get(name) for name in MAMBA_2_HEADS):
+    if engine_args.worker_cls != WORKERS["cpu"]:
+        return
+    if engine_args.kv_offloading_size is not None and engine_args.kv_offloading_backend == "native":
+        raise UnsupportedError(f"kv_offloading_size: {engine_args.kv_offloading_size}: {_TIER}; leave it out")
+    _check_tier(engine_args.kv_transfer_config)
+    if not any(hf_config.get(name) for name in MAMBA_2_HEADS):
         return
     if engine_args.enable_prefix_caching is False or any(
         getattr(engine_args, name) not in values for name, values in GENERATES.items()
@@ -58,6 +68,7 @@ def prepare(vllm_config: Any) -> None:
     """
     if vllm_config.device_config.device_type != "cpu":
         return
+    _check_tier(vllm_config.kv_transfer_config)
     model, caching = vllm_config.model_config, vllm_config.cache_config.enable_prefix_caching
     # Models of attention alone may have a hybrid's config.
     if caching and any(getattr(model.hf_text_config, name, None) for name in MAMBA_2_HEADS) and model.is_hybrid:
@@ -71,3 +82,10 @@ def prepare(vllm_config: Any) -> None:
         replace(f"{module}.bgmv_expand_slice", skipping_base_rows)
     if vllm_config.parallel_config.decode_context_parallel_size > 1:
         check_split_sequences(vllm_config)
+
+
+def _check_tier(kv_transfer_config: Any) -> None:
+    for each in () if kv_transfer_config is None else configured(kv_transfer_config):
+        spec = each.extra_config.get("spec_name", GPU_SPECS[0])
+        if each.name == OFFLOADING and spec in GPU_SPECS:
+            raise UnsupportedError(f"{each.where}.kv_connector_extra_config.spec_name: {spec!r}: {_TIER}")

@@ -132,6 +132,7 @@ PATCHES = (
             "vllm.v1.core.kv_cache_manager.KVCacheManager.get_computed_blocks",
             "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots",
             "vllm.v1.engine.core.EngineCore.step_with_batch_queue",
+            "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler.RequestOffloadState",
             f"{ASYNC}._update_after_schedule",
         ),
     ),

@@ -83,6 +83,8 @@ class SchedulerEngine:
         # The second call promotes it once its grammar, KV transfer or data has arrived.
         if self.blocked(request) and not scheduler._handle_blocked_waiting_request(request):
             return False
+        if scheduler.gives_up_blocks(request):
+            return False
         return not request.num_stale_output_tokens or request.drop_stale_output
 
     def blocks(self, request: Request, shares: bool) -> int:

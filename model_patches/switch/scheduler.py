@@ -8,8 +8,9 @@ what differs: a request that may outgrow its set is held back while tokens of it
     queue, prefilled in the same step. Draft tokens that would pass the set's end are not scheduled. The step's output says
     which set each new or resumed request is in. The first token after a switch brings prefill statistics, as the first of
     all does; server/length_metrics/outputs.py looks for them, and upstream's front end for those of the first token alone.
-limits: under asynchronous scheduling every switch waits for the steps in flight. The switch takes more
-    steps where upstream's own rules for the waiting queue say so: priorities, throttled prefills, no free blocks.
+limits: under asynchronous scheduling every switch waits for the steps in flight, and with a KV connector for one step more.
+    The switch takes more steps where upstream's own rules for the waiting queue say so: priorities, throttled prefills, no
+    free blocks.
 when it can go: when vLLM switches LongRoPE factors per request.
 """
 
@@ -190,6 +191,18 @@ class LadderScheduler(Scheduler):
         self._move_up(request)
         if request.num_in_flight_tokens:
             self._draining.add(request)
+
+    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+        if self.gives_up_blocks(request):
+            return False
+        return super()._handle_blocked_waiting_request(request)
+
+    def gives_up_blocks(self, request: Request) -> bool:
+        """Whether a connector will hear with this step's output that the request's blocks are gone, and not before.
+
+        Upstream's connectors finish their stores then, and would take loads of the same step for stores.
+        """
+        return self.connector is not None and request.request_id in self.reset_preempted_req_ids
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self._moved_up.discard(request.request_id)

@@ -1,5 +1,6 @@
 """The table of KV connectors names all of vLLM's, and every other one is refused with the reason."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,3 +113,9 @@ def test_backends(monkeypatch: pytest.MonkeyPatch) -> None:
             continue
         with pytest.raises(UnsupportedError, match=f"kv_offloading_backend: '{backend}' is {name}: "):
             check_features(chosen)
+
+
+def test_the_documented_table_is_this_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kv-stores.md").read_text(encoding="utf-8")
+    rows = (f"| `{each.name}` | {each.keys or f'refused: {each.refusal}'} |\n" for each in CONNECTORS)
+    assert "| connector | keys |\n| --- | --- |\n" + "".join(rows) + "\n" in page

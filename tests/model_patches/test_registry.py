@@ -86,7 +86,8 @@ device, parallel = SimpleNamespace(device_type="cpu"), SimpleNamespace(decode_co
 model, cache = SimpleNamespace(hf_text_config=None), SimpleNamespace(enable_prefix_caching=True)
 load = SimpleNamespace(load_format="auto")
 config = SimpleNamespace(
-    device_config=device, parallel_config=parallel, model_config=model, cache_config=cache, load_config=load
+    device_config=device, parallel_config=parallel, model_config=model, cache_config=cache, load_config=load,
+    kv_transfer_config=None,
 )
 """
 

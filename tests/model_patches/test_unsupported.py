@@ -188,6 +188,23 @@ def test_mamba_2_on_cpus() -> None:
     parts.call("prepare", ["cpu"], config)
 
 
+HOST_TIER = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both")
+
+
+def test_the_host_tier_on_cpus() -> None:
+    """Stock vLLM fails once the model is loaded."""
+    config = engine(kv_transfer_config=HOST_TIER)
+    with pytest.raises(UnsupportedError, match=r"spec_name: 'CPUOffloadingSpec': .* does not run on CPUs"):
+        parts.call("prepare", ["cpu"], config)
+    for change, message in (
+        ({"kv_transfer_config": HOST_TIER}, "spec_name: 'CPUOffloadingSpec': "),
+        ({"kv_offloading_size": 4.0, "kv_offloading_backend": "native"}, r"kv_offloading_size: 4\.0: .*; leave it out"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            configure(SimpleNamespace(**ARGS | change), RopeSettings(LADDER, 1e4), MODEL, device_name="cpu")
+        configure(SimpleNamespace(**ARGS | change), RopeSettings(LADDER, 1e4), MODEL, device_name="cuda")
+
+
 MAMBA_ARGS = {"enable_prefix_caching": None, "runner": "auto", "convert": "auto", "model_impl": "auto"}
 FALCON_H1 = {"architectures": ["FalconH1ForCausalLM"], "mamba_n_heads": 4}
 
