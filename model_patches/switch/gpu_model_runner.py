@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+from ropeswitch.model_patches.switch.draft_sets import DraftSets, upstream_tables
 from ropeswitch.model_patches.switch.initialize_model import require_checked
 from ropeswitch.model_patches.switch.settings import settings_of
 from ropeswitch.model_patches.switch.step_rows import StepRows
@@ -35,12 +37,21 @@ class LadderGPUModelRunner(GPUModelRunner):
         self.step_rows = StepRows(settings, self.max_model_len, self.max_num_tokens + behind, device)
         # The factor set of every request that the scheduler has placed, by request id.
         self.rope_sets: dict[str, int] = {}
+        self.draft_sets = DraftSets(self.max_num_reqs, device)
 
     def load_model(self, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights)
         model = self.get_model()
         require_checked(model, self.load_config.load_format)
         self.step_rows.bind(model)
+        # No proposer but those with layers of their own has a module for a model.
+        if isinstance(draft := self.get_draft_model(), nn.Module):
+            self.draft_sets.bind(draft)
+            if hasattr(self.drafter, "build_per_group_and_layer_attn_metadata"):
+                self.draft_sets.follow(self.drafter)
+            if not upstream_tables(draft) and self.vllm_config.speculative_config.max_model_len is None:
+                # Upstream's is where the draft's own angles would end.
+                self.effective_drafter_max_model_len = self.max_model_len
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> Any:
         for req_id in scheduler_output.finished_req_ids:
@@ -57,6 +68,7 @@ class LadderGPUModelRunner(GPUModelRunner):
         sets = np.array([self.rope_sets[req_id] for req_id in self.input_batch.req_ids], dtype=np.int64)
         tokens = int(self.query_start_loc.np[count])
         self.step_rows.fill(positions[..., :tokens], sets, self.query_start_loc.gpu[: count + 1])
+        self.draft_sets.put(sets)
         true_positions = positions.clone()
         positions.copy_(self.step_rows.numbers[: positions.shape[-1]].expand_as(positions))
         output = super()._model_forward(input_ids, positions, *args, **kwargs)

@@ -21,6 +21,7 @@ from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.states import RequestState
 
+from ropeswitch.model_patches.switch.draft_sets import DraftSets
 from ropeswitch.model_patches.switch.initialize_model import require_checked
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.step_rows import StepRows
@@ -47,6 +48,8 @@ class LadderModelState(DefaultModelState):
             self._numbers = numbers
         # The factor set of the request in each slot; its set is fixed while it holds the slot: after a preemption it is new.
         self.slot_sets = np.zeros(self.max_num_reqs, dtype=np.int64)
+        # Of a draft model, which the worker finds (worker.py).
+        self.draft_sets: DraftSets | None = None
 
     def add_request(self, req_index: int, new_req_data: NewRequestData) -> None:
         super().add_request(req_index, new_req_data)
@@ -59,6 +62,8 @@ class LadderModelState(DefaultModelState):
         # M-RoPE's state has made positions of its own.
         positions = inputs.get("positions", input_batch.positions)[..., : input_batch.num_tokens]
         self.step_rows.fill(positions, sets, input_batch.query_start_loc[: count + 1])
+        if self.draft_sets is not None:
+            self.draft_sets.put(sets)
         return inputs | {"positions": self._numbers[..., : input_batch.num_tokens_after_padding]}
 
     def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:

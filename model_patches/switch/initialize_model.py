@@ -3,7 +3,8 @@
 replaces: the function that builds a model, where most loaders call it.
 why: a model that reads positions outside its rotary modules, or attends to prompts both ways, must be refused, and reading
     weights may take minutes.
-what differs: the built model is bound to rows of a few tokens and run once on marked row numbers (``row_numbers.py``).
+what differs: the built model is bound to rows of a few tokens and run once on marked row numbers (``row_numbers.py``). A
+    draft model is built with rotary modules of its own (``draft_rotary.py``) and only asked whether its angles suffice.
 limits: loaders with a ``load_model`` of their own build models without it, such as Tensorizer's; those are refused.
 when it can go: when the runner no longer hands the model row numbers.
 """
@@ -17,6 +18,8 @@ from vllm.config import VllmConfig
 from vllm.model_executor.layers.attention import PrefillPrefixLMAttention
 from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER, BaseModelLoader
 
+from ropeswitch.model_patches.switch.draft_rotary import building_a_draft
+from ropeswitch.model_patches.switch.draft_sets import check_tables
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.row_numbers import TOKENS, check_positions
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
@@ -37,6 +40,9 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         settings = settings_of(vllm_config)
         if settings is None:
             return upstream(vllm_config, **arguments)
+        model_config = arguments.get("model_config") or vllm_config.model_config
+        if model_config.runner_type == "draft":
+            return _build_draft(upstream, vllm_config, arguments)
         try:
             model = upstream(vllm_config, **arguments)
             check_axes(model, vllm_config.model_config)
@@ -58,6 +64,20 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         return model
 
     return initialize_model
+
+
+def _build_draft(upstream: Callable[..., nn.Module], vllm_config: VllmConfig, arguments: dict[str, Any]) -> nn.Module:
+    """Build a draft model; what it drafts wrongly is rejected, so that nothing else of it is checked.
+
+    Raises:
+        UnsupportedError: when its own angles end before the positions that it drafts at.
+    """
+    with building_a_draft():
+        model = upstream(vllm_config, **arguments)
+    # The V1 runner stops drafting at the draft's own length, the V2 runner drafts at every position.
+    v2, draft = vllm_config.use_v2_model_runner, vllm_config.speculative_config.draft_model_config
+    check_tables(model, (vllm_config.speculative_config.target_model_config if v2 else draft).max_model_len)
+    return model
 
 
 def _check_causal(model: nn.Module) -> None:

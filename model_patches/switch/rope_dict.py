@@ -4,8 +4,8 @@ replaces: the cache of rotary modules that ``get_rope`` looks in before it build
 why: models import ``get_rope`` by name, so rebinding it would miss those imported earlier, and the modules it builds size
     their tables by the longest position (up to 1 GiB); the cache is looked up at every call, before anything is built.
 what differs: while an engine with a ladder is being built, every key of the language model is present, and its value is a
-    ``LadderRotaryEmbedding`` that the runner gives its rows; otherwise, and for the encoders of a multimodal model, the
-    dict behaves as upstream's.
+    ``LadderRotaryEmbedding`` that the runner gives its rows, or in a draft model a ``DraftRotaryEmbedding``; otherwise, and
+    for the encoders of a multimodal model, the dict behaves as upstream's.
 limits: the ladder is on one base; layers with another base must have plain rotary embeddings, and dual chunk attention is
     refused.
 when it can go: when vLLM has a hook that builds a model's rotary module.
@@ -13,8 +13,9 @@ when it can go: when vLLM has a hook that builds a model's rotary module.
 
 from typing import Any
 
-from vllm.config import VllmConfig, get_current_vllm_config_or_none
+from vllm.config import VllmConfig, get_current_vllm_config, get_current_vllm_config_or_none
 
+from ropeswitch.model_patches.switch.draft_rotary import DraftRotaryEmbedding, a_draft_is_built, draft_rotary
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rotation import Rotation, rotation_of
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
@@ -36,9 +37,12 @@ class LadderRopeDict(dict[RopeKey, Any]):
         self._config, self._modules = None, {}
 
     def __contains__(self, key: Any) -> bool:
-        return _rotation(key) is not None or super().__contains__(key)
+        ours = _draft_module(key) if a_draft_is_built() else _rotation(key)
+        return ours is not None or super().__contains__(key)
 
     def __getitem__(self, key: RopeKey) -> Any:
+        if a_draft_is_built():
+            return _draft_module(key) or super().__getitem__(key)
         if (rotation := _rotation(key)) is None:
             return super().__getitem__(key)
         # Layers of one model share a module, as upstream's do; two engines in one process must not.
@@ -49,6 +53,13 @@ class LadderRopeDict(dict[RopeKey, Any]):
             head_size, _, _, neox, *_ = key
             self._modules[key] = LadderRotaryEmbedding(head_size, rotation, neox)
         return self._modules[key]
+
+
+def _draft_module(key: RopeKey) -> DraftRotaryEmbedding | None:
+    """A draft model's module, or None for one of upstream's."""
+    config = get_current_vllm_config()
+    settings = settings_of(config)
+    return None if settings is None else draft_rotary(key, settings, config.speculative_config.method)
 
 
 def _rotation(key: RopeKey) -> Rotation | None:

@@ -18,8 +18,6 @@ from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, Unsu
 INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
 # Parameters of Fourier position embeddings.
 FOURIER = ("use_fope", "fope_init_factor", "fope_sep_head", "num_inv_freq")
-# Speculators that read earlier tokens only; every other one has rotary layers of its own.
-DRAFTLESS_SPECULATORS = ("ngram", "ngram_gpu", "suffix")
 
 
 def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
@@ -103,9 +101,7 @@ def check_features(engine_args: Any) -> None:
         if value is not None and not isinstance(value, Mapping):
             raise UnsupportedError(f"{field}: {value!r} must be a JSON object")
     speculative = engine_args.speculative_config or {}
-    method = speculative.get("method") or ("draft_model" if speculative.get("model") else None)
-    if speculative and method not in DRAFTLESS_SPECULATORS:
-        raise UnsupportedError(_draft_reason(method))
+    _check_drafts(speculative.get("method"), speculative.get("rejection_sample_method"))
     check_connector(engine_args.kv_transfer_config)
     check_offloading(engine_args)
 
@@ -127,9 +123,9 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         raise UnsupportedError(
             f"additional_config: has no {KEY} settings; start the engine with ropeswitch serve, or set the key"
         )
-    # A checkpoint may bring a draft model along, without a flag that names it.
-    if speculative is not None and speculative.method not in DRAFTLESS_SPECULATORS:
-        raise UnsupportedError(_draft_reason(speculative.method))
+    if speculative is not None:
+        # A checkpoint may bring a draft model along, without a flag that names it.
+        _check_drafts(speculative.method, speculative.rejection_sample_method)
     if (size := parallel.prefill_context_parallel_size) > 1:
         raise UnsupportedError(
             f"prefill_context_parallel_size: {size}: split prefills are not verified with a factor ladder; allowed is 1"
@@ -174,13 +170,18 @@ def check_device(device_name: str) -> None:
         )
 
 
-def _draft_reason(method: str | None) -> str:
-    if method is None:
-        return f"speculative_config.method: missing; allowed are {', '.join(DRAFTLESS_SPECULATORS)}"
-    return (
-        f"speculative_config.method: {method!r} drafts with rotary layers of its own, which the ladder does not reach; "
-        f"allowed are {', '.join(DRAFTLESS_SPECULATORS)}"
-    )
+def _check_drafts(method: str | None, rejection_sample_method: str | None) -> None:
+    """Refuse speculation that changes tokens, or drafts nothing."""
+    if rejection_sample_method == "synthetic":
+        raise UnsupportedError(
+            "speculative_config.rejection_sample_method: 'synthetic' accepts drafts at random, whatever the model predicts; "
+            "allowed are standard, block"
+        )
+    if method == "extract_hidden_states":
+        raise UnsupportedError(
+            f"speculative_config.method: {method!r} drafts nothing and hands hidden states to a KV connector, without the "
+            "factor set that made them; leave it out"
+        )
 
 
 def _rotary_dim(hf_config: Mapping[str, Any]) -> int | None:

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from torch import nn
+
 from ropeswitch.model_patches.switch import parts
+from ropeswitch.model_patches.switch.draft_sets import DraftSets
 from ropeswitch.model_patches.switch.patching import patch_process
 from ropeswitch.model_patches.switch.step_rows import StepRows
 
@@ -19,7 +22,19 @@ class LadderWorker:
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         super().load_model(*args, **kwargs)  # type: ignore[misc]
+        self._bind_speculator()
         parts.call("model_loaded", self.settings.parts, self)
+
+    def _bind_speculator(self) -> None:
+        """Give the draft model of the V2 runner, if it has one, the sets of its requests; ours on V1 does it itself."""
+        speculator = getattr(self.model_runner, "speculator", None)
+        if not isinstance(getattr(speculator, "model", None), nn.Module):
+            return
+        # Upstream writes it before the draft's prefill and before its decode steps.
+        starts = speculator.input_buffers.query_start_loc
+        sets = DraftSets(len(starts) - 1, starts.device, starts)
+        sets.bind(speculator.model)
+        self.model_runner.model_state.draft_sets = sets
 
     @property
     def step_rows(self) -> StepRows:

@@ -61,12 +61,14 @@ def test_models(change: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"speculative_config": {"model": "draft"}}, "speculative_config.method: 'draft_model'"),
         (
-            {"speculative_config": {"num_speculative_tokens": 3}},
-            "speculative_config.method: missing; allowed are ngram",
+            {"speculative_config": {"method": "extract_hidden_states"}},
+            "speculative_config.method: 'extract_hidden_states' drafts nothing",
         ),
-        ({"speculative_config": {"method": "eagle", "model": "x"}}, "speculative_config.method: 'eagle'"),
+        (
+            {"speculative_config": {"method": "eagle", "model": "x", "rejection_sample_method": "synthetic"}},
+            "speculative_config.rejection_sample_method: 'synthetic' accepts drafts at random",
+        ),
         ({"kv_offloading_size": -0.5}, "kv_offloading_size: -0.5"),
         ({"hf_overrides": "["}, r"hf_overrides: '\[' must be a JSON object"),
         ({"speculative_config": 3}, "speculative_config: 3 must be a JSON object"),
@@ -75,7 +77,8 @@ def test_models(change: dict[str, Any], message: str) -> None:
 )
 def test_features(change: dict[str, Any], message: str) -> None:
     check_features(SimpleNamespace(**ARGS))
-    check_features(SimpleNamespace(**(ARGS | {"speculative_config": {"method": "ngram"}})))
+    for drafts in ({"method": "ngram"}, {"model": "draft"}, {"method": "eagle", "model": "x"}):
+        check_features(SimpleNamespace(**(ARGS | {"speculative_config": drafts})))
     with pytest.raises(UnsupportedError, match=message):
         check_features(SimpleNamespace(**(ARGS | change)))
 
@@ -126,7 +129,10 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
     ("change", "message"),
     [
         ({"additional_config": {}}, "additional_config: has no ropeswitch settings"),
-        ({"speculative_config": SimpleNamespace(method="eagle3")}, "speculative_config.method: 'eagle3'"),
+        (
+            {"speculative_config": SimpleNamespace(method="eagle3", rejection_sample_method="synthetic")},
+            "speculative_config.rejection_sample_method: 'synthetic'",
+        ),
         (
             SPLIT | {"cache_config__sliding_window": 48},
             "decode_context_parallel_size: 2: the model's sliding window of 48",

@@ -45,8 +45,8 @@ def test_flags(refusal: Any, checkpoint: Path) -> None:
     )
     assert "--grpc" in refusal(model, "--grpc")
     assert "enable-auto-tool-choice" in refusal(model, "--enable-auto-tool-choice")
-    draft = json.dumps({"method": "draft_model", "model": model, "num_speculative_tokens": 2})
-    assert "'draft_model'" in refusal(model, "--speculative-config", draft)
+    draft = json.dumps({"model": model, "num_speculative_tokens": 2, "rejection_sample_method": "synthetic"})
+    assert "'synthetic'" in refusal(model, "--speculative-config", draft)
 
 
 SECONDS = "must be a number of seconds above 0 and at most 60"

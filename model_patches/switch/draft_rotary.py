@@ -1,0 +1,135 @@
+"""The rotary module of a draft model's layers: rotates each token by its true position, in its request's factor set.
+
+A draft model runs after the target, on positions of its own, several times a step and inside captured graphs. So its layers
+form their angles themselves, from positions and the set of each request (``draft_sets.py``), and read no rows of the step.
+A layer with another rotary base or another number of frequencies keeps upstream's module, and so does a draft model that
+reads upstream's table of angles by itself (:data:`TABLE_READERS`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import nn
+
+from ropeswitch.factors.rope_layers import AXIS_TYPES, LADDER, MARK
+from ropeswitch.factors.rules.rope import base_of
+from ropeswitch.kernels.apply_rows import apply_rows
+from ropeswitch.kernels.axis_rows import AxisRows
+from ropeswitch.model_patches.switch.rotation import Rotation, rotation_of
+from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
+
+# Methods whose models rotate the target's hidden states in kernels that read cos and sin by position.
+TABLE_READERS = ("dflash", "dspark")
+
+
+class DraftRotaryEmbedding(nn.Module):
+    """Stands in for upstream's rotary modules in a draft model.
+
+    Args:
+        head_size: Values per head.
+        rotation: Which angles.
+        neox: How values pair up.
+        settings: The engine's ladder and how angles are formed.
+
+    Attributes:
+        sets: ``[max requests + 1]`` int64: the factor set of each request of the batch.
+        starts: ``[max requests + 1]`` int32: where each request's tokens begin and the last end.
+    """
+
+    sets: torch.Tensor
+    starts: torch.Tensor
+
+    def __init__(self, head_size: int, rotation: Rotation, neox: bool, settings: RopeSettings) -> None:
+        super().__init__()
+        self.head_size, self.rotary_dim, self.is_neox_style = head_size, rotation.rotary_dim, neox
+        self._several_axes = rotation.axes is not None
+        axes = rotation.axes or (0,) * (rotation.rotary_dim // 2)
+        # The loader's default device is the model's.
+        device, dtype = torch.get_default_device(), torch.float64 if settings.angles == "exact" else torch.float32
+        self._angles = AxisRows(rotation.theta, rotation.rotary_dim, rotation.sets(settings), axes, device, dtype)
+        self._axes = max(axes) + 1
+        self.register_buffer("sets", torch.zeros(2, dtype=torch.int64), persistent=False)
+        self.register_buffer("starts", torch.zeros(2, dtype=torch.int32), persistent=False)
+
+    def forward(
+        self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Rotate ``query`` and ``key``.
+
+        Args:
+            positions: ``[tokens]`` or, for M-RoPE, ``[axes, tokens]`` int64 true positions.
+            query: ``[tokens, query heads * head_size]`` or ``[tokens, query heads, head_size]``.
+            key: As ``query`` with the key heads, or None.
+        """
+        places = positions if positions.dim() == 2 else positions.expand(self._axes, -1)
+        tokens = torch.arange(places.shape[1], dtype=torch.int32, device=places.device)
+        # Tokens of padding come after the last request, whose place in `sets` is spare.
+        requests = torch.bucketize(tokens, self.starts[1:], right=True)
+        rows = torch.empty(places.shape[1], self.rotary_dim, dtype=torch.float32, device=places.device)
+        self._angles.fill(rows, places, self.sets[requests])
+        return apply_rows(rows, query, key, self.head_size, self.is_neox_style)
+
+    @property
+    def cos_sin_cache(self) -> torch.Tensor:
+        """Upstream's table of angles by position, which some models read themselves; there is none here.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(
+            "speculative_config.model: reads cos_sin_cache by itself, where a ladder has no angles by position"
+        )
+
+    def extra_repr(self) -> str:
+        return f"head_size={self.head_size}, rotary_dim={self.rotary_dim}, neox={self.is_neox_style}"
+
+
+# The modules of the draft model that is being built, by the key of `get_rope`, None for one of upstream's.
+Built = dict[Any, DraftRotaryEmbedding | None]
+# None while a target is built, or nothing.
+_BUILT: ContextVar[Built | None] = ContextVar("draft_modules", default=None)
+
+
+@contextmanager
+def building_a_draft() -> Iterator[None]:
+    """What ``get_rope`` makes inside belongs to a draft model."""
+    token = _BUILT.set({})
+    try:
+        yield
+    finally:
+        _BUILT.reset(token)
+
+
+def a_draft_is_built() -> bool:
+    """Whether ``get_rope`` is called for a draft model."""
+    return _BUILT.get() is not None
+
+
+def draft_rotary(key: Any, settings: RopeSettings, method: str) -> DraftRotaryEmbedding | None:
+    """The module of a draft's layer, or None where it keeps upstream's.
+
+    Args:
+        key: Of ``get_rope``, as in ``rope_dict.py``.
+        settings: The engine's.
+        method: Of ``speculative_config``.
+    """
+    modules = _BUILT.get()
+    assert modules is not None
+    if key not in modules:
+        head_size, _, _, neox, *_ = key
+        rotation = None if method in TABLE_READERS else _rotation(key, settings)
+        modules[key] = None if rotation is None else DraftRotaryEmbedding(head_size, rotation, neox, settings)
+    return modules[key]
+
+
+def _rotation(key: Any, settings: RopeSettings) -> Rotation | None:
+    """The ladder's rotation for layers that rotate as the target's do, apart from scaling."""
+    head_size, rotary_dim, _, _, rope_args, dual_chunk_args, _, _ = key
+    rope = dict(rope_args or ())
+    alike = base_of({"rope_theta": 10000} | rope) == settings.theta and rotary_dim == settings.ladder.rotary_dim
+    if dual_chunk_args is not None or rope.get("rope_type") in AXIS_TYPES or not alike:
+        return None
+    return rotation_of(head_size, rotary_dim, rope | {MARK: LADDER}, settings, multimodal=False)

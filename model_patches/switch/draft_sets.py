@@ -1,0 +1,95 @@
+"""The factor set of each request of a draft model's batch, where its rotary modules read it.
+
+The buffers are made once and keep their addresses, as captured CUDA graphs need.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotaryEmbedding
+from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
+from vllm.utils.torch_utils import async_tensor_h2d
+
+from ropeswitch.model_patches.switch.draft_rotary import DraftRotaryEmbedding
+from ropeswitch.model_patches.switch.settings import UnsupportedError
+
+
+class DraftSets:
+    """The sets of a draft model's requests, on one device.
+
+    Args:
+        max_num_reqs: Requests that a step can have.
+        device: Where the model runs.
+        starts: ``[max_num_reqs + 1]`` int32: where each request's tokens begin and the last end, a buffer that somebody
+            fills before each forward of the draft; None where :meth:`lay_out` does.
+    """
+
+    def __init__(self, max_num_reqs: int, device: torch.device, starts: torch.Tensor | None = None) -> None:
+        # One more for tokens of padding.
+        self._sets = torch.zeros(max_num_reqs + 1, dtype=torch.int64, device=device)
+        self._starts = torch.zeros(max_num_reqs + 1, dtype=torch.int32, device=device) if starts is None else starts
+
+    def bind(self, model: nn.Module) -> None:
+        """Give every rotary module of a draft model these sets."""
+        for module in model.modules():
+            if isinstance(module, DraftRotaryEmbedding):
+                module.sets, module.starts = self._sets, self._starts
+
+    def put(self, request_sets: npt.NDArray[np.int64]) -> None:
+        """Write the sets of a step's requests, in the order of its batch, without synchronising with the host."""
+        self._sets[: len(request_sets)] = async_tensor_h2d(request_sets, device=self._sets.device)
+
+    def lay_out(self, query_start_loc: torch.Tensor) -> None:
+        """Write where each request's tokens begin in the next forward.
+
+        Args:
+            query_start_loc: ``[requests + 1]`` int32, on the device.
+        """
+        self._starts[: len(query_start_loc)] = query_start_loc
+        self._starts[len(query_start_loc) :] = query_start_loc[-1]
+
+    def follow(self, proposer: Any) -> None:
+        """Lay out every forward of a proposer of the V1 runner, which builds attention metadata before each.
+
+        The guard records no fingerprint of it: drafts in a wrong set are rejected.
+        """
+        upstream = proposer.build_per_group_and_layer_attn_metadata
+
+        def build(common_attn_metadata: Any, *args: Any, **kwargs: Any) -> Any:
+            self.lay_out(common_attn_metadata.query_start_loc)
+            return upstream(common_attn_metadata, *args, **kwargs)
+
+        proposer.build_per_group_and_layer_attn_metadata = build
+
+
+def upstream_tables(model: nn.Module) -> dict[str, int]:
+    """Positions that each rotary module of upstream's has angles for, by its name in a draft model."""
+    lengths = {}
+    for name, module in model.named_modules():
+        if isinstance(module, Phi3LongRoPEScaledRotaryEmbedding):
+            short, both = module.original_max_position_embeddings, len(module.long_short_cos_sin_cache)
+            lengths[name] = both - short if module.use_long_rope else short
+        elif isinstance(module, RotaryEmbeddingBase):
+            lengths[name] = len(module.cos_sin_cache)
+    return lengths
+
+
+def check_tables(model: nn.Module, positions: int) -> None:
+    """Refuse a draft model whose own angles end before the positions that it drafts at.
+
+    Args:
+        model: A draft model.
+        positions: How many positions it may draft at.
+
+    Raises:
+        UnsupportedError: naming the module.
+    """
+    for name, length in upstream_tables(model).items():
+        if length < positions:
+            raise UnsupportedError(
+                f"speculative_config.model: {name} of {type(model).__name__} has angles for {length} positions, but drafts "
+                f"are made at up to {positions}; use max_model_len: {length}, or a draft model with the target's rotary base"
+            )
