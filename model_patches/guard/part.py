@@ -4,7 +4,7 @@ from typing import Any
 
 from ropeswitch.model_patches.guard.kernel_check import check_kernels
 from ropeswitch.model_patches.guard.patch_report import report as report
-from ropeswitch.model_patches.guard.registry import for_this_device, require
+from ropeswitch.model_patches.guard.registry import for_engine, require
 
 
 def prepare(vllm_config: Any) -> None:
@@ -13,7 +13,7 @@ def prepare(vllm_config: Any) -> None:
     Raises:
         RegistryError: naming the changed symbol, the pinned version and the command that shows the difference.
     """
-    require(for_this_device())
+    require(for_engine(vllm_config))
 
 
 def model_loaded(worker: Any) -> None:

@@ -13,7 +13,7 @@ def report(worker: Any) -> dict[str, Any]:
         worker: One of our workers, with its model loaded.
     """
     config, runner = worker.vllm_config, worker.model_runner
-    in_use = (worker, runner, getattr(runner, "model_state", None))
+    in_use = (worker, runner, getattr(runner, "model_state", None), *_connectors())
     ours = [type(each) for each in in_use if type(each).__module__.startswith(OURS)]
     found = {f"{base.__module__}.{base.__qualname__}" for each in ours for base in each.__mro__}
     if str(config.scheduler_config.scheduler_cls).startswith(OURS):
@@ -27,3 +27,13 @@ def report(worker: Any) -> dict[str, Any]:
     # Upstream's classes inherit from each other; only those that apply on this device are patches.
     here = {record.target for record in in_play(config)}
     return {"rank": worker.rank, "patches": sorted({*applied(), *(found & here)}), "sets": list(worker.step_rows.sets)}
+
+
+def _connectors() -> tuple[Any, ...]:
+    """The KV connectors of this worker process."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+    if not has_kv_transfer_group():
+        return ()
+    connector = get_kv_transfer_group()
+    return (connector, *getattr(connector, "sub_connectors", ()))

@@ -13,6 +13,9 @@ STATES = "vllm.v1.worker.gpu.model_states"
 V2_RUNNER = "vllm.v1.worker.gpu.model_runner.GPUModelRunner"
 SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
+NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
+# The engines with that connector, as `CONDITIONS` names them.
+NIXL_ONLY = "NIXL"
 EXECUTOR = "vllm.v1.executor.multiproc_executor.MultiprocExecutor"
 LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
 # Latent attention, and the plain attention that takes its place with VLLM_MLA_DISABLE.
@@ -35,6 +38,11 @@ def _scales_softmax(vllm_config: Any) -> bool:
     return settings is not None and settings.ladder.scales_softmax
 
 
+def _has_nixl(vllm_config: Any) -> bool:
+    config = vllm_config.kv_transfer_config
+    return config is not None and any(config.has_connector(name) for name in ("NixlConnector", "NixlPullConnector"))
+
+
 CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "always": lambda _: True,
     "CPUs": lambda config: _on(config, "cpu"),
@@ -46,6 +54,7 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
         _has_key(config) and SERVER not in config.additional_config[KEY]["parts"]
     ),
     "softmax scales": _scales_softmax,
+    NIXL_ONLY: _has_nixl,
     "decode context parallel on CPUs": lambda config: (
         _on(config, "cpu") and config.parallel_config.decode_context_parallel_size > 1
     ),
@@ -89,8 +98,7 @@ PATCHES = (
             "vllm.v1.engine.core.EngineCore.preprocess_add_request",
             "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
             "vllm.v1.core.kv_cache_utils.get_request_block_hasher",
-            "vllm.v1.request.Request.__init__",
-            "vllm.v1.request.Request.update_block_hashes",
+            "vllm.v1.request.Request",
         ),
     ),
     Patch(
@@ -242,6 +250,14 @@ PATCHES = (
         tests="tests/exactness/test_latent_expanded.py",
         relies_on=(),
         when="softmax scales",
+    ),
+    Patch(
+        target=f"{NIXL}.connector.NixlPullConnector",
+        kind="subclassed",
+        file="model_patches/switch/nixl_connector.py",
+        tests="tests/disaggregation/",
+        relies_on=(f"{NIXL}.pull_scheduler.NixlPullConnectorScheduler",),
+        when=NIXL_ONLY,
     ),
     Patch(
         target=f"{EXECUTOR}.shutdown",

@@ -14,7 +14,7 @@ from ropeswitch.model_patches.guard.fingerprints import (
     recorded,
     resolve,
 )
-from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, PATCHES
+from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
 
 # Prefix of the modules of our patches.
 OURS = "ropeswitch.model_patches."
@@ -29,6 +29,16 @@ def for_this_device() -> tuple[Patch, ...]:
 
     here = current_platform.device_type
     return tuple(record for record in PATCHES if DEVICES.get(record.when, here) == here)
+
+
+def for_engine(vllm_config: Any) -> tuple[Patch, ...]:
+    """The patches whose fingerprints an engine checks: all of its device's, but those of a connector that it has not.
+
+    Upstream's module of such a connector warns of missing packages when it is imported.
+    """
+    return tuple(
+        record for record in for_this_device() if record.when != NIXL_ONLY or CONDITIONS[NIXL_ONLY](vllm_config)
+    )
 
 
 def mismatches(records: "tuple[Patch, ...] | None" = None) -> list[tuple[str, str, str]]:
@@ -99,6 +109,9 @@ def applied() -> list[str]:
     """Targets that are patched in this process, found by the symbol now bound to each upstream name."""
     found = []
     for record in for_this_device():
+        # Its upstream name stays bound to upstream's class.
+        if record.kind == "subclassed":
+            continue
         symbol = resolve(record.target)[2]
         module = getattr(symbol, "__module__", None) or type(symbol).__module__
         if module.startswith(OURS):

@@ -17,7 +17,18 @@ OFFLOADING = "OffloadingConnector"
 VOUCHED = "rope_set_in_keys"
 
 _TOKENS_ALONE = "its keys are made of tokens alone, so blocks of different factor sets would be mixed up"
-_TRANSFER = "it hands blocks to another engine by request, and does not say which factor set rotated them"
+_IN_PARAMETERS = "kv_transfer_params, which name the set of a transfer's blocks"
+# Of ours, with classes of the same names.
+_NIXL = "ropeswitch.model_patches.switch.nixl_connector"
+# Values of NIXL's `kv_connector_extra_config` that are refused, and the reasons.
+_NIXL_REFUSED = (
+    (
+        "bidirectional_kv_xfer",
+        True,
+        "blocks that go back to the prefill side do not name their factor set; leave it out",
+    ),
+    ("enforce_handshake_compat", False, "engines with different ladders must not exchange blocks; leave it out"),
+)
 
 
 @dataclass(frozen=True)
@@ -28,11 +39,15 @@ class Connector:
         name: As in ``kv_transfer_config.kv_connector``.
         keys: How the factor set gets into its keys.
         refusal: Why it is refused.
+        module: Our module with its subclass, or None where upstream's own class serves.
+        refused: Values of its ``kv_connector_extra_config`` that are refused: (field, value, reason).
     """
 
     name: str
     keys: str | None = None
     refusal: str | None = None
+    module: str | None = None
+    refused: tuple[tuple[str, Any, str], ...] = ()
 
 
 # Of vllm.distributed.kv_transfer.kv_connector.factory, all of them.
@@ -47,11 +62,15 @@ CONNECTORS = (
     Connector("HF3FSKVConnector", refusal=_TOKENS_ALONE),
     Connector("ExampleConnector", refusal=_TOKENS_ALONE),
     Connector("ExampleHiddenStatesConnector", refusal="it needs a draft model that hands out hidden states"),
-    Connector("NixlConnector", refusal=_TRANSFER),
-    Connector("NixlPullConnector", refusal=_TRANSFER),
-    Connector("NixlPushConnector", refusal=_TRANSFER),
-    Connector("MooncakeConnector", refusal=_TRANSFER),
-    Connector("MoRIIOConnector", refusal=_TRANSFER),
+    Connector("NixlConnector", keys=_IN_PARAMETERS, module=_NIXL, refused=_NIXL_REFUSED),
+    Connector("NixlPullConnector", keys=_IN_PARAMETERS, module=_NIXL, refused=_NIXL_REFUSED),
+    Connector(
+        "NixlPushConnector", refusal="its prefill side finds a request's blocks by the request ID that clients choose"
+    ),
+    Connector(
+        "MooncakeConnector", refusal="its decode side starts before the prefill side says which factor set it used"
+    ),
+    Connector("MoRIIOConnector", refusal="it needs AMD GPUs, whose model runner is not patched"),
     Connector("HiSparseConnector", refusal="it serves sparse attention, whose indexer no ladder rotates"),
     Connector("DecodeBenchConnector", refusal="it fills the cache with dummy values, so no answer is right"),
 )
@@ -110,11 +129,32 @@ def _configured(where: str, values: Mapping[str, Any]) -> Iterator[Configured]:
         yield from _configured(f"{field}.connectors[{index}]", each)
 
 
-def check_connector(kv_transfer_config: Any) -> None:
+def attach(kv_transfer_config: Any) -> None:
+    """Have an engine load our subclasses of the connectors that have one; a second call changes nothing.
+
+    Args:
+        kv_transfer_config: ``vllm.config.KVTransferConfig``, checked, or None.
+    """
+    if kv_transfer_config is None:
+        return
+    if (module := _module(kv_transfer_config.kv_connector)) is not None:
+        kv_transfer_config.kv_connector_module_path = module
+    for child in kv_transfer_config.kv_connector_extra_config.get("connectors", ()):
+        if (module := _module(child.get("kv_connector"))) is not None:
+            child["kv_connector_module_path"] = module
+
+
+def _module(name: Any) -> str | None:
+    """Our module with a subclass of one of vLLM's connectors."""
+    return BY_NAME[name].module if name in BY_NAME else None
+
+
+def check_connector(kv_transfer_config: Any, *, attached: bool = False) -> None:
     """Refuse a connector that may mix up the blocks of different factor sets; None is no connector.
 
     Args:
         kv_transfer_config: ``vllm.config.KVTransferConfig``, or None.
+        attached: Whether our subclasses must be in it already (:func:`attach`).
 
     Raises:
         UnsupportedError: with the field, the connector's name and the reason.
@@ -123,6 +163,9 @@ def check_connector(kv_transfer_config: Any) -> None:
         return
     for each in configured(kv_transfer_config):
         where = f"{each.where}.kv_connector: {each.name!r}"
+        if (ours := _module(each.name)) is not None and each.module_path in ((ours,) if attached else (ours, None)):
+            _check_options(each)
+            continue
         if each.module_path:
             if each.extra_config.get(VOUCHED) is not True:
                 raise UnsupportedError(
@@ -136,6 +179,18 @@ def check_connector(kv_transfer_config: Any) -> None:
             raise UnsupportedError(f"{where} is not one of vLLM's connectors; allowed are {', '.join(ALLOWED)}")
         if connector.refusal is not None:
             raise UnsupportedError(f"{where}: {connector.refusal}; allowed are {', '.join(ALLOWED)}")
+        if connector.module is not None:
+            raise UnsupportedError(
+                f"{where} is not the ladder's own, of {connector.module}; start with ropeswitch serve"
+            )
+
+
+def _check_options(chosen: Configured) -> None:
+    for field, value, reason in BY_NAME[chosen.name].refused:
+        if field in chosen.extra_config and bool(chosen.extra_config[field]) is value:
+            raise UnsupportedError(
+                f"{chosen.where}.kv_connector_extra_config.{field}: {chosen.extra_config[field]!r}: {reason}"
+            )
 
 
 def check_offloading(engine_args: Any) -> None:

@@ -10,7 +10,7 @@ from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, parse
 from ropeswitch.factors.ladders.choose import choose, from_file, from_sets
 from ropeswitch.factors.ladders.made import MadeLadder, Origin
 from ropeswitch.factors.numbers import is_whole
-from ropeswitch.model_patches.switch import parts, patching
+from ropeswitch.model_patches.switch import connectors, parts, patching
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.process_inputs import reading_filled_in_limits, reading_sets
 from ropeswitch.model_patches.switch.settings import (
@@ -189,6 +189,7 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
     engine_args.max_model_len = checked_max_model_len(engine_args.max_model_len, settings.ladder)
     engine_args.scheduler_cls = SCHEDULER
     engine_args.worker_cls = WORKERS[device_name]
+    connectors.attach(engine_args.kv_transfer_config)
     parts.call("check", settings.parts, engine_args, hf_config)
     engine_args.additional_config = dict(engine_args.additional_config or {}) | {KEY: settings.to_json()}
     parts.call("attach", settings.parts, engine_args, settings)

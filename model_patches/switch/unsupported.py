@@ -143,7 +143,7 @@ def check_engine(vllm_config: Any) -> RopeSettings:
             raise UnsupportedError(
                 f"{field}: True: sleep level 2 discards the angles with the weights; allowed is False"
             )
-    check_connector(vllm_config.kv_transfer_config)
+    check_connector(vllm_config.kv_transfer_config, attached=True)
     if vllm_config.model_config.is_encoder_decoder:
         raise UnsupportedError("model: has an encoder and a decoder; only decoders are supported")
     if parallel.enable_elastic_ep:

@@ -8,7 +8,7 @@ import pytest
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-from ropeswitch.model_patches.switch.connectors import BY_NAME, CONNECTORS, MULTI, check_connector
+from ropeswitch.model_patches.switch.connectors import BY_NAME, CONNECTORS, MULTI, attach, check_connector
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_features
 
@@ -113,6 +113,36 @@ def test_backends(monkeypatch: pytest.MonkeyPatch) -> None:
             continue
         with pytest.raises(UnsupportedError, match=f"kv_offloading_backend: '{backend}' is {name}: "):
             check_features(chosen)
+
+
+def test_nixl_is_loaded_from_our_module() -> None:
+    for name in ("NixlConnector", "NixlPullConnector"):
+        chosen = config(name)
+        with pytest.raises(UnsupportedError, match=f"'{name}' is not the ladder's own"):
+            check_connector(chosen, attached=True)
+        for _ in range(2):
+            check_connector(chosen)
+            attach(chosen)
+        check_connector(chosen, attached=True)
+        assert KVConnectorFactory.get_connector_class(chosen).__module__ == BY_NAME[name].module
+        child = of({"kv_connector": name} | CHILD)
+        attach(child)
+        check_connector(child, attached=True)
+    attach(None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("bidirectional_kv_xfer", True, "blocks that go back to the prefill side"),
+        ("enforce_handshake_compat", False, "engines with different ladders"),
+    ],
+)
+def test_options_of_nixl(field: str, value: bool, reason: str) -> None:
+    check_connector(config("NixlConnector", kv_connector_extra_config={field: not value}))
+    for each in (value, int(value)):
+        with pytest.raises(UnsupportedError, match=f"extra_config.{field}: {each}: {reason}"):
+            check_connector(config("NixlConnector", kv_connector_extra_config={field: each}))
 
 
 def test_the_documented_table_is_this_one() -> None:

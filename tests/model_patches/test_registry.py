@@ -123,8 +123,9 @@ def test_a_changed_symbol_stops_the_start_and_nothing_is_applied() -> None:
 
 @pytest.mark.full
 def test_a_missing_symbol_stops_the_start() -> None:
-    done = run_with("del changed.get_request_block_hasher", "patching.patch_process(config)")
-    assert done.returncode and "get_request_block_hasher: not found in the installed vLLM" in done.stderr
+    change = "from vllm.v1.core.sched.scheduler import Scheduler\ndel Scheduler._free_request_blocks"
+    done = run_with(change, "patching.patch_process(config)")
+    assert done.returncode and "_free_request_blocks: not found in the installed vLLM" in done.stderr
 
 
 def test_applying_twice_wraps_once_and_what_is_applied_is_looked_up() -> None:
@@ -169,7 +170,7 @@ def test_diff_shows_the_difference(tmp_path: Path) -> None:
             (copy / "v1" / path.name).symlink_to(path)
     text = (upstream / "request.py").read_text()
     (copy / "v1" / "request.py").write_text(text.replace("block hashes for any new full", "block hashes for each new"))
-    symbol = "vllm.v1.request.Request.update_block_hashes"
+    symbol = "vllm.v1.request.Request"
     command = [Path(sys.executable).parent / "ropeswitch", "patches", "diff", symbol, "--against", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr

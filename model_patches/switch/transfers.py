@@ -1,0 +1,64 @@
+"""What goes with a request's blocks from a prefill engine to a decode engine: their factor set, and a seal.
+
+The prefill side adds both to the ``kv_transfer_params`` of its answer, which a proxy or a client hands to the decode side.
+Blocks are taken only with a whole seal: it binds the set to the prompt, the adapter and the blocks themselves.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ropeswitch.factors.factor_set import FactorLadder
+
+# Fields of `kv_transfer_params`: the set that the blocks are in, by key (`set_keys.py`), and the seal.
+SET, SEAL = "rope_set", "rope_seal"
+# Upstream's fields that say where the blocks are.
+_PLACE = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids", "tp_size")
+
+
+def ladder_digest(ladder: FactorLadder, keys: Sequence[str]) -> str:
+    """A digest of a whole ladder, equal on two engines whose ladders rotate every request alike.
+
+    Args:
+        ladder: The factor sets.
+        keys: The key of each (:func:`~ropeswitch.model_patches.switch.set_keys.set_keys`).
+    """
+    ends = [each.max_length for each in ladder.sets]
+    return hashlib.sha256(json.dumps([list(keys), ends]).encode()).hexdigest()[:16]
+
+
+def prompt_digest(request: Any) -> str:
+    """A digest of everything that decides a prompt's cached keys, but for the factor set.
+
+    Args:
+        request: ``vllm.v1.request.Request``.
+    """
+    found = hashlib.sha256(np.asarray(request.prompt_token_ids or (), dtype=np.int64).tobytes())
+    adapter = request.lora_request.lora_name if request.lora_request else None
+    found.update(json.dumps([adapter, [each.identifier for each in request.mm_features]]).encode())
+    return found.hexdigest()[:32]
+
+
+def sealed(params: Mapping[str, Any], key: str, prompt: str) -> dict[str, Any]:
+    """The transfer's parameters with the set of its blocks, and the seal.
+
+    Args:
+        params: As upstream's connector hands them out.
+        key: The set's key.
+        prompt: Of :func:`prompt_digest`.
+    """
+    return {**params, SET: key, SEAL: _seal(params, key, prompt)}
+
+
+def is_whole(params: Mapping[str, Any], prompt: str) -> bool:
+    """Whether a transfer's parameters are those that :func:`sealed` made for this prompt."""
+    key = params.get(SET)
+    return isinstance(key, str) and params.get(SEAL) == _seal(params, key, prompt)
+
+
+def _seal(params: Mapping[str, Any], key: str, prompt: str) -> str:
+    place = [params.get(field) for field in _PLACE]
+    return hashlib.sha256(json.dumps([key, prompt, place]).encode()).hexdigest()[:32]

@@ -1,0 +1,69 @@
+"""A seal holds for the prompt, the factor set and the blocks that it was made for, and for nothing else."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.model_patches.switch.set_keys import set_keys
+from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.transfers import SEAL, SET, is_whole, ladder_digest, prompt_digest, sealed
+
+SHORT, LONG = FactorSet("short", 16, (1.0, 1.0)), FactorSet("long", 64, (1.0, 4.0))
+SETTINGS = RopeSettings(FactorLadder((SHORT, LONG)), 10000.0)
+KEYS = set_keys(SETTINGS)
+PLACE: dict[str, Any] = {
+    "remote_engine_id": "p", "remote_request_id": "r", "remote_host": "127.0.0.1", "remote_port": 5600,
+    "remote_block_ids": ([1, 2],), "tp_size": 1, "remote_num_tokens": 5,
+}  # fmt: skip
+
+
+def request(tokens: list[int], adapter: str | None = None, media: tuple[str, ...] = ()) -> Any:
+    """What a digest reads of a ``vllm.v1.request.Request``."""
+    return SimpleNamespace(
+        prompt_token_ids=tokens,
+        lora_request=adapter and SimpleNamespace(lora_name=adapter),
+        mm_features=[SimpleNamespace(identifier=each) for each in media],
+    )
+
+
+PROMPT = prompt_digest(request([1, 2, 3]))
+
+
+def test_a_seal_survives_json() -> None:
+    assert is_whole(json.loads(json.dumps(sealed(PLACE, KEYS[0], PROMPT))), PROMPT)
+
+
+@pytest.mark.parametrize("field", [*(name for name in PLACE if name != "remote_num_tokens"), SET, SEAL])
+@pytest.mark.parametrize("value", [None, 3, "other", [[1]], {}])
+def test_a_changed_field_breaks_it(field: str, value: Any) -> None:
+    whole = sealed(PLACE, KEYS[0], PROMPT)
+    assert not is_whole(whole | {field: value}, PROMPT)
+    assert not is_whole({name: each for name, each in whole.items() if name != field}, PROMPT)
+
+
+def test_another_set_breaks_it() -> None:
+    assert not is_whole(sealed(PLACE, KEYS[0], PROMPT) | {SET: KEYS[1]}, PROMPT)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [request([1, 2, 4]), request([1, 2]), request([1, 2, 3], "adapter"), request([1, 2, 3], media=("image",)), request([])],
+)  # fmt: skip
+def test_another_prompt_breaks_it(other: Any) -> None:
+    assert not is_whole(sealed(PLACE, KEYS[0], PROMPT), prompt_digest(other))
+
+
+def test_ladders_that_rotate_alike_have_one_digest() -> None:
+    def digest(*sets: FactorSet) -> str:
+        settings = replace(SETTINGS, ladder=FactorLadder(sets))
+        return ladder_digest(settings.ladder, set_keys(settings))
+
+    ladder = digest(SHORT, LONG)
+    assert ladder == digest(replace(SHORT, name="other"), LONG)
+    assert ladder not in (digest(SHORT), digest(SHORT, replace(LONG, factors=(1.0, 4.5))))
+    assert ladder not in (digest(replace(SHORT, max_length=17), LONG), digest(SHORT, replace(LONG, scale=1.1)))
+    assert ladder != ladder_digest(SETTINGS.ladder, set_keys(replace(SETTINGS, angles="hf")))
