@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vision serve demo test test-vision test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
+.PHONY: help setup setup-vision setup-nixl serve demo test test-vision test-disaggregation test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -71,6 +71,18 @@ $(VISION): requirements/vision.txt $(STAMP)
 	@rm -rf .vision/torchaudio/lib
 	@touch $@
 
+# NIXL for the tests of prefill/decode disaggregation, in a folder of its own: the CPU engine does not need it.
+NIXL := .nixl/.done
+
+setup-nixl: $(NIXL) ## Put NIXL into .nixl, for tests/disaggregation
+
+$(NIXL): requirements/nixl.txt $(STAMP)
+	@echo "setup: installing the packages of requirements/nixl.txt into .nixl for the tests"
+	@rm -rf .nixl
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target .nixl -r requirements/nixl.txt
+	@touch $@
+
+NIXL_PYTEST := PYTHONPATH=$(CURDIR)/.nixl $(BIN)/python -m pytest tests/disaggregation
 VISION_PYTEST := PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m pytest tests/vision
 
 # The bundled model is so small that compiling it costs a minute of start-up, and a C++ compiler, for nothing.
@@ -87,16 +99,20 @@ demo: $(STAMP) ## Serve SmolLM2-135M-Instruct, a real chat model, with an automa
 
 test: $(STAMP) $(VISION) ## Run the core tests
 	@echo "test: the core tests (make test-full adds the long ones)"
-	@$(BIN)/python -m pytest -m "not full and not million" --ignore=tests/vision $(ARGS)
+	@$(BIN)/python -m pytest -m "not full and not million" --ignore=tests/vision --ignore=tests/disaggregation $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST) -m "not full")
 
 test-vision: $(VISION) ## Run the tests of images and videos
 	@$(VISION_PYTEST) $(ARGS)
 
-test-full: $(STAMP) $(VISION) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
+test-disaggregation: $(NIXL) ## Run the tests of prefill/decode disaggregation
+	@$(NIXL_PYTEST) $(ARGS)
+
+test-full: $(STAMP) $(VISION) $(NIXL) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
 	@echo "test-full: all tests but that of a million tokens"
-	@$(BIN)/python -m pytest -m "not million" --ignore=tests/vision $(ARGS)
+	@$(BIN)/python -m pytest -m "not million" --ignore=tests/vision --ignore=tests/disaggregation $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST))
+	@$(if $(ARGS),,$(NIXL_PYTEST))
 
 test-million: $(STAMP) ## Serve a prompt of a million tokens and compare it with Hugging Face (docs/million.md says how long it takes)
 	@echo "test-million: a prompt of a million tokens, below and above a limit"

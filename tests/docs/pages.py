@@ -10,6 +10,7 @@ IGNORED = {
     ".git",
     ".venv",
     ".vision",
+    ".nixl",
     "__pycache__",
     "build",
     "dist",

@@ -1,0 +1,97 @@
+"""A prefill server, a decode server and the proxy before them, and what the tests ask of them."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.disaggregation.proxy import proxying
+from tests.server.running import ENGINE, Answer, Server, free_port, running
+
+MODEL = "tiny"
+PATH = "/v1/completions"
+ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+# Seconds for which blocks are kept that nobody has fetched.
+LEASE = 12
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two servers, and the proxy's URL."""
+
+    prefill: Server
+    decode: Server
+    url: str
+
+
+@contextmanager
+def server(
+    folder: Path, checkpoint: Path, role: str, *flags: str, core: int = 0, variables: dict[str, str] | None = None,
+    **transfer: Any,
+) -> Iterator[Server]:  # fmt: skip
+    """Start one server; ``transfer`` goes into its ``--kv-transfer-config``."""
+    config = {
+        "kv_connector": "NixlConnector",
+        "kv_role": ROLES[role],
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"kv_lease_duration": LEASE},
+    } | transfer
+    folder.mkdir()
+    arguments = [str(checkpoint), "--served-model-name", MODEL, *ENGINE, "--block-size", "32"]
+    with running(
+        folder, *arguments, "--kv-transfer-config", json.dumps(config), *flags,
+        variables={
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
+            # Threads of two engines on the same cores would wait for each other.
+            "VLLM_CPU_OMP_THREADS_BIND": str(core),
+        } | (variables or {}),
+    ) as started:  # fmt: skip
+        yield started
+
+
+@contextmanager
+def pair(folder: Path, checkpoint: Path, *flags: str, **variables: str) -> Iterator[Pair]:
+    """Start both servers at once, and the proxy."""
+    with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+        opened = [
+            server(folder / role, checkpoint, role, *flags, core=core, variables=variables)
+            for core, role in enumerate(ROLES)
+        ]
+        for each in opened:
+            stack.push(each.__exit__)
+        prefill, decode = pool.map(lambda each: each.__enter__(), opened)
+        yield Pair(prefill, decode, stack.enter_context(proxying(prefill.url, decode.url)))
+
+
+def body(prompt: list[int], count: int = 12, **changes: Any) -> dict[str, Any]:
+    """A greedy completion request for the tokens and their log-probabilities."""
+    return {
+        "model": MODEL, "prompt": prompt, "max_tokens": count, "temperature": 0, "logprobs": 1, "return_token_ids": True,
+        "ignore_eos": True, **changes,
+    }  # fmt: skip
+
+
+def first_choice(answer: Answer) -> tuple[list[int], list[float]]:
+    """The tokens of an answer and their log-probabilities."""
+    assert answer.status == 200, answer.text
+    choice = answer.json["choices"][0]
+    return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+
+
+def metric(server: Server, name: str) -> float:
+    """The sum of a metric over its labels."""
+    found = re.findall(rf"^vllm:{name}{{.*}} (\S+)$", server.get("/metrics").text, re.MULTILINE)
+    assert found, name
+    return sum(map(float, found))
+
+
+def fetched(server: Server) -> float:
+    """Tokens whose blocks a decode server has fetched."""
+    return metric(server, "external_prefix_cache_hits_total")

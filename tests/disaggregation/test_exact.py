@@ -1,0 +1,71 @@
+"""What clients get through the proxy is Hugging Face's answer, token by token, whichever server computed the prompt."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.hf_config import ladder_from_config
+from tests.disaggregation.proxy import prefill_body
+from tests.disaggregation.servers import PATH, Pair, body, fetched, first_choice
+from tests.exactness.engines import prompts
+from tests.exactness.reference import Reference, load_model
+from tests.server.checkpoint import WINDOW
+from tests.server.running import Server
+from tests.server.test_exactness import LENGTHS, SHARED, TOKENS, VOCABULARY, answers
+
+pytestmark = pytest.mark.full
+
+
+def test_staggered_requests_get_the_tokens_of_hugging_face(engines: Pair, reference: Reference) -> None:
+    [text] = prompts([max(SHARED)], VOCABULARY, seed=2)
+    requests = prompts(LENGTHS, VOCABULARY) + [text[:length] for length in SHARED]
+    proxy = Server(engines.url, engines.decode.log, engines.decode.process)
+    before = fetched(engines.decode)
+    # Twice: the second time the prefix caches are warm, and the order is another one.
+    for order in (requests, requests[::-1]):
+        for prompt, (tokens, log_probs, sets) in zip(order, asyncio.run(answers(proxy, order)), strict=True):
+            assert len(tokens) == TOKENS
+            assert sets == ("short" if len(prompt) <= WINDOW else "long")
+            reference.check(prompt, tokens, log_probs)
+    assert fetched(engines.decode) - before >= sum(LENGTHS)
+
+
+def test_a_prompt_is_computed_on_the_prefill_server_alone(engines: Pair, reference: Reference) -> None:
+    for length in (WINDOW - 30, WINDOW, WINDOW + 1, 600):
+        [prompt] = prompts([length], VOCABULARY, seed=length)
+        before = fetched(engines.decode)
+        reference.check(prompt, *first_choice(ask(engines, body(prompt))))
+        assert fetched(engines.decode) - before == length
+
+
+def test_a_set_that_the_client_forces_is_forced_on_both(engines: Pair, checkpoint: Path) -> None:
+    [prompt] = prompts([90], VOCABULARY, seed=21)
+    before = fetched(engines.decode)
+    answer = ask(engines, body(prompt, vllm_xargs={"rope_factor_set": "long"}))
+    forced(checkpoint, "long").check(prompt, *first_choice(answer))
+    assert fetched(engines.decode) - before == len(prompt)
+
+
+def test_a_set_reserved_by_the_decode_server_alone_is_computed_there(engines: Pair, checkpoint: Path) -> None:
+    """The prefill server reserves for one token, in ``short``; the decode server for the whole answer, in ``long``."""
+    [prompt] = prompts([WINDOW - 10], VOCABULARY, seed=22)
+    before = fetched(engines.decode)
+    answer = ask(engines, body(prompt, 30, vllm_xargs={"rope_ladder_policy": "reserve"}))
+    forced(checkpoint, "long").check(prompt, *first_choice(answer))
+    assert answer.sets == "long" and fetched(engines.decode) == before
+
+
+def ask(engines: Pair, request: dict[str, Any], **changes: Any) -> Any:
+    """Send a request to both servers in turn, as the proxy does, with changes to what the first says of the transfer."""
+    first = engines.prefill.post(PATH, prefill_body(request))
+    return engines.decode.post(PATH, request | {"kv_transfer_params": first.json["kv_transfer_params"] | changes})
+
+
+def forced(checkpoint: Path, name: str) -> Reference:
+    model = load_model(checkpoint)
+    ladder = ladder_from_config(model.config.to_dict())
+    assert isinstance(ladder, FactorLadder)
+    return Reference(model, ladder, name)
