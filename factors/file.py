@@ -49,7 +49,11 @@ def parse(text: str) -> LadderFile:
     Raises:
         FactorError: naming the field, the value and what is allowed, or the line and column that is not JSON.
     """
-    values = object_from_json(text)
+    return from_values(object_from_json(text))
+
+
+def from_values(values: Mapping[str, Any]) -> LadderFile:
+    """As :func:`parse`, of the object that the text holds."""
     if unknown := sorted(set(values) - set(FIELDS)):
         raise FactorError(f"{quoted(unknown[0])}: unknown field; allowed are {', '.join(FIELDS)}")
     if values.get("format") != FORMAT:

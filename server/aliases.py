@@ -1,5 +1,8 @@
 """``vllm.entrypoints.openai.models.serving.OpenAIServingModels``: subclassed so that ``MODEL@SET`` is a model name.
 
+``MODEL@LADDER:SET`` is one too, where the server has named ladders, and ``MODEL@LADDER:``, whose requests are in the sets of
+that ladder by length.
+
 ``MODEL`` is a served name or a LoRA adapter, ``SET`` a factor set: ``qwen3@128k`` is the model ``qwen3`` whose requests are
 all rotated with the set ``128k``. Every handler looks a request's model up in one ``OpenAIServingModels``, so nothing else
 needs to know such names. The lookup notes the alias in the request's context; the engine client forces its set
@@ -7,16 +10,17 @@ needs to know such names. The lookup notes the alias in the request's context; t
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.settings import FORCED_SET
+from ropeswitch.model_patches.switch.settings import FORCED_SET, LADDER_ID
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import Alias, RequestContext, current
 from ropeswitch.server.in_place import become
+from ropeswitch.server.ladders import SEPARATOR as LADDER_SEPARATOR
+from ropeswitch.server.ladders import ServedLadders, set_name
 
 SEPARATOR = "@"
 
@@ -27,12 +31,12 @@ class Aliases:
 
     Attributes:
         exact: Its models as vLLM serves them, without aliases.
-        sets: Names of its factor sets.
-        listed: Whether ``/v1/models`` lists the aliases.
+        ladders: Its ladders.
+        listed: Whether ``/v1/models`` lists the aliases of single sets; those of named ladders are always listed.
     """
 
     exact: Any
-    sets: tuple[str, ...]
+    ladders: ServedLadders
     listed: bool
 
     def resolve(self, name: object) -> object:
@@ -42,7 +46,8 @@ class Aliases:
         context, where no set could be forced, there are no aliases.
 
         Raises:
-            vllm.exceptions.VLLMValidationError: answered with a 400, when the model is served and the set is unknown.
+            vllm.exceptions.VLLMValidationError: answered with a 400, when the model is served and the set or ladder is
+                unknown.
         """
         context = current.get()
         if context is None:
@@ -51,17 +56,32 @@ class Aliases:
         asked = context.model if name is None else name
         if not isinstance(asked, str) or self._serves(asked):
             return name
-        model, separator, factor_set = asked.rpartition(SEPARATOR)
+        model, separator, rest = asked.rpartition(SEPARATOR)
         if not separator or not self._serves(model):
             return name
-        if factor_set not in self.sets:
+        ladder, factor_set = split(rest)
+        rule = self.ladders.default if ladder is None else self.ladders.named.get(ladder)
+        if rule is None:
             raise vllm_adapter.validation_error(
-                f"model: {asked!r} asks for the unknown factor set {factor_set!r} of {model!r}; known are "
-                f"{', '.join(map(repr, self.sets))}",
+                f"model: {asked!r} asks for the unknown ladder {ladder!r}; known are {known(self.ladders.named)}",
                 "model",
             )
-        context.alias = Alias(asked, factor_set)
+        if factor_set not in (None, *rule.ladder.names):
+            raise vllm_adapter.validation_error(
+                f"model: {asked!r} asks for the unknown factor set {factor_set!r} of "
+                f"{model + (f'{SEPARATOR}{ladder}:' if ladder else '')!r}; known are {known(rule.ladder.names)}",
+                "model",
+            )
+        context.alias, context.rule = Alias(asked, factor_set), rule
         return model
+
+    def names(self, model: str) -> list[str]:
+        """The aliases of a served name that ``/v1/models`` lists."""
+        rules = [self.ladders.default, *self.ladders.named.values()]
+        found = [f"{model}{SEPARATOR}{rule.name}{LADDER_SEPARATOR}" for rule in rules if rule.name]
+        if self.listed:
+            found += [f"{model}{SEPARATOR}{set_name(rule, i)}" for rule in rules for i in range(len(rule.ladder.sets))]
+        return found
 
     def _serves(self, name: str) -> bool:
         return name in self.exact.lora_requests or self.exact.is_base_model(name)
@@ -102,14 +122,13 @@ class AliasedModels(vllm_adapter.OpenAIServingModels):
 
     async def show_available_models(self) -> Any:
         models = await self.ropeswitch.exact.show_available_models()
-        if self.ropeswitch.listed:
-            names = {card.id for card in models.data}
-            models.data += [
-                card.model_copy(update={"id": alias, "parent": card.id})
-                for card in list(models.data)
-                for each in self.ropeswitch.sets
-                if (alias := f"{card.id}{SEPARATOR}{each}") not in names
-            ]
+        names = {card.id for card in models.data}
+        models.data += [
+            card.model_copy(update={"id": alias, "parent": card.id})
+            for card in list(models.data)
+            for alias in self.ropeswitch.names(card.id)
+            if alias not in names
+        ]
         return models
 
     async def load_lora_adapter(self, *args: Any, **kwargs: Any) -> Any:
@@ -128,19 +147,30 @@ class AliasedModels(vllm_adapter.OpenAIServingModels):
         return await self.ropeswitch.exact.resolve_lora(model)
 
 
-def accept_aliases(models: Any, ladder: FactorLadder, *, listed: bool) -> None:
+def split(text: str) -> tuple[str | None, str | None]:
+    """The ladder and the set of what follows a model's name: ``SET``, ``LADDER:SET`` or ``LADDER:``; None for neither."""
+    ladder, separator, factor_set = text.partition(LADDER_SEPARATOR)
+    return (ladder, factor_set or None) if separator else (None, text)
+
+
+def known(names: Iterable[str]) -> str:
+    """Names for an error message."""
+    return ", ".join(map(repr, names)) or "none"
+
+
+def accept_aliases(models: Any, ladders: ServedLadders, *, listed: bool) -> None:
     """Have a server's models answer to ``MODEL@SET``.
 
     Args:
         models: The app's ``OpenAIServingModels``, with its static LoRA adapters loaded.
-        ladder: The ladder that the engine runs.
-        listed: Whether ``/v1/models`` lists the aliases.
+        ladders: The ladders that the engine runs.
+        listed: Whether ``/v1/models`` lists the aliases of single sets.
 
     Raises:
         TypeError: when the models are of another class.
     """
     # Shares everything with the object that handlers hold, so adapters loaded later are in both.
-    aliases = Aliases(copy.copy(models), ladder.names, listed)
+    aliases = Aliases(copy.copy(models), ladders, listed)
     become(models, AliasedModels)
     models.ropeswitch = aliases
     models.lora_requests = Adapters(aliases)
@@ -156,7 +186,7 @@ def alias_set(params: Any, context: RequestContext | None) -> str | None:
     Raises:
         vllm.exceptions.VLLMValidationError: answered with a 400, when ``vllm_xargs`` asks for another set.
     """
-    if context is None or (alias := context.alias) is None:
+    if context is None or (alias := context.alias) is None or alias.factor_set is None:
         return None
     values = getattr(params, "extra_args", None) or {}
     asked = values.get(FORCED_SET) if context.asked is None else context.asked
@@ -169,11 +199,16 @@ def alias_set(params: Any, context: RequestContext | None) -> str | None:
     return alias.factor_set
 
 
-def forcing(params: Any, factor_set: str | None) -> Any:
-    """A copy of ``vllm.SamplingParams`` or ``vllm.PoolingParams`` that forces a set; without one, the same object."""
-    if factor_set is None:
+def forcing(params: Any, factor_set: str | None, ladder_id: str | None = None) -> Any:
+    """A copy of ``vllm.SamplingParams`` or ``vllm.PoolingParams`` that forces a set, or a ladder by the engine's ID of it.
+
+    Without either, the same object.
+    """
+    forced = {FORCED_SET: factor_set, LADDER_ID: ladder_id}
+    if forced == dict.fromkeys(forced):
         return params
     field = "extra_args" if hasattr(params, "extra_args") else "extra_kwargs"
-    forced = copy.copy(params)
-    setattr(forced, field, {**(getattr(params, field) or {}), FORCED_SET: factor_set})
-    return forced
+    copied = copy.copy(params)
+    values = {name: value for name, value in forced.items() if value is not None}
+    setattr(copied, field, {**(getattr(params, field) or {}), **values})
+    return copied

@@ -21,9 +21,19 @@ from starlette.datastructures import State
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.guard.registry import in_play, require
+from ropeswitch.model_patches.switch.ladders import START
 from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError, settings_of
-from ropeswitch.server import engine_utilities, life_cycle, refusals, rope_route, starting, vllm_adapter, vllm_serve
+from ropeswitch.server import (
+    engine_utilities,
+    ladder_route,
+    life_cycle,
+    refusals,
+    rope_route,
+    starting,
+    vllm_adapter,
+    vllm_serve,
+)
 from ropeswitch.server.access_log.log import start as start_access_log
 from ropeswitch.server.aliases import accept_aliases
 from ropeswitch.server.body_errors import name_wrong_fields
@@ -40,6 +50,8 @@ from ropeswitch.server.front.tasks import go_on
 from ropeswitch.server.ingest.detokenizer import decode_prompt_ends
 from ropeswitch.server.ingest.renderer import take_long_prompts
 from ropeswitch.server.ingest.routes import read_long_bodies
+from ropeswitch.server.ladder_updates import DRAFTLESS, LadderUpdates
+from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.left_out_routes import leave_out
 from ropeswitch.server.length_metrics.start import start as start_length_metrics
 from ropeswitch.server.parts import ServerParts
@@ -65,6 +77,7 @@ class RopeSwitchEndpoints:
         # For init_state, when vLLM has given the app its handlers of errors.
         app.state.app = app
         app.include_router(rope_route.router)
+        app.include_router(ladder_route.router)
         app.include_router(models_route.router)
         app.include_router(life_cycle.router)
         app.include_router(page.router)
@@ -106,14 +119,14 @@ class _Checked:
 
     Attributes:
         settings: The ladder, and how requests are scheduled.
-        rule: The rule that the engine chooses sets by.
+        ladders: The ladders that the engine chooses sets by.
         patches: The patches that its processes run.
         front: Keys and limits.
         admission: Lets prompts in.
     """
 
     settings: RopeSettings
-    rule: SetRule
+    ladders: ServedLadders
     patches: Sequence[Patch]
     front: FrontState
     admission: Admission
@@ -136,18 +149,27 @@ async def _checked(engine_client: Any, args: Namespace) -> _Checked:
     max_model_len = engine_client.model_config.max_model_len
     waits = vllm_adapter.prompt_waits(engine_client)
     front, admission = build(args.ropeswitch_front, settings.ladder, max_model_len, waits, vllm_adapter.AdmissionError)
-    return _Checked(settings, SetRule(settings.ladder, settings.policy, max_model_len), patches, front, admission)
+    speculative = engine_client.vllm_config.speculative_config
+    if args.allow_ladder_updates and speculative is not None and speculative.method not in DRAFTLESS:
+        raise UnsupportedError(
+            f"--allow-ladder-updates: cannot be combined with the draft model of speculative_config.method "
+            f"{speculative.method!r}, whose rotary modules keep the ladder of the start; leave one of the two out"
+        )
+    rule = SetRule(settings.ladder, settings.policy, max_model_len)
+    ladders = ServedLadders(rule, START if args.allow_ladder_updates else None)
+    return _Checked(settings, ladders, patches, front, admission)
 
 
 def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerParts:
     """Make every part of the process; metrics need Prometheus, which vLLM has set up."""
     settings, ladder, model = checked.settings, checked.settings.ladder, engine_client.model_config
     rope_info = rope_route.rope_info(settings, model.max_model_len, checked.patches)
-    length_metrics = start_length_metrics(engine_client, checked.rule)
+    ladders = checked.ladders
+    length_metrics = start_length_metrics(engine_client, ladders.start, ladders.names)
+    updates = LadderUpdates(engine_client, settings, ladders, rope_info) if args.allow_ladder_updates else None
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
     log = args.ropeswitch_access_log
     return ServerParts(
-        sets=ladder.names,
         front=checked.front,
         queue_metrics=QueueMetrics(checked.front.queue, model.served_model_name),
         rope_info=rope_info,
@@ -159,15 +181,15 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
         ),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
         length_metrics=length_metrics,
-        access_log=None if log is None else start_access_log(log, ladder, engine_client),
+        access_log=None if log is None else start_access_log(log, ladder, engine_client, ladders.names),
         prefill_progress=engine_utilities.prefill_progress(engine_client),
         request_ids=args.enable_request_id_headers,
+        ladder_updates=updates,
     )
 
 
 def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed: bool) -> None:
     """Change vLLM's own objects: the app's handlers and routes, and the engine client."""
-    ladder = checked.settings.ladder
     name_wrong_fields(
         state.app,
         others_read_xargs=others_read_xargs(engine_client.vllm_config),
@@ -179,17 +201,17 @@ def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed
         # Its packages are looked for only where there are traces.
         from ropeswitch.server import traces
 
-        traces.start(engine_client.output_processor, ladder)
+        traces.start(engine_client.output_processor, checked.settings.ladder, checked.ladders.names)
     take_long_prompts(engine_client.renderer, picklable=vllm_adapter.is_fast(engine_client.renderer.tokenizer))
     decode_prompt_ends(vllm_adapter.FastIncrementalDetokenizer)
     length = vllm_adapter.prompt_length(engine_client.model_config)
     limits_output = engine_client.model_config.get_diff_sampling_param().get("max_tokens") is not None
     bounds_whitespace = engine_client.vllm_config.structured_outputs_config.disable_any_whitespace
     prompts = Prompts(
-        checked.rule, checked.admission, length, limits_output=limits_output, bounds_whitespace=bounds_whitespace
+        checked.ladders, checked.admission, length, limits_output=limits_output, bounds_whitespace=bounds_whitespace
     )
     take_over(engine_client, state, prompts)
-    accept_aliases(state.openai_serving_models, ladder, listed=aliases_listed)
+    accept_aliases(state.openai_serving_models, checked.ladders, listed=aliases_listed)
 
 
 def _by_ropeswitch(args: Namespace) -> bool:

@@ -7,19 +7,21 @@ handlers are wrapped for the same purpose (:data:`LATE`).
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from starlette.datastructures import State
 
-from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch.request_set import SetRule, go_by_length
-from ropeswitch.model_patches.switch.settings import FORCED_SET, LADDER_POLICY, RESERVE
+from ropeswitch.model_patches.switch.settings import BY_LENGTH, FORCED_SET, LADDER_POLICY, RESERVE
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.aliases import alias_set, forcing
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.in_place import become
+from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.prompt_set import PromptSet, asks_for_policy, asks_for_set, decide
 from ropeswitch.server.structural_tag import bound_whitespace
 
@@ -39,7 +41,7 @@ class Prompts:
     """Decides the factor set of every prompt that the server gives to the engine, and refuses unknown sets and full queues.
 
     Args:
-        rule: The rule that the engine chooses sets by.
+        ladders: The rules that the engine chooses sets by.
         admission: Lets prompts in.
         length: Counts a prompt's tokens (:func:`~ropeswitch.server.vllm_adapter.prompt_length`).
         limits_output: Whether the server has an output limit for requests that name none.
@@ -48,14 +50,14 @@ class Prompts:
 
     def __init__(
         self,
-        rule: SetRule,
+        ladders: ServedLadders,
         admission: Admission,
         length: Callable[[Any], int | None],
         *,
         limits_output: bool = False,
         bounds_whitespace: bool = False,
     ) -> None:
-        self._rule = rule
+        self._ladders = ladders
         self._admission = admission
         self._length = length
         self._limits_output = limits_output
@@ -84,9 +86,11 @@ class Prompts:
         # A step of answering a prompt that was let in.
         step = context is not None and context.answering
         limited = self._limits_output or context is None or context.limited
-        decision = self._follow_search(params, context, request_id)
+        rule = self._ladders.of(context)
+        decision = self._follow_search(rule, params, context, request_id)
         if decision is None:
-            decision = _decide(self._rule, num_tokens, params, context, alias, limited=limited)
+            classes = self._ladders.start.ladder
+            decision = _decide(rule, num_tokens, params, context, alias, classes, limited=limited)
         if context is not None and request_id is not None:
             context.decided[request_id] = decision
         if context is not None and search is not None:
@@ -97,14 +101,16 @@ class Prompts:
             self._admission.follow(request_id)
         if self._bounds_whitespace and (outputs := getattr(params, "structured_outputs", None)) is not None:
             bound_whitespace(outputs)
-        return forcing(params, alias) if request_id is not None else params
+        return forcing(params, alias, rule.ladder_id) if request_id is not None else params
 
-    def _follow_search(self, params: Any, context: RequestContext | None, request_id: str | None) -> PromptSet | None:
+    def _follow_search(
+        self, rule: SetRule, params: Any, context: RequestContext | None, request_id: str | None
+    ) -> PromptSet | None:
         """Have a step of a beam search keep the set that was reserved for the search; None for any other prompt.
 
         Each step is a request for one token, which would reserve for that token alone.
         """
-        if context is None or request_id is None or self._rule.policy != RESERVE:
+        if context is None or request_id is None or rule.policy != RESERVE:
             return None
         # Upstream's IDs of steps: that of the search, and three parts more.
         search = context.searches.get(request_id.rsplit("-", 3)[0])
@@ -113,7 +119,7 @@ class Prompts:
         if search.policy != RESERVE:
             go_by_length(params)
             return None
-        params.extra_args = (params.extra_args or {}) | {FORCED_SET: self._rule.ladder.names[search.index]}
+        params.extra_args = (params.extra_args or {}) | {FORCED_SET: rule.ladder.names[search.index]}
         return search
 
 
@@ -196,7 +202,8 @@ def _decide(
     num_tokens: int,
     params: Any,
     context: RequestContext | None,
-    alias: str | None = None,
+    alias: str | None,
+    classes: FactorLadder,
     *,
     limited: bool,
 ) -> PromptSet:
@@ -207,6 +214,8 @@ def _decide(
         num_tokens: The prompt's length.
         params: Its parameters. Without an output limit they are set to go by length, here and in the engine.
         context: The request's, or None.
+        alias: The set that its model name asks for, or None.
+        classes: The ladder of the length classes.
         limited: Whether the request or the server limits the answer; else the limit is the rest of the context, which
             vLLM's handlers filled in.
 
@@ -215,12 +224,13 @@ def _decide(
             is not supported on its route, or the prompt is longer than the ladder.
     """
     try:
-        decision = decide(rule, num_tokens, params, alias)
+        decision = decide(rule, num_tokens, params, alias, classes)
         if decision.policy == RESERVE and not limited and num_tokens + params.max_tokens == rule.max_model_len:
             if hasattr(params, "extra_args"):
                 go_by_length(params)
             # Parameters of a beam search have no field for it; `Prompts._follow_search` sets it on each step.
-            decision = decide(rule if hasattr(params, "extra_args") else SetRule(rule.ladder), num_tokens, params)
+            by_length = rule if hasattr(params, "extra_args") else replace(rule, policy=BY_LENGTH, max_model_len=None)
+            decision = decide(by_length, num_tokens, params, None, classes)
     except FactorError as error:
         field = next((name for name in (POLICY_FIELD, FIELD) if str(error).startswith(name)), None)
         field = field or (FIELD if asks_for_set(params) else "prompt")

@@ -6,6 +6,7 @@ from ropeswitch.server.access_log.log import AccessLog
 from ropeswitch.server.front.queue_metrics import QueueMetrics
 from ropeswitch.server.front.state import FrontState
 from ropeswitch.server.ingest.progress import Progress
+from ropeswitch.server.ladder_updates import LadderUpdates
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.rope_route import RopeInfo
 from ropeswitch.server.scheduling_metrics import SchedulingMetrics
@@ -17,7 +18,7 @@ class ServerParts:
     """The app's ``state.ropeswitch``: middlewares and routes find there what they need, and nowhere else.
 
     Attributes:
-        sets: The names of the ladder's factor sets, in order.
+        ladder_updates: Replaces them, None without ``--allow-ladder-updates``.
         front: Keys and limits.
         queue_metrics: Gauges of the queue.
         rope_info: The answer of ``/v1/rope``.
@@ -30,7 +31,6 @@ class ServerParts:
             :func:`~ropeswitch.server.engine_utilities.prefill_progress`.
     """
 
-    sets: tuple[str, ...]
     front: FrontState
     queue_metrics: QueueMetrics
     rope_info: RopeInfo
@@ -40,3 +40,4 @@ class ServerParts:
     access_log: AccessLog | None
     prefill_progress: Progress
     request_ids: bool = False
+    ladder_updates: LadderUpdates | None = None

@@ -6,7 +6,7 @@ again, by the same rule: the engine decides it by the sequence's current length 
 :meth:`PromptSet.index_at` repeats that decision.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
@@ -26,17 +26,19 @@ class PromptSet:
     """The decision for one prompt.
 
     Attributes:
-        index: Its factor set, by its place in the ladder.
-        length_class: The set by length alone; the last one for a prompt that is longer than the ladder and asks for a set by
-            name.
+        index: Its factor set, by its place in its ladder.
+        length_class: The set by length alone, in the ladder that the engine was started with; the last one for a prompt that
+            is longer than the ladder and asks for a set by name.
         forced: The name of the set that the request asks for, or None.
         policy: The ladder policy that chose the set where none is forced.
+        rule: The rule of its ladder; None for the ladder that the engine was started with.
     """
 
     index: int
     length_class: int
     forced: str | None = None
     policy: str = BY_LENGTH
+    rule: SetRule | None = field(default=None, compare=False, repr=False)
 
     @property
     def chosen_by(self) -> str:
@@ -51,7 +53,9 @@ class PromptSet:
         return max(by_length, self.index) if self.policy == RESERVE else by_length
 
 
-def decide(rule: SetRule, num_tokens: int, params: Any, alias: str | None = None) -> PromptSet:
+def decide(
+    rule: SetRule, num_tokens: int, params: Any, alias: str | None = None, classes: FactorLadder | None = None
+) -> PromptSet:
     """Decide a prompt's set.
 
     Args:
@@ -59,6 +63,7 @@ def decide(rule: SetRule, num_tokens: int, params: Any, alias: str | None = None
         num_tokens: The prompt's length.
         params: ``vllm.SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
         alias: The set that the request's model name asks for, or None (``aliases.py``).
+        classes: The ladder of the length classes, by default the rule's own.
 
     Raises:
         FactorError: when the requested set or policy is unknown, or the prompt is longer than the ladder.
@@ -69,8 +74,9 @@ def decide(rule: SetRule, num_tokens: int, params: Any, alias: str | None = None
             f"vllm_xargs.{LADDER_POLICY}: {asked!r} cannot be combined with a model name that forces a set; leave one out"
         )
     index = rule.index(params, num_tokens, num_tokens) if alias is None else set_for(rule.ladder, num_tokens, alias)
-    by_length = set_for(rule.ladder, min(num_tokens, rule.ladder.max_length), None)
-    return PromptSet(index, by_length, forced, BY_LENGTH if forced is not None else rule.policy_of(params))
+    classes = classes or rule.ladder
+    by_length = set_for(classes, min(num_tokens, classes.max_length), None)
+    return PromptSet(index, by_length, forced, BY_LENGTH if forced is not None else rule.policy_of(params), rule)
 
 
 def asks_for_set(params: Any) -> bool:

@@ -6,6 +6,8 @@ from itertools import zip_longest
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.ladders.made import Origin
 from ropeswitch.model_patches.guard.fingerprints import VLLM_VERSION, Patch
 from ropeswitch.model_patches.switch.settings import RopeSettings
 from ropeswitch.server.patches import SERVER_PATCHES
@@ -36,10 +38,18 @@ class PatchInfo(BaseModel):
     file: str = Field(description="The module of ropeswitch that patches it.")
 
 
-class RopeInfo(BaseModel):
-    """The ladder in use. A sequence of n tokens uses the first set with n <= max_length."""
+class LadderInfo(BaseModel):
+    """One ladder that is served by name, as MODEL@LADDER:SET and MODEL@LADDER:."""
 
+    name: str
     sets: list[FactorSetInfo]
+
+
+class RopeInfo(BaseModel):
+    """The ladders in use. A sequence of n tokens uses the first set with n <= max_length."""
+
+    sets: list[FactorSetInfo] = Field(description="The ladder of requests that name none.")
+    ladders: list[LadderInfo] = Field(default=[], description="Other ladders, by name (--allow-ladder-updates).")
     theta: float = Field(description="The model's rotary base.")
     rotary_dim: int = Field(description="Rotated values per head.")
     policy: str = Field(description="Ladder policy of requests that choose none: length or reserve.")
@@ -71,19 +81,7 @@ def rope_info(
         server_patches: Those of the API server.
     """
     return RopeInfo(
-        sets=[
-            FactorSetInfo(
-                name=each.name,
-                max_length=each.max_length,
-                scale=each.scale,
-                start_tokens=each.start_tokens,
-                softmax_scale=each.softmax_scale,
-                num_factors=len(each.factors),
-                factor=None if origin is None else origin.factor,
-                source="" if origin is None else origin.source,
-            )
-            for each, origin in zip_longest(settings.ladder.sets, settings.origins)
-        ],
+        sets=set_infos(settings.ladder, settings.origins),
         theta=settings.theta,
         rotary_dim=settings.ladder.rotary_dim,
         policy=settings.policy,
@@ -94,3 +92,20 @@ def rope_info(
         ],
         vllm_version=VLLM_VERSION,
     )
+
+
+def set_infos(ladder: FactorLadder, origins: Sequence[Origin] = ()) -> list[FactorSetInfo]:
+    """The sets of a ladder, each with where it comes from, where that is known."""
+    return [
+        FactorSetInfo(
+            name=each.name,
+            max_length=each.max_length,
+            scale=each.scale,
+            start_tokens=each.start_tokens,
+            softmax_scale=each.softmax_scale,
+            num_factors=len(each.factors),
+            factor=None if origin is None else origin.factor,
+            source="" if origin is None else origin.source,
+        )
+        for each, origin in zip_longest(ladder.sets, origins)
+    ]

@@ -17,7 +17,7 @@ from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.settings import ANGLES, POLICIES, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
-from ropeswitch.server import refusals, scheduling_flags, trace_flags
+from ropeswitch.server import ladder_flags, refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags import check, cpu, environment, hub, middleware, plugin_files, values
@@ -70,6 +70,8 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
                         JSON line for each HTTP request; all adds probes and /metrics (default: json)
   --log-prompts         add the prompts to these lines
   --ladder-aliases      list MODEL@SET, the model with each factor set, in /v1/models
+  --allow-ladder-updates
+                        serve POST /v1/rope/ladder, which replaces the ladder of the running engine
   --max-model-len N     maximum tokens of a sequence; auto is the most that fit the KV cache (default: the model's maximum)
   --verbose             print vLLM's own log (default: its warnings, and progress at start)
   --host, --port        address and port to listen on (default: every address, port 8000)
@@ -136,6 +138,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
     console.stage("reading the model's config")
     args.ladder = from_flags(args.ladder, args.factors)
     scheduling_flags.check(args)
+    ladder_flags.check(args)
     trace_flags.check(args)
     middleware.check(args.middleware)
     plugin_files.make_absolute(args)
@@ -195,6 +198,12 @@ def _add_flags(parser: Any) -> None:
         action="store_true",
         help="List the model names MODEL@SET, which force a factor set, in /v1/models; they are always accepted "
         "(default: not listed).",
+    )
+    group.add_argument(
+        "--allow-ladder-updates",
+        action="store_true",
+        help="Serve POST /v1/rope/ladder, which replaces the ladder of the running engine or adds one with a name; any "
+        "API key may use it (default: off).",
     )
     group.add_argument(
         "--ladder-policy",

@@ -6,7 +6,7 @@ limits: vLLM makes a span for each sequence that was answered to its end, and no
 when it can go: when vLLM lets a plugin add attributes to its spans.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -32,22 +32,23 @@ class AddAttributes(SpanProcessor):
             span.set_attributes(noted)
 
 
-def start(processor: Any, ladder: FactorLadder) -> None:
+def start(processor: Any, ladder: FactorLadder, sets: Sequence[str]) -> None:
     """Add what is ours to the spans of a process from now on.
 
     Args:
         processor: ``WatchedOutputs`` with ``tracing_enabled``, which measures.
-        ladder: The ladder that the engines run.
+        ladder: The ladder that the engines started with.
+        sets: The names of the factor sets, of later ladders too.
 
     Raises:
         AttributeError: when another provider of traces was installed than OpenTelemetry's SDK, whose spans are closed to us.
     """
     provider: Any = trace.get_tracer_provider()
     provider.add_span_processor(AddAttributes())
-    processor.ropeswitch.spans = partial(_noting, Bands(ladder), ladder.names)
+    processor.ropeswitch.spans = partial(_noting, Bands(ladder), sets)
 
 
-def attributes(track: Track, bands: Bands, sets: tuple[str, ...]) -> Attributes:
+def attributes(track: Track, bands: Bands, sets: Sequence[str]) -> Attributes:
     """Attributes of a sequence's span in addition to upstream's ``gen_ai.*``.
 
     Args:
@@ -66,7 +67,7 @@ def attributes(track: Track, bands: Bands, sets: tuple[str, ...]) -> Attributes:
 
 
 @contextmanager
-def _noting(bands: Bands, sets: tuple[str, ...], track: Track) -> Iterator[None]:
+def _noting(bands: Bands, sets: Sequence[str], track: Track) -> Iterator[None]:
     """Have the span that is made meanwhile get the attributes of a sequence."""
     token = _of_span.set(attributes(track, bands, sets))
     try:

@@ -15,11 +15,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ropeswitch.model_patches.guard.registry import in_play, require
 from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
 from ropeswitch.server import rope_route, vllm_adapter
 from ropeswitch.server.aliases import accept_aliases, alias_set, forcing
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.in_place import become
+from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.patches import VLLM_SERVE_PATCHES
 
 
@@ -89,7 +91,7 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     max_model_len = engine_client.model_config.max_model_len
     state.ropeswitch = RopeState(rope_route.rope_info(settings, max_model_len, patches, VLLM_SERVE_PATCHES))
     become(engine_client, AliasClient)
-    accept_aliases(state.openai_serving_models, settings.ladder, listed=False)
+    accept_aliases(state.openai_serving_models, ServedLadders(SetRule(settings.ladder)), listed=False)
 
 
 def _has_key(args: Namespace) -> bool:

@@ -32,7 +32,6 @@ from ropeswitch.model_patches.scheduling import scheduler as length_aware
 from ropeswitch.model_patches.switch import scheduler as switch
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
-from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
 # The user's first case: recovered short factors up to 8k tokens, long ones above. The factors' values do not matter here.
@@ -153,7 +152,7 @@ class Builder:
             scheduler.calibrate([(tokens, self.costs.seconds([(0, tokens)])) for tokens in sizes])
         hasher = get_request_block_hasher(BLOCK_SIZE, sha256) if options.prefix_caching else None
         if hasher is not None and policy.kind in LADDERED:
-            hasher = AssigningHasher(hasher, SetRule(self.ladder), scheduler.set_keys)
+            hasher = AssigningHasher(hasher, scheduler.ladders)
         return Simulation(
             scheduler,
             clock,

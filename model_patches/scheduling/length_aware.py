@@ -17,7 +17,7 @@ from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost
 from ropeswitch.model_patches.scheduling.step_plan import StepPlan
 from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView, chunks
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
-from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.ladders import LadderTable
 
 # Default target, in steps of one token, so that the fixed cost of a step is a small part of it; bounds in seconds. At the
 # upper one a client still gets five tokens a second.
@@ -50,7 +50,7 @@ class LengthAware:
 
     def calibrate(
         self, measured: Sequence[tuple[int, float]], limits: Limits, hidden_size: int, target: float | None,
-        settings: RopeSettings | None,
+        ladders: LadderTable | None,
     ) -> None:  # fmt: skip
         """Set the latency target and the cost model from measured steps; call it once, before the first step.
 
@@ -59,15 +59,15 @@ class LengthAware:
             limits: The engine's.
             hidden_size: The model's width.
             target: Seconds that a step should take, or None to derive it from the measured steps.
-            settings: The ladder whose next sets are prefilled in the background, or None for none.
+            ladders: The engine's, or None to prefill no next set in the background.
         """
         suits = min(max(TARGET_STEPS * min(measured)[1], LEAST_TARGET), MOST_TARGET)
         self.target = target or suits
         self.cost = StepCost(measured, hidden_size)
         self._plan = StepPlan(limits, self._engine, self.queue, self.cost, self.target)
         self.next_set: NextSetPrefill | None = None
-        if settings is not None:
-            self.next_set = NextSetPrefill(limits, self._engine, self.queue, settings, self.cost)
+        if ladders is not None:
+            self.next_set = NextSetPrefill(limits, self._engine, self.queue, ladders, self.cost)
 
     @property
     def background(self) -> Request | None:

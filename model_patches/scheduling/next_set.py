@@ -18,9 +18,9 @@ from ropeswitch.model_patches.scheduling.decision import IDLE, BackgroundDecisio
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
 from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView, lengths
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
+from ropeswitch.model_patches.switch.ladders import LadderTable
 from ropeswitch.model_patches.switch.request_set import assign, assigned_set, client_salt, forced_set
-from ropeswitch.model_patches.switch.set_keys import set_keys
-from ropeswitch.model_patches.switch.settings import FORCED_SET, RopeSettings
+from ropeswitch.model_patches.switch.settings import FORCED_SET
 
 # Time of the internal request in a step, as multiples of the decoding requests' time; the smallest that is fast enough.
 PACES = (0.5, 1.0, 1.5, 2.0)
@@ -43,7 +43,7 @@ class NextSetPrefill:
         limits: The engine's.
         engine: Answers questions about single requests.
         queue: The waiting queue.
-        settings: The engine's ladder.
+        ladders: The engine's.
         cost: The predicted time of steps.
 
     Attributes:
@@ -52,11 +52,10 @@ class NextSetPrefill:
     """
 
     def __init__(
-        self, limits: Limits, engine: Engine, queue: WaitingQueue, settings: RopeSettings, cost: StepCost
+        self, limits: Limits, engine: Engine, queue: WaitingQueue, ladders: LadderTable, cost: StepCost
     ) -> None:
         self._limits, self._engine, self._queue = limits, engine, queue
-        self._ladder = settings.ladder
-        self._keys = set_keys(settings)
+        self._ladders = ladders
         self._cost = cost
         self._block = limits.block
         self._made = 0
@@ -112,23 +111,26 @@ class NextSetPrefill:
         # No step computes fewer tokens than at the greatest depth, so a request of n tokens needs at most n / slowest steps.
         slowest = max(self._cost.tokens_within(PACES[1] * busy, int(known.max())), 0.5)
         near = np.zeros(len(known), dtype=bool)
-        for each in self._ladder.sets[:-1]:
-            near |= (known <= each.max_length) & (2 * known / slowest >= each.max_length - known)
+        for end in self._ladders.ends():
+            near |= (known <= end) & (2 * known / slowest >= end - known)
         return (running[i] for i in np.flatnonzero(near))
 
     def _worth(self, decode: Request) -> bool:
         """Whether a request decodes and may outgrow its set."""
-        index = assigned_set(decode)
+        index, ends = assigned_set(decode), decode.rope_ladder.ends
         if decode.status != RequestStatus.RUNNING or decode.is_prefill_chunk or decode is self.request:
             return False
-        if index + 1 == len(self._ladder.sets) or forced_set(decode.sampling_params) is not None:
+        if index + 1 == len(ends) or forced_set(decode.sampling_params) is not None:
             return False
-        end = self._ladder.sets[index].max_length
         if decode.sampling_params is None or decode.prompt_embeds is not None or decode.skip_reading_prefix_cache:
             return False
-        if not decode.num_tokens <= end < decode.num_prompt_tokens + decode.max_tokens:
+        if not decode.num_tokens <= ends[index] < decode.num_prompt_tokens + decode.max_tokens:
             return False
-        return self.request is None or self.request.status != RequestStatus.PREEMPTED
+        # A decoding request that has moved to another ladder needs another internal request.
+        request = self.request
+        return request is None or (
+            request.status != RequestStatus.PREEMPTED and request.rope_ladder is decode.rope_ladder
+        )
 
     def _full(self, decode: Request) -> int:
         """Tokens in full blocks, leaving at least one token after them."""
@@ -138,7 +140,7 @@ class NextSetPrefill:
         return self._done if self.request is None else max(self._done, self.request.num_computed_tokens)
 
     def _steps(self, decode: Request) -> int:
-        end = self._ladder.sets[assigned_set(decode)].max_length
+        end = decode.rope_ladder.ends[assigned_set(decode)]
         return max(int(end) - decode.num_tokens, 1)
 
     def _needed(self, before: int, tokens: int, pace: float) -> float:
@@ -170,18 +172,19 @@ class NextSetPrefill:
         if admission.slots < 2 or needed > min(admission.blocks, MOST_BLOCKS * self._limits.blocks):
             return
         self._made += 1
-        index = assigned_set(decode) + 1
+        index, ladder = assigned_set(decode) + 1, decode.rope_ladder
         request = Request(
             f"{decode.request_id}-next-set-{self._made}",
             list(decode.all_token_ids[: full + 1]),
-            SamplingParams(max_tokens=1, temperature=0.0, extra_args={FORCED_SET: self._ladder.names[index]}),
+            SamplingParams(max_tokens=1, temperature=0.0, extra_args={FORCED_SET: ladder.rule.ladder.names[index]}),
             None,
             client_index=decode.client_index,
             lora_request=decode.lora_request,
             cache_salt=client_salt(decode),
             priority=LAST_PRIORITY,
         )
-        assign(request, index, self._keys)
+        request.rope_ladder = ladder
+        assign(request, index, ladder.keys)
         request._block_hasher = decode._block_hasher
         request.block_hashes = list(self._hashes)
         request.update_block_hashes()

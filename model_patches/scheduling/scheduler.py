@@ -65,13 +65,12 @@ class LengthAwareScheduler(LadderScheduler):
 
     def calibrate(self, measured: Sequence[tuple[int, float]]) -> None:
         """Start from measured steps; see ``LengthAware.calibrate``."""
-        ahead = self.cache_config.enable_prefix_caching and len(self.ladder.sets) > 1
         self.length_aware.calibrate(
             measured,
             self._engine.limits(),
             self.vllm_config.model_config.get_hidden_size(),
             self._settings.step_latency_target,
-            self._settings if ahead else None,
+            self.ladders if self.cache_config.enable_prefix_caching else None,
         )
 
     def schedule(self, throttle_prefills: bool = False) -> LadderSchedulerOutput:

@@ -1,8 +1,10 @@
-"""The engine core's utility ``prefill_progress``: returns how much of a prompt is computed."""
+"""The engine core's utility ``prefill_progress``, which returns how much of a prompt is computed; puts in all of ours."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+
+from ropeswitch.model_patches.serving.ladder_updates import utilities
 
 
 def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -24,11 +26,12 @@ def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tu
 def reporting_progress(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
     """Wrap ``EngineCore._initialize_effective_attention_block_size``, which runs once the scheduler exists.
 
-    Adds the utility to the engine core; ``server/ingest/progress.py`` calls it by name.
+    Adds the utilities to the engine core; the server calls them by name.
     """
 
     def initialize(self: Any) -> None:
         upstream(self)
         self.prefill_progress = partial(prefill_progress, self.scheduler)
+        vars(self).update(utilities(self))
 
     return initialize

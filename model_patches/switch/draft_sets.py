@@ -25,9 +25,13 @@ class DraftSets:
         device: Where the model runs.
         starts: ``[max_num_reqs + 1]`` int32: where each request's tokens begin and the last end, a buffer that somebody
             fills before each forward of the draft; None where :meth:`lay_out` does.
+
+    Attributes:
+        bound: Whether a module of the draft reads these sets.
     """
 
     def __init__(self, max_num_reqs: int, device: torch.device, starts: torch.Tensor | None = None) -> None:
+        self.bound = False
         # One more for tokens of padding.
         self._sets = torch.zeros(max_num_reqs + 1, dtype=torch.int64, device=device)
         self._starts = torch.zeros(max_num_reqs + 1, dtype=torch.int32, device=device) if starts is None else starts
@@ -37,6 +41,7 @@ class DraftSets:
         for module in model.modules():
             if isinstance(module, DraftRotaryEmbedding):
                 module.sets, module.starts = self._sets, self._starts
+                self.bound = True
 
     def put(self, request_sets: npt.NDArray[np.int64]) -> None:
         """Write the sets of a step's requests, in the order of its batch, without synchronising with the host."""

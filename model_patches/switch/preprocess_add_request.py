@@ -8,25 +8,25 @@ limits: none known.
 when it can go: when requests can carry extra hash keys of their own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from ropeswitch.model_patches.switch.request_set import SetRule, place, wanted_set
-from ropeswitch.model_patches.switch.set_keys import set_keys
+from ropeswitch.model_patches.switch.ladders import LadderTable
+from ropeswitch.model_patches.switch.request_set import place, wanted_set
 from ropeswitch.model_patches.switch.settings import settings_of
 
 
 class AssigningHasher:
     """A block hasher that decides a new request's factor set before it hashes block 0."""
 
-    def __init__(self, upstream: Callable[[Any], list[Any]] | None, rule: SetRule, keys: Sequence[str]) -> None:
+    def __init__(self, upstream: Callable[[Any], list[Any]] | None, ladders: LadderTable) -> None:
         self._upstream = upstream
-        self._rule = rule
-        self._keys = keys
+        self._ladders = ladders
 
     def __call__(self, request: Any) -> list[Any]:
         if not hasattr(request, "rope_set"):
-            place(request, wanted_set(request, self._rule), self._keys)
+            request.rope_ladder = self._ladders.of(request)
+            place(request, wanted_set(request, request.rope_ladder.rule), request.rope_ladder.keys)
         return [] if self._upstream is None else self._upstream(request)
 
 
@@ -35,9 +35,8 @@ def assigning(upstream: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
     def preprocess_add_request(self: Any, request: Any) -> Any:
         hasher = self.request_block_hasher
-        if not isinstance(hasher, AssigningHasher) and (settings := settings_of(self.vllm_config)) is not None:
-            rule = SetRule(settings.ladder, settings.policy, self.vllm_config.model_config.max_model_len)
-            self.request_block_hasher = AssigningHasher(hasher, rule, set_keys(settings))
+        if not isinstance(hasher, AssigningHasher) and settings_of(self.vllm_config) is not None:
+            self.request_block_hasher = AssigningHasher(hasher, self.scheduler.ladders)
         return upstream(self, request)
 
     return preprocess_add_request

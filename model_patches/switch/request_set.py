@@ -1,8 +1,9 @@
 """Which factor set a request is in: the one place where it is decided.
 
-A request's set is kept on vLLM's ``Request`` object as ``rope_set`` (an index into the ladder), because the request
-is what the scheduler, the block hasher and the preemption path all hold. Its ``cache_salt`` names the set too: vLLM puts the
-salt into the hash of block 0, hashes chain, and KV events and connectors that key by tokens carry it.
+A request's ladder and set are kept on vLLM's ``Request`` object as ``rope_ladder`` (``ladders.py``) and ``rope_set`` (an
+index into that ladder), because the request is what the scheduler, the block hasher and the preemption path all hold. Its
+``cache_salt`` names the set too: vLLM puts the salt into the hash of block 0, hashes chain, and KV events and connectors
+that key by tokens carry it.
 """
 
 from collections.abc import Sequence
@@ -40,9 +41,14 @@ def forced_set(params: Any) -> str | None:
     return name
 
 
+def params_of(request: Any) -> Any:
+    """The ``SamplingParams`` or ``PoolingParams`` of ``vllm.v1.request.Request``."""
+    return request.pooling_params if request.sampling_params is None else request.sampling_params
+
+
 def forced_set_of(request: Any) -> str | None:
     """The set that ``vllm.v1.request.Request`` asks for by name, or None."""
-    return forced_set(request.pooling_params if request.sampling_params is None else request.sampling_params)
+    return forced_set(params_of(request))
 
 
 def asked_policy(sampling_params: Any) -> str | None:
@@ -120,7 +126,7 @@ def wanted_set(request: Any, rule: SetRule) -> int:
     Raises:
         FactorError: when the request asks for an unknown set or policy, or is longer than the ladder.
     """
-    params = request.pooling_params if request.sampling_params is None else request.sampling_params
+    params = params_of(request)
     index = rule.index(params, request.num_tokens, request.num_prompt_tokens)
     if forced_set(params) is None and rule.policy_of(params) == RESERVE:
         # The next chunk of a streaming session may reserve less than the last one did; moving down would recompute it.

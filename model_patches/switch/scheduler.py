@@ -29,9 +29,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
 from ropeswitch.model_patches.switch.connector_requests import forget
+from ropeswitch.model_patches.switch.ladders import EngineLadder, LadderTable
 from ropeswitch.model_patches.switch.patching import patch_process
-from ropeswitch.model_patches.switch.request_set import SetRule, assign, assigned_set, forced_set_of, wanted_set
-from ropeswitch.model_patches.switch.set_keys import set_keys
+from ropeswitch.model_patches.switch.request_set import assign, assigned_set, forced_set_of, wanted_set
 from ropeswitch.model_patches.switch.settings import settings_of
 
 # Maximum steps between two comparisons of a running request with its set's end; bounds what is kept of finished ones.
@@ -40,7 +40,8 @@ MOST_STEPS = 512
 
 @dataclass
 class LadderSchedulerOutput(SchedulerOutput):
-    """A step's plan that also says which factor set each new or resumed request is in, by request id."""
+    """A step's plan that also says which factor set each new or resumed request is in: its row in the workers' table, by
+    request id."""
 
     rope_sets: dict[str, int] = field(default_factory=dict)
 
@@ -73,10 +74,7 @@ class LadderScheduler(Scheduler):
         super().__init__(vllm_config, *args, **kwargs)
         settings = settings_of(vllm_config)
         assert settings is not None
-        self.ladder = settings.ladder
-        self._rule = SetRule(settings.ladder, settings.policy, self.max_model_len)
-        self.set_keys = set_keys(settings)
-        self._ends = [each.max_length for each in settings.ladder.sets]
+        self.ladders = LadderTable(settings, self.max_model_len)
         # Tokens by which a request may grow from one step to the next.
         self._growth = 1 + self.num_spec_tokens
         # Step after which running requests are next compared with their sets' ends, by id, and the ids by that step.
@@ -86,18 +84,46 @@ class LadderScheduler(Scheduler):
         self._draining: set[Request] = set()
         # Requests whose next output must report what was recomputed.
         self._moved_up: set[str] = set()
+        # Requests that go on in another ladder once no token of theirs is in flight, by id.
+        self._moving: dict[str, EngineLadder] = {}
 
     def add_request(self, request: Request) -> None:
         if not hasattr(request, "rope_set"):
-            assign(request, wanted_set(request, self._rule), self.set_keys)
+            request.rope_ladder = self.ladders.of(request)
+            assign(request, wanted_set(request, request.rope_ladder.rule), request.rope_ladder.keys)
         super().add_request(request)
+
+    def move(self, ladder: EngineLadder) -> list[str]:
+        """Have requests in earlier ladders of the same name go on in this one, as if their tokens so far were their prompt.
+
+        Requests whose set rotates alike in both keep their keys. Those that ask by name for a set that this ladder lacks
+        stay.
+
+        Returns:
+            The IDs of the requests that move.
+        """
+        moving = [each for each in self.requests.values() if each.rope_ladder.name == ladder.name]
+        moving = [each for each in moving if each.rope_ladder is not ladder and _has_its_set(ladder, each)]
+        for request in moving:
+            before = request.rope_ladder, request.rope_set
+            key = _key(request)
+            _enter(request, ladder)
+            request.rope_set = wanted_set(request, ladder.rule)
+            if key != _key(request):
+                request.rope_ladder, request.rope_set = before
+                self._moving[request.request_id] = ladder
+            if request.status == RequestStatus.RUNNING:
+                self._check_after(request.request_id, self.current_step)
+            elif request.request_id in self._moving and request in self.waiting and not request.num_computed_tokens:
+                self._move_up(request)
+        return [each.request_id for each in moving]
 
     def schedule(self, throttle_prefills: bool = False) -> LadderSchedulerOutput:
         self._prepare_step()
         output = super().schedule(throttle_prefills)
         placed = [new.req_id for new in output.scheduled_new_reqs]
         placed += output.scheduled_cached_reqs.resumed_req_ids
-        sets = {req_id: assigned_set(self.requests[req_id]) for req_id in placed}
+        sets = {req_id: _row(self.requests[req_id]) for req_id in placed}
         for req_id in placed:
             self._report_switch(self.requests[req_id], output.num_scheduled_tokens[req_id])
             self._check_after(req_id, self.current_step)
@@ -129,7 +155,9 @@ class LadderScheduler(Scheduler):
                 del self._due[req_id]
                 continue
             # Placeholders stand for tokens in flight: drafts among them may yet be rejected.
-            left = self._end(request) - request.num_tokens - request.num_output_placeholders
+            left = -1.0
+            if req_id not in self._moving:
+                left = self._end(request) - request.num_tokens - request.num_output_placeholders
             if left < 0 and not request.num_in_flight_tokens:
                 outgrown.append(request)
                 continue
@@ -160,13 +188,19 @@ class LadderScheduler(Scheduler):
         """The most tokens that the request may have in its set."""
         if forced_set_of(request) is not None:
             return float("inf")
-        return self._ends[assigned_set(request)]
+        return float(request.rope_ladder.ends[assigned_set(request)])
 
     def _move_up(self, request: Request) -> None:
-        """Put a request that holds no keys and has outgrown its set into the one that it wants now."""
-        if request.num_tokens > self._end(request):
-            assign(request, wanted_set(request, self._rule), self.set_keys)
-            forget(self.connector, request, keys=True)
+        """Put a request that holds no keys and is to leave its set or its ladder into the set that it wants now."""
+        ladder = self._moving.pop(request.request_id, None)
+        if ladder is not None:
+            _enter(request, ladder)
+        elif request.num_tokens <= self._end(request):
+            return
+        assign(request, wanted_set(request, request.rope_ladder.rule), request.rope_ladder.keys)
+        forget(self.connector, request, keys=True)
+        # A request that has not answered yet reports its prompt with its first token.
+        if ladder is None or request.num_output_tokens:
             self._moved_up.add(request.request_id)
 
     def _report_switch(self, request: Request, scheduled: int) -> None:
@@ -206,6 +240,7 @@ class LadderScheduler(Scheduler):
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self._moved_up.discard(request.request_id)
+        self._moving.pop(request.request_id, None)
         self._draining.discard(request)
         return super()._free_request(request, *args, **kwargs)
 
@@ -214,7 +249,7 @@ class LadderScheduler(Scheduler):
         for req_id in list(scheduler_output.scheduled_spec_decode_tokens):
             request, drafts = self.requests[req_id], scheduler_output.scheduled_spec_decode_tokens[req_id]
             length = request.num_computed_tokens + scheduler_output.num_scheduled_tokens[req_id]
-            if length <= self._ends[assigned_set(request)]:
+            if length <= request.rope_ladder.ends[assigned_set(request)]:
                 continue
             surplus = min(int(max(length - self._end(request), 0)), len(drafts))
             scheduler_output.num_scheduled_tokens[req_id] -= surplus
@@ -227,14 +262,41 @@ class LadderScheduler(Scheduler):
 
     def _update_request_as_session(self, session: Request, update: StreamingUpdate) -> None:
         super()._update_request_as_session(session, update)
-        moves = (index := wanted_set(session, self._rule)) != assigned_set(session)
+        before = _key(session)
+        if (ladder := self._moving.pop(session.request_id, None)) is not None:
+            _enter(session, ladder)
+        keys, index = session.rope_ladder.keys, wanted_set(session, session.rope_ladder.rule)
+        moves = keys[index] != before
         if moves:
             self._free_request_blocks(session)
             # Connectors may still be reading the blocks, as those of a preempted request.
             self.reset_preempted_req_ids.add(session.request_id)
             session.num_computed_tokens = 0
-            assign(session, index, self.set_keys)
+            assign(session, index, keys)
+        session.rope_set = index
         forget(self.connector, session, keys=moves)
+
+
+def _row(request: Request) -> int:
+    """The row of the request's set in the workers' table."""
+    row: int = request.rope_ladder.rows[assigned_set(request)]
+    return row
+
+
+def _key(request: Request) -> str:
+    """The key of the request's set: of what its cached keys were made by."""
+    key: str = request.rope_ladder.keys[assigned_set(request)]
+    return key
+
+
+def _has_its_set(ladder: EngineLadder, request: Request) -> bool:
+    name = forced_set_of(request)
+    return name is None or name in ladder.rule.ladder.names
+
+
+def _enter(request: Request, ladder: EngineLadder) -> None:
+    """Put a request into another ladder; the caller assigns its set."""
+    request.rope_ladder, request.rope_set = ladder, 0
 
 
 class LadderAsyncScheduler(LadderScheduler, AsyncScheduler):

@@ -28,6 +28,9 @@ BY_LENGTH, RESERVE = POLICIES = ("length", "reserve")
 # The request's field in `vllm_xargs` that chooses one of them for itself.
 LADDER_POLICY = "rope_ladder_policy"
 
+# The key in `extra_args` by which `ropeswitch serve` says which ladder of an engine a request is in.
+LADDER_ID = "rope_ladder_id"
+
 # For the log of a start, beside the ladder.
 RESERVES = (
     f"ladder policy {RESERVE}: a request is in the set of its prompt and output limit; without a limit, of its length"

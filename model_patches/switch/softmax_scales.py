@@ -50,7 +50,11 @@ class SoftmaxScales:
     def __init__(self, ladder: FactorLadder, max_num_tokens: int, device: torch.device) -> None:
         self.scales = torch.ones(max_num_tokens, dtype=torch.float32, device=device)
         self._tokens = torch.arange(max_num_tokens, dtype=torch.int32, device=device)
-        self._by_set = torch.tensor([each.softmax_scale or 1.0 for each in ladder.sets], device=device)
+        self.load(ladder)
+
+    def load(self, ladder: FactorLadder) -> None:
+        """Scale by these sets from the next step on."""
+        self._by_set = torch.tensor([each.softmax_scale or 1.0 for each in ladder.sets], device=self.scales.device)
 
     def fill(self, num_tokens: int, sets: torch.Tensor, starts: torch.Tensor) -> None:
         """Write the scales of a step's tokens.

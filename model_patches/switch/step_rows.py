@@ -118,11 +118,13 @@ class StepRows:
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
 
     def load(self, settings: RopeSettings) -> None:
-        """Fill rows by these factors from the next step on; sets keep their names, ends and numbers of factors."""
+        """Fill rows by these sets from the next step on: any number of sets, each with as many factors as before."""
         self._settings = settings
         for rotation, rows in self.by_rotation.items():
             if rotation.laddered:
                 rows.load(settings)
+        if self.softmax is not None:
+            self.softmax.load(settings.ladder)
 
     def fill(self, positions: torch.Tensor, request_sets: npt.NDArray[np.int64], query_start_loc: torch.Tensor) -> None:
         """Write the rows of a step's tokens, without synchronising with the host; later rows keep what they hold.

@@ -1,19 +1,28 @@
 """What our workers add to upstream's, on every kind of device."""
 
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.draft_sets import DraftSets
+from ropeswitch.model_patches.switch.ladders import table_from_json
 from ropeswitch.model_patches.switch.patching import patch_process
+from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.step_rows import StepRows
+
+# Below vLLM's own logger, which has its format and its level.
+logger = logging.getLogger("vllm.ropeswitch")
 
 
 class LadderWorker:
     """A mixin before an upstream worker class: patches the process first, and hands the loaded model to the parts."""
 
     vllm_config: Any
+    rank: int
     model_runner: Any
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
@@ -27,7 +36,7 @@ class LadderWorker:
 
     def _bind_speculator(self) -> None:
         """Give the draft model of the V2 runner, if it has one, the sets of its requests; ours on V1 does it itself."""
-        speculator = getattr(self.model_runner, "speculator", None)
+        speculator: Any = getattr(self.model_runner, "speculator", None)
         if not isinstance(getattr(speculator, "model", None), nn.Module):
             return
         # Upstream writes it before the draft's prefill and before its decode steps.
@@ -39,9 +48,34 @@ class LadderWorker:
     @property
     def step_rows(self) -> StepRows:
         """The rows that the model runner fills: the V2 runner keeps them in its model state, ours on V1 itself."""
-        holder = getattr(self.model_runner, "model_state", None) or self.model_runner
-        rows: StepRows = holder.step_rows
+        rows: StepRows = self._rows_holder.step_rows
         return rows
+
+    @property
+    def _rows_holder(self) -> Any:
+        return getattr(self.model_runner, "model_state", None) or self.model_runner
+
+    def load_sets(self, table: Sequence[Mapping[str, Any]]) -> str | None:
+        """Rotate with this table of factor sets from the next step on (``ladders.py``).
+
+        Args:
+            table: All of its rows as JSON. Rows of requests that are running are the same as before.
+
+        Returns:
+            What went wrong, or None: an exception would leave the answers of other workers unread, and vLLM's executor
+            would take them for answers to its next call.
+        """
+        try:
+            drafts: DraftSets | None = self._rows_holder.draft_sets
+            if drafts is not None and drafts.bound:
+                raise UnsupportedError(
+                    "speculative_config: the draft model's rotary modules keep the ladder of the start"
+                )
+            self.step_rows.load(replace(self.settings, ladder=table_from_json(table)))
+        except Exception as error:
+            logger.exception("ropeswitch: loading factor sets failed")
+            return f"worker {self.rank}: {type(error).__name__}: {error}"
+        return None
 
     def patch_report(self) -> dict[str, Any]:
         """What this worker runs with, as ``model_patches/guard/patch_report.py`` reads it."""

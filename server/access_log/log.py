@@ -5,7 +5,7 @@ The fields of a line come from the request's context, once it is over.
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -33,13 +33,13 @@ class Names:
 
     Attributes:
         bands: The length bands.
-        sets: The names of the factor sets.
+        sets: The names of the factor sets, of later ladders too.
         model: The name that the model is served under.
         measured: Whether sequences are tracked; False with ``--disable-log-stats``.
     """
 
     bands: Bands
-    sets: tuple[str, ...]
+    sets: Sequence[str]
     model: str
     measured: bool = True
 
@@ -154,18 +154,21 @@ class AccessLog:
         self._logger.info("%s", json.dumps(line))
 
 
-def start(config: AccessLogConfig, ladder: FactorLadder, engine_client: Any) -> AccessLog:
+def start(
+    config: AccessLogConfig, ladder: FactorLadder, engine_client: Any, sets: Sequence[str] | None = None
+) -> AccessLog:
     """Start the log of this process.
 
     Args:
         config: Values of the flags.
         ladder: The engine's ladder.
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
+        sets: See :class:`Names`; those of the ladder by default.
     """
     # vLLM prefixes every line written to sys.stdout with the process's name, which would break the JSON.
     stream = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process lives
     measured = engine_client.logger_manager is not None
-    names = Names(Bands(ladder), ladder.names, engine_client.model_config.served_model_name, measured)
+    names = Names(Bands(ladder), sets or ladder.names, engine_client.model_config.served_model_name, measured)
     return AccessLog(config, names, logger(stream))
 
 

@@ -12,7 +12,7 @@ from ropeswitch.factors.factor_set import SET_HEADER
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front.answer import is_event_stream
-from ropeswitch.server.parts import ServerParts
+from ropeswitch.server.ladders import set_name
 
 
 class Inner:
@@ -32,13 +32,12 @@ class Inner:
         if scope["type"] != "http" or (context := current.get()) is None:
             await self.app(scope, receive, send)
             return
-        parts: ServerParts = scope["app"].state.ropeswitch
         open_stream = False
 
         async def noting(message: Message) -> None:
             nonlocal open_stream
             if message["type"] == "http.response.start":
-                message = _headed(message, context, parts.sets)
+                message = _headed(message, context)
                 open_stream = is_event_stream(message)
             elif message["type"] == "http.response.body":
                 open_stream = open_stream and message.get("more_body", False)
@@ -58,8 +57,8 @@ class Inner:
                 raise
 
 
-def _headed(message: Message, context: RequestContext, sets: tuple[str, ...]) -> Message:
+def _headed(message: Message, context: RequestContext) -> Message:
     if message["status"] >= 400 or not context.prompts:
         return message
-    names = ", ".join(sets[each.index] for each in context.prompts)
+    names = ", ".join(set_name(each.rule, each.index) for each in context.prompts if each.rule is not None)
     return {**message, "headers": [*message.get("headers", ()), (SET_HEADER.encode(), names.encode())]}

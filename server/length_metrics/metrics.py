@@ -57,13 +57,20 @@ class LengthMetrics:
     ``/metrics`` is read: nothing is counted twice, however many processes and engines there are.
 
     Args:
-        ladder: The factor sets.
+        ladder: The factor sets that the engine was started with.
         model_name: The label that vLLM's own metrics have.
         registry: Where to register the metrics.
+        names: See :class:`~ropeswitch.server.length_metrics.series.SeriesPlan`.
     """
 
-    def __init__(self, ladder: FactorLadder, model_name: str, registry: CollectorRegistry = REGISTRY) -> None:
-        self.plan = SeriesPlan(ladder)
+    def __init__(
+        self,
+        ladder: FactorLadder,
+        model_name: str,
+        registry: CollectorRegistry = REGISTRY,
+        names: Sequence[str] = (),
+    ) -> None:
+        self.plan = SeriesPlan(ladder, names)
         self._model_name = model_name
         self._histograms: dict[Instrument, StepHistogram] = {}
         self._counters: dict[Instrument, StepCounter] = {}

@@ -13,12 +13,15 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from ropeswitch.model_patches.switch.request_set import SetRule
+from ropeswitch.model_patches.switch.settings import RESERVE
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import current
 from ropeswitch.server.ingest.token_ids import pack
+from ropeswitch.server.ladders import label
 from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
 from ropeswitch.server.length_metrics.series import BandSet
@@ -37,7 +40,7 @@ class OutputWatch:
     """Measures the sequences of one API server process.
 
     Args:
-        rule: The rule that the engines choose sets by.
+        rule: The rule that the engines started with.
         metrics: Where to add what is seen.
         engine_of: The index of the engine that has a request, by its internal id; None where it has none.
 
@@ -47,8 +50,6 @@ class OutputWatch:
 
     def __init__(self, rule: SetRule, metrics: LengthMetrics, engine_of: Callable[[str], int | None]) -> None:
         self._rule = rule
-        self._ladder = rule.ladder
-        self._ends = [each.max_length for each in rule.ladder.sets]
         self._bands = metrics.plan.bands
         self._metrics = metrics
         self._engine_of = engine_of
@@ -58,11 +59,28 @@ class OutputWatch:
         """The band and set of a sequence of ``length`` tokens, of which ``prompt`` are its prompt."""
         if length > track.until:
             grown = track.until >= 0
-            index = track.decision.index_at(self._ladder, length) if grown else track.decision.index
-            last = track.decision.forced is not None or index == len(self._ends) - 1
-            track.until = sys.maxsize if last else self._ends[index]
-            track.band_set = (min(self._bands.index(prompt), len(self._bands.names) - 1), index)
+            rule = track.decision.rule or self._rule
+            sets = rule.ladder.sets
+            index = track.decision.index_at(rule.ladder, length) if grown else track.decision.index
+            last = track.decision.forced is not None or index == len(sets) - 1
+            track.until = sys.maxsize if last else sets[index].max_length
+            track.band_set = (min(self._bands.index(prompt), len(self._bands.names) - 1), label(rule, index))
         return track.band_set
+
+    def move(self, state: Any, rule: SetRule) -> None:
+        """Take note that a sequence goes on in another ladder.
+
+        Args:
+            state: Its ``vllm.v1.engine.output_processor.RequestState``.
+            rule: The ladder's.
+        """
+        track: Track = state.ropeswitch
+        decision, index = track.decision, 0
+        if decision.forced is not None:
+            index = rule.ladder.index_of(decision.forced)
+        elif decision.policy == RESERVE:
+            index = rule.ladder.index_for(rule.reserved_length(state.prompt_len, state.max_tokens_param))
+        track.decision, track.until = replace(decision, index=index, rule=rule), 0
 
     def begin(self, state: Any, params: Any) -> None:
         """Track a new sequence, in its request's context too.
@@ -75,7 +93,7 @@ class OutputWatch:
         decision = context.decided.get(state.external_req_id) if context is not None else None
         if decision is None:
             # A realtime session, whose prompt grows, or a prompt of the server's own making.
-            decision = decide(self._rule, min(state.prompt_len, self._ladder.max_length), params)
+            decision = decide(self._rule, min(state.prompt_len, self._rule.ladder.max_length), params)
         track = Track(decision, state)
         track.first = self.place(track, state.prompt_len, state.prompt_len)
         setattr(state, KEPT, track)
@@ -225,7 +243,7 @@ class StepLogger(vllm_adapter.AggregateStatLoggerBase):
             self._metrics.add_step(step, engine_idx)
 
     def log_engine_initialized(self) -> None:
-        """Logs nothing: the ladder does not change."""
+        """Logs nothing."""
 
 
 def _report(track: Track, iteration: Any) -> None:

@@ -4,7 +4,7 @@ A histogram has one series a bucket, for every combination, so combinations and 
 series of their own follows from the ladder alone: every process, and every start, shows the same series.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.length_metrics.bands import OTHER, Bands
@@ -29,7 +29,10 @@ QUEUE_SERIES = 2
 # likely and all counters, or else for what is likely.
 RATIOS = (1.1, 1.12, 1.14, 1.16, 1.18, 1.2)
 
-# The index of a band and of a factor set.
+# Later ladders bring so many more sets, each with one series for all bands; others have none of their own.
+LATER_SETS = 16
+
+# The index of a band, and of a factor set among the names of all that were served (``server/ladders.py``).
 BandSet = tuple[int, int]
 
 
@@ -72,8 +75,14 @@ class SeriesPlan:
         ratio: What the ends of fine buckets grow by.
     """
 
-    def __init__(self, ladder: FactorLadder) -> None:
+    def __init__(self, ladder: FactorLadder, names: Sequence[str] = ()) -> None:
+        """
+        Args:
+            ladder: The one that the engine was started with.
+            names: The names of its sets, and then of those of later ladders as they come; without later ladders, none.
+        """
         self.bands = bands = Bands(ladder)
+        self._names = names
         self._ladder = ladder
         left = MOST_SERIES - SCHEDULER_SERIES - POLICY_SERIES - QUEUE_SERIES * len(ladder.sets) - outside_series(bands)
         likely, unlikely = set(self._likely()), list(self._unlikely())
@@ -94,6 +103,8 @@ class SeriesPlan:
 
     def labels(self, instrument: Instrument, band_set: BandSet) -> tuple[str, str]:
         """The values of ``input_sequence_length`` and ``factor_set`` of a band and set in a metric."""
+        if len(self._ladder.sets) <= band_set[1] < len(self._ladder.sets) + LATER_SETS:
+            return OTHER, self._names[band_set[1]]
         if band_set not in self._shown[instrument]:
             return OTHER, OTHER
         return self.bands.names[band_set[0]], self._ladder.names[band_set[1]]

@@ -1,6 +1,6 @@
 """Starts the per-length metrics in an API server process, once its engine client is there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ropeswitch.model_patches.switch.request_set import SetRule
@@ -10,14 +10,15 @@ from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 
 
-def start(engine_client: Any, rule: SetRule) -> LengthMetrics | None:
+def start(engine_client: Any, rule: SetRule, names: Sequence[str] = ()) -> LengthMetrics | None:
     """Measure every request of a process from now on, and count those that its front refuses.
 
     The output processor gets another class in place, because the engine client's output handler already holds it.
 
     Args:
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, which has had no request yet.
-        rule: The rule that its engines choose sets by.
+        rule: The rule that its engines started with.
+        names: The names of all sets that are served, later ones too; see ``ServedLadders.names``.
 
     Returns:
         The metrics; None with ``--disable-log-stats``, where vLLM measures nothing.
@@ -26,7 +27,7 @@ def start(engine_client: Any, rule: SetRule) -> LengthMetrics | None:
     become(processor, WatchedOutputs)
     if engine_client.logger_manager is None:
         return None
-    metrics = LengthMetrics(rule.ladder, engine_client.model_config.served_model_name)
+    metrics = LengthMetrics(rule.ladder, engine_client.model_config.served_model_name, names=names)
     processor.ropeswitch = OutputWatch(rule, metrics, engine_finder(engine_client.engine_core))
     # Last, so that a step is in vLLM's metrics before it is in ours.
     engine_client.logger_manager.stat_loggers.append(StepLogger(metrics))

@@ -133,8 +133,10 @@ def _live(readings: Readings, bands: Bands, sets: list[str]) -> Iterable[LiveReq
     """Every band in the set of its prompts, and other pairs with sequences."""
     name = instruments.LIVE.name
     starts = [(band, sets[index]) for band, index in zip(bands.names, bands.sets, strict=True)]
-    order = {each: position for position, each in enumerate((*bands.names, *sets, OTHER))}
     seen = readings.values(name, "input_sequence_length", "factor_set")
+    # Those of later ladders in between.
+    later = sorted({factor_set for _, factor_set in seen} - {*sets, OTHER})
+    order = {each: position for position, each in enumerate((*bands.names, *sets, *later, OTHER))}
     for band, factor_set in sorted({*starts, *seen}, key=lambda pair: (order[pair[0]], order[pair[1]])):
         here = {"input_sequence_length": band, "factor_set": factor_set}
         waiting = readings.total(name, state=instruments.WAITING, **here)

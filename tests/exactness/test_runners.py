@@ -20,6 +20,7 @@ AUTO = ["test_auto_modes.py"]
 TRANSFORMERS = ["test_transformers_modes.py"]
 FAMILY = ["test_family_modes.py"]
 LATENT = ["test_latent_modes.py"]
+UPDATES = ["test_ladder_updates.py"]
 ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py"]
 RUNS = [
     # V2 runner, asynchronous scheduling, our Triton kernels, then what is run: files, and the tests in them.
@@ -48,6 +49,10 @@ RUNS = [
     pytest.param("1", "0", "0", TRANSFORMERS, "", id="v2-transformers-backend", marks=pytest.mark.full),
     pytest.param("1", "1", "0", TRANSFORMERS, "", id="v2-async-transformers-backend", marks=pytest.mark.full),
     pytest.param("1", "1", "0", TRANSFORMERS, "tp2", id="v2-async-two-ranks-transformers", marks=pytest.mark.full),
+    pytest.param("0", "1", "0", UPDATES, "", id="v1-async-updates", marks=pytest.mark.full),
+    pytest.param("1", "0", "0", UPDATES, "", id="v2-updates", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", UPDATES, "", id="v2-async-updates", marks=pytest.mark.full),
+    pytest.param("1", "1", "1", UPDATES, "", id="v2-async-triton-updates", marks=pytest.mark.full),
     pytest.param("0", "1", "0", LATENT, "", id="v1-async-latent", marks=pytest.mark.full),
     pytest.param("1", "0", "0", LATENT, "", id="v2-latent", marks=pytest.mark.full),
     pytest.param("1", "1", "0", LATENT, "", id="v2-async-latent", marks=pytest.mark.full),

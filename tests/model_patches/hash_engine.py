@@ -30,7 +30,6 @@ from ropeswitch.model_patches.scheduling import engine, length_aware
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
-from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.scheduler import LadderScheduler, LadderSchedulerOutput
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
@@ -168,7 +167,7 @@ class Engine:
                 patched.setattr(length_aware, "LEAST_TARGET", 0.0)
                 scheduler.calibrate([(count, seconds([(count, 0)])) for count in (1, 12)])
         self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), SetRule(LADDER), scheduler.set_keys)
+        self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), scheduler.ladders)
         self.slots: dict[tuple[int, int], int] = {}
         self.sequences: dict[str, Sequence] = {}
         self.flights: deque[tuple[LadderSchedulerOutput, ModelRunnerOutput]] = deque()

@@ -27,6 +27,7 @@ from ropeswitch.server.engine_client import LATE, Prompts, RopeClient, take_over
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.inner import Inner
+from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import plugin_names
 from ropeswitch.server.prompt_set import asked_set, decide
@@ -70,7 +71,7 @@ def test_the_header_belongs_to_its_own_request(tmp_path: Path) -> None:
     app = FastAPI()
     app.add_middleware(Inner)
     app.add_middleware(Front)
-    app.state.ropeswitch = server_parts(parts(tmp_path)[0], sets=LADDER.names)
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0])
     lengths = {each.name: each.max_length for each in LADDER.sets}
 
     @app.post("/prompts/{names}")
@@ -130,7 +131,7 @@ def test_every_worker_must_be_patched() -> None:
             check_reports(reports, LADDER, PATCHES)
 
 
-PROMPTS = Prompts(SetRule(LADDER), ADMISSION, lambda _: None)
+PROMPTS = Prompts(ServedLadders(SetRule(LADDER)), ADMISSION, lambda _: None)
 
 
 def engine_client() -> AsyncLLM:

@@ -80,7 +80,6 @@ def server_parts(front: FrontState, **more: Any) -> ServerParts:
     """A process's parts, of which a test brings those that it looks at."""
     absent: Any = None
     parts = ServerParts(
-        sets=LADDER.names,
         front=front,
         queue_metrics=QueueMetrics(front.queue, "m", CollectorRegistry()),
         rope_info=absent,

@@ -1,0 +1,65 @@
+"""The engine core's utilities for ladders: loads, uses and drops them while requests run (``switch/ladders.py``)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
+
+
+def load_ladder(engine: Any, ladder_id: str, name: str, sets: Sequence[Mapping[str, Any]]) -> str | None:
+    """Have every worker load a ladder's sets; requests may name its ID once all engines have.
+
+    The sets go into free rows of the workers' tables, so where a worker fails, the others have loaded what nobody uses.
+
+    Args:
+        engine: ``vllm.v1.engine.core.EngineCore``.
+        ladder_id: No other ladder of the engine's life has it.
+        name: What requests ask for it by; empty for the default ladder.
+        sets: The ladder as JSON.
+
+    Returns:
+        Why it is not loaded, or None.
+    """
+    ladders = engine.scheduler.ladders
+    ladder = FactorLadder.checked(sets)
+    try:
+        placement = ladders.place(ladder)
+    except FactorError as error:
+        return str(error)
+    table = FactorLadder(placement.table).to_json()
+    failures: list[str | None] = engine.model_executor.collective_rpc("load_sets", args=(table,))
+    if failed := next(filter(None, failures), None):
+        return failed
+    ladders.add(ladder_id, name, ladder, placement)
+    return None
+
+
+def use_ladder(engine: Any, ladder_id: str, recompute: bool) -> list[str]:
+    """Have a loaded ladder take the place of the one with its name.
+
+    Args:
+        engine: ``vllm.v1.engine.core.EngineCore``.
+        ladder_id: The ladder.
+        recompute: Whether requests in earlier ladders of the name go on in it; else they finish where they are.
+
+    Returns:
+        The IDs of the requests that go on in it.
+    """
+    scheduler = engine.scheduler
+    ladder = scheduler.ladders.activate(ladder_id)
+    if not recompute:
+        return []
+    scheduler.ladders.redirect(ladder)
+    moved: list[str] = scheduler.move(ladder)
+    return moved
+
+
+def drop_ladder(engine: Any, name: str) -> None:
+    """Forget a named ladder; requests in it finish."""
+    engine.scheduler.ladders.deactivate(name)
+
+
+def utilities(engine: Any) -> dict[str, Callable[..., Any]]:
+    """The utilities by the names under which the server calls them (``server/ladder_updates.py``)."""
+    return {each.__name__: partial(each, engine) for each in (load_ladder, use_ladder, drop_ladder)}

@@ -1,0 +1,40 @@
+"""Checks ``--allow-ladder-updates`` against the flags that share requests among several API servers."""
+
+import argparse
+
+from ropeswitch.server.errors import UsageError
+
+# Flags by which each node or rank has an API server of its own.
+_BALANCED = (
+    "data_parallel_external_lb",
+    "data_parallel_hybrid_lb",
+    "data_parallel_multi_port_external_lb",
+    "data_parallel_rank",
+    "data_parallel_start_rank",
+)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse updates where an API server process would not learn of those that another one takes.
+
+    Args:
+        args: Parsed command line and ``--config`` file of ``vllm serve``.
+
+    Raises:
+        UsageError: naming the flag, its value and what to do.
+    """
+    if not args.allow_ladder_updates or args.headless:
+        return
+    for name in _BALANCED:
+        if (value := getattr(args, name)) not in (None, False):
+            raise UsageError(
+                f"--{name.replace('_', '-')}: {value} gives each rank an API server of its own, which would not learn of an "
+                "update that another one takes; leave --allow-ladder-updates out"
+            )
+    # vLLM's default is one for each engine.
+    count = args.data_parallel_size if args.api_server_count is None else args.api_server_count
+    if count != 1:
+        raise UsageError(
+            f"--api-server-count: {count} processes: one would not learn of an update that another one takes; set it to 1, "
+            "or leave --allow-ladder-updates out"
+        )

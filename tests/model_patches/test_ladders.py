@@ -1,0 +1,110 @@
+"""The workers' table under any order of updates: no row of a ladder that requests are in ever changes."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
+from ropeswitch.model_patches.switch import ladders
+from ropeswitch.model_patches.switch.ladders import START, EngineLadder, LadderTable, table_from_json
+from ropeswitch.model_patches.switch.set_keys import set_keys
+from ropeswitch.model_patches.switch.settings import LADDER_ID, RopeSettings
+
+
+def ladder(*factors: int) -> FactorLadder:
+    """Sets that rotate alike where their factors are equal, whatever their names and ends."""
+    return FactorLadder.checked(
+        [{"name": f"s{i}", "max_length": 8 * (i + 1), "factors": [each]} for i, each in enumerate(factors)]
+    )
+
+
+BEGIN = ladder(1, 2)
+SETTINGS = RopeSettings(BEGIN, 1e4)
+
+
+def keys(sets: Any) -> tuple[str, ...]:
+    return set_keys(RopeSettings(FactorLadder(tuple(sets)), 1e4))
+
+
+def rows_hold(table: tuple[FactorSet, ...], made: EngineLadder, wanted: FactorLadder) -> bool:
+    return keys(table[row] for row in made.rows) == keys(wanted.sets)
+
+
+UPDATES = st.lists(
+    st.tuples(
+        st.lists(st.integers(1, 12), min_size=1, max_size=4, unique=True),
+        st.sampled_from(["", "a", "b"]),
+        st.booleans(),  # a request stays in it
+        st.booleans(),  # another request ends
+        st.booleans(),  # a worker fails
+    ),
+    max_size=30,
+)
+
+
+@given(UPDATES)
+@settings(deadline=None)
+def test_rows_of_ladders_in_use_never_change(updates: list[Any]) -> None:
+    most = ladders.MOST_SETS
+    ladders.MOST_SETS = 8
+    try:
+        table = LadderTable(SETTINGS, 64)
+        held: list[tuple[EngineLadder, FactorLadder]] = []
+        current: dict[str, tuple[EngineLadder, FactorLadder]] = {"": (table.default, BEGIN)}
+        for number, (factors, name, stays, ends, fails) in enumerate(updates):
+            wanted = ladder(*factors)
+            try:
+                placement = table.place(wanted)
+            except FactorError:
+                # What is held beside what the names lead to leaves no room, whoever shares a row.
+                in_use = {key for each, _ in (*held, *current.values()) for key in each.keys}
+                assert len(in_use | set(keys(wanted.sets))) > 8
+                continue
+            # What the workers hold from here on, whether or not all of them have loaded it.
+            assert all(rows_hold(placement.table, *each) for each in (*held, *current.values()))
+            if fails:
+                continue
+            table.add(str(number), name, wanted, placement)
+            current[name] = table.activate(str(number)), wanted
+            assert len(table.table) <= 8 and table.default is current[""][0]
+            assert table_from_json(json.loads(json.dumps(FactorLadder(table.table).to_json()))).sets == table.table
+            if ends and held:
+                held.pop(0)
+            if stays:
+                held.append(current[name])
+    finally:
+        ladders.MOST_SETS = most
+
+
+def request(**extra: Any) -> Any:
+    return SimpleNamespace(sampling_params=SimpleNamespace(extra_args=extra or None), pooling_params=None)
+
+
+def test_a_request_names_its_ladder_and_else_gets_the_default() -> None:
+    table = LadderTable(SETTINGS, 64)
+    start = table.default
+    table.add("2", "", ladder(3), table.place(ladder(3)))
+    assert table.of(request()) is start
+    second = table.activate("2")
+    assert (table.of(request()), table.of(request(**{LADDER_ID: START}))) == (second, start)
+    table.redirect(second)
+    assert table.of(request(**{LADDER_ID: START})) is second
+    for unknown in ("3", ["2"], 2):
+        with pytest.raises(FactorError, match="this engine has dropped it; send the request again"):
+            table.of(
+                SimpleNamespace(sampling_params=None, pooling_params=SimpleNamespace(extra_kwargs={LADDER_ID: unknown}))
+            )
+
+
+def test_only_so_many_earlier_ladders_are_kept() -> None:
+    table = LadderTable(SETTINGS, 64)
+    for number in range(ladders.MOST_RETIRED + 10):
+        table.add(str(number), "", BEGIN, table.place(BEGIN))
+        table.activate(str(number))
+    assert table.of(request(**{LADDER_ID: "20"})).rows == (0, 1)
+    with pytest.raises(FactorError, match="ladder '3': this engine has dropped it"):
+        table.find("3")
