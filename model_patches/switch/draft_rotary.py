@@ -51,6 +51,9 @@ class DraftRotaryEmbedding(nn.Module):
         device, dtype = torch.get_default_device(), torch.float64 if settings.angles == "exact" else torch.float32
         self._angles = AxisRows(rotation.theta, rotation.rotary_dim, rotation.sets(settings), axes, device, dtype)
         self._axes = max(axes) + 1
+        # Upstream saves registered buffers over sleep level 2, which discards all else that was made with the model.
+        for name, tensor in vars(self._angles).items():
+            self.register_buffer(f"angles{name}", tensor, persistent=False)
         self.register_buffer("sets", torch.zeros(2, dtype=torch.int64), persistent=False)
         self.register_buffer("starts", torch.zeros(2, dtype=torch.int32), persistent=False)
 

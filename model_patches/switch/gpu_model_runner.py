@@ -53,6 +53,10 @@ class LadderGPUModelRunner(GPUModelRunner):
                 # Upstream's is where the draft's own angles would end.
                 self.effective_drafter_max_model_len = self.max_model_len
 
+    def restore_rows(self) -> None:
+        """Write what the memory of weights lost while the engine slept; buffers keep their addresses."""
+        self.step_rows.restore()
+
     def _update_states(self, scheduler_output: SchedulerOutput) -> Any:
         for req_id in scheduler_output.finished_req_ids:
             self.rope_sets.pop(req_id, None)

@@ -43,13 +43,21 @@ class LadderModelState(DefaultModelState):
         self._numbers = self.step_rows.numbers
         if self.rope_state is not None:
             # One number for each axis, with a gap between the axes, as upstream's buffer has.
-            numbers = torch.zeros_like(self.rope_state.positions)
-            numbers[:, :-1] = self._numbers
-            self._numbers = numbers
+            self._numbers = torch.zeros_like(self.rope_state.positions)
+            self._number_axes()
         # The factor set of the request in each slot; its set is fixed while it holds the slot: after a preemption it is new.
         self.slot_sets = np.zeros(self.max_num_reqs, dtype=np.int64)
         # Of a draft model, which the worker finds (worker.py).
         self.draft_sets: DraftSets | None = None
+
+    def restore_rows(self) -> None:
+        """Write what the memory of weights lost while the engine slept; buffers keep their addresses."""
+        self.step_rows.restore()
+        self._number_axes()
+
+    def _number_axes(self) -> None:
+        if self.rope_state is not None:
+            self._numbers[:, :-1] = self.step_rows.numbers
 
     def add_request(self, req_index: int, new_req_data: NewRequestData) -> None:
         super().add_request(req_index, new_req_data)

@@ -58,6 +58,12 @@ class RotationRows:
         else:
             self._filler = self._by_token(ExactRows(tables, device).fill)
 
+    def restore(self, settings: RopeSettings) -> None:
+        """As :meth:`load`, where memory holds nothing of what was written before."""
+        self.rows.zero_()
+        torch.arange(len(self._tokens), out=self._tokens)
+        self.load(settings)
+
     def fill(self, positions: torch.Tensor, sets: torch.Tensor, starts: torch.Tensor) -> None:
         """Write the rows of a step's tokens; later rows keep what they hold.
 

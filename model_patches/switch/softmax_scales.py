@@ -56,6 +56,12 @@ class SoftmaxScales:
         """Scale by these sets from the next step on."""
         self._by_set = torch.tensor([each.softmax_scale or 1.0 for each in ladder.sets], device=self.scales.device)
 
+    def restore(self, ladder: FactorLadder) -> None:
+        """As :meth:`load`, where memory holds nothing of what was written before."""
+        self.scales.fill_(1.0)
+        torch.arange(len(self._tokens), out=self._tokens)
+        self.load(ladder)
+
     def fill(self, num_tokens: int, sets: torch.Tensor, starts: torch.Tensor) -> None:
         """Write the scales of a step's tokens.
 

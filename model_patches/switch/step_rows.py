@@ -126,6 +126,16 @@ class StepRows:
         if self.softmax is not None:
             self.softmax.load(settings.ladder)
 
+    def restore(self) -> None:
+        """Write what stays the same from step to step anew; whatever keeps its address is written in place."""
+        torch.arange(len(self.numbers), out=self.numbers)
+        for rows in self.by_rotation.values():
+            rows.restore(self._settings)
+        if self.positions is not None:
+            self.positions.zero_()
+        if self.softmax is not None:
+            self.softmax.restore(self._settings.ladder)
+
     def fill(self, positions: torch.Tensor, request_sets: npt.NDArray[np.int64], query_start_loc: torch.Tensor) -> None:
         """Write the rows of a step's tokens, without synchronising with the host; later rows keep what they hold.
 

@@ -138,11 +138,6 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         )
     if parallel.use_ubatching:
         raise UnsupportedError("enable_dbo, ubatch_size: dual batch overlap is not verified with a factor ladder")
-    for field in ("enable_sleep_mode", "enable_cumem_allocator"):
-        if getattr(vllm_config.model_config, field):
-            raise UnsupportedError(
-                f"{field}: True: sleep level 2 discards the angles with the weights; allowed is False"
-            )
     check_connector(vllm_config.kv_transfer_config, attached=True)
     if vllm_config.model_config.is_encoder_decoder:
         raise UnsupportedError("model: has an encoder and a decoder; only decoders are supported")

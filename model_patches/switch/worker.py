@@ -45,6 +45,15 @@ class LadderWorker:
         sets.bind(speculator.model)
         self.model_runner.model_state.draft_sets = sets
 
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """Wake up, and write rows and tables anew: they lie in the memory of weights, which sleep level 2 discards.
+
+        Upstream saves a model's registered buffers only.
+        """
+        super().wake_up(tags)  # type: ignore[misc]
+        if tags is None or "weights" in tags:
+            self._rows_holder.restore_rows()
+
     @property
     def step_rows(self) -> StepRows:
         """The rows that the model runner fills: the V2 runner keeps them in its model state, ours on V1 itself."""

@@ -21,6 +21,7 @@ TRANSFORMERS = ["test_transformers_modes.py"]
 FAMILY = ["test_family_modes.py"]
 LATENT = ["test_latent_modes.py"]
 UPDATES = ["test_ladder_updates.py"]
+SLEEP = ["test_sleep.py", "test_sleep_families.py"]
 ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py"]
 RUNS = [
     # V2 runner, asynchronous scheduling, our Triton kernels, then what is run: files, and the tests in them.
@@ -29,6 +30,8 @@ RUNS = [
     ),
     pytest.param("1", "1", "0", CORE, "asked_for or captured or warm_up or streamed", id="v2-async"),
     pytest.param("1", "1", "0", ["test_policy.py"], "beside_requests", id="v2-async-reserve", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", SLEEP, "", id="v2-async-sleep", marks=pytest.mark.full),
+    pytest.param("0", "1", "0", SLEEP[:1], "", id="v1-async-sleep", marks=pytest.mark.full),
     pytest.param("0", "1", "0", ["test_policy.py"], "beside_requests", id="v1-async-reserve", marks=pytest.mark.full),
     pytest.param("1", "1", "1", CORE, "asked_for", id="v2-async-triton", marks=pytest.mark.full),
     pytest.param("1", "1", "0", ["test_parallel.py"], "tp2", id="v2-async-two-ranks", marks=pytest.mark.full),

@@ -98,8 +98,6 @@ def engine(**changes: Any) -> SimpleNamespace:
             cp_kv_cache_interleave_size=16,
         ),
         model_config=SimpleNamespace(
-            enable_sleep_mode=False,
-            enable_cumem_allocator=False,
             use_mla=False,
             using_transformers_backend=lambda: False,
             is_multimodal_model=False,
@@ -140,8 +138,6 @@ SPLIT = {"parallel_config__decode_context_parallel_size": 2}
         ({"parallel_config__prefill_context_parallel_size": 4}, "prefill_context_parallel_size: 4"),
         ({"parallel_config__enable_elastic_ep": True}, "enable_elastic_ep"),
         ({"parallel_config__use_ubatching": True}, "enable_dbo, ubatch_size: dual batch overlap"),
-        ({"model_config__enable_sleep_mode": True}, "enable_sleep_mode: True"),
-        ({"model_config__enable_cumem_allocator": True}, "enable_cumem_allocator: True"),
         (
             {
                 "model_config__use_mla": True,

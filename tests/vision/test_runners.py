@@ -18,9 +18,9 @@ def test_media(v2: str, asynchronous: str) -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "--show-capture=no", "-p", "tests.exactness.interpreted",
-            "tests/vision/test_media.py", "-k", "qwen2.5-vl or time_axis",
+            "tests/vision/test_media.py", "tests/vision/test_sleep.py", "-k", "qwen2.5-vl or time_axis or level_2",
         ],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
