@@ -77,6 +77,7 @@ def test_a_factor_file_with_the_parts_of_plain_vllm(llama: Path, tmp_path: Path)
     assert values["scheduler"].startswith("ropeswitch.model_patches.scheduling.")
 
 
+@pytest.mark.full
 def test_the_automatic_ladder_and_sets_asked_for(llama: Path) -> None:
     """By length, and in the last and the first set whatever the length, against Hugging Face's static YaRN."""
     reference = StaticReference.load(llama, yarn_sets({"rope_type": "default", "rope_theta": 10000.0}))

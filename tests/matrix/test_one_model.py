@@ -44,6 +44,7 @@ def sets(*ends: int) -> dict[str, object]:
     return {"sets": [{"name": f"to-{end}", "max_length": end, "factors": [1.0] * PAIRS} for end in ends]}
 
 
+@pytest.mark.full
 def test_the_automatic_ladder_is_exact() -> None:
     result = measured("LlamaForCausalLM")
     assert (result["verdict"], result["oracle"]) == (EXACT, "transformers"), result
@@ -59,12 +60,14 @@ def test_a_wrong_ladder_differs() -> None:
     assert result["error"] is not None and result["error"] > 0.1
 
 
+@pytest.mark.full
 def test_a_refusal_is_told_from_an_error() -> None:
     result = measured("LlamaForCausalLM", {"sets": [{"name": "one", "max_length": 256, "factors": [1.0]}]})
     assert (result["verdict"], result["oracle"]) == (REFUSED, ""), result
     assert "each set has 1 factors" in result["reason"] and "off transformers" in result["stock"]
 
 
+@pytest.mark.full
 def test_a_model_that_stock_vllm_does_not_run_is_refused_all_the_same() -> None:
     result = measured("DeepseekV32ForCausalLM")
     assert result["verdict"] == REFUSED and result["reason"].startswith("index_topk: "), result

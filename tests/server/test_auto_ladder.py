@@ -31,6 +31,7 @@ def ladder_server(qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield started
 
 
+@pytest.mark.full
 def test_the_start_and_the_routes_show_the_ladder(ladder_server: Server) -> None:
     shown = [
         line.split()[1:5] for line in ladder_server.log.read_text().splitlines() if line.startswith("ropeswitch:   ")
@@ -63,6 +64,7 @@ def static(folder: Path, factor: float) -> Reference:
     return Reference(model)
 
 
+@pytest.mark.full
 def test_every_length_gets_the_tokens_of_hugging_face(ladder_server: Server, qwen3: Path) -> None:
     """One request goes through all three sets; others begin in each."""
     references = [(end, static(qwen3, factor)) for end, factor in SETS.values()]

@@ -61,6 +61,7 @@ def test_a_client_cannot_send_packed_prompts(server: Server) -> None:
     assert (answer.status, answer.json["error"]["param"]) == (400, f"vllm_xargs.{FIELD}")
 
 
+@pytest.mark.full
 def test_many_token_ids(server: Server) -> None:
     # 64 prompts of 1,000 make a quarter of a megabyte, which is parsed in slices.
     prompts = [[1 + (i * step) % 250 for i in range(1000)] for step in range(64)]

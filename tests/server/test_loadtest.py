@@ -14,6 +14,7 @@ from tests.server.running import ENGINE, Server, running
 TINY = str(FOLDER)
 
 
+@pytest.mark.full
 def test_token_counts_are_exact_for_the_real_server(server: Server, tmp_path: Path) -> None:
     limit = server.get("/v1/rope").json["sets"][0]["max_length"]
     parts = {

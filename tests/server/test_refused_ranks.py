@@ -22,7 +22,8 @@ STARTS: dict[str, tuple[dict[str, Any], list[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.full] if n != "kv-heads" else []) for n in STARTS])
+@pytest.mark.full
+@pytest.mark.parametrize("name", STARTS)
 def test_refused(tmp_path: Path, name: str) -> None:
     shape, flags, message = STARTS[name]
     folder = phi3_with_tokenizer(tmp_path, **({"num_key_value_heads": 1} | shape))
