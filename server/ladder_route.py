@@ -71,4 +71,4 @@ def _updates(request: Request) -> LadderUpdates:
 def _field(message: str) -> Any:
     """The field that a message begins with, or None."""
     field, separator, _ = message.partition(": ")
-    return field if separator and " " not in field else None
+    return field.strip("'") if separator and " " not in field else None

@@ -18,7 +18,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector as upstr
 from vllm.logger import init_logger
 from vllm.v1.request import Request
 
-from ropeswitch.model_patches.switch.request_set import assigned_set
+from ropeswitch.model_patches.switch.request_set import assigned_key
 from ropeswitch.model_patches.switch.set_keys import set_keys
 from ropeswitch.model_patches.switch.settings import settings_of
 from ropeswitch.model_patches.switch.transfers import SET, is_whole, ladder_digest, prompt_digest, sealed
@@ -37,8 +37,8 @@ class NixlPullConnector(upstream.NixlPullConnector):
         super().__init__(vllm_config, role, kv_cache_config)
         settings = settings_of(vllm_config)
         assert settings is not None
-        self._set_keys = set_keys(settings)
-        self._ladder = ladder_digest(settings.ladder, self._set_keys)
+        # Of the start: a ladder that takes its place brings keys of its own, which each transfer names.
+        self._ladder = ladder_digest(settings.ladder, set_keys(settings))
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         super().register_kv_caches(kv_caches)
@@ -73,7 +73,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         params = request.kv_transfer_params
-        if params and params.get("do_remote_prefill") and params[SET] != self._set_keys[assigned_set(request)]:
+        if params and params.get("do_remote_prefill") and params[SET] != assigned_key(request):
             # Nothing is loaded, so upstream has the prefill side free its blocks, as after a hit in the prefix cache.
             logger.info(
                 "ropeswitch: request %s: the prefill engine used another factor set; the prompt is computed here",
@@ -89,7 +89,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
         # Without blocks of the whole prompt there is nothing to take.
         if params and held and params["remote_num_tokens"] >= request.num_prompt_tokens:
             assert request.kv_transfer_params is not None
-            params = sealed(params, self._set_keys[assigned_set(request)], request.kv_transfer_params[_PROMPT])
+            params = sealed(params, assigned_key(request), request.kv_transfer_params[_PROMPT])
         return held, params
 
 

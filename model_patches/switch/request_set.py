@@ -139,6 +139,12 @@ def assigned_set(request: Any) -> int:
     return getattr(request, "rope_set", 0)
 
 
+def assigned_key(request: Any) -> str:
+    """The key of the set that the request's cached keys are in (``set_keys.py``)."""
+    key: str = request.rope_ladder.keys[assigned_set(request)]
+    return key
+
+
 def client_salt(request: Any) -> str | None:
     """The ``cache_salt`` that the client sent."""
     salt: str | None = request.cache_salt

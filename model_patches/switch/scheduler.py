@@ -31,7 +31,7 @@ from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 from ropeswitch.model_patches.switch.connector_requests import forget
 from ropeswitch.model_patches.switch.ladders import EngineLadder, LadderTable
 from ropeswitch.model_patches.switch.patching import patch_process
-from ropeswitch.model_patches.switch.request_set import assign, assigned_set, forced_set_of, wanted_set
+from ropeswitch.model_patches.switch.request_set import assign, assigned_key, assigned_set, forced_set_of, wanted_set
 from ropeswitch.model_patches.switch.settings import settings_of
 
 # Maximum steps between two comparisons of a running request with its set's end; bounds what is kept of finished ones.
@@ -106,10 +106,10 @@ class LadderScheduler(Scheduler):
         moving = [each for each in moving if each.rope_ladder is not ladder and _has_its_set(ladder, each)]
         for request in moving:
             before = request.rope_ladder, request.rope_set
-            key = _key(request)
+            key = assigned_key(request)
             _enter(request, ladder)
             request.rope_set = wanted_set(request, ladder.rule)
-            if key != _key(request):
+            if key != assigned_key(request):
                 request.rope_ladder, request.rope_set = before
                 self._moving[request.request_id] = ladder
             if request.status == RequestStatus.RUNNING:
@@ -262,7 +262,7 @@ class LadderScheduler(Scheduler):
 
     def _update_request_as_session(self, session: Request, update: StreamingUpdate) -> None:
         super()._update_request_as_session(session, update)
-        before = _key(session)
+        before = assigned_key(session)
         if (ladder := self._moving.pop(session.request_id, None)) is not None:
             _enter(session, ladder)
         keys, index = session.rope_ladder.keys, wanted_set(session, session.rope_ladder.rule)
@@ -281,12 +281,6 @@ def _row(request: Request) -> int:
     """The row of the request's set in the workers' table."""
     row: int = request.rope_ladder.rows[assigned_set(request)]
     return row
-
-
-def _key(request: Request) -> str:
-    """The key of the request's set: of what its cached keys were made by."""
-    key: str = request.rope_ladder.keys[assigned_set(request)]
-    return key
 
 
 def _has_its_set(ladder: EngineLadder, request: Request) -> bool:

@@ -234,7 +234,7 @@ def fails(reference: Reference, prompt: list[int], tokens: list[int], log_probs:
         ({"format": "other/1"}, "format", "format: 'other/1'; this version reads 'ropeswitch-factors/1'"),
         ({"rope_theta": 5e5}, "rope_theta", "rope_theta: 500000.0 must be that of the model, 10000.0, or be left out"),
         ({"sets": []}, "sets", "sets: must be a list of at least one factor set"),
-        ({"extra": 1}, None, "'extra': unknown field"),
+        ({"extra": 1}, "extra", "'extra': unknown field"),
         (
             {"sets": [{"name": "a", "max_length": 1024, "factors": [1.0] * 15}]},
             "sets[0].factors",
