@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vision setup-nixl serve demo test test-vision test-disaggregation test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
+.PHONY: help setup setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -82,6 +82,18 @@ $(NIXL): requirements/nixl.txt $(STAMP)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target .nixl -r requirements/nixl.txt
 	@touch $@
 
+# LMCache and what it imports beyond the engine's packages, in a folder of its own; its kernels for CUDA stay unused.
+LMCACHE := .lmcache/.done
+
+setup-lmcache: $(LMCACHE) ## Put LMCache into .lmcache, for tests/lmcache
+
+$(LMCACHE): requirements/lmcache.txt $(STAMP)
+	@echo "setup: installing the packages of requirements/lmcache.txt into .lmcache for the tests"
+	@rm -rf .lmcache
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target .lmcache -r requirements/lmcache.txt
+	@touch $@
+
+LMCACHE_PYTEST := PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
 NIXL_PYTEST := PYTHONPATH=$(CURDIR)/.nixl $(BIN)/python -m pytest tests/disaggregation
 VISION_PYTEST := PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m pytest tests/vision
 
@@ -99,7 +111,7 @@ demo: $(STAMP) ## Serve SmolLM2-135M-Instruct, a real chat model, with an automa
 
 test: $(STAMP) $(VISION) ## Run the core tests
 	@echo "test: the core tests (make test-full adds the long ones)"
-	@$(BIN)/python -m pytest -m "not full and not million" --ignore=tests/vision --ignore=tests/disaggregation $(ARGS)
+	@$(BIN)/python -m pytest -m "not full and not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST) -m "not full")
 
 test-vision: $(VISION) ## Run the tests of images and videos
@@ -108,11 +120,15 @@ test-vision: $(VISION) ## Run the tests of images and videos
 test-disaggregation: $(NIXL) ## Run the tests of prefill/decode disaggregation
 	@$(NIXL_PYTEST) $(ARGS)
 
-test-full: $(STAMP) $(VISION) $(NIXL) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
+test-lmcache: $(LMCACHE) ## Run the tests with LMCache
+	@$(LMCACHE_PYTEST) $(ARGS)
+
+test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
 	@echo "test-full: all tests but that of a million tokens"
-	@$(BIN)/python -m pytest -m "not million" --ignore=tests/vision --ignore=tests/disaggregation $(ARGS)
+	@$(BIN)/python -m pytest -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST))
 	@$(if $(ARGS),,$(NIXL_PYTEST))
+	@$(if $(ARGS),,$(LMCACHE_PYTEST))
 
 test-million: $(STAMP) ## Serve a prompt of a million tokens and compare it with Hugging Face (docs/million.md says how long it takes)
 	@echo "test-million: a prompt of a million tokens, below and above a limit"

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ropeswitch.model_patches.switch.lmcache_checks import check_lmcache, check_lmcache_engine
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 # The connector that passes everything to several others.
 MULTI = "MultiConnector"
 OFFLOADING = "OffloadingConnector"
+LMCACHE_MP = "LMCacheMPConnector"
 # The field of `kv_connector_extra_config` by which a user vouches for a connector that vLLM does not bring.
 VOUCHED = "rope_set_in_keys"
 
@@ -28,6 +30,10 @@ _NIXL_REFUSED = (
         "blocks that go back to the prefill side do not name their factor set; leave it out",
     ),
     ("enforce_handshake_compat", False, "engines with different ladders must not exchange blocks; leave it out"),
+)
+_LMCACHE_MP_REFUSED = (
+    ("lmcache.mp.lazy_offload", True, "blocks are stored after their request has moved to another set; leave it out"),
+    ("lmcache.mp.transfer_intermediate_tensors", True, "it has not been verified; leave it out"),
 )
 
 
@@ -55,10 +61,18 @@ CONNECTORS = (
     Connector(OFFLOADING, keys="block hashes"),
     Connector(MULTI, keys="those of its connectors, each of which must be allowed"),
     Connector("SimpleCPUOffloadConnector", refusal="it copies between a GPU and the host, and has not been verified"),
-    Connector("LMCacheConnectorV1", refusal=_TOKENS_ALONE),
-    Connector("LMCacheMPConnector", refusal="it keeps the salt that a request had when it arrived"),
-    Connector("FlexKVConnectorV1", refusal=_TOKENS_ALONE),
-    Connector("MooncakeStoreConnector", refusal="it keeps a request's block hashes from step to step"),
+    Connector(
+        "LMCacheConnectorV1",
+        refusal="LMCache reads a request's tags once, and some of its stores leave them out of keys; use LMCacheMPConnector",
+    ),
+    Connector(
+        LMCACHE_MP,
+        keys="cache_salt",
+        module="ropeswitch.model_patches.switch.lmcache_mp_connector",
+        refused=_LMCACHE_MP_REFUSED,
+    ),
+    Connector("FlexKVConnectorV1", refusal="a package of its own makes its keys, of tokens as far as vLLM shows"),
+    Connector("MooncakeStoreConnector", refusal="its keys are block hashes, but it has not been verified"),
     Connector("HF3FSKVConnector", refusal=_TOKENS_ALONE),
     Connector("ExampleConnector", refusal=_TOKENS_ALONE),
     Connector("ExampleHiddenStatesConnector", refusal="it needs a draft model that hands out hidden states"),
@@ -165,6 +179,8 @@ def check_connector(kv_transfer_config: Any, *, attached: bool = False) -> None:
         where = f"{each.where}.kv_connector: {each.name!r}"
         if (ours := _module(each.name)) is not None and each.module_path in ((ours,) if attached else (ours, None)):
             _check_options(each)
+            if each.name == LMCACHE_MP:
+                check_lmcache(each.where, each.name)
             continue
         if each.module_path:
             if each.extra_config.get(VOUCHED) is not True:
@@ -193,6 +209,21 @@ def _check_options(chosen: Configured) -> None:
             )
 
 
+def check_connected_engine(vllm_config: Any) -> None:
+    """Refuse a whole engine config whose connector may mix up its blocks; every engine and worker process asks.
+
+    Args:
+        vllm_config: ``vllm.config.VllmConfig``.
+
+    Raises:
+        UnsupportedError: with the field, its value and the reason.
+    """
+    check_connector(vllm_config.kv_transfer_config, attached=True)
+    for each in () if vllm_config.kv_transfer_config is None else configured(vllm_config.kv_transfer_config):
+        if each.name == LMCACHE_MP:
+            check_lmcache_engine(vllm_config)
+
+
 def check_offloading(engine_args: Any) -> None:
     """Refuse values of ``kv_offloading_size`` and its backend that would not do what they say.
 
@@ -215,6 +246,11 @@ def check_offloading(engine_args: Any) -> None:
         raise UnsupportedError(
             f"kv_offloading_backend: {engine_args.kv_offloading_backend!r} is {backend.name}: {backend.refusal}"
         )
+    if backend.module is not None:
+        raise UnsupportedError(
+            f"kv_offloading_backend: {engine_args.kv_offloading_backend!r} is {backend.name}: name that in "
+            "kv_transfer_config.kv_connector instead, and leave kv_offloading_size out"
+        )
 
 
 def _backend(name: str) -> str:
@@ -223,4 +259,4 @@ def _backend(name: str) -> str:
 
     if name == "native":
         return "SimpleCPUOffloadConnector" if envs.VLLM_USE_SIMPLE_KV_OFFLOAD else OFFLOADING
-    return "LMCacheMPConnector"
+    return LMCACHE_MP

@@ -9,7 +9,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.rope_layers import AXIS_TYPES, axes_of
 from ropeswitch.factors.rules.rope import base_of, rope_from_config
-from ropeswitch.model_patches.switch.connectors import check_connector, check_offloading
+from ropeswitch.model_patches.switch.connectors import check_connected_engine, check_connector, check_offloading
 from ropeswitch.model_patches.switch.latent_attention import check_latent_attention, check_softmax_scales
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
@@ -138,7 +138,7 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         )
     if parallel.use_ubatching:
         raise UnsupportedError("enable_dbo, ubatch_size: dual batch overlap is not verified with a factor ladder")
-    check_connector(vllm_config.kv_transfer_config, attached=True)
+    check_connected_engine(vllm_config)
     if vllm_config.model_config.is_encoder_decoder:
         raise UnsupportedError("model: has an encoder and a decoder; only decoders are supported")
     if parallel.enable_elastic_ep:

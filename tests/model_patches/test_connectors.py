@@ -1,5 +1,7 @@
 """The table of KV connectors names all of vLLM's, and every other one is refused with the reason."""
 
+from contextlib import nullcontext
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +10,15 @@ import pytest
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-from ropeswitch.model_patches.switch.connectors import BY_NAME, CONNECTORS, MULTI, attach, check_connector
+from ropeswitch.model_patches.switch import lmcache_checks
+from ropeswitch.model_patches.switch.connectors import (
+    BY_NAME,
+    CONNECTORS,
+    MULTI,
+    attach,
+    check_connected_engine,
+    check_connector,
+)
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_features
 
@@ -36,6 +46,12 @@ def test_the_table_is_vllms() -> None:
     assert set(BY_NAME) == set(KVConnectorFactory._registry) and len(BY_NAME) == len(CONNECTORS)
     for connector in CONNECTORS:
         assert (connector.keys is None) != (connector.refusal is None)
+
+
+@pytest.fixture(autouse=True)
+def lmcache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verified LMCache, which the engine's environment lacks."""
+    monkeypatch.setattr(lmcache_checks, "version", lambda name: lmcache_checks.VERIFIED[0])
 
 
 @pytest.mark.parametrize("connector", CONNECTORS, ids=lambda connector: connector.name)
@@ -108,7 +124,7 @@ def test_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", environment)
         chosen = args(kv_offloading_size=1.0, kv_offloading_backend=backend)
-        if BY_NAME[name].refusal is None:
+        if BY_NAME[name].refusal is None and BY_NAME[name].module is None:
             check_features(chosen)
             continue
         with pytest.raises(UnsupportedError, match=f"kv_offloading_backend: '{backend}' is {name}: "):
@@ -143,6 +159,52 @@ def test_options_of_nixl(field: str, value: bool, reason: str) -> None:
     for each in (value, int(value)):
         with pytest.raises(UnsupportedError, match=f"extra_config.{field}: {each}: {reason}"):
             check_connector(config("NixlConnector", kv_connector_extra_config={field: each}))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (
+            of({"kv_connector": "LMCacheMPConnector", "kv_connector_extra_config": {"lmcache.mp.lazy_offload": True}}),
+            r"connectors\[0\].kv_connector_extra_config.lmcache.mp.lazy_offload: True: blocks are stored after",
+        ),
+    ],
+)
+def test_options_of_lmcache(chosen: KVTransferConfig, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        check_connector(chosen)
+
+
+@pytest.mark.parametrize("installed", ["0.5.7", None])
+def test_versions_of_lmcache(installed: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if installed is None:
+            raise PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(lmcache_checks, "version", version)
+    with pytest.raises(UnsupportedError, match=f"lmcache is {installed or 'not installed'}; allowed are 0.5.6"):
+        check_connector(config("LMCacheMPConnector"))
+
+
+@pytest.mark.parametrize(
+    ("embeds", "events", "message"),
+    [
+        (True, False, "enable_prompt_embeds: True: "),
+        (False, True, "enable_kv_cache_events: True: "),
+        (False, False, None),
+    ],
+)
+def test_engines_that_lmcache_would_mix_up(embeds: bool, events: bool, message: str | None) -> None:
+    for chosen in (config("LMCacheMPConnector"), of({"kv_connector": "LMCacheMPConnector"} | CHILD)):
+        attach(chosen)
+        engine = SimpleNamespace(
+            kv_transfer_config=chosen,
+            model_config=SimpleNamespace(enable_prompt_embeds=embeds),
+            kv_events_config=SimpleNamespace(enable_kv_cache_events=events),
+        )
+        with pytest.raises(UnsupportedError, match=message) if message else nullcontext():
+            check_connected_engine(engine)
 
 
 def test_the_documented_table_is_this_one() -> None:

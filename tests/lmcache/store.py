@@ -1,0 +1,110 @@
+"""LMCache's server as a process, and engines whose connector uses it."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from vllm import LLM
+from vllm.config import KVTransferConfig
+
+from tests.exactness.engines import first_choice, greedy
+from tests.exactness.reference import Oracle
+from tests.exactness.test_modes import scheduler_of
+
+# Tokens of a chunk, and of vLLM's block.
+CHUNK = 32
+
+
+class Store:
+    """An LMCache server with a small store in memory.
+
+    Args:
+        mode: Who copies the blocks: ``engine_driven`` or ``lmcache_driven``.
+        log: The file for what it prints.
+    """
+
+    def __init__(self, mode: str, log: Path) -> None:
+        self.mode = mode
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        command = [
+            sys.executable,
+            "-m",
+            "lmcache.v1.multiprocess.server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+        ]
+        command += ["--chunk-size", str(CHUNK), "--l1-size-gb", "0.1", "--eviction-policy", "LRU"]
+        command += ["--supported-transfer-mode", mode, "--disable-observability"]
+        with log.open("w") as out:
+            environment = os.environ | {"LMCACHE_TRACK_USAGE": "false"}
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
+        deadline = time.monotonic() + 120
+        while not self._listens():
+            assert self.process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def config(self) -> KVTransferConfig:
+        """What an engine that uses the server is configured with; it waits seconds for a server that is gone."""
+        extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": self.port}
+        extra |= {
+            "lmcache.mp.mp_transfer_mode": self.mode,
+            "lmcache.mp.mq_timeout": 5.0,
+            "lmcache.mp.heartbeat_interval": 1.0,
+        }
+        return KVTransferConfig(
+            kv_connector="LMCacheMPConnector",
+            kv_role="kv_both",
+            kv_connector_extra_config=extra,
+            kv_load_failure_policy="recompute",
+        )
+
+
+class Lookups:
+    """Records what the engine's connector finds: each request's set and the tokens to load.
+
+    Attributes:
+        found: (set, tokens) of each answer, in order.
+    """
+
+    def __init__(self, llm: LLM) -> None:
+        self.found: list[tuple[int, int]] = []
+        connector = scheduler_of(llm).connector
+        upstream = connector.get_num_new_matched_tokens
+
+        def recording(request: Any, num_computed_tokens: int) -> Any:
+            answer = upstream(request, num_computed_tokens)
+            if answer[0] is not None:
+                self.found.append((request.rope_set, answer[0]))
+            return answer
+
+        connector.get_num_new_matched_tokens = recording
+
+
+def hits(llm: LLM, reference: Oracle, prompts: list[Any], max_tokens: int = 4) -> list[int]:
+    """Run prompts in one batch, compare every token with the reference, and return the prompts' cached tokens.
+
+    Args:
+        prompts: Token ids, or a pair of token ids and the client's ``cache_salt``.
+    """
+    pairs = [prompt if isinstance(prompt, tuple) else (prompt, None) for prompt in prompts]
+    inputs = [{"prompt_token_ids": tokens} | ({"cache_salt": salt} if salt else {}) for tokens, salt in pairs]
+    outputs = llm.generate(inputs, greedy(max_tokens), use_tqdm=False)
+    for (tokens, _), output in zip(pairs, outputs, strict=True):
+        reference.check(tokens, *first_choice(output.outputs[0]))
+    return [output.num_cached_tokens for output in outputs]

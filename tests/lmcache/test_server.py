@@ -1,0 +1,107 @@
+"""LMCacheMPConnector with LMCache's own server: blocks are found again in their own set alone, and every token is exact."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm import LLM
+
+from ropeswitch.factors.factor_set import FactorLadder
+from tests.exactness.checkpoints import factors
+from tests.exactness.engines import first_choice, greedy, prompts
+from tests.exactness.reference import Reference
+from tests.exactness.test_modes import scheduler_of
+from tests.lmcache.store import Lookups, Store, hits
+
+pytestmark = pytest.mark.full
+Start = Callable[..., LLM]
+StartStore = Callable[[str], Store]
+MODES = ("engine_driven", "lmcache_driven")
+SHORT, LONG = 0, 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sets_stay_apart(
+    mode: str, start_store: StartStore, start: Start, phi3: Path, phi3_reference: Reference
+) -> None:
+    store = start_store(mode)
+    plain: dict[str, Any] = {"enable_prefix_caching": False, "max_num_batched_tokens": 96}
+    llm = start(phi3, kv_transfer_config=store.config(), **plain)
+    below, crossing, above, deep = prompts([40, 60, 100, 300], seed=2)
+    # Chunked prefills, a switch while the batch runs, and nothing stored yet.
+    lookups = Lookups(llm)
+    assert hits(llm, phi3_reference, [below, crossing, above, deep], max_tokens=12) == [0, 0, 0, 0]
+    assert [found for found in lookups.found if found[0] == LONG] == [(LONG, 0)] * 3
+    assert hits(llm, phi3_reference, [below, crossing, above, deep]) == [32, 32, 96, 288]
+    # Equal tokens, in the set that they were not stored in.
+    assert hits(llm, phi3_reference, [above[:40], deep[:64]], max_tokens=1) == [0, 0]
+    # What the switch recomputed was stored in the long set: the prompt's first chunk.
+    (tokens,) = [list(output.outputs[0].token_ids) for output in llm.generate(
+        [{"prompt_token_ids": crossing}], greedy(12), use_tqdm=False)]  # fmt: skip
+    assert hits(llm, phi3_reference, [crossing + tokens]) == [32]
+    # A request that switches finds what that prompt stored, the tokens that both chose included.
+    lookups.found.clear()
+    hits(llm, phi3_reference, [crossing], max_tokens=12)
+    assert lookups.found == [(SHORT, 32), (LONG, 64)]
+
+    # An engine that has computed nothing finds the same.
+    llm.llm_engine.engine_core.shutdown()
+    again = start(phi3, kv_transfer_config=store.config(), **plain)
+    assert hits(again, phi3_reference, [below, crossing, above, deep]) == [32, 32, 96, 288]
+    assert hits(again, phi3_reference, [deep[:61]]) == [32]
+    # A client's salt keeps separating, one too that LMCache would reject.
+    for salt in ("tenant", "tenant@7/\\" * 20):
+        assert hits(again, phi3_reference, [(below, salt), (above, salt)]) == [0, 0]
+        assert hits(again, phi3_reference, [(below, salt), (above, salt)]) == [32, 96]
+        assert hits(again, phi3_reference, [(below, f"{salt}2")]) == [0]
+    again.llm_engine.engine_core.shutdown()
+
+    # Another ladder on the same store: its short set is the same one, its long set is not.
+    first, second = scheduler_of(llm).ladder.to_json()
+    ladder = FactorLadder.checked([first, second | {"factors": factors(16, 1.1, 8.0)}])
+    other = start(phi3, ladder, kv_transfer_config=store.config(), **plain)
+    reference = Reference.load(phi3, ladder)
+    assert hits(other, reference, [below, above, deep]) == [32, 0, 0]
+    assert hits(other, reference, [crossing, deep], max_tokens=12) == [32, 288]
+
+
+def test_preemption_and_prefix_cache(
+    start_store: StartStore, start: Start, phi3: Path, phi3_reference: Reference
+) -> None:
+    """The smallest cache that holds the longest request: stores and loads while blocks are taken away and reused."""
+    store = start_store("lmcache_driven")
+    blocks = 10 * 32 * 2 * 2 * 2 * 32 * 4
+    llm = start(phi3, kv_transfer_config=store.config(), kv_cache_memory_bytes=blocks, max_model_len=256)
+    token_lists = prompts([30, 50, 58, 61, 64, 90, 130, 200], seed=3)
+    for _ in range(3):
+        hits(llm, phi3_reference, token_lists, max_tokens=30)
+    lookups = Lookups(llm)
+    hits(llm, phi3_reference, token_lists, max_tokens=2)
+    assert {index for index, count in lookups.found if count} == {SHORT, LONG}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("moment", ["decoding", "loading"])
+def test_a_killed_server_loses_no_request(
+    moment: str, mode: str, start_store: StartStore, start: Start, phi3: Path, phi3_reference: Reference
+) -> None:
+    store = start_store(mode)
+    llm = start(phi3, kv_transfer_config=store.config(), enable_prefix_caching=False)
+    token_lists = prompts([40, 58, 100, 200], seed=4)
+    hits(llm, phi3_reference, token_lists)
+    lookups = Lookups(llm)
+    engine = llm.llm_engine
+    for index, tokens in enumerate(token_lists):
+        engine.add_request(str(index), {"prompt_token_ids": tokens}, greedy(20))
+    done: dict[str, Any] = {}
+    while engine.has_unfinished_requests():
+        # Loads are asynchronous: these are found, and then gone.
+        ready = any(count for _, count in lookups.found) if moment == "loading" else scheduler_of(llm).running
+        if ready:
+            store.kill()
+        done |= {output.request_id: output for output in engine.step() if output.finished}
+    for index, tokens in enumerate(token_lists):
+        phi3_reference.check(tokens, *first_choice(done[str(index)].outputs[0]))
+    # Later requests are computed.
+    assert hits(llm, phi3_reference, token_lists) == [0] * 4
