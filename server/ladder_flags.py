@@ -5,7 +5,7 @@ import argparse
 from ropeswitch.server.errors import UsageError
 
 # Flags by which each node or rank has an API server of its own.
-_BALANCED = (
+BALANCED = (
     "data_parallel_external_lb",
     "data_parallel_hybrid_lb",
     "data_parallel_multi_port_external_lb",
@@ -25,8 +25,9 @@ def check(args: argparse.Namespace) -> None:
     """
     if not args.allow_ladder_updates or args.headless:
         return
-    for name in _BALANCED:
-        if (value := getattr(args, name)) not in (None, False):
+    for name in BALANCED:
+        # A rank may be 0.
+        if (value := getattr(args, name)) is not None and value is not False:
             raise UsageError(
                 f"--{name.replace('_', '-')}: {value} gives each rank an API server of its own, which would not learn of an "
                 "update that another one takes; leave --allow-ladder-updates out"
