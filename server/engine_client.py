@@ -14,7 +14,13 @@ from starlette.datastructures import State
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch.request_set import SetRule, go_by_length
-from ropeswitch.model_patches.switch.settings import BY_LENGTH, FORCED_SET, LADDER_POLICY, RESERVE
+from ropeswitch.model_patches.switch.settings import (
+    ANSWER_LIMIT_FIELD,
+    BY_LENGTH,
+    FORCED_SET,
+    LADDER_POLICY,
+    RESERVE,
+)
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.aliases import alias_set, forcing
 from ropeswitch.server.context import RequestContext, current
@@ -232,7 +238,7 @@ def _decide(
             by_length = rule if hasattr(params, "extra_args") else replace(rule, policy=BY_LENGTH, max_model_len=None)
             decision = decide(by_length, num_tokens, params, None, classes)
     except FactorError as error:
-        field = next((name for name in (POLICY_FIELD, FIELD) if str(error).startswith(name)), None)
+        field = next((name for name in (POLICY_FIELD, FIELD, ANSWER_LIMIT_FIELD) if str(error).startswith(name)), None)
         field = field or (FIELD if asks_for_set(params) else "prompt")
         message = str(error).removeprefix(f"{field}: ")
         raise vllm_adapter.validation_error(f"{field}: {message}", field) from error

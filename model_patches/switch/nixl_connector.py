@@ -4,13 +4,17 @@ replaces: the connector, through ``kv_transfer_config.kv_connector_module_path``
 why: blocks hold keys rotated with one factor set; a decode engine that takes them must have its request in the same one.
 what differs: the prefill side's ``kv_transfer_params`` also name the set of its blocks, under a seal (``transfers.py``). The
     decode side takes blocks of its request's own set. With blocks of another one it computes the prompt itself and has the
-    prefill side free them. Without a whole seal it does the same and asks the prefill side for nothing. The
-    handshake compares the ladders too, so engines with different ones transfer nothing.
-limits: a seal guards against mistakes, not against a client that forges one: keep ``kv_transfer_params`` between the proxy
-    and the engines, as upstream's own fields need it. Blocks go from the prefill side to the decode side only.
+    prefill side free them. It also computes the prompt where the seal is broken, and where the prefill side may have given
+    the blocks to other requests: too late, or a second time. The handshake compares the ladders, so engines with different
+    ones transfer nothing.
+limits: the handshake compares the ladders that the engines were started with; after an update at run time the sets of each
+    transfer are compared all the same. A seal guards against mistakes, not against a client that forges one: keep
+    ``kv_transfer_params`` between the proxy and the engines, as upstream's own fields need it. Blocks go from the prefill
+    side to the decode side only.
 when it can go: when connectors compare requests' ``cache_salt``.
 """
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -21,13 +25,25 @@ from vllm.v1.request import Request
 from ropeswitch.model_patches.switch.request_set import assigned_key
 from ropeswitch.model_patches.switch.set_keys import set_keys
 from ropeswitch.model_patches.switch.settings import settings_of
-from ropeswitch.model_patches.switch.transfers import SET, is_whole, ladder_digest, prompt_digest, sealed
+from ropeswitch.model_patches.switch.transfers import (
+    SET,
+    UNTIL,
+    is_address,
+    is_whole,
+    ladder_digest,
+    prompt_digest,
+    sealed,
+)
 
 # Below vLLM's own logger, which has its format and its level.
 logger = init_logger("vllm.ropeswitch")
 
 # The prefill side keeps the prompt's digest here, beside upstream's own notes: some models' prompts are cut short later.
 _PROMPT = "_rope_prompt"
+# Maximum transfers that a decode side remembers having used.
+MOST_USED = 1 << 16
+# Part of the prefill side's lease in which a decode side must get the request; in the rest its heartbeats begin.
+IN_TIME = 2 / 3
 
 
 class NixlPullConnector(upstream.NixlPullConnector):
@@ -39,6 +55,9 @@ class NixlPullConnector(upstream.NixlPullConnector):
         assert settings is not None
         # Of the start: a ladder that takes its place brings keys of its own, which each transfer names.
         self._ladder = ladder_digest(settings.ladder, set_keys(settings))
+        self._lease: float = self.kv_transfer_config.get_from_extra_config("kv_lease_duration", 30)
+        # The engine and the request of every transfer used, the oldest first.
+        self._used: dict[tuple[Any, Any], None] = {}
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         super().register_kv_caches(kv_caches)
@@ -60,37 +79,65 @@ class NixlPullConnector(upstream.NixlPullConnector):
             params[_PROMPT] = prompt_digest(request)
             # Upstream would wait for blocks of the decode side, and never ask for them.
             params["remote_block_ids"] = None
-        # A request that the API server rejected has no prompt; it only frees the prefill side's blocks.
-        if not params.get("do_remote_prefill") or request.abort_immediately:
+        if not params.get("do_remote_prefill"):
+            return
+        if request.abort_immediately:
+            # The API server rejected it: it has no prompt any more, and only frees the prefill side's blocks.
+            params["do_remote_prefill"] = is_address(params)
             return
         if not is_whole(params, prompt_digest(request)):
-            logger.warning(
-                "ropeswitch: request %s: kv_transfer_params are not those that a prefill engine returned for this prompt; "
-                "the prompt is computed here",
-                request.request_id,
-            )
-            params["do_remote_prefill"] = False
+            reason = "kv_transfer_params are not those that a prefill engine returned for this prompt"
+        elif time.time() > params[UNTIL]:
+            reason = "it came too late for the prefill engine's blocks (kv_lease_duration), or the two clocks differ"
+        else:
+            return
+        logger.warning("ropeswitch: request %s: %s; the prompt is computed here", request.request_id, reason)
+        params["do_remote_prefill"] = False
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         params = request.kv_transfer_params
-        if params and params.get("do_remote_prefill") and params[SET] != assigned_key(request):
-            # Nothing is loaded, so upstream has the prefill side free its blocks, as after a hit in the prefix cache.
-            logger.info(
-                "ropeswitch: request %s: the prefill engine used another factor set; the prompt is computed here",
-                request.request_id,
-            )
-            return 0, False
+        if params and params.get("do_remote_prefill"):
+            if _transfer(params) in self._used:
+                # As of several answers to one prompt, the first of which has taken the blocks.
+                params["do_remote_prefill"] = False
+            elif params[SET] != assigned_key(request):
+                # Nothing is loaded, so upstream has the prefill side free its blocks, as after a hit in the prefix cache.
+                logger.info(
+                    "ropeswitch: request %s: the prefill engine used another factor set; the prompt is computed here",
+                    request.request_id,
+                )
+                return 0, False
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Request, blocks: Any, num_external_tokens: int) -> None:
+        self._note_use(request)
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
+        # Of a request that leaves before it is scheduled.
+        self._note_use(request)
         held, params = super().request_finished_all_groups(request, block_ids)
         # Without blocks of the whole prompt there is nothing to take.
         if params and held and params["remote_num_tokens"] >= request.num_prompt_tokens:
             assert request.kv_transfer_params is not None
-            params = sealed(params, assigned_key(request), request.kv_transfer_params[_PROMPT])
+            until = time.time() + IN_TIME * self._lease
+            params = sealed(params, assigned_key(request), until, request.kv_transfer_params[_PROMPT])
         return held, params
+
+    def _note_use(self, request: Request) -> None:
+        """Remember a transfer whose blocks upstream now takes, or has the prefill side free."""
+        params = request.kv_transfer_params
+        if not params or not params.get("do_remote_prefill"):
+            return
+        self._used[_transfer(params)] = None
+        if len(self._used) > MOST_USED:
+            del self._used[next(iter(self._used))]
+
+
+def _transfer(params: dict[str, Any]) -> tuple[Any, Any]:
+    return params.get("remote_engine_id"), params.get("remote_request_id")
 
 
 # vLLM's other name for it.

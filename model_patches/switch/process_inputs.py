@@ -17,8 +17,8 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.plugin import KEY
-from ropeswitch.model_patches.switch.request_set import asked_policy, forced_set, go_by_length
-from ropeswitch.model_patches.switch.settings import FORCED_SET, LADDER_POLICY, RESERVE, settings_of
+from ropeswitch.model_patches.switch.request_set import answer_limit, asked_policy, forced_set, go_by_length
+from ropeswitch.model_patches.switch.settings import ANSWER_LIMIT_FIELD, FORCED_SET, LADDER_POLICY, RESERVE, settings_of
 
 Upstream = Callable[..., Any]
 
@@ -56,13 +56,16 @@ def _checked_policy(params: Any, vllm_config: Any) -> str | None:
     """The policy that a request chooses.
 
     Raises:
-        VLLMValidationError: for an unknown set or policy, or both together.
+        VLLMValidationError: for an unknown set or policy, or both together, or a wrong output limit of the decode engine.
     """
     field = f"vllm_xargs.{FORCED_SET}"
     try:
         # Parsing the settings takes longer than the rest, so it is left to requests that need it.
         if (name := forced_set(params)) is not None and (settings := settings_of(vllm_config)) is not None:
             settings.ladder.index_of(name)
+        field = ANSWER_LIMIT_FIELD
+        if getattr(params, "max_tokens", None) is not None:
+            answer_limit(params)
         field = f"vllm_xargs.{LADDER_POLICY}"
         return asked_policy(params)
     except FactorError as error:

@@ -6,13 +6,21 @@ index into that ladder), because the request is what the scheduler, the block ha
 that key by tokens carry it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch.set_keys import client_part, salt_of
-from ropeswitch.model_patches.switch.settings import BY_LENGTH, FORCED_SET, LADDER_POLICY, POLICIES, RESERVE
+from ropeswitch.model_patches.switch.settings import (
+    ANSWER_LIMIT,
+    ANSWER_LIMIT_FIELD,
+    BY_LENGTH,
+    FORCED_SET,
+    LADDER_POLICY,
+    POLICIES,
+    RESERVE,
+)
 
 
 def set_for(ladder: FactorLadder, num_tokens: int, forced: str | None) -> int:
@@ -72,6 +80,21 @@ def asked_policy(sampling_params: Any) -> str | None:
     return str(policy)
 
 
+def answer_limit(sampling_params: Any) -> int:
+    """Maximum tokens of a request's answer; for a prompt that is prefilled for a decode engine, of the answer there.
+
+    Raises:
+        FactorError: when the proxy names the latter (:data:`ANSWER_LIMIT`) with something other than a number of tokens.
+    """
+    transfer = (getattr(sampling_params, "extra_args", None) or {}).get("kv_transfer_params")
+    told = transfer.get(ANSWER_LIMIT) if isinstance(transfer, Mapping) and transfer.get("do_remote_decode") else None
+    if told is None:
+        return int(sampling_params.max_tokens)
+    if isinstance(told, bool) or not isinstance(told, int) or told < 1:
+        raise FactorError(f"{ANSWER_LIMIT_FIELD}: {told!r} must be a number of tokens above 0")
+    return told
+
+
 @dataclass(frozen=True)
 class SetRule:
     """How an engine chooses the set of a request that forces none.
@@ -110,7 +133,7 @@ class SetRule:
         """
         forced = forced_set(sampling_params)
         if self.policy_of(sampling_params) == RESERVE and forced is None:
-            num_tokens = max(num_tokens, self.reserved_length(num_prompt_tokens, sampling_params.max_tokens))
+            num_tokens = max(num_tokens, self.reserved_length(num_prompt_tokens, answer_limit(sampling_params)))
         return set_for(self.ladder, num_tokens, forced)
 
 

@@ -27,6 +27,9 @@ FORCED_SET = "rope_factor_set"
 BY_LENGTH, RESERVE = POLICIES = ("length", "reserve")
 # The request's field in `vllm_xargs` that chooses one of them for itself.
 LADDER_POLICY = "rope_ladder_policy"
+# A proxy's field in `kv_transfer_params` of a request that only prefills: the output limit of the request that decodes.
+ANSWER_LIMIT = "rope_max_tokens"
+ANSWER_LIMIT_FIELD = f"kv_transfer_params.{ANSWER_LIMIT}"
 
 # The key in `extra_args` by which `ropeswitch serve` says which ladder of an engine a request is in.
 LADDER_ID = "rope_ladder_id"

@@ -13,8 +13,9 @@ import numpy as np
 
 from ropeswitch.factors.factor_set import FactorLadder
 
-# Fields of `kv_transfer_params`: the set that the blocks are in, by key (`set_keys.py`), and the seal.
-SET, SEAL = "rope_set", "rope_seal"
+# Fields of `kv_transfer_params`: the set that the blocks are in, by key (`set_keys.py`), the Unix time until which a decode
+# engine may take them, and the seal.
+SET, UNTIL, SEAL = "rope_set", "rope_until", "rope_seal"
 # Upstream's fields that say where the blocks are.
 _PLACE = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids", "tp_size")
 
@@ -42,23 +43,31 @@ def prompt_digest(request: Any) -> str:
     return found.hexdigest()[:32]
 
 
-def sealed(params: Mapping[str, Any], key: str, prompt: str) -> dict[str, Any]:
-    """The transfer's parameters with the set of its blocks, and the seal.
+def sealed(params: Mapping[str, Any], key: str, until: float, prompt: str) -> dict[str, Any]:
+    """The transfer's parameters with the set of its blocks, their time, and the seal.
 
     Args:
         params: As upstream's connector hands them out.
         key: The set's key.
+        until: Unix time.
         prompt: Of :func:`prompt_digest`.
     """
-    return {**params, SET: key, SEAL: _seal(params, key, prompt)}
+    whole = {**params, SET: key, UNTIL: until}
+    return whole | {SEAL: _seal(whole, prompt)}
 
 
 def is_whole(params: Mapping[str, Any], prompt: str) -> bool:
     """Whether a transfer's parameters are those that :func:`sealed` made for this prompt."""
-    key = params.get(SET)
-    return isinstance(key, str) and params.get(SEAL) == _seal(params, key, prompt)
+    return params.get(SEAL) == _seal(params, prompt)
 
 
-def _seal(params: Mapping[str, Any], key: str, prompt: str) -> str:
-    place = [params.get(field) for field in _PLACE]
-    return hashlib.sha256(json.dumps([key, prompt, place]).encode()).hexdigest()[:32]
+def is_address(params: Mapping[str, Any]) -> bool:
+    """Whether a transfer's parameters name an engine and a request as upstream does."""
+    texts = [params.get(field) for field in ("remote_engine_id", "remote_request_id", "remote_host")]
+    numbers = [params.get(field) for field in ("remote_port", "tp_size")]
+    return all(isinstance(each, str) for each in texts) and all(isinstance(each, int) for each in numbers)
+
+
+def _seal(params: Mapping[str, Any], prompt: str) -> str:
+    bound = [params.get(field) for field in (SET, UNTIL, *_PLACE)]
+    return hashlib.sha256(json.dumps([prompt, bound]).encode()).hexdigest()[:32]

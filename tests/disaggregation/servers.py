@@ -17,7 +17,7 @@ MODEL = "tiny"
 PATH = "/v1/completions"
 ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 # Seconds for which blocks are kept that nobody has fetched.
-LEASE = 12
+LEASE = 30
 
 
 @dataclass(frozen=True)

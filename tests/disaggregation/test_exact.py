@@ -13,7 +13,7 @@ from tests.disaggregation.servers import PATH, Pair, body, fetched, first_choice
 from tests.exactness.engines import prompts
 from tests.exactness.reference import Reference, load_model
 from tests.server.checkpoint import WINDOW
-from tests.server.running import Server
+from tests.server.running import Answer, Server
 from tests.server.test_exactness import LENGTHS, SHARED, TOKENS, VOCABULARY, answers
 
 pytestmark = pytest.mark.full
@@ -58,10 +58,18 @@ def test_a_set_reserved_by_the_decode_server_alone_is_computed_there(engines: Pa
     assert answer.sets == "long" and fetched(engines.decode) == before
 
 
-def ask(engines: Pair, request: dict[str, Any], **changes: Any) -> Any:
-    """Send a request to both servers in turn, as the proxy does, with changes to what the first says of the transfer."""
-    first = engines.prefill.post(PATH, prefill_body(request))
-    return engines.decode.post(PATH, request | {"kv_transfer_params": first.json["kv_transfer_params"] | changes})
+def test_a_prefill_server_that_is_told_the_limit_reserves_for_it(engines: Pair, checkpoint: Path) -> None:
+    [prompt] = prompts([WINDOW - 10], VOCABULARY, seed=23)
+    before = fetched(engines.decode)
+    answer = ask(engines, body(prompt, 30, vllm_xargs={"rope_ladder_policy": "reserve"}), rope_max_tokens=30)
+    forced(checkpoint, "long").check(prompt, *first_choice(answer))
+    assert answer.sets == "long" and fetched(engines.decode) - before == len(prompt)
+
+
+def ask(engines: Pair, request: dict[str, Any], **told: Any) -> Answer:
+    """Send a request to both servers in turn, as the proxy does; ``told`` goes to the first."""
+    first = engines.prefill.post(PATH, prefill_body(request, **told))
+    return engines.decode.post(PATH, request | {"kv_transfer_params": first.json["kv_transfer_params"]})
 
 
 def forced(checkpoint: Path, name: str) -> Reference:

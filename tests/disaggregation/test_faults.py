@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from ropeswitch.factors.hf_config import ladder_from_config
+from ropeswitch.model_patches.switch.nixl_connector import IN_TIME
 from tests.disaggregation.proxy import prefill_body
-from tests.disaggregation.servers import PATH, Pair, body, fetched, first_choice, metric, pair, server
+from tests.disaggregation.servers import LEASE, PATH, Pair, body, fetched, first_choice, metric, pair, server
 from tests.exactness.checkpoints import ladder_file
 from tests.exactness.engines import prompts
 from tests.exactness.reference import Reference, load_model
@@ -36,7 +37,10 @@ def test_parameters_that_no_prefill_server_returned(engines: Pair, reference: Re
     good, other = (transfer(engines.prefill, prompt) for prompt in (first, second))
     before = fetched(engines.decode)
     wrong: list[dict[str, Any]] = [{name: value for name, value in good.items() if name != "rope_seal"}]
-    wrong += [good | {name: other[name]} for name in ("rope_seal", "rope_set", "remote_block_ids", "remote_request_id")]
+    wrong += [
+        good | {name: other[name]}
+        for name in ("rope_seal", "rope_set", "rope_until", "remote_block_ids", "remote_request_id")
+    ]
     for value in (None, "abc", -1, [[10**9]], [["a"]], {}):
         wrong += [good | {name: value} for name in ("remote_block_ids", "remote_host", "remote_port", "tp_size")]
     wrong += [other, good | {"do_remote_decode": True}, {"do_remote_prefill": True}]
@@ -46,6 +50,27 @@ def test_parameters_that_no_prefill_server_returned(engines: Pair, reference: Re
     assert fetched(engines.decode) == before
     # The right ones still serve.
     reference.check(first, *first_choice(engines.decode.post(PATH, body(first, 4, kv_transfer_params=good))))
+
+
+def test_a_transfer_serves_once_and_in_time(engines: Pair, reference: Reference) -> None:
+    """Afterwards the prefill server may hold other keys in the same blocks."""
+    once, late, twice = prompts([210, 220, 230], VOCABULARY, seed=35)
+    params, expired = transfer(engines.prefill, once), transfer(engines.prefill, late)
+    before = fetched(engines.decode)
+    request = body(twice, 6, n=2, kv_transfer_params=transfer(engines.prefill, twice))
+    for choice in engines.decode.post(PATH, request).json["choices"]:
+        reference.check(twice, choice["token_ids"], choice["logprobs"]["token_logprobs"])
+    assert fetched(engines.decode) - before == len(twice)
+    for count in (len(once), 0):
+        before = fetched(engines.decode)
+        # Without the decode server's own blocks of it.
+        answer = engines.decode.post(PATH, body(once, 6, kv_transfer_params=params, cache_salt=str(count)))
+        reference.check(once, *first_choice(answer))
+        assert fetched(engines.decode) - before == count
+    time.sleep(IN_TIME * LEASE)
+    before = fetched(engines.decode)
+    reference.check(late, *first_choice(engines.decode.post(PATH, body(late, 6, kv_transfer_params=expired))))
+    assert fetched(engines.decode) == before
 
 
 def test_a_prefill_server_that_is_told_to_fetch_does_not_wait(engines: Pair) -> None:

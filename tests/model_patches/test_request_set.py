@@ -208,3 +208,21 @@ def test_stock_engines_and_pooling_pass() -> None:
     assert reading_sets(lambda *_: "stock")(stock, "r", [1], wrong) == "stock"
     config = SimpleNamespace(additional_config={"ropeswitch": RopeSettings(LADDER, 1e4, policy="reserve").to_json()})
     assert reading_sets(lambda *_: "pooled")(SimpleNamespace(vllm_config=config), "r", [1], PoolingParams()) == "pooled"
+
+
+def test_a_prefill_reserves_for_the_answer_that_the_decode_engine_will_give() -> None:
+    rule = SetRule(LADDER, "reserve", 64)
+
+    def index(prompt: int, **transfer: Any) -> int:
+        return rule.index(SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": transfer}), prompt, prompt)
+
+    assert index(6, do_remote_decode=True) == 0
+    assert index(6, do_remote_decode=True, rope_max_tokens=3) == 1
+    assert index(6, do_remote_decode=True, rope_max_tokens=500) == 2
+    # The decode side's own limit counts there.
+    assert index(6, do_remote_prefill=True, rope_max_tokens=3) == 0
+    for wrong in (0, -1, "3", 1.5, True):
+        with pytest.raises(
+            FactorError, match=r"kv_transfer_params.rope_max_tokens: .* must be a number of tokens above 0"
+        ):
+            index(6, do_remote_decode=True, rope_max_tokens=wrong)

@@ -10,7 +10,16 @@ import pytest
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.model_patches.switch.set_keys import set_keys
 from ropeswitch.model_patches.switch.settings import RopeSettings
-from ropeswitch.model_patches.switch.transfers import SEAL, SET, is_whole, ladder_digest, prompt_digest, sealed
+from ropeswitch.model_patches.switch.transfers import (
+    SEAL,
+    SET,
+    UNTIL,
+    is_address,
+    is_whole,
+    ladder_digest,
+    prompt_digest,
+    sealed,
+)
 
 SHORT, LONG = FactorSet("short", 16, (1.0, 1.0)), FactorSet("long", 64, (1.0, 4.0))
 SETTINGS = RopeSettings(FactorLadder((SHORT, LONG)), 10000.0)
@@ -34,19 +43,19 @@ PROMPT = prompt_digest(request([1, 2, 3]))
 
 
 def test_a_seal_survives_json() -> None:
-    assert is_whole(json.loads(json.dumps(sealed(PLACE, KEYS[0], PROMPT))), PROMPT)
+    assert is_whole(json.loads(json.dumps(sealed(PLACE, KEYS[0], 1.5, PROMPT))), PROMPT)
 
 
-@pytest.mark.parametrize("field", [*(name for name in PLACE if name != "remote_num_tokens"), SET, SEAL])
+@pytest.mark.parametrize("field", [*(name for name in PLACE if name != "remote_num_tokens"), SET, UNTIL, SEAL])
 @pytest.mark.parametrize("value", [None, 3, "other", [[1]], {}])
 def test_a_changed_field_breaks_it(field: str, value: Any) -> None:
-    whole = sealed(PLACE, KEYS[0], PROMPT)
+    whole = sealed(PLACE, KEYS[0], 1.5, PROMPT)
     assert not is_whole(whole | {field: value}, PROMPT)
     assert not is_whole({name: each for name, each in whole.items() if name != field}, PROMPT)
 
 
 def test_another_set_breaks_it() -> None:
-    assert not is_whole(sealed(PLACE, KEYS[0], PROMPT) | {SET: KEYS[1]}, PROMPT)
+    assert not is_whole(sealed(PLACE, KEYS[0], 1.5, PROMPT) | {SET: KEYS[1]}, PROMPT)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +63,7 @@ def test_another_set_breaks_it() -> None:
     [request([1, 2, 4]), request([1, 2]), request([1, 2, 3], "adapter"), request([1, 2, 3], media=("image",)), request([])],
 )  # fmt: skip
 def test_another_prompt_breaks_it(other: Any) -> None:
-    assert not is_whole(sealed(PLACE, KEYS[0], PROMPT), prompt_digest(other))
+    assert not is_whole(sealed(PLACE, KEYS[0], 1.5, PROMPT), prompt_digest(other))
 
 
 def test_ladders_that_rotate_alike_have_one_digest() -> None:
@@ -67,3 +76,9 @@ def test_ladders_that_rotate_alike_have_one_digest() -> None:
     assert ladder not in (digest(SHORT), digest(SHORT, replace(LONG, factors=(1.0, 4.5))))
     assert ladder not in (digest(replace(SHORT, max_length=17), LONG), digest(SHORT, replace(LONG, scale=1.1)))
     assert ladder != ladder_digest(SETTINGS.ladder, set_keys(replace(SETTINGS, angles="hf")))
+
+
+def test_an_address_has_the_types_of_upstream() -> None:
+    assert is_address(PLACE)
+    for field in ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "tp_size"):
+        assert not is_address(PLACE | {field: [1]}) and not is_address(PLACE | {field: None})
