@@ -1,5 +1,6 @@
 """LMCacheMPConnector with LMCache's own server: blocks are found again in their own set alone, and every token is exact."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import pytest
 from vllm import LLM
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.request_set import assign
 from tests.exactness.checkpoints import factors
 from tests.exactness.engines import first_choice, greedy, prompts
 from tests.exactness.reference import Reference
@@ -50,6 +53,14 @@ def test_sets_stay_apart(
     again = start(phi3, kv_transfer_config=store.config(), **plain)
     assert hits(again, phi3_reference, [below, crossing, above, deep]) == [32, 32, 96, 288]
     assert hits(again, phi3_reference, [deep[:61]]) == [32]
+    # A request that moves while it waits is looked up anew, after the answer under its old salt too.
+    scheduler = scheduler_of(again)
+    again.llm_engine.add_request("moves", {"prompt_token_ids": above[:64]}, greedy(1))
+    request = next(each for each in scheduler.requests.values() if each.num_tokens == 64)
+    assert answer(scheduler.connector, request) == 32
+    assign(request, LONG, request.rope_ladder.keys)
+    assert answer(scheduler.connector, request) == 63
+    again.llm_engine.abort_request(["moves"])
     # A client's salt keeps separating, one too that LMCache would reject.
     for salt in ("tenant", "tenant@7/\\" * 20):
         assert hits(again, phi3_reference, [(below, salt), (above, salt)]) == [0, 0]
@@ -58,12 +69,21 @@ def test_sets_stay_apart(
     again.llm_engine.engine_core.shutdown()
 
     # Another ladder on the same store: its short set is the same one, its long set is not.
-    first, second = scheduler_of(llm).ladder.to_json()
+    first, second = llm.llm_engine.vllm_config.additional_config[KEY]["sets"]
     ladder = FactorLadder.checked([first, second | {"factors": factors(16, 1.1, 8.0)}])
     other = start(phi3, ladder, kv_transfer_config=store.config(), **plain)
     reference = Reference.load(phi3, ladder)
     assert hits(other, reference, [below, above, deep]) == [32, 0, 0]
     assert hits(other, reference, [crossing, deep], max_tokens=12) == [32, 288]
+
+
+def answer(connector: Any, request: Any) -> int:
+    """The tokens that a connector can load for a request, once its server has answered."""
+    while True:
+        count: int | None = connector.get_num_new_matched_tokens(request, 0)[0]
+        if count is not None:
+            return count
+        time.sleep(0.01)
 
 
 def test_preemption_and_prefix_cache(
