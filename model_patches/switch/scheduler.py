@@ -121,6 +121,8 @@ class LadderScheduler(Scheduler):
     def schedule(self, throttle_prefills: bool = False) -> LadderSchedulerOutput:
         self._prepare_step()
         output = super().schedule(throttle_prefills)
+        # Upstream puts what a connector holds back into the other queue.
+        self._serve_while_paused()
         placed = [new.req_id for new in output.scheduled_new_reqs]
         placed += output.scheduled_cached_reqs.resumed_req_ids
         sets = {req_id: _row(self.requests[req_id]) for req_id in placed}
@@ -174,8 +176,12 @@ class LadderScheduler(Scheduler):
             self.running.remove(request)
             self._preempt_request(request, time.monotonic())
             self.prev_step_scheduled_req_ids.discard(request.request_id)
-            if self._pause_state == PauseState.PAUSED_NEW:
-                # Requests that ran before the pause may finish, and only this queue is served until the engine resumes.
+        self._serve_while_paused()
+
+    def _serve_while_paused(self) -> None:
+        """Requests that ran before a pause may finish, and only one of the queues is served until the engine resumes."""
+        if self._pause_state == PauseState.PAUSED_NEW:
+            for request in reversed([each for each in self.waiting if each.request_id in self._moved_up]):
                 self.waiting.remove_request(request)
                 self.kv_holding_waiting.prepend_request(request)
 

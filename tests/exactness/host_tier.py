@@ -4,8 +4,8 @@ Stock's worker copies between a GPU and the host. This one copies as late as it 
 seen to change underneath.
 """
 
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from vllm import LLM
 from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.kv_offload.base import (
     BlockIDsLoadStoreSpec,
     CanonicalKVCaches,
@@ -22,7 +23,9 @@ from vllm.v1.kv_offload.base import (
     TransferResult,
 )
 from vllm.v1.kv_offload.config import OffloadingConfig
+from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
+from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 # Bytes of a block of the tests' small models: keys and values of 2 layers with 2 heads of 32 float32 each, 32 tokens.
 BLOCK_BYTES = 2 * 2 * 2 * 32 * 4 * 32
@@ -36,6 +39,8 @@ def host_tier(blocks: int = 1024, *, lag: int = 2, **extra: Any) -> KVTransferCo
         lag: Steps for which a transfer is left undone, unless the engine waits for it.
         extra: More of ``kv_connector_extra_config``.
     """
+    # Answers are stored too, not prompts alone.
+    extra = {"offload_prompt_only": False} | extra
     chosen = {
         "spec_name": "HostSpec",
         "spec_module_path": __name__,
@@ -57,9 +62,21 @@ class HostSpec(CPUOffloadingSpec):
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         if self._copying is None:
             assert self.config.worker_kv_bytes_per_block == BLOCK_BYTES
-            lag = self.extra_config["lag"]
-            self._copying = LateWorker(kv_caches, self.num_chunks, self.blocks_per_chunk, lag)
+            sizes = [(each.tensor.shape[1] * self.blocks_per_chunk) for each in kv_caches.tensors]
+            host = [torch.zeros((self.num_chunks, size), dtype=torch.int8) for size in sizes]
+            self._copying = LateWorker(kv_caches, host, self.blocks_per_chunk, self.extra_config["lag"])
         return self._copying
+
+
+class TieredHostSpec(TieringOffloadingSpec):
+    """Stock's spec of several tiers, the host's memory first, with the copying worker."""
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        region = SharedOffloadRegion(
+            self.config.engine_id, self.num_chunks, 0, self.kv_bytes_per_chunk, self.cpu_page_size_per_worker
+        )
+        host = [region.create_next_worker_view(each.tensor.shape[1]) for each in kv_caches.tensors]
+        return LateWorker(kv_caches, host, self.blocks_per_chunk, self.extra_config["lag"])
 
 
 @dataclass
@@ -81,18 +98,28 @@ class Job:
     left: int
 
 
-class LateWorker(OffloadingWorker):
-    """Copies blocks between the engine's cache and the tier, in order, each job late."""
+class LateTransfers(OffloadingWorker):
+    """Runs transfers in order, each late.
 
-    def __init__(self, kv_caches: CanonicalKVCaches, chunks: int, blocks_per_chunk: int, lag: int) -> None:
-        self._device = [each.tensor for each in kv_caches.tensors]
-        shapes = [(chunks, blocks_per_chunk, tensor.shape[1]) for tensor in self._device]
-        self.host = [torch.zeros(shape, dtype=torch.int8) for shape in shapes]
-        self._refs = kv_caches.group_data_refs
-        self._blocks_per_chunk = blocks_per_chunk
-        self._lag = lag
+    Args:
+        blocks_per_chunk: Blocks of the engine in a chunk of the tier.
+        lag: Steps for which a job is left undone.
+    """
+
+    def __init__(self, blocks_per_chunk: int, lag: int) -> None:
+        self._blocks_per_chunk, self._lag = blocks_per_chunk, lag
+        # Blocks that get garbage, by the number of the load.
+        self.lose: dict[int, set[int]] = {}
         self._jobs: deque[Job] = deque()
         self._done: list[TransferResult] = []
+
+    @abstractmethod
+    def copy(self, store: bool, group: int, block: int, chunk: int, place: int) -> None:
+        """Copy one block of the engine to its place in a chunk of the tier, or back."""
+
+    @abstractmethod
+    def spoil(self, group: int, block: int) -> None:
+        """Fill a block of the engine with garbage."""
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
         assert isinstance(dst_spec, BlockIDsLoadStoreSpec)
@@ -108,38 +135,83 @@ class LateWorker(OffloadingWorker):
         for job in self._jobs:
             job.left -= 1
         while self._jobs and self._jobs[0].left < 0:
-            self._copy(self._jobs.popleft())
+            self._run(self._jobs.popleft())
         done, self._done = self._done, []
         return done
 
     def wait(self, job_ids: set[int]) -> None:
         while any(job.number in job_ids for job in self._jobs):
-            self._copy(self._jobs.popleft())
+            self._run(self._jobs.popleft())
 
-    def _copy(self, job: Job) -> None:
-        moved = 0
-        for tensor, block, chunk, place in self._pairs(job):
-            device, host = self._device[tensor][block], self.host[tensor][chunk, place]
-            if job.store:
-                host.copy_(device)
-            else:
-                device.copy_(host)
-            moved += len(host)
-        self._done.append(TransferResult(job.number, True, moved, 1e-6))
-
-    def _pairs(self, job: Job) -> Iterator[tuple[int, int, int, int]]:
-        """Every (tensor, block, chunk, place in the chunk) of a transfer."""
+    def _run(self, job: Job) -> None:
         blocks, chunks = iter(np.asarray(job.device.block_ids).tolist()), iter(job.host.block_ids.tolist())
-        groups = zip(job.device.group_sizes, job.device.block_indices, self._refs, strict=True)
-        for size, first, refs in groups:
+        for group, (size, first) in enumerate(zip(job.device.group_sizes, job.device.block_indices, strict=True)):
             chunk = -1
             for index in range(first, first + size):
                 place = index % self._blocks_per_chunk
                 if index == first or place == 0:
                     chunk = next(chunks)
                 block = next(blocks)
-                for ref in refs:
-                    yield ref.tensor_idx, block, chunk, place
+                if block in self.lose.get(job.number, ()):
+                    self.spoil(group, block)
+                else:
+                    self.copy(job.store, group, block, chunk, place)
+        self._done.append(TransferResult(job.number, True))
+
+
+class LateWorker(LateTransfers):
+    """Copies blocks between the engine's cache and ``host``, ``[chunks, bytes]`` for each tensor of the cache."""
+
+    def __init__(self, kv_caches: CanonicalKVCaches, host: list[torch.Tensor], blocks_per_chunk: int, lag: int) -> None:
+        super().__init__(blocks_per_chunk, lag)
+        self._device = [each.tensor for each in kv_caches.tensors]
+        self._host = [each.unflatten(1, (blocks_per_chunk, -1)) for each in host]
+        self._tensors = [sorted({ref.tensor_idx for ref in refs}) for refs in kv_caches.group_data_refs]
+
+    def copy(self, store: bool, group: int, block: int, chunk: int, place: int) -> None:
+        for tensor in self._tensors[group]:
+            device, host = self._device[tensor][block], self._host[tensor][chunk, place]
+            if store:
+                host.copy_(device)
+            else:
+                device.copy_(host)
+
+    def spoil(self, group: int, block: int) -> None:
+        for tensor in self._tensors[group]:
+            self._device[tensor][block].fill_(85)
+
+
+class LossyConnector(OffloadingConnector):
+    """Stock's connector to a tier that loses the last block of some loads; a user's own, as far as vLLM knows.
+
+    Its ``kv_connector_extra_config`` has ``lose``: how many loads are lost before all go well.
+    """
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        assert vllm_config.kv_transfer_config is not None
+        self._left = vllm_config.kv_transfer_config.kv_connector_extra_config["lose"]
+        self._lost: dict[int, set[int]] = {}
+        self._reported: set[int] = set()
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        worker = self.connector_worker.worker  # type: ignore[union-attr]
+        for number, job in self._connector_metadata.load_jobs.items():  # type: ignore[union-attr]
+            if self._left:
+                self._left -= 1
+                worker.lose[number] = self._lost[number] = set(job.dst_spec.block_ids.tolist()[-1:])
+        super().start_load_kv(forward_context, **kwargs)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
+        before = set(self.connector_worker._load_jobs)  # type: ignore[union-attr]
+        finished = super().get_finished(finished_req_ids)
+        for number in before - set(self.connector_worker._load_jobs):  # type: ignore[union-attr]
+            self._reported |= self._lost.pop(number, set())
+        return finished
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        reported, self._reported = self._reported, set()
+        return reported
 
 
 @dataclass

@@ -16,12 +16,13 @@ import pytest
 import torch
 from vllm import EngineArgs, SamplingParams
 from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingConnectorMetadata
 from vllm.utils.hashing import sha256
 from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -32,6 +33,7 @@ from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
 from ropeswitch.model_patches.switch.scheduler import LadderScheduler, LadderSchedulerOutput
 from ropeswitch.model_patches.switch.settings import RopeSettings
+from tests.model_patches.hash_tier import HashTier
 
 BLOCK, VOCABULARY, DRAFTS = 4, 5, 3
 LADDER = FactorLadder.checked(
@@ -140,16 +142,18 @@ class Sequence:
 
 
 class Engine:
-    """The scheduler, the shadow cache and the requests of one example."""
+    """The scheduler, the shadow cache and the requests of one example; with a tier of that many blocks, offloading too."""
 
-    def __init__(self, config: VllmConfig, mode: Mode, blocks: int) -> None:
-        config.cache_config.num_gpu_blocks = blocks
+    def __init__(self, config: VllmConfig, mode: Mode, blocks: int, tier: HashTier | None = None) -> None:
+        config.cache_config.num_gpu_blocks, config.cache_config.block_size = blocks, BLOCK
+        config.kv_transfer_config = None if tier is None else tier.config()
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(mode.v2)))
+            kv_cache_config = KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)])
             scheduler = resolve_obj_by_qualname(config.scheduler_config.scheduler_cls)(
                 config,
-                kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+                kv_cache_config=kv_cache_config,
                 structured_output_manager=StructuredOutputManager(config),
                 block_size=BLOCK,
                 hash_block_size=BLOCK,
@@ -169,6 +173,7 @@ class Engine:
         self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), scheduler.ladders)
         self.slots: dict[tuple[int, int], int] = {}
+        self.transfers = None if tier is None else tier.transfers(config, kv_cache_config, self.slots)
         self.sequences: dict[str, Sequence] = {}
         self.flights: deque[tuple[LadderSchedulerOutput, ModelRunnerOutput]] = deque()
         self.generated: dict[str, list[int]] = {}
@@ -226,6 +231,21 @@ class Engine:
                 self.decoded[name] = now
 
     def forward(self, output: LadderSchedulerOutput) -> ModelRunnerOutput:
+        """As a model runner: the connector's worker is asked before and after the step's tokens are computed."""
+        if self.transfers is None:
+            return self.model(output)
+        meta = output.kv_connector_metadata
+        assert isinstance(meta, OffloadingConnectorMetadata)
+        self.transfers.handle_preemptions(meta)
+        result = self.model(output)
+        self.transfers.start_kv_transfers(meta)
+        self.transfers.prepare_store_kv(meta)
+        _, received = self.transfers.get_finished(output.finished_req_ids)
+        done = self.transfers.build_connector_worker_meta()
+        result.kv_connector_output = KVConnectorOutput(finished_recving=received, kv_connector_worker_meta=done)
+        return result
+
+    def model(self, output: LadderSchedulerOutput) -> ModelRunnerOutput:
         for name in output.finished_req_ids:
             self.sequences.pop(name, None)
         starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}

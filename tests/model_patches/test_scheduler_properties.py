@@ -1,11 +1,12 @@
 """Every token, key and block is checked at every step, in every mode of the scheduler; see ``hash_engine.py``."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from vllm import SamplingParams
 from vllm.config import VllmConfig
@@ -19,6 +20,7 @@ from ropeswitch.model_patches.scheduling import next_set
 from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
 from tests.exactness import checkpoints
 from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Mode, engine_config, expected
+from tests.model_patches.hash_tier import HashTier
 
 Configs = Callable[[Mode], VllmConfig]
 
@@ -92,10 +94,69 @@ def test_every_token_in_its_set(
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
 
 
+TIERS = st.builds(
+    HashTier,
+    chunks=st.sampled_from([2, 7, 500]),
+    blocks_per_chunk=st.integers(1, 2),
+    lag=st.integers(0, 4),
+    prompt_only=st.booleans(),
+)
+
+
+@pytest.mark.parametrize(
+    "mode", [pytest.param(MODES[m], id=m, marks=() if m in ("v1", "v2-async") else pytest.mark.full) for m in MODES]
+)
+@given(
+    requests=REQUESTS,
+    blocks=st.integers(17, 40),
+    tier=TIERS,
+    resets=st.dictionaries(st.integers(1, 30), st.booleans(), max_size=3),
+)
+@settings(
+    max_examples=20,
+    deadline=None,
+    phases=(Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_every_token_in_its_set_with_a_tier(
+    configs: Configs, mode: Mode, requests: list[Any], blocks: int, tier: HashTier, resets: dict[int, bool]
+) -> None:
+    """Blocks go to a tier, small or large, and come back, across arrivals, crossings, preemptions, aborts and resets."""
+    engine = Engine(configs(mode), mode, blocks, tier)
+    scheduler = engine.scheduler
+    texts = [[1 + (i * i + text) % (VOCABULARY - 1) for i in range(40)] for text in range(3)]
+    aborted = set()
+    for now in range(2000):
+        for number, (length, count, text, asked, salt, arrives, leaves) in enumerate(requests):
+            name = str(number)
+            if arrives == now:
+                forced, policy = asked
+                engine.add(name, texts[text][:length], count, forced, salt, policy)
+            if leaves == now and name in scheduler.requests:
+                scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+                aborted.add(name)
+        if now in resets:
+            # Upstream fails where a load or a step in flight holds blocks, once it has preempted every request.
+            with suppress(RuntimeError):
+                scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=resets[now])
+        engine.step()
+        if now > 30 and not scheduler.has_requests() and not engine.flights:
+            break
+    else:
+        raise AssertionError("some request starved")
+    for number, (length, count, text, asked, *_) in enumerate(requests):
+        want, generated = expected(texts[text][:length], count, *asked), engine.generated[str(number)]
+        assert generated == want[: len(generated)]
+        assert len(generated) == count or str(number) in aborted
+    assert not scheduler.requests and not scheduler.connector.scheduler._req_status
+    assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+
+
+@pytest.mark.parametrize("tier", [None, HashTier(500, 1, 2, False)], ids=["", "tier"])
 @pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
-def test_what_runs_when_the_engine_is_paused_finishes(configs: Configs, mode: Mode) -> None:
+def test_what_runs_when_the_engine_is_paused_finishes(configs: Configs, mode: Mode, tier: HashTier | None) -> None:
     """Across two switches; what waits stays where it is."""
-    engine = Engine(configs(mode), mode, blocks=40)
+    engine = Engine(configs(mode), mode, blocks=40, tier=tier)
     engine.add("runs", [1] * 8, 20, None, None)
     for _ in range(3):
         engine.step()
