@@ -54,6 +54,8 @@ def patch_process(vllm_config: Any) -> RopeSettings:
 
     settings = check_engine(vllm_config)
     check_loader(vllm_config.load_config.load_format)
+    if (draft := getattr(vllm_config.speculative_config, "draft_load_config", None)) is not None:
+        check_loader(draft.load_format)
     parts.call("prepare", settings.parts, vllm_config)
     replace("vllm.model_executor.layers.rotary_embedding._ROPE_DICT", LadderRopeDict)
     replace("vllm.v1.engine.core.EngineCore.preprocess_add_request", assigning)

@@ -2,16 +2,16 @@
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from vllm import LLM
 
 from tests.exactness.conftest import starting
-from tests.exactness.draft_models import KINDS, Pair
-from tests.exactness.reference import Reference
+from tests.exactness.draft_models import KINDS, Pair, TwoForwards
 from tests.exactness.test_modes import (
+    check_batch,
     test_chunked_prefill,
     test_compiled,
     test_eager_mixed_batch_leaks_no_block,
@@ -34,6 +34,7 @@ __all__ = [
     "test_streamed_steps_deliver_every_token_once_through_aborts",
 ]
 
+DRAFTS = {"num_speculative_tokens": 3}
 # A process that `test_runners.py` started runs what is among the long tests elsewhere.
 pytestmark = [] if "ROPESWITCH_TEST_ASYNC" in os.environ else [pytest.mark.full]
 
@@ -51,17 +52,27 @@ def phi3(pair: Pair) -> Path:
 
 
 @pytest.fixture(scope="module")
-def phi3_reference(pair: Pair) -> Reference:
-    return Reference.load(pair.reference)
+def phi3_reference(pair: Pair) -> TwoForwards:
+    return TwoForwards.load(pair.reference)
 
 
 @pytest.fixture
 def start(pair: Pair) -> Iterator[Callable[..., LLM]]:
     """Starts engines with the draft model."""
     for start_engine in starting(VLLM_ENABLE_V1_MULTIPROCESSING="0"):
+        yield partial(start_engine, speculative_config=pair.speculative | DRAFTS)
 
-        def with_drafts(*args: Any, start_engine: Callable[..., LLM] = start_engine, **changes: Any) -> LLM:
-            drafts = pair.speculative | {"num_speculative_tokens": 3}
-            return start_engine(*args, speculative_config=drafts, **changes)
 
-        yield with_drafts
+@pytest.fixture
+def start_processes(pair: Pair) -> Iterator[Callable[..., LLM]]:
+    """As ``start``, in processes of their own."""
+    for start_engine in starting(VLLM_ENABLE_V1_MULTIPROCESSING="1", VLLM_CPU_OMP_THREADS_BIND="nobind"):
+        yield partial(start_engine, speculative_config=pair.speculative | DRAFTS)
+
+
+@pytest.mark.full
+def test_tp2(start_processes: Callable[..., LLM], phi3: Path, phi3_reference: TwoForwards) -> None:
+    """Twice, the second time with what the prefix cache has of it."""
+    llm = start_processes(phi3, tensor_parallel_size=2, max_num_batched_tokens=96)
+    check_batch(llm, phi3_reference)
+    check_batch(llm, phi3_reference)

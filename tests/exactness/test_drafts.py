@@ -9,9 +9,8 @@ import pytest
 from vllm import LLM
 
 from tests.exactness.acceptance import watch
-from tests.exactness.draft_models import KINDS, LONGEST, WINDOW, Pair
+from tests.exactness.draft_models import KINDS, LONGEST, WINDOW, Pair, TwoForwards
 from tests.exactness.engines import greedy, prompts, run
-from tests.exactness.reference import Reference
 from tests.exactness.test_modes import scheduler_of
 
 Start = Callable[..., LLM]
@@ -38,7 +37,7 @@ def test_every_token_is_the_targets(start: Start, tmp_path: Path, kind: str) -> 
     pair = KINDS[kind](tmp_path, vocab_size=vocabulary)
     llm = served(start, pair)
     found = watch(scheduler_of(llm))
-    reference = Reference.load(pair.reference)
+    reference = TwoForwards.load(pair.reference)
     token_lists = prompts(LENGTHS, vocabulary=vocabulary)
     for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, greedy(40)), strict=True):
         assert len(tokens) == 40
@@ -57,7 +56,7 @@ def test_up_to_the_last_position(start: Start, tmp_path: Path, kind: str) -> Non
     pair = KINDS[kind](tmp_path)
     llm = served(start, pair)
     found = watch(scheduler_of(llm))
-    reference = Reference.load(pair.reference)
+    reference = TwoForwards.load(pair.reference)
     token_lists = prompts([LONGEST - 30, LONGEST - 9, 20])
     outputs = run(llm, token_lists, [greedy(30), greedy(9), greedy(30)])
     for prompt, (tokens, log_probs) in zip(token_lists, outputs, strict=True):

@@ -22,6 +22,7 @@ FAMILY = ["test_family_modes.py"]
 LATENT = ["test_latent_modes.py"]
 UPDATES = ["test_ladder_updates.py"]
 SLEEP = ["test_sleep.py", "test_sleep_families.py"]
+DRAFTS = ["test_drafts.py", "test_draft_modes.py"]
 ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py"]
 RUNS = [
     # V2 runner, asynchronous scheduling, our Triton kernels, then what is run: files, and the tests in them.
@@ -61,6 +62,10 @@ RUNS = [
     pytest.param("1", "1", "0", LATENT, "", id="v2-async-latent", marks=pytest.mark.full),
     pytest.param("1", "1", "1", LATENT, "asked_for", id="v2-async-triton-latent", marks=pytest.mark.full),
     pytest.param("1", "1", "0", LATENT, "tp2", id="v2-async-two-ranks-latent", marks=pytest.mark.full),
+    pytest.param("0", "1", "0", DRAFTS, "", id="v1-async-drafts", marks=pytest.mark.full),
+    pytest.param("1", "0", "0", DRAFTS, "", id="v2-drafts", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", DRAFTS, "", id="v2-async-drafts", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", DRAFTS, "tp2", id="v2-async-two-ranks-drafts", marks=pytest.mark.full),
 ]  # fmt: skip
 
 

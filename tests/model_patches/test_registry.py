@@ -87,7 +87,7 @@ model, cache = SimpleNamespace(hf_text_config=None), SimpleNamespace(enable_pref
 load = SimpleNamespace(load_format="auto")
 config = SimpleNamespace(
     device_config=device, parallel_config=parallel, model_config=model, cache_config=cache, load_config=load,
-    kv_transfer_config=None,
+    kv_transfer_config=None, speculative_config=None,
 )
 """
 
