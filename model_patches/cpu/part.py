@@ -76,7 +76,9 @@ def prepare(vllm_config: Any) -> None:
     # Imported here: upstream's CPU modules change torch for CPUs.
     from ropeswitch.model_patches.cpu.bgmv_expand import skipping_base_rows
     from ropeswitch.model_patches.cpu.cpu_dcp_attention import check_split_sequences
+    from ropeswitch.model_patches.cpu.expand_batch_to_tokens import expanding
 
+    replace("vllm.v1.sample.rejection_sampler.expand_batch_to_tokens", expanding)
     for module in _LORA:
         replace(f"{module}.bgmv_expand", skipping_base_rows)
         replace(f"{module}.bgmv_expand_slice", skipping_base_rows)

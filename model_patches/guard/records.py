@@ -236,6 +236,14 @@ PATCHES = (
         when="CPUs",
     ),
     Patch(
+        target="vllm.v1.sample.rejection_sampler.expand_batch_to_tokens",
+        kind="replaced",
+        file="model_patches/cpu/expand_batch_to_tokens.py",
+        tests="tests/exactness/test_draft_sampling.py",
+        relies_on=(),
+        when="CPUs",
+    ),
+    Patch(
         target=LATENT,
         kind="wrapped",
         file="model_patches/switch/softmax_scales.py",

@@ -2,8 +2,9 @@
 
 A draft model runs after the target, on positions of its own, several times a step and inside captured graphs. So its layers
 form their angles themselves, from positions and the set of each request (``draft_sets.py``), and read no rows of the step.
-A layer with another rotary base or another number of frequencies keeps upstream's module, and so does a draft model that
-reads upstream's table of angles by itself (:data:`TABLE_READERS`).
+A layer keeps upstream's module where it has another rotary base, another number of frequencies, or plain rotary embeddings
+beside a target whose first set is scaled; and so does a draft model that reads upstream's table of angles by itself
+(:data:`TABLE_READERS`).
 """
 
 from collections.abc import Iterator
@@ -129,10 +130,14 @@ def draft_rotary(key: Any, settings: RopeSettings, method: str) -> DraftRotaryEm
 
 
 def _rotation(key: Any, settings: RopeSettings) -> Rotation | None:
-    """The ladder's rotation for layers that rotate as the target's do, apart from scaling."""
+    """The ladder's rotation for layers that were trained as the target's were; None for others."""
     head_size, rotary_dim, _, _, rope_args, dual_chunk_args, _, _ = key
-    rope = dict(rope_args or ())
-    alike = base_of({"rope_theta": 10000} | rope) == settings.theta and rotary_dim == settings.ladder.rotary_dim
-    if dual_chunk_args is not None or rope.get("rope_type") in AXIS_TYPES or not alike:
+    rope = {"rope_theta": 10000} | dict(rope_args or ())
+    if dual_chunk_args is not None or rope.get("rope_type") in AXIS_TYPES or rotary_dim != settings.ladder.rotary_dim:
+        return None
+    first = settings.ladder.sets[0]
+    scaled = first.scale != 1 or any(factor != 1 for factor in first.factors)
+    # Plain layers beside a target that scales its shortest texts too were trained on other angles than it was.
+    if base_of(rope) != settings.theta or (scaled and rope.get("rope_type") in (None, "default")):
         return None
     return rotation_of(head_size, rotary_dim, rope | {MARK: LADDER}, settings, multimodal=False)

@@ -49,9 +49,10 @@ class LadderGPUModelRunner(GPUModelRunner):
             self.draft_sets.bind(draft)
             if hasattr(self.drafter, "build_per_group_and_layer_attn_metadata"):
                 self.draft_sets.follow(self.drafter)
-            if not upstream_tables(draft) and self.vllm_config.speculative_config.max_model_len is None:
-                # Upstream's is where the draft's own angles would end.
-                self.effective_drafter_max_model_len = self.max_model_len
+            if self.vllm_config.speculative_config.max_model_len is None:
+                # Upstream's is where the draft's own config ends, for which other angles were meant.
+                tables = upstream_tables(draft).values()
+                self.effective_drafter_max_model_len = min([self.max_model_len, *tables])
 
     def restore_rows(self) -> None:
         """Write what the memory of weights lost while the engine slept; buffers keep their addresses."""

@@ -74,9 +74,9 @@ def _build_draft(upstream: Callable[..., nn.Module], vllm_config: VllmConfig, ar
     """
     with building_a_draft():
         model = upstream(vllm_config, **arguments)
-    # The V1 runner stops drafting at the draft's own length, the V2 runner drafts at every position.
-    v2, draft = vllm_config.use_v2_model_runner, vllm_config.speculative_config.draft_model_config
-    check_tables(model, (vllm_config.speculative_config.target_model_config if v2 else draft).max_model_len)
+    # The V1 runner stops drafting where they end, the V2 runner drafts at every position.
+    if vllm_config.use_v2_model_runner:
+        check_tables(model, vllm_config.speculative_config.target_model_config.max_model_len)
     return model
 
 

@@ -124,7 +124,7 @@ def eagle(folder: Path, noise: float = 0.0, **changes: Any) -> Pair:
         if name.startswith(LAYER) and not name.endswith("input_layernorm.weight")
     }
     weights["fc.weight"] = torch.cat((torch.eye(HIDDEN), torch.zeros(HIDDEN, HIDDEN)), dim=1)
-    draft = write(folder / "draft", weights, plain(config_of(served)))
+    draft = write(folder / "draft", weights, config_of(served))
     return Pair(served, served, {"method": "eagle", "model": str(draft)}, 0.4)
 
 
@@ -157,7 +157,7 @@ def eagle3(folder: Path, noise: float = 0.0, **changes: Any) -> Pair:
         "norm.weight": torch.ones(HIDDEN),
         "lm_head.weight": read(served)["lm_head.weight"],
     }
-    config = plain(config_of(served)) | {
+    config = config_of(served) | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_attention_heads": HEADS + copies,
         "num_key_value_heads": HEADS + copies,
@@ -202,13 +202,6 @@ def medusa(folder: Path, **changes: Any) -> Pair:
 def repeated(weight: torch.Tensor, times: int) -> torch.Tensor:
     """Key or value heads, each for every query head that reads it."""
     return weight.unflatten(0, (-1, HEAD)).repeat_interleave(times, dim=0).flatten(0, 1)
-
-
-def plain(config: dict[str, Any]) -> dict[str, Any]:
-    """A head's config says nothing of the target's scaling, and may end earlier than the target."""
-    rope = {"rope_type": "default", "rope_theta": ROPE["rope_theta"]}
-    kept = {key: value for key, value in config.items() if key != "original_max_position_embeddings"}
-    return kept | {"rope_parameters": rope, "max_position_embeddings": WINDOW}
 
 
 KINDS: dict[str, Callable[..., Pair]] = {

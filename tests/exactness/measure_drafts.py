@@ -27,11 +27,11 @@ WIDTH, HEADS, HEAD, INNER, EPSILON = 192, 2, 32, 512, 1e-6
 # Values of a set that the training's texts are in.
 FIRST = "r1"
 SPANS = {
-    "below": (400, 500, 600, 700, 800, 880),
-    "across": (940, 955, 970, 985, 1000, 1015),
-    "above": (1100, 1600, 2400, 3200),
+    "below": (560, 700, 850, 900),
+    "across": (985, 995, 1005, 1015),
+    "above": (1100, 1300, 1600, 2000),
 }
-ANSWER = 100
+ANSWER = 64
 
 
 def ladder() -> FactorLadder:
@@ -143,16 +143,15 @@ def measure(folder: Path, head: str, angles: str) -> None:
         kv_cache_memory_bytes=256 << 20, enable_prefix_caching=False,
     )  # fmt: skip
     tokenizer, rng = AutoTokenizer.from_pretrained(MODEL), random.Random(2)
-    shares = []
     for name, lengths in SPANS.items():
         found = watch(llm.llm_engine.engine_core.engine_core.scheduler)
         run(llm, [token_rows(tokenizer, rng, 1, length)[0] for length in lengths], greedy(ANSWER))
         total = found.total
-        shares.append(f"{name} {total.accepted}/{total.drafted} = {total.share:.3f}")
+        line = f"{head} head, {angles} angles, {name}: {total.accepted}/{total.drafted} = {total.share:.3f}"
         if name == "across":
             after = found.after_switch
-            shares.append(f"first 8 steps after the switch {after.accepted}/{after.drafted} = {after.share:.3f}")
-    print(f"{head} head, {angles} angles: " + "; ".join(shares), flush=True)
+            line += f"; first 8 steps after the switch: {after.accepted}/{after.drafted} = {after.share:.3f}"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from tests.exactness.reference import Reference
 from tests.exactness.test_modes import scheduler_of
 
 Start = Callable[..., LLM]
-VOCABULARY, PROMPT, ANSWER, ANSWERS = 16, 57, 16, 300
+VOCABULARY, PROMPT, ANSWER, ANSWERS = 16, 57, 16, 200
 # Of a chi-square with as many degrees of freedom as there are tokens, one in 10,000 is larger.
 LARGEST = 44.3
 
