@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ropeswitch.factors.rope_layers import AXIS_TYPES, LADDER, MARK
+from ropeswitch.factors.rope_layers import AXIS_TYPES, LADDER, MARK, TRAINED
 from ropeswitch.factors.rules.rope import base_of
 from ropeswitch.kernels.apply_rows import apply_rows
 from ropeswitch.kernels.axis_rows import AxisRows
@@ -132,12 +132,14 @@ def draft_rotary(key: Any, settings: RopeSettings, method: str) -> DraftRotaryEm
 def _rotation(key: Any, settings: RopeSettings) -> Rotation | None:
     """The ladder's rotation for layers that were trained as the target's were; None for others."""
     head_size, rotary_dim, _, _, rope_args, dual_chunk_args, _, _ = key
-    rope = {"rope_theta": 10000} | dict(rope_args or ())
+    rope: dict[str, Any] = {"rope_theta": 10000} | dict(rope_args or ())
     if dual_chunk_args is not None or rope.get("rope_type") in AXIS_TYPES or rotary_dim != settings.ladder.rotary_dim:
         return None
     first = settings.ladder.sets[0]
     scaled = first.scale != 1 or any(factor != 1 for factor in first.factors)
-    # Plain layers beside a target that scales its shortest texts too were trained on other angles than it was.
-    if base_of(rope) != settings.theta or (scaled and rope.get("rope_type") in (None, "default")):
+    # Plain layers beside a target that scales its shortest texts too were trained on other angles than it was. MTP layers
+    # read the target's own config, where the ladder's mark stands for its scaling.
+    plain = rope.get("rope_type") in (None, "default") and rope.get(MARK) is None
+    if base_of(rope) != settings.theta or (scaled and plain) or rope.get(MARK) == TRAINED:
         return None
     return rotation_of(head_size, rotary_dim, rope | {MARK: LADDER}, settings, multimodal=False)

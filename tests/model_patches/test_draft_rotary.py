@@ -69,6 +69,9 @@ def test_each_token_rotates_by_its_position_in_its_requests_set() -> None:
         (key(rope_type="default", rope_theta=5e5), SETTINGS, False),
         (key(32, rope_type="default", rope_theta=BASE), SETTINGS, False),
         (key(**LONGROPE), SCALED, True),
+        # An MTP layer reads the target's config, as the ladder wrote it.
+        (key(rope_type="default", rope_theta=BASE, ropeswitch="ladder"), SCALED, True),
+        (key(rope_type="default", rope_theta=BASE, ropeswitch="trained"), SETTINGS, False),
         # Trained on other angles than the target.
         (key(rope_type="default", rope_theta=BASE), SCALED, False),
     ],
