@@ -47,6 +47,7 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
         device_config=SimpleNamespace(device_type="cpu"),
         parallel_config=SimpleNamespace(decode_context_parallel_size=1),
         use_v2_model_runner=False,
+        kv_transfer_config=None,
         additional_config={},
     )
     patches = (*in_play(config), *SERVER_PATCHES)

@@ -127,6 +127,7 @@ def test_a_ladder_takes_the_place_of_another(
         ask(opened, f"{MODEL}@short", token_lists[0])
 
 
+@pytest.mark.full
 def test_named_ladders_run_beside_the_default_one(
     updated: Server, opened: OpenAI, other: FactorLadder, references: dict[str, Reference]
 ) -> None:
@@ -179,6 +180,7 @@ def hits(server: Server) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:prefix_cache_hits_total"))
 
 
+@pytest.mark.full
 def test_running_requests_finish_or_are_recomputed(
     updated: Server, opened: OpenAI, other: FactorLadder, references: dict[str, Reference]
 ) -> None:
