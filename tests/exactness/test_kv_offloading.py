@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from vllm import LLM
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.request import RequestStatus
 
 from tests.exactness.engines import first_choice, greedy, prompts
-from tests.exactness.host_tier import Tally, host_tier
+from tests.exactness.host_tier import BLOCK_BYTES, Tally, host_tier
 from tests.exactness.reference import Reference
 from tests.exactness.test_modes import LENGTHS, check_batch, scheduler_of
 
@@ -59,14 +61,15 @@ def test_hits_in_each_set_and_none_across(offloading: Any, phi3_reference: Refer
         tally.take()
         # The last token is computed for its logits all the same.
         assert [ask(llm, phi3_reference, prompt, 1) for prompt in (long, short)] == [160, 64]
-        assert tally.take() == (2, 160 + 64, 0)
+        assert tally.take()[:2] == (2, 160 + 64)
     # A request that switches leaves its prompt in the first set, and finds the second set's in the tier.
     (long,) = prompts([160], seed=13)
     ask(llm, phi3_reference, long, 1)
     tally.take()
     assert ask(llm, phi3_reference, long[:60], 30) == 0
     computed, external, resumed = tally.take()
-    assert (external, resumed) == (0, 32) and computed == 60 + 29 + 64 - 32
+    # With a step in flight the next set's keys may be computed ahead, which finds the block first.
+    assert external == 0 and resumed >= 32 and computed <= 60 + 29 + 64 - 32
     assert ask(llm, phi3_reference, long[:60], 30) == 32
 
 
@@ -86,6 +89,99 @@ def test_mixed_batch(offloading: Any, phi3_reference: Reference) -> None:
         assert computed < first[0] - external
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("blocks", [3, 1024])
+def test_preemption_and_a_full_tier(offloading: Any, phi3_reference: Reference, blocks: int) -> None:
+    """Room for 17 blocks, of which the batch needs more than 40, and a tier that has no room for most of them."""
+    changes = {"kv_cache_memory_bytes": 17 * BLOCK_BYTES, "max_model_len": 480}
+    llm, tally = offloading(kv_transfer_config=host_tier(blocks), **changes)
+    preempted: list[str] = []
+    scheduler = scheduler_of(llm)
+    upstream = scheduler._preempt_request
+    scheduler._preempt_request = lambda request, *rest, **kwargs: (
+        preempted.append(request.request_id),
+        upstream(request, *rest, **kwargs),
+    )
+    for _ in range(2):
+        check_batch(llm, phi3_reference, max_tokens=60)
+        settle(llm)
+        assert llm.reset_prefix_cache()
+    assert len(preempted) > len(set(preempted))
+    _, external, resumed = tally.take()
+    assert (external + resumed > 0) or blocks == 3
+
+
+def play(llm: LLM, token_lists: list[list[int]], leaves: Callable[[Any], bool]) -> tuple[dict[str, Any], set[str]]:
+    """Run prompts, of which every second one is aborted in the first step in which ``leaves`` says so of its request.
+
+    Returns:
+        Tokens and log-probabilities of each prompt's answer, by its index, and the aborted ones.
+    """
+    engine, scheduler = llm.llm_engine, scheduler_of(llm)
+    received: dict[str, Any] = {str(i): ([], []) for i in range(len(token_lists))}
+    for key, prompt in zip(received, token_lists, strict=True):
+        engine.add_request(key, {"prompt_token_ids": prompt}, greedy(8, output_kind=RequestOutputKind.DELTA))
+    aborted: set[str] = set()
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            for kept, new in zip(received[output.request_id], first_choice(output.outputs[0]), strict=True):
+                kept.extend(new)
+        for request in list(scheduler.requests.values()):
+            key = request.request_id.split("-")[0]
+            if key not in aborted and leaves(request) and int(key) % 2 == 0:
+                aborted.add(key)
+                engine.abort_request([key])
+    return received, aborted
+
+
+@pytest.mark.full
+def test_aborts_and_resets_with_transfers_in_flight(offloading: Any, phi3_reference: Reference) -> None:
+    """Requests leave while their blocks are loaded, stored or given up at a switch; last, all caches are emptied."""
+    llm, tally = offloading(kv_transfer_config=host_tier(lag=4))
+    scheduler = scheduler_of(llm)
+    connector = scheduler.connector.scheduler
+    # One that leaves and one that stays, of each kind: loaded, crossing after a load, crossing, long.
+    token_lists = [each for each in prompts([150, 61, 62, 200], seed=3) for _ in range(2)]
+    for prompt in token_lists[:4]:
+        ask(llm, phi3_reference, prompt, 8)
+
+    def stores(request: Any) -> bool:
+        state = connector._req_status.get(request.request_id)
+        return state is not None and any(connector._jobs[job].is_store for job in state.transfer_jobs)
+
+    # Upstream fails to reset under steps in flight, whose blocks a connector may be reading.
+    asynchronous = scheduler.scheduler_config.async_scheduling
+    emptied: list[bool] = []
+
+    def empties(request: Any) -> bool:
+        loading = any(each.status == RequestStatus.WAITING_FOR_REMOTE_KVS for each in scheduler.requests.values())
+        if not asynchronous and not emptied and not loading and request.num_output_tokens >= 2:
+            emptied.append(scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True))
+        return False
+
+    for leaves, some in (
+        (lambda request: request.status == RequestStatus.WAITING_FOR_REMOTE_KVS, True),
+        (lambda request: request.status == RequestStatus.PREEMPTED, True),
+        (stores, True),
+        (empties, False),
+    ):
+        if leaves is stores:
+            # Nothing of these is in the tier yet.
+            token_lists = [each for each in prompts([150, 61, 62, 200], seed=8) for _ in range(2)]
+        settle(llm)
+        assert llm.reset_prefix_cache()
+        received, aborted = play(llm, token_lists, leaves)
+        assert bool(aborted) == some
+        for (key, answer), prompt in zip(received.items(), token_lists, strict=True):
+            phi3_reference.check(prompt, *answer)
+            assert key in aborted or len(answer[0]) == 8
+    assert emptied == [True] or asynchronous
+    tally.take()
+    for prompt in token_lists[1::2]:
+        ask(llm, phi3_reference, prompt, 8)
+    assert tally.take()[1] > 0
+
+
 def session_turn(llm: LLM, name: str, tokens: list[int], count: int) -> tuple[list[int], list[float]]:
     """One turn of a streaming session: its tokens, and the answer's log-probabilities."""
     core = llm.llm_engine.engine_core.engine_core
@@ -98,7 +194,8 @@ def session_turn(llm: LLM, name: str, tokens: list[int], count: int) -> tuple[li
     for _ in range(200):
         outputs, _ = core.step_fn()
         core.post_step(True)
-        for output in (each for batch in outputs.values() for each in batch.outputs):
+        # None from a step that was planned only.
+        for output in (each for batch in (outputs or {}).values() for each in batch.outputs):
             answer += output.new_token_ids
             scores += [row[0] for row in output.new_logprobs.logprobs.tolist()]
         if len(answer) == count:

@@ -19,6 +19,7 @@ CORE = ["runner_cases.py", "test_modes.py"]
 AUTO = ["test_auto_modes.py"]
 TRANSFORMERS = ["test_transformers_modes.py"]
 FAMILY = ["test_family_modes.py"]
+OFFLOADING = ["test_kv_offloading.py"]
 LATENT = ["test_latent_modes.py"]
 UPDATES = ["test_ladder_updates.py"]
 SLEEP = ["test_sleep.py", "test_sleep_families.py"]
@@ -61,6 +62,9 @@ RUNS = [
     pytest.param("1", "0", "0", LATENT, "", id="v2-latent", marks=pytest.mark.full),
     pytest.param("1", "1", "0", LATENT, "", id="v2-async-latent", marks=pytest.mark.full),
     pytest.param("1", "1", "1", LATENT, "asked_for", id="v2-async-triton-latent", marks=pytest.mark.full),
+    pytest.param("0", "1", "0", OFFLOADING, "", id="v1-async-offloading", marks=pytest.mark.full),
+    pytest.param("1", "0", "0", OFFLOADING, "", id="v2-offloading", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", OFFLOADING, "", id="v2-async-offloading", marks=pytest.mark.full),
     pytest.param("1", "1", "0", LATENT, "tp2", id="v2-async-two-ranks-latent", marks=pytest.mark.full),
     pytest.param("0", "1", "0", DRAFTS, "", id="v1-async-drafts", marks=pytest.mark.full),
     pytest.param("1", "0", "0", DRAFTS, "", id="v2-drafts", marks=pytest.mark.full),
@@ -89,7 +93,7 @@ def test_cases(v2: str, asynchronous: str, triton: str, files: list[str], chosen
         "tests.exactness.interpreted",
         "-m",
         # Two ranks are among the long tests whatever they run on.
-        "full" if chosen in ("tp2", "two_ranks") else "not full",
+        "full" if chosen in ("tp2", "two_ranks") else "full or not full" if files == OFFLOADING else "not full",
         "-k",
         selected,
     ]
