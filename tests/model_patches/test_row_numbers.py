@@ -96,7 +96,8 @@ def test_an_attribute_that_a_ladder_s_module_lacks() -> None:
         return LadderRotaryEmbedding(WIDTH, Rotation(1e4, WIDTH), neox=True).inv_freq
 
     settings = RopeSettings(FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0] * 4}]), 1e4)
-    config = SimpleNamespace(additional_config={KEY: settings.to_json()})
+    target = SimpleNamespace(runner_type="generate")
+    config = SimpleNamespace(additional_config={KEY: settings.to_json()}, model_config=target)
     with pytest.raises(UnsupportedError, match="model: reads inv_freq of a rotary module by itself"):
         checking(build)(config)
 
