@@ -64,6 +64,7 @@ def test_the_switch_alone_is_exact(phi3: Path, phi3_reference: Reference) -> Non
     assert [name for name in beside if not name.startswith("ropeswitch.server.refusals")] == []
 
 
+@pytest.mark.full
 def test_a_factor_file_with_the_parts_of_plain_vllm(llama: Path, tmp_path: Path) -> None:
     sets = [
         {"name": "short", "max_length": 64, "factors": [1.0] * 16},

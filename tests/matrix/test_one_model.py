@@ -53,6 +53,7 @@ def test_the_automatic_ladder_is_exact() -> None:
     )
 
 
+@pytest.mark.full
 def test_a_wrong_ladder_differs() -> None:
     result = measured("LlamaForCausalLM", sets(64, 128, 256))
     # The first set is right, so the first wrong token comes after 64 others.
@@ -74,6 +75,7 @@ def test_a_model_that_stock_vllm_does_not_run_is_refused_all_the_same() -> None:
     assert result["stock"] == "stops: Sparse Attention is not supported on CPU."
 
 
+@pytest.mark.full
 def test_an_architecture_without_a_class_has_no_checkpoint() -> None:
     result = measured("InternVLChatModel", with_recipe=False)
     assert result["verdict"] == NO_CHECKPOINT and "no class" in result["reason"]

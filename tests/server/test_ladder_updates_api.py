@@ -105,6 +105,7 @@ def ask(client: OpenAI, model: str, prompt: list[int], tokens: int = TOKENS) -> 
     return list(choice.token_ids), list(choice.logprobs.token_logprobs), response.headers["x-rope-factor-set"], cached
 
 
+@pytest.mark.full
 def test_a_ladder_takes_the_place_of_another(
     updated: Server, opened: OpenAI, other: FactorLadder, references: dict[str, Reference]
 ) -> None:
@@ -160,6 +161,7 @@ def test_named_ladders_run_beside_the_default_one(
         ask(opened, f"{MODEL}@b:", prompt)
 
 
+@pytest.mark.full
 def test_blocks_of_a_set_that_stays_are_found(updated: Server, opened: OpenAI, other: FactorLadder) -> None:
     short, long = prompts([120, 300], VOCABULARY, seed=5)
     assert [ask(opened, MODEL, each)[3] for each in (short, long, short, long)][:2] == [0, 0]
@@ -226,6 +228,7 @@ def fails(reference: Reference, prompt: list[int], tokens: list[int], log_probs:
     return False
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("changes", "param", "text"),
     [
@@ -268,6 +271,7 @@ def test_a_wrong_ladder_is_refused(
     assert (error["type"], error["param"]) == ("invalid_request_error", param)
 
 
+@pytest.mark.full
 def test_bodies_that_are_no_ladder(updated: Server, start_ladder: FactorLadder) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     for sent, status in ((b"{", 400), (b"[]", 400), (b"\xff", 400), (b'{"a": NaN}', 400), (b" " * (5 << 20), 413)):
