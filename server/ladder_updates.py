@@ -1,8 +1,8 @@
 """Replaces and adds ladders while the server runs: all workers of all engines load one, or nothing changes.
 
 First every worker loads the ladder's sets, beside those in use; then this process puts new requests into the ladder, naming
-its ID to the engine; last the engines are told, for requests that name none and for those to recompute. Until the second
-step nobody uses what the first has loaded, so an engine that fails there leaves all as it was.
+its ID to the engine; finally every engine activates it, for requests that name none and for those to recompute. No request
+uses the loaded sets before the second step, so an engine that fails to load them leaves the ladders as they were.
 """
 
 import asyncio

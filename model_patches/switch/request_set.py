@@ -87,12 +87,12 @@ def answer_limit(sampling_params: Any) -> int:
         FactorError: when the proxy names the latter (:data:`ANSWER_LIMIT`) with something other than a number of tokens.
     """
     transfer = (getattr(sampling_params, "extra_args", None) or {}).get("kv_transfer_params")
-    told = transfer.get(ANSWER_LIMIT) if isinstance(transfer, Mapping) and transfer.get("do_remote_decode") else None
-    if told is None:
+    limit = transfer.get(ANSWER_LIMIT) if isinstance(transfer, Mapping) and transfer.get("do_remote_decode") else None
+    if limit is None:
         return int(sampling_params.max_tokens)
-    if isinstance(told, bool) or not isinstance(told, int) or told < 1:
-        raise FactorError(f"{ANSWER_LIMIT_FIELD}: {told!r} must be a number of tokens above 0")
-    return told
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise FactorError(f"{ANSWER_LIMIT_FIELD}: {limit!r} must be a number of tokens above 0")
+    return limit
 
 
 @dataclass(frozen=True)

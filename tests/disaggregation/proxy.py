@@ -28,9 +28,9 @@ ASK_PREFILL = {
 PASSED = ("content-type", "x-rope-factor-set")
 
 
-def prefill_body(body: dict[str, Any], **told: Any) -> dict[str, Any]:
-    """The request to the prefill server for a client's request; ``told`` goes into its ``kv_transfer_params``."""
-    changes: dict[str, Any] = {"kv_transfer_params": ASK_PREFILL | told, "stream": False, "max_tokens": 1}
+def prefill_body(body: dict[str, Any], **params: Any) -> dict[str, Any]:
+    """The request to the prefill server for a client's request; ``params`` go into its ``kv_transfer_params``."""
+    changes: dict[str, Any] = {"kv_transfer_params": ASK_PREFILL | params, "stream": False, "max_tokens": 1}
     if "max_completion_tokens" in body:
         changes["max_completion_tokens"] = 1
     return {name: value for name, value in body.items() if name not in ("stream_options", "min_tokens")} | changes

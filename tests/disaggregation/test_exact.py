@@ -58,7 +58,7 @@ def test_a_set_reserved_by_the_decode_server_alone_is_computed_there(engines: Pa
     assert answer.sets == "long" and fetched(engines.decode) == before
 
 
-def test_a_prefill_server_that_is_told_the_limit_reserves_for_it(engines: Pair, checkpoint: Path) -> None:
+def test_a_prefill_server_reserves_for_the_limit_that_it_is_given(engines: Pair, checkpoint: Path) -> None:
     [prompt] = prompts([WINDOW - 10], VOCABULARY, seed=23)
     before = fetched(engines.decode)
     answer = ask(engines, body(prompt, 30, vllm_xargs={"rope_ladder_policy": "reserve"}), rope_max_tokens=30)
@@ -66,9 +66,9 @@ def test_a_prefill_server_that_is_told_the_limit_reserves_for_it(engines: Pair, 
     assert answer.sets == "long" and fetched(engines.decode) - before == len(prompt)
 
 
-def ask(engines: Pair, request: dict[str, Any], **told: Any) -> Answer:
-    """Send a request to both servers in turn, as the proxy does; ``told`` goes to the first."""
-    first = engines.prefill.post(PATH, prefill_body(request, **told))
+def ask(engines: Pair, request: dict[str, Any], **params: Any) -> Answer:
+    """Send a request to both servers in turn, as the proxy does; ``params`` go to the first."""
+    first = engines.prefill.post(PATH, prefill_body(request, **params))
     return engines.decode.post(PATH, request | {"kv_transfer_params": first.json["kv_transfer_params"]})
 
 
