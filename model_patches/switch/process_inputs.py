@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.request_set import answer_limit, asked_policy, forced_set, go_by_length
 from ropeswitch.model_patches.switch.settings import ANSWER_LIMIT_FIELD, FORCED_SET, LADDER_POLICY, RESERVE, settings_of
@@ -36,9 +37,9 @@ def reading_filled_in_limits(upstream: Upstream) -> Upstream:
 def _wrapped(upstream: Upstream, *, filled_in: bool) -> Upstream:
     def process_inputs(self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         config = self.vllm_config
-        # None for stock engines of the same process.
         values = config.additional_config.get(KEY) if isinstance(config.additional_config, dict) else None
-        if values is None:
+        # The same process may hold stock engines, and those whose server checks requests against all of their ladders.
+        if values is None or parts.SERVER in values["parts"]:
             return upstream(self, request_id, prompt, params, *args, **kwargs)
         # Upstream may set it on the same object; pooling requests have none.
         unlimited = getattr(params, "max_tokens", 0) is None

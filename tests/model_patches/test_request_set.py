@@ -10,6 +10,7 @@ from vllm import PoolingParams, SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.engine_args import checked_max_model_len
 from ropeswitch.model_patches.switch.ladders import LadderTable
 from ropeswitch.model_patches.switch.preprocess_add_request import assigning
@@ -18,6 +19,8 @@ from ropeswitch.model_patches.switch.request_set import SetRule, asked_policy, f
 from ropeswitch.model_patches.switch.set_keys import salt_of, set_keys
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
+# The parts of an engine that another server than ours serves.
+PLUGIN = tuple(name for name in parts.PARTS if name != parts.SERVER)
 LADDER = FactorLadder.checked(
     [{"name": f"s{n}", "max_length": n, "factors": [1.0, 2.0], "start_tokens": n // 8} for n in (8, 16, 64)]
 )
@@ -164,7 +167,7 @@ def test_a_request_without_an_output_limit_goes_by_length(
     """Whether the engine's policy or its own is ``reserve``; the user's parameters stay as they are."""
     processor = SimpleNamespace(
         vllm_config=SimpleNamespace(
-            additional_config={"ropeswitch": RopeSettings(LADDER, 1e4, policy=default).to_json()},
+            additional_config={"ropeswitch": RopeSettings(LADDER, 1e4, policy=default, parts=PLUGIN).to_json()},
             model_config=SimpleNamespace(max_model_len=64),
         )
     )
@@ -194,7 +197,7 @@ def test_a_request_without_an_output_limit_goes_by_length(
     ],
 )
 def test_plain_vllm_raises_its_validation_error(extra: dict[str, Any], field: str) -> None:
-    config = SimpleNamespace(additional_config={"ropeswitch": RopeSettings(LADDER, 1e4).to_json()})
+    config = SimpleNamespace(additional_config={"ropeswitch": RopeSettings(LADDER, 1e4, parts=PLUGIN).to_json()})
     with pytest.raises(VLLMValidationError, match=f"vllm_xargs.{field}: ") as raised:
         reading_sets(lambda *_: pytest.fail("passed on"))(
             SimpleNamespace(vllm_config=config), "r", [1], SamplingParams(extra_args=extra)
@@ -202,12 +205,15 @@ def test_plain_vllm_raises_its_validation_error(extra: dict[str, Any], field: st
     assert raised.value.parameter == f"vllm_xargs.{field}"
 
 
-def test_stock_engines_and_pooling_pass() -> None:
-    stock = SimpleNamespace(vllm_config=SimpleNamespace(additional_config={}))
+def test_stock_engines_those_of_our_server_and_pooling_pass() -> None:
+    def passes(params: Any, **key: Any) -> bool:
+        processor = SimpleNamespace(vllm_config=SimpleNamespace(additional_config=key))
+        return reading_sets(lambda *_: "passed")(processor, "r", [1], params) == "passed"
+
     wrong = SamplingParams(extra_args={"rope_factor_set": "nope"})
-    assert reading_sets(lambda *_: "stock")(stock, "r", [1], wrong) == "stock"
-    config = SimpleNamespace(additional_config={"ropeswitch": RopeSettings(LADDER, 1e4, policy="reserve").to_json()})
-    assert reading_sets(lambda *_: "pooled")(SimpleNamespace(vllm_config=config), "r", [1], PoolingParams()) == "pooled"
+    assert passes(wrong)
+    assert passes(wrong, ropeswitch=RopeSettings(LADDER, 1e4).to_json())
+    assert passes(PoolingParams(), ropeswitch=RopeSettings(LADDER, 1e4, policy="reserve", parts=PLUGIN).to_json())
 
 
 def test_a_prefill_reserves_for_the_answer_that_the_decode_engine_will_give() -> None:
