@@ -93,6 +93,8 @@ $(LMCACHE): requirements/lmcache.txt $(STAMP)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target .lmcache -r requirements/lmcache.txt
 	@touch $@
 
+# Two processes, a file of tests at a time; engines of two tests slow each other down unless each has one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 LMCACHE_PYTEST := PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
 NIXL_PYTEST := PYTHONPATH=$(CURDIR)/.nixl $(BIN)/python -m pytest tests/disaggregation
 VISION_PYTEST := PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m pytest tests/vision
@@ -111,7 +113,7 @@ demo: $(STAMP) ## Serve SmolLM2-135M-Instruct, a real chat model, with an automa
 
 test: $(STAMP) $(VISION) ## Run the core tests
 	@echo "test: the core tests (make test-full adds the long ones)"
-	@$(BIN)/python -m pytest -m "not full and not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
+	@$(PYTEST) -m "not full and not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST) -m "not full")
 
 test-vision: $(VISION) ## Run the tests of images and videos
@@ -125,7 +127,7 @@ test-lmcache: $(LMCACHE) ## Run the tests with LMCache
 
 test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
 	@echo "test-full: all tests but that of a million tokens"
-	@$(BIN)/python -m pytest -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
+	@$(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST))
 	@$(if $(ARGS),,$(NIXL_PYTEST))
 	@$(if $(ARGS),,$(LMCACHE_PYTEST))

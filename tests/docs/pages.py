@@ -11,6 +11,7 @@ IGNORED = {
     ".venv",
     ".vision",
     ".nixl",
+    ".lmcache",
     "__pycache__",
     "build",
     "dist",

@@ -101,7 +101,8 @@ def leave_at_every_stage(server: Server, rounds: int) -> None:
     after = metrics(server)
     moved = {name: after[name] - before.get(name, 0) for name in after if name.startswith("ropeswitch_requests_total")}
     assert moved.pop("ropeswitch_requests_total") == sum(moved.values()) == sent, (sent, moved)
-    assert moved["ropeswitch_requests_total{disconnect}"] >= 5 * rounds
+    # Those of the stream alone last so long that no busy machine answers them first.
+    assert moved["ropeswitch_requests_total{disconnect}"] >= 2 * rounds
     assert not moved.get("ropeswitch_requests_total{error}") and not moved.get("ropeswitch_requests_total{abort}")
     for name, process in held(server).items():
         assert process.files <= files[name].files + 2, name

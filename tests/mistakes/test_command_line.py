@@ -4,7 +4,6 @@ import json
 import socket
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,8 +170,10 @@ LATE: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[dict[str, str]]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Files to point at by mistake, and a port in use."""
+    # A short name: messages shorten long values.
+    tmp_path = tmp_path_factory.mktemp("f")
     for name in ("empty", "broken", "model"):
         (tmp_path / name).mkdir()
     (tmp_path / "broken" / "config.json").write_text("{'a': 1}")
