@@ -37,30 +37,31 @@ def expanded(name: str, path: str) -> Path:
         ) from error
 
 
-def check_model_folder(model: str) -> None:
+def check_model_folder(model: str, field: str = "MODEL") -> None:
     """Check that a model named by a path is a folder with a readable config.
 
     Args:
-        model: The MODEL argument: a folder, or a name on a hub, which is left for vLLM to find.
+        model: A folder, or a name on a hub, which is left for vLLM to find.
+        field: What named it, for messages.
 
     Raises:
         UsageError: naming the folder, file or field and what is wrong with it.
     """
-    path = expanded("MODEL", model)
+    path = expanded(field, model)
     if not path.exists():
         if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
-            raise UsageError(f"MODEL: there is no folder {model!r}{similar_folders(model)}")
+            raise UsageError(f"{field}: there is no folder {model!r}{similar_folders(model)}")
         return
     if path.is_file():
         hint = "; a GGUF file is not served, so give the folder of the original weights" if _is_gguf(path) else ""
         raise UsageError(
-            f"MODEL: {model!r} is a file; it must be a folder with a config.json, or a name on the hub{hint}"
+            f"{field}: {model!r} is a file; it must be a folder with a config.json, or a name on the hub{hint}"
         )
     if path.is_dir() and not any((path / name).exists() for name in ("config.json", "params.json")):
-        raise UsageError(f"MODEL: the folder {model!r} has no config.json")
+        raise UsageError(f"{field}: the folder {model!r} has no config.json")
     config = path / "config.json"
     if config.exists():
-        name = f"MODEL: {str(config)!r}"
+        name = f"{field}: {str(config)!r}"
         check_fields(name, read_config(name, config))
 
 

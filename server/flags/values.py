@@ -47,6 +47,8 @@ def check(args: argparse.Namespace) -> None:
     model = args.hf_config_path or args.model_tag or args.model
     if model:
         check_model_folder(model)
+    if isinstance(draft := (args.speculative_config or {}).get("model"), str):
+        check_model_folder(draft, "--speculative-config: model")
     choice = from_flags(args.ladder, args.factors)
     if choice is not None and choice.path is not None:
         from_file(choice.path)

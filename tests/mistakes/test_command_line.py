@@ -127,6 +127,10 @@ EARLY: dict[str, tuple[str, list[str]]] = {
         f"{MODEL} --generation-config {{folder}}/empty",
         ["--generation-config: the folder '{folder}/empty' has no generation_config.json"],
     ),
+    "no draft model": (
+        f'{MODEL} --speculative-config {{{{"method":"eagle","model":"./none","num_speculative_tokens":3}}}}',
+        ["--speculative-config: model: there is no folder './none'"],
+    ),
     "no adapter": (f"{MODEL} --lora-modules a=/none", ["--lora-modules: a=/none: there is no folder '/none'"]),
     "adapter without a name": (f"{MODEL} --lora-modules adapter", ["--lora-modules: 'adapter' must be NAME=PATH"]),
     "folder that is no adapter": (f"{MODEL} --lora-modules a={{folder}}/empty", ["has no adapter_config.json"]),
@@ -164,6 +168,24 @@ LATE: dict[str, tuple[str, list[str]]] = {
     "middleware that is not installed": (
         f"{MODEL} --middleware no.such.Thing",
         ["--middleware: 'no.such.Thing' cannot be imported: No module named 'no'", "PYTHONPATH"],
+    ),
+    "connector without the set in its keys": (
+        f'{MODEL} --kv-transfer-config {{{{"kv_connector":"ExampleConnector","kv_role":"kv_both"}}}}',
+        ["kv_connector: 'ExampleConnector': its keys are made of tokens alone", "allowed are OffloadingConnector, "],
+    ),
+    "connector that needs a GPU": (
+        f'{MODEL} --kv-transfer-config {{{{"kv_connector":"OffloadingConnector","kv_role":"kv_both"}}}}',
+        ["spec_name: 'CPUOffloadingSpec': vLLM's host tier copies between a GPU and the host"],
+    ),
+    "host tier on a CPU": (f"{MODEL} --kv-offloading-size 1", ["kv_offloading_size: 1.0: vLLM's host tier", "leave"]),
+    "drafts accepted at random": (
+        f'{MODEL} --speculative-config {{{{"method":"ngram","num_speculative_tokens":3,'
+        '"rejection_sample_method":"synthetic"}}',
+        ["rejection_sample_method: 'synthetic' accepts drafts at random", "allowed are standard, block"],
+    ),
+    "ladder updates in several servers": (
+        f"{MODEL} --allow-ladder-updates --api-server-count 2",
+        ["--api-server-count: 2 processes", "set it to 1, or leave --allow-ladder-updates out"],
     ),
     "KV cache over the memory": (f"{MODEL} --kv-cache-memory-bytes 900T", ["--kv-cache-memory-bytes", "give at most"]),
 }
