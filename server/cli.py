@@ -66,3 +66,7 @@ def _make_parser() -> argparse.ArgumentParser:
     patches.add_parser(commands, SERVER_PATCHES, UPSTREAM_TEXTS)
     loadtest.add_parser(commands)
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,9 @@
 """What `make setup` runs: refusals that name a way out, and repair of what an interruption left."""
 
+import importlib.metadata
 import importlib.util
+import subprocess
+import sys
 import types
 from pathlib import Path
 
@@ -58,12 +61,14 @@ def test_torch_comes_from_pytorch_where_pip_has_no_cpu_build(
     assert all("--no-deps" in call and call[-1].startswith("torch==2.13.0+cpu") for call in calls)
 
 
-def test_every_package_is_laid_out_for_mypy(
-    install: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(install, "VENV", tmp_path)
-    monkeypatch.chdir(ROOT)
-    install.link_packages_for_mypy()
-    assert (tmp_path / "types" / "ropeswitch" / "factors" / "factor_set.py").samefile(
-        ROOT / "factors" / "factor_set.py"
-    )
+def test_every_package_is_laid_out_with_its_plugins(tmp_path: Path) -> None:
+    folder = tmp_path / "tree"
+    (folder / "old").mkdir(parents=True)
+    subprocess.run([sys.executable, str(ROOT / "requirements" / "lay_out.py"), str(folder)], cwd=tmp_path, check=True)
+    assert (folder / "ropeswitch" / "factors" / "factor_set.py").samefile(ROOT / "factors" / "factor_set.py")
+    assert not (folder / "old").exists()
+    [laid_out] = importlib.metadata.distributions(path=[str(folder)])
+    [installed] = importlib.metadata.distributions(name="ropeswitch")
+    assert (laid_out.name, laid_out.version) == (installed.name, installed.version)
+    named = [sorted((e.group, e.name, e.value) for e in each.entry_points) for each in (laid_out, installed)]
+    assert named[0] == named[1]

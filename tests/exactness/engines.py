@@ -15,6 +15,7 @@ from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import RopeSettings
 from ropeswitch.model_patches.switch.unsupported import check_features, check_model
+from tests.gpu.settings import MEMORY_SHARE
 
 ENGINE: dict[str, Any] = {
     "dtype": "float32",
@@ -23,6 +24,7 @@ ENGINE: dict[str, Any] = {
     "max_num_seqs": 16,
     "max_num_batched_tokens": 512,
     "kv_cache_memory_bytes": 64 << 20,
+    "gpu_memory_utilization": MEMORY_SHARE,
     "block_size": 32,
     "disable_log_stats": True,
     "seed": 0,

@@ -15,6 +15,8 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
 
+from tests.gpu.settings import MEMORY_SHARE
+
 ENGINE = {
     "dtype": "float32",
     "skip_tokenizer_init": True,
@@ -22,6 +24,7 @@ ENGINE = {
     "max_num_seqs": 16,
     "max_num_batched_tokens": 512,
     "kv_cache_memory_bytes": 64 << 20,
+    "gpu_memory_utilization": MEMORY_SHARE,
     "block_size": 32,
     "seed": 0,
 }

@@ -32,6 +32,11 @@ def test_the_engine_is_the_one_that_was_asked_for(start: Start, phi3: Path, phi3
     llm = start(phi3)
     assert isinstance(worker_of(llm).model_runner, GPUModelRunner) == V2
     assert isinstance(scheduler_of(llm), AsyncScheduler) == ASYNC
+    if torch.cuda.is_available():
+        # What the float32 tests count on: no product is rounded to TF32.
+        import triton
+
+        assert triton.knobs.language.fp32_default == "ieee" and torch.get_float32_matmul_precision() == "highest"
     rotations = {module.rotate for module in worker_of(llm).model_runner.model.modules() if hasattr(module, "rotate")}
     with_triton = torch.cuda.is_available() or os.environ.get("ROPESWITCH_TEST_TRITON") == "1"
     assert len(rotations) == 1 and (rotate_by_row in rotations) != with_triton

@@ -16,7 +16,7 @@ from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.file import LadderFile, load, parse, to_text
 from ropeswitch.factors.strict_json import MAX_BYTES
 from tests.factors.strategies import ladders
-from tests.server.running import COMMAND
+from tests.server.running import PROGRAM
 
 LONGEST_MESSAGE = 1000
 # What a message begins with: a field of the file, or what the text as a whole is not.
@@ -141,7 +141,7 @@ def test_the_largest_file_takes_bounded_time_and_memory(tmp_path: Path, part: st
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 
     done = subprocess.run(
-        [str(COMMAND), "factors", "validate", str(path)],
+        [*PROGRAM, "factors", "validate", str(path)],
         preexec_fn=limit,
         capture_output=True,
         text=True,

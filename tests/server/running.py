@@ -10,15 +10,20 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-COMMAND = Path(sys.executable).with_name("ropeswitch")
+from tests.gpu.settings import MEMORY_SHARE
+
+# Not the installed script, which a checkout that is only laid out lacks (requirements/lay_out.py).
+PROGRAM = [sys.executable, "-m", "ropeswitch.server.cli"]
 ENGINE = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", str(64 << 20)]
+# On a GPU an engine starts only where this share of its memory is free; the rest of a small one is for others.
+ENGINE += ["--gpu-memory-utilization", str(MEMORY_SHARE)]
 START_SECONDS = 400
 INHERITED = ("VLLM_LOGGING_LEVEL", "VLLM_DIST_IDENT")
 
@@ -47,7 +52,7 @@ def refused(*arguments: str, seconds: int = START_SECONDS) -> str:
         The message after ``ropeswitch: error:``.
     """
     done = subprocess.run(
-        [str(COMMAND), *arguments], env=environment(), capture_output=True, text=True, timeout=seconds, check=False
+        [*PROGRAM, *arguments], env=environment(), capture_output=True, text=True, timeout=seconds, check=False
     )
     output = done.stdout + done.stderr
     assert done.returncode == 2, output
@@ -124,7 +129,7 @@ def running(
     *arguments: str,
     tls: ssl.SSLContext | None = None,
     variables: Mapping[str, str] | None = None,
-    command: Path = COMMAND,
+    command: Sequence[str] = PROGRAM,
     ready: str = "/health/ready",
 ) -> Iterator[Server]:
     """Start ``ropeswitch serve`` with ``arguments``, wait until it answers, and stop it at the end.
@@ -140,7 +145,7 @@ def running(
     log = folder / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(command), "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)],
+            [*command, "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)],
             env=environment() | dict(variables or {}),
             stdout=output,
             stderr=subprocess.STDOUT,

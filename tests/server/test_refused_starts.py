@@ -13,7 +13,7 @@ import vllm
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import ladder_file
 from tests.server.checkpoint import MAXIMUM
-from tests.server.running import COMMAND, ENGINE, environment, refused, running
+from tests.server.running import ENGINE, PROGRAM, environment, refused, running
 
 PAIRS = 16
 
@@ -163,7 +163,7 @@ def test_a_start_that_fails_ends_with_its_root_cause(checkpoint: Path, tmp_path:
     shutil.copytree(checkpoint, tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    command = [str(COMMAND), "serve", str(tmp_path / "cut"), *ENGINE, "--port", "0"]
+    command = [*PROGRAM, "serve", str(tmp_path / "cut"), *ENGINE, "--port", "0"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400, check=False)
     lines = [line for line in done.stderr.splitlines() if line.startswith("ropeswitch: error: ")]
     assert done.returncode == 1 and len(lines) == 1, done.stderr

@@ -21,7 +21,7 @@ from tests.server.running import Server, environment, running
 
 pytestmark = pytest.mark.full
 
-VLLM = Path(sys.executable).with_name("vllm")
+VLLM = [sys.executable, "-m", "vllm.entrypoints.cli.main"]
 # The flags of docs/plugin.md's command, and float32, so that log-probabilities compare with Hugging Face's.
 ENGINE = ["--kv-cache-memory-bytes", "1G", "--enforce-eager", "--dtype", "float32"]
 LADDER = file.load(BUNDLED_FACTORS).ladder
@@ -147,7 +147,7 @@ def test_without_the_key_stock_vllm_serves(tmp_path: Path, plugins: str | None) 
 
 
 def test_a_wrong_key_ends_the_start_with_its_reason() -> None:
-    command = [str(VLLM), "serve", str(BUNDLED_MODEL), *ENGINE, *additional_config({"ladder": 1})]
+    command = [*VLLM, "serve", str(BUNDLED_MODEL), *ENGINE, *additional_config({"ladder": 1})]
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=START_SECONDS, check=False
     )

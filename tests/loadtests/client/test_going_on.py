@@ -5,7 +5,6 @@ import os
 import signal
 import ssl
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload
 from tests.loadtests.client.scripted import Reply, Scripted, serving
 from tests.server.front.certificates import certificate
+from tests.server.running import PROGRAM
 
 
 def test_servers_take_turns_and_get_the_same_prompts(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def start(folder: Path, file: str, url: str, *flags: str) -> "subprocess.Popen[bytes]":
     command = [
-        str(Path(sys.executable).with_name("ropeswitch")),
+        *PROGRAM,
         "loadtest",
         file,
         "--url",

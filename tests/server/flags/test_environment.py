@@ -7,7 +7,7 @@ import pytest
 
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags import environment
-from tests.server.running import COMMAND
+from tests.server.running import PROGRAM
 from tests.server.running import environment as variables
 
 
@@ -64,7 +64,7 @@ for name in names:
 
 def test_the_command_checks_it() -> None:
     wrong = variables() | {"VLLM_PORT": "tcp://10.0.0.1:80"}
-    done = subprocess.run([str(COMMAND), "serve"], env=wrong, capture_output=True, text=True, check=False)
+    done = subprocess.run([*PROGRAM, "serve"], env=wrong, capture_output=True, text=True, check=False)
     assert (
         done.returncode == 2
         and done.stderr.startswith("ropeswitch: error: VLLM_PORT: ")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.server.asking import wait_until
-from tests.server.running import COMMAND, Server, environment, free_port, running
+from tests.server.running import PROGRAM, Server, environment, free_port, running
 
 MOST_LINES = 15
 STREAM = {"model": "longrope-mini", "prompt": "The", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
@@ -120,7 +120,7 @@ def test_a_start_that_is_stopped(tmp_path: Path, when: str, end: signal.Signals)
     log = tmp_path / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(COMMAND), "serve", "--enforce-eager", "--port", str(free_port())],
+            [*PROGRAM, "serve", "--enforce-eager", "--port", str(free_port())],
             env=environment(),
             stdout=output,
             stderr=subprocess.STDOUT,
