@@ -17,6 +17,7 @@ from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.attention import PrefillPrefixLMAttention
 from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER, BaseModelLoader
+from vllm.v1.worker.gpu import model_states
 
 from ropeswitch.model_patches.switch.draft_rotary import building_a_draft
 from ropeswitch.model_patches.switch.draft_sets import check_tables
@@ -95,15 +96,12 @@ def _check_causal(model: nn.Module) -> None:
 
 
 def _check_state(model: nn.Module, vllm_config: VllmConfig) -> None:
-    """Refuse a model whose state on the V2 runner a ladder does not reach, which upstream asks for after its weights.
+    """Refuse a model whose state a ladder does not reach, on both runners; the V2 runner would ask after its weights.
 
     Raises:
         UnsupportedError: naming the state.
     """
-    if vllm_config.use_v2_model_runner:
-        from vllm.v1.worker.gpu import model_states
-
-        model_states.resolve_model_state_cls(vllm_config, model)
+    model_states.resolve_model_state_cls(vllm_config, model)
 
 
 def check_loader(load_format: str) -> None:

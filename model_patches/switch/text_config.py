@@ -34,7 +34,7 @@ def text_config(engine_args: Any) -> TextConfig:
         engine_args: ``vllm.EngineArgs`` or the namespace that ``vllm serve``'s parser makes.
 
     Raises:
-        UnsupportedError: for a model whose text config is none of its config's fields, or that needs a missing package.
+        UnsupportedError: for a diffusion model, one whose text config is none of its config's fields, or a missing package.
     """
     from vllm.config import ModelConfig
     from vllm.transformers_utils.config import get_config, get_hf_text_config
@@ -52,6 +52,12 @@ def text_config(engine_args: Any) -> TextConfig:
     )
     nested = {key: value for key, value in overrides.items() if isinstance(value, dict)}
     ModelConfig.__new__(ModelConfig)._apply_dict_overrides(config, nested)
+    if (length := getattr(config, "canvas_length", None)) is not None:
+        # On both runners: upstream refuses them itself, with another message, on the V1 runner alone.
+        raise UnsupportedError(
+            f"canvas_length: {length}: a diffusion model rewrites tokens and keeps a state that no ladder reaches; only "
+            "models that append tokens are supported"
+        )
     check_torchvision(getattr(config, "architectures", None) or ())
     text = get_hf_text_config(config)
     path = next(_paths(config, text), None)
