@@ -35,6 +35,14 @@ _LMCACHE_MP_REFUSED = (
     ("lmcache.mp.lazy_offload", True, "blocks are stored after their request has moved to another set; leave it out"),
     ("lmcache.mp.transfer_intermediate_tensors", True, "it has not been verified; leave it out"),
 )
+# A server that paused was taken for dead, and its blocks went to other requests: it wrote old keys there (seen on CPUs).
+_LMCACHE_MP_FIXED = (
+    (
+        "lmcache.mp.mp_transfer_mode",
+        "engine_driven",
+        "a server that copies blocks itself writes into those of other requests after a pause",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,7 @@ class Connector:
         refusal: Why it is refused.
         module: Our module with its subclass, or None where upstream's own class serves.
         refused: Values of its ``kv_connector_extra_config`` that are refused: (field, value, reason).
+        fixed: The only values of others there, with the reason that another is refused.
     """
 
     name: str
@@ -54,6 +63,7 @@ class Connector:
     refusal: str | None = None
     module: str | None = None
     refused: tuple[tuple[str, Any, str], ...] = ()
+    fixed: tuple[tuple[str, Any, str], ...] = ()
 
 
 # Of vllm.distributed.kv_transfer.kv_connector.factory, all of them.
@@ -70,6 +80,7 @@ CONNECTORS = (
         keys="cache_salt",
         module="ropeswitch.model_patches.switch.lmcache_mp_connector",
         refused=_LMCACHE_MP_REFUSED,
+        fixed=_LMCACHE_MP_FIXED,
     ),
     Connector("FlexKVConnectorV1", refusal="a package of its own makes its keys, of tokens as far as vLLM shows"),
     Connector("MooncakeStoreConnector", refusal="its keys are block hashes, but it has not been verified"),
@@ -144,18 +155,26 @@ def _configured(where: str, values: Mapping[str, Any]) -> Iterator[Configured]:
 
 
 def attach(kv_transfer_config: Any) -> None:
-    """Have an engine load our subclasses of the connectors that have one; a second call changes nothing.
+    """Have an engine load our subclasses of the connectors that have one, with their fixed options; a second call
+    changes nothing.
 
     Args:
         kv_transfer_config: ``vllm.config.KVTransferConfig``, checked, or None.
     """
     if kv_transfer_config is None:
         return
+    extra = kv_transfer_config.kv_connector_extra_config
     if (module := _module(kv_transfer_config.kv_connector)) is not None:
         kv_transfer_config.kv_connector_module_path = module
-    for child in kv_transfer_config.kv_connector_extra_config.get("connectors", ()):
-        if (module := _module(child.get("kv_connector"))) is not None:
+        extra.update(_fixed(kv_transfer_config.kv_connector))
+    for child in extra.get("connectors", ()):
+        if (module := _module(name := child.get("kv_connector"))) is not None:
             child["kv_connector_module_path"] = module
+            child["kv_connector_extra_config"] = (child.get("kv_connector_extra_config") or {}) | _fixed(name)
+
+
+def _fixed(name: str) -> dict[str, Any]:
+    return {field: value for field, value, _ in BY_NAME[name].fixed}
 
 
 def _module(name: Any) -> str | None:
@@ -202,11 +221,13 @@ def check_connector(kv_transfer_config: Any, *, attached: bool = False) -> None:
 
 
 def _check_options(chosen: Configured) -> None:
-    for field, value, reason in BY_NAME[chosen.name].refused:
+    where, connector = f"{chosen.where}.kv_connector_extra_config", BY_NAME[chosen.name]
+    for field, value, reason in connector.refused:
         if field in chosen.extra_config and bool(chosen.extra_config[field]) is value:
-            raise UnsupportedError(
-                f"{chosen.where}.kv_connector_extra_config.{field}: {chosen.extra_config[field]!r}: {reason}"
-            )
+            raise UnsupportedError(f"{where}.{field}: {chosen.extra_config[field]!r}: {reason}")
+    for field, value, reason in connector.fixed:
+        if chosen.extra_config.get(field, value) != value:
+            raise UnsupportedError(f"{where}.{field}: {chosen.extra_config[field]!r}: {reason}; allowed is {value!r}")
 
 
 def check_connected_engine(vllm_config: Any) -> None:

@@ -21,8 +21,8 @@ def start_store(tmp_path: Path) -> Iterator[Callable[..., Store]]:
     """Starts LMCache servers, each a process of its own, and ends them when the test is over."""
     started: list[Store] = []
 
-    def start(mode: str) -> Store:
-        started.append(Store(mode, tmp_path / f"server{len(started)}.log"))
+    def start() -> Store:
+        started.append(Store(tmp_path / f"server{len(started)}.log"))
         return started[-1]
 
     yield start

@@ -1,6 +1,7 @@
 """LMCache's server as a process, and engines whose connector uses it."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,12 +24,10 @@ class Store:
     """An LMCache server with a small store in memory.
 
     Args:
-        mode: Who copies the blocks: ``engine_driven`` or ``lmcache_driven``.
         log: The file for what it prints.
     """
 
-    def __init__(self, mode: str, log: Path) -> None:
-        self.mode = mode
+    def __init__(self, log: Path) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -42,7 +41,7 @@ class Store:
             str(self.port),
         ]
         command += ["--chunk-size", str(CHUNK), "--l1-size-gb", "0.1", "--eviction-policy", "LRU"]
-        command += ["--supported-transfer-mode", mode, "--disable-observability"]
+        command += ["--supported-transfer-mode", "engine_driven", "--disable-observability"]
         with log.open("w") as out:
             environment = os.environ | {"LMCACHE_TRACK_USAGE": "false"}
             self.process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
@@ -59,14 +58,16 @@ class Store:
         self.process.kill()
         self.process.wait()
 
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def config(self) -> KVTransferConfig:
         """What an engine that uses the server is configured with; it waits seconds for a server that is gone."""
         extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": self.port}
-        extra |= {
-            "lmcache.mp.mp_transfer_mode": self.mode,
-            "lmcache.mp.mq_timeout": 5.0,
-            "lmcache.mp.heartbeat_interval": 1.0,
-        }
+        extra |= {"lmcache.mp.mq_timeout": 5.0, "lmcache.mp.heartbeat_interval": 1.0}
         return KVTransferConfig(
             kv_connector="LMCacheMPConnector",
             kv_role="kv_both",

@@ -19,16 +19,12 @@ from tests.lmcache.store import Lookups, Store, hits
 
 pytestmark = pytest.mark.full
 Start = Callable[..., LLM]
-StartStore = Callable[[str], Store]
-MODES = ("engine_driven", "lmcache_driven")
+StartStore = Callable[[], Store]
 SHORT, LONG = 0, 1
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_sets_stay_apart(
-    mode: str, start_store: StartStore, start: Start, phi3: Path, phi3_reference: Reference
-) -> None:
-    store = start_store(mode)
+def test_sets_stay_apart(start_store: StartStore, start: Start, phi3: Path, phi3_reference: Reference) -> None:
+    store = start_store()
     plain: dict[str, Any] = {"enable_prefix_caching": False, "max_num_batched_tokens": 96}
     llm = start(phi3, kv_transfer_config=store.config(), **plain)
     below, crossing, above, deep = prompts([40, 60, 100, 300], seed=2)
@@ -90,7 +86,7 @@ def test_preemption_and_prefix_cache(
     start_store: StartStore, start: Start, phi3: Path, phi3_reference: Reference
 ) -> None:
     """The smallest cache that holds the longest request: stores and loads while blocks are taken away and reused."""
-    store = start_store("lmcache_driven")
+    store = start_store()
     blocks = 10 * 32 * 2 * 2 * 2 * 32 * 4
     llm = start(phi3, kv_transfer_config=store.config(), kv_cache_memory_bytes=blocks, max_model_len=256)
     token_lists = prompts([30, 50, 58, 61, 64, 90, 130, 200], seed=3)
@@ -101,12 +97,11 @@ def test_preemption_and_prefix_cache(
     assert {index for index, count in lookups.found if count} == {SHORT, LONG}
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("moment", ["decoding", "loading"])
 def test_a_killed_server_loses_no_request(
-    moment: str, mode: str, start_store: StartStore, start: Start, phi3: Path, phi3_reference: Reference
+    moment: str, start_store: StartStore, start: Start, phi3: Path, phi3_reference: Reference
 ) -> None:
-    store = start_store(mode)
+    store = start_store()
     llm = start(phi3, kv_transfer_config=store.config(), enable_prefix_caching=False)
     token_lists = prompts([40, 58, 100, 200], seed=4)
     hits(llm, phi3_reference, token_lists)
@@ -125,3 +120,47 @@ def test_a_killed_server_loses_no_request(
         phi3_reference.check(tokens, *first_choice(done[str(index)].outputs[0]))
     # Later requests are computed.
     assert hits(llm, phi3_reference, token_lists) == [0] * 4
+
+
+@pytest.mark.parametrize("moment", ["storing", "loading"])
+def test_a_server_that_pauses_touches_no_block_that_others_use(
+    moment: str, start_store: StartStore, start: Start, phi3: Path, phi3_reference: Reference
+) -> None:
+    """It is taken for dead meanwhile, and the blocks that it was copying go to other requests."""
+    store = start_store()
+    # Room for one of the long prompts and little more.
+    blocks = 16 * 32 * 2 * 2 * 2 * 32 * 4
+    llm = start(
+        phi3, kv_transfer_config=store.config(), enable_prefix_caching=False, kv_cache_memory_bytes=blocks,
+        max_model_len=480, max_num_batched_tokens=96,
+    )  # fmt: skip
+    scheduler = scheduler_of(llm)
+    [prompt] = prompts([300], seed=5)
+    if moment == "loading":
+        hits(llm, phi3_reference, [prompt])
+    lookups = Lookups(llm)
+    llm.llm_engine.add_request("first", {"prompt_token_ids": prompt}, greedy(20))
+    answers: dict[str, Any] = {}
+
+    def step() -> None:
+        answers.update({output.request_id: output for output in llm.llm_engine.step() if output.finished})
+
+    while not (lookups.found and (moment == "loading" or scheduler.running)):
+        step()
+    store.pause()
+    while "first" not in answers:
+        step()
+    others = prompts([250, 240, 230, 220], seed=6)
+    for index, tokens in enumerate(others):
+        llm.llm_engine.add_request(str(index), {"prompt_token_ids": tokens}, greedy(100))
+    for _ in range(8):
+        step()
+    store.go_on()
+    time.sleep(3)
+    while len(answers) < 1 + len(others):
+        step()
+    for name, tokens in [("first", prompt), *((str(index), tokens) for index, tokens in enumerate(others))]:
+        phi3_reference.check(tokens, *first_choice(answers[name].outputs[0]))
+    time.sleep(3)
+    for _ in range(2):
+        hits(llm, phi3_reference, [prompt])

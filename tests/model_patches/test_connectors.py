@@ -168,11 +168,28 @@ def test_options_of_nixl(field: str, value: bool, reason: str) -> None:
             of({"kv_connector": "LMCacheMPConnector", "kv_connector_extra_config": {"lmcache.mp.lazy_offload": True}}),
             r"connectors\[0\].kv_connector_extra_config.lmcache.mp.lazy_offload: True: blocks are stored after",
         ),
+        *(
+            (
+                config("LMCacheMPConnector", kv_connector_extra_config={"lmcache.mp.mp_transfer_mode": mode}),
+                f"extra_config.lmcache.mp.mp_transfer_mode: '{mode}': a server that .*; allowed is 'engine_driven'",
+            )
+            for mode in ("lmcache_driven", "auto")
+        ),
     ],
 )
 def test_options_of_lmcache(chosen: KVTransferConfig, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         check_connector(chosen)
+
+
+def test_lmcache_lets_the_engine_copy() -> None:
+    """Its own default for GPUs has the server copy."""
+    mode = {"lmcache.mp.mp_transfer_mode": "engine_driven"}
+    alone, child = config("LMCacheMPConnector"), of({"kv_connector": "LMCacheMPConnector"})
+    attach(alone), attach(child)
+    assert alone.kv_connector_extra_config == mode
+    assert child.kv_connector_extra_config["connectors"][0]["kv_connector_extra_config"] == mode
+    check_connector(child, attached=True)
 
 
 @pytest.mark.parametrize("installed", ["0.5.7", None])
