@@ -20,7 +20,8 @@ from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import ladder_flags, refusals, scheduling_flags, trace_flags
 from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.flags import check, cpu, environment, hub, middleware, plugin_files, values
+from ropeswitch.server.flags import check, cpu, environment, hub, middleware, plugin_files, sequences, values
+from ropeswitch.server.flags.memory import read_memory
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.plugin_names import VARIABLE, plugin_names
@@ -159,7 +160,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         hf_config = model_config.text_config(args)
         settings, made = _settings(args, hf_config)
         configure(args, settings, hf_config, device_name=device_name)
-        notes = cpu.check(args, os.environ) if device_name == "cpu" else []
+        notes = _fit_memory(args, vllm_adapter.machine(args), settings, hf_config)
     except UnsupportedError as error:
         raise UsageError(str(error)) from error
     with refusals.channel() as file:
@@ -173,6 +174,18 @@ def _serve(argv: Sequence[str], console: Console) -> int:
             console.downloads_to(folder)
         console.ready_from(ready_file())
         return _run(vllm_adapter, args, console)
+
+
+def _fit_memory(
+    args: argparse.Namespace, machine: sequences.Machine, settings: RopeSettings, hf_config: Mapping[str, Any]
+) -> list[str]:
+    """Choose sizes that fit this machine's memory, and refuse the user's own that do not; returns what was chosen."""
+    longest = settings.ladder.max_length if args.max_model_len == -1 else args.max_model_len
+    axes = 3 if "mrope_section" in (hf_config.get("rope_parameters") or {}) else 0
+    each = sequences.sequence_memory(args, machine, longest, axes)
+    if machine.device == "cpu":
+        return cpu.check(args, os.environ, machine, each)
+    return sequences.check(args, machine, read_memory(), each, sequences.taken_beside_gpus(args))
 
 
 def _is_bundled(model: str) -> bool:

@@ -19,6 +19,7 @@ from vllm import envs
 from vllm.config import CacheConfig, LoadConfig, ModelConfig, ObservabilityConfig, ParallelConfig, SchedulerConfig
 from vllm.config.logging import LoggingConfig
 from vllm.config.structured_outputs import StructuredOutputsConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.cli import serve as cli_serve
 from vllm.entrypoints.launchers.api_server import entry
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -37,6 +38,8 @@ from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.renderers.registry import RENDERER_REGISTRY
 from vllm.tokenizers.registry import TokenizerRegistry
 from vllm.tool_parsers import ToolParserManager
+from vllm.triton_utils import HAS_TRITON
+from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM as AsyncLLM
@@ -51,6 +54,7 @@ from ropeswitch.server.deaths import marking
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.arguments import joined
 from ropeswitch.server.flags.plain import plain
+from ropeswitch.server.flags.sequences import Machine
 from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.starting import answering
 
@@ -60,6 +64,8 @@ VLLM_VERSION: str = vllm.__version__
 KEEP_ALIVE_SECONDS = 15
 # vLLM's default ends running requests at once.
 SHUTDOWN_SECONDS = 25
+# Drafts that only the V1 model runner has (`VllmConfig._get_v2_model_runner_unsupported_features`).
+_V1_DRAFTS = ("suffix", "medusa", "mlp_speculator", "custom_class")
 # Configs that every engine has, whatever its flags.
 _CONFIGS = (CacheConfig, LoadConfig, ModelConfig, ObservabilityConfig, ParallelConfig, SchedulerConfig)
 # A small model fills the free white space that JSON allows up to its output limit. Only named backends can forbid it.
@@ -163,6 +169,24 @@ def _check_template(given: str | None) -> None:
 def device_name() -> str:
     """The kind of device that this build of vLLM runs on: ``cpu``, ``cuda``, ``rocm`` (cuda to torch), ``xpu`` and so on."""
     return str(current_platform.device_name)
+
+
+def machine(args: Namespace) -> Machine:
+    """This machine as vLLM sees it, and what vLLM chooses on it where these flags do not."""
+    v2 = envs.VLLM_USE_V2_MODEL_RUNNER
+    if v2 is None:
+        v2 = HAS_TRITON and (args.speculative_config or {}).get("method") not in _V1_DRAFTS
+    world = args.tensor_parallel_size * args.pipeline_parallel_size
+    sequences = AsyncEngineArgs.get_batch_defaults(world)[1][UsageContext.OPENAI_API_SERVER]
+    if args.performance_mode == "throughput":
+        sequences *= 2
+    return Machine(
+        device=device_name(),
+        devices=current_platform.device_count(),
+        device_bytes=current_platform.get_device_total_memory(),
+        v2=bool(v2),
+        sequences=min(sequences, args.max_num_batched_tokens or sequences),
+    )
 
 
 def serve(args: Namespace, interrupt: Callable[..., None]) -> None:

@@ -35,6 +35,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add("--gpu", required=True, metavar="KIND", help="kind of GPU, such as A100-80GB; an unknown name prints the list")
     add("--gpus", required=True, metavar="N", help="how many there are")
     add("--gpus-per-node", default="8", metavar="N", help="how many a node has (default: 8)")
+    add("--node-memory-gib", metavar="GIB", help="host memory of a node, for all its GPUs (default: not checked)")
     add("--gpu-file", metavar="FILE", help="a TOML file with more kinds of GPU")
     add("--ladder", metavar="LADDER", help=f"ladder to serve with: {EXAMPLES} (default: {AUTO})")
     add("--factors", metavar="FILE", help="factor file to serve with; short for --ladder file:FILE")
@@ -72,6 +73,7 @@ def _plan(args: argparse.Namespace) -> int:
         gpus=whole("--gpus", args.gpus, 1, MAX_GPUS),
         node_size=whole("--gpus-per-node", args.gpus_per_node, 1, MAX_GPUS),
         target_concurrency=whole("--target-concurrency", args.target_concurrency, 1, 1_000_000),
+        node_memory=_bytes(args.node_memory_gib),
     )
     utilization = positive("--gpu-memory-utilization", args.gpu_memory_utilization, 1, "a number above 0 up to 1")
     reserve = number("--reserve-gib", args.reserve_gib, 0, 1024, "a number from 0 up to 1024")
@@ -114,6 +116,12 @@ def _plan(args: argparse.Namespace) -> int:
     if args.helm is not None:
         _write_helm(args, serving, shape, plan.recommended)
     return 0
+
+
+def _bytes(gib: str | None) -> int | None:
+    if gib is None:
+        return None
+    return int(positive("--node-memory-gib", gib, 1 << 20, f"a number above 0 up to {1 << 20}") * (1 << 30))
 
 
 def _write_helm(args: argparse.Namespace, serving: Any, shape: Any, chosen: Any) -> None:

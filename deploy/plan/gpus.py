@@ -69,6 +69,15 @@ def choose(kinds: dict[str, Gpu], name: str) -> Gpu:
     return kinds[name]
 
 
+def server_defaults(gpu: Gpu) -> tuple[int, int]:
+    """``max_num_batched_tokens`` and ``max_num_seqs`` of ``vllm serve`` on a GPU (``EngineArgs.get_batch_defaults``)."""
+    if gpu.memory_gib >= 160:
+        return 16384, 1024
+    if gpu.memory_gib >= 70 and "a100" not in gpu.name.lower():
+        return 8192, 1024
+    return 2048, 256
+
+
 def parse(text: str, source: str) -> dict[str, Gpu]:
     """The kinds that the TOML text describes, one table each.
 

@@ -1,10 +1,11 @@
 """Judge every layout of a model on a number of GPUs, and recommend one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ropeswitch.deploy.plan.costs import GIB, Bounds, Memory, Workload, bounds, memory
 from ropeswitch.deploy.plan.gpus import Gpu
 from ropeswitch.deploy.plan.layouts import Layout, Placement, broken_rule, layouts, place
+from ropeswitch.deploy.plan.max_num_seqs import Reserved, reserve
 from ropeswitch.deploy.plan.model_shape import ModelShape
 
 
@@ -17,12 +18,20 @@ class Cluster:
         gpus: How many.
         node_size: GPUs in a node.
         target_concurrency: Sequences of full length that must fit at once, over all replicas.
+        node_memory: Host memory of a node, bytes; None where nobody says.
     """
 
     gpu: Gpu
     gpus: int
     node_size: int
     target_concurrency: int
+    node_memory: int | None = None
+
+    def pod_memory(self, placement: Placement) -> int | None:
+        """Host memory of one pod, bytes, where a node is full of them."""
+        if self.node_memory is None:
+            return None
+        return self.node_memory // max(1, min(self.node_size, self.gpus) // placement.gpus_per_node)
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,7 @@ class Candidate:
         layout: The layout of one replica.
         placement: Where the replicas go.
         memory: What a GPU and a replica hold.
+        reserved: What is reserved for the sequences that a replica takes.
         bounds: Lower bounds on time.
         verdict: ``fits``, or what is missing, with numbers.
     """
@@ -53,6 +63,7 @@ class Candidate:
     layout: Layout
     placement: Placement
     memory: Memory
+    reserved: Reserved
     bounds: Bounds
     verdict: str
 
@@ -109,12 +120,15 @@ def make_plan(shape: ModelShape, cluster: Cluster, load: Workload) -> Plan:
 
 
 def _candidate(shape: ModelShape, cluster: Cluster, load: Workload, layout: Layout, placement: Placement) -> Candidate:
+    reserved = reserve(layout, placement, cluster.gpu, load, cluster.pod_memory(placement))
     held = memory(shape, layout, cluster.gpu, load)
-    verdict = _verdict(cluster, held, placement.replicas)
-    return Candidate(layout, placement, held, bounds(shape, layout, cluster.gpu, load), verdict)
+    if reserved.max_num_seqs:
+        held = replace(held, sequences=min(held.sequences, reserved.max_num_seqs))
+    verdict = _verdict(cluster, held, reserved, placement.replicas)
+    return Candidate(layout, placement, held, reserved, bounds(shape, layout, cluster.gpu, load), verdict)
 
 
-def _verdict(cluster: Cluster, held: Memory, replicas: int) -> str:
+def _verdict(cluster: Cluster, held: Memory, reserved: Reserved, replicas: int) -> str:
     if held.kv_available == 0:
         return f"the weights do not fit: {held.weights / GIB:.2f} GiB a GPU"
     if held.sequences == 0:
@@ -122,6 +136,8 @@ def _verdict(cluster: Cluster, held: Memory, replicas: int) -> str:
             f"does not fit: {held.kv_per_sequence / GIB:.2f} GiB of KV needed, {held.kv_available / GIB:.2f} GiB free; "
             f"at most {held.longest} tokens"
         )
+    if reserved.max_num_seqs == 0:
+        return f"does not fit: {reserved.missing}"
     if (total := held.sequences * replicas) < cluster.target_concurrency:
         return f"holds {total} of the {cluster.target_concurrency} sequences asked for"
     return FITS

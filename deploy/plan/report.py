@@ -10,6 +10,7 @@ from ropeswitch.deploy.plan.serve_flags import HEAD_ADDRESS
 from ropeswitch.deploy.plan.weights import parameter_count
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.factors.text_table import table
+from ropeswitch.server.flags.memory import gib
 
 KIB = 1024
 HEADER = (
@@ -103,6 +104,7 @@ def as_json(
         "gpu": cluster.gpu.name,
         "gpus": cluster.gpus,
         "gpus_per_node": cluster.node_size,
+        "node_memory_bytes": cluster.node_memory,
         "gpu_memory_utilization": load.memory_utilization,
         "reserve_gib_per_gpu": load.reserve_gib,
         "kv_bytes_per_token": _kv_bytes(shape, load),
@@ -172,11 +174,27 @@ def _recommended(cluster: Cluster, plan: Plan, command: Sequence[str] | None) ->
         lines.append(
             f"  Run it on each node of a replica, with --node-rank 0, 1, ... and the address of node 0 for {HEAD_ADDRESS}."
         )
+    lines += _sequences(plan.recommended, cluster)
     if plan.fewest_gpus is not None and plan.fewest_gpus < cluster.gpus:
         lines.append(
             f"The target alone needs {plan.fewest_gpus} of the {cluster.gpus} GPUs; the others make it faster."
         )
     return "\n".join(lines)
+
+
+def _sequences(chosen: Candidate, cluster: Cluster) -> list[str]:
+    """What ``--max-num-seqs`` reserves, and why it is not vLLM's default."""
+    reserved = chosen.reserved
+    node = "" if cluster.node_memory is None else f" of the node's {gib(cluster.node_memory)}"
+    lines = [
+        f"--max-num-seqs {reserved.max_num_seqs} reserves {gib(reserved.host_bytes)} of host memory a pod{node}, and "
+        f"{gib(reserved.table_bytes)} of each GPU for block tables."
+    ]
+    if reserved.missing:
+        lines.append(f"vLLM's default does not fit: {reserved.missing}.")
+    elif cluster.node_memory is None:
+        lines.append("Host memory is not checked without --node-memory-gib.")
+    return lines
 
 
 def _assumptions(load: Workload) -> str:
@@ -207,6 +225,9 @@ def _json_row(candidate: Candidate) -> dict[str, Any]:
         "kv_bytes_per_token_per_gpu": held.kv_per_token,
         "kv_bytes_per_sequence_per_gpu": held.kv_per_sequence,
         "kv_bytes_available_per_gpu": held.kv_available,
+        "max_num_seqs": candidate.reserved.max_num_seqs,
+        "sequence_bytes_per_pod": candidate.reserved.host_bytes,
+        "block_table_bytes_per_gpu": candidate.reserved.table_bytes,
         "longest_sequence": held.longest,
         "sequences": candidate.sequences,
         "first_token_seconds": bounds.first_token,

@@ -46,6 +46,7 @@ def serve_flags(serving: Serving, chosen: Candidate) -> list[str]:
     if serving.policy is not None:
         flags += ["--ladder-policy", serving.policy]
     flags += ["--max-model-len", str(serving.max_model_len)]
+    flags += ["--max-num-seqs", str(chosen.reserved.max_num_seqs)]
     flags += ["--gpu-memory-utilization", f"{serving.memory_utilization:g}"]
     if serving.kv_cache_dtype != "auto":
         flags += ["--kv-cache-dtype", serving.kv_cache_dtype]
@@ -65,6 +66,7 @@ def helm_values(serving: Serving, shape: ModelShape, chosen: Candidate) -> dict[
     values: dict[str, Any] = {
         "model": serving.model,
         "maxModelLen": serving.max_model_len,
+        "maxNumSeqs": chosen.reserved.max_num_seqs,
         **_ladder_values(serving),
         "gpuMemoryUtilization": serving.memory_utilization,
         "kvCacheDtype": serving.kv_cache_dtype,

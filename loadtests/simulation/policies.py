@@ -21,7 +21,7 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from ropeswitch.deploy.plan.costs import BLOCK_SIZE
-from ropeswitch.deploy.plan.gpus import Gpu
+from ropeswitch.deploy.plan.gpus import Gpu, server_defaults
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.loadtests.simulation.cluster import MAX_MODEL_LEN, MODELS, Cluster
 from ropeswitch.loadtests.simulation.costs import StepCosts
@@ -83,15 +83,6 @@ class Options:
     prefix_caching: bool = False
     noise: float = 0.0
     seed: int = 0
-
-
-def server_defaults(gpu: Gpu) -> tuple[int, int]:
-    """``max_num_batched_tokens`` and ``max_num_seqs`` of ``vllm serve`` on a GPU (``EngineArgs.get_batch_defaults``)."""
-    if gpu.memory_gib >= 160:
-        return 16384, 1024
-    if gpu.memory_gib >= 70 and "a100" not in gpu.name.lower():
-        return 8192, 1024
-    return 2048, 256
 
 
 def stock_default(gpu: Gpu) -> Policy:

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.compiler import check_compiler
-from ropeswitch.server.flags.memory import fit, read_memory
+from ropeswitch.server.flags.memory import fit, ranks, read_memory, taken
+from ropeswitch.server.flags.sequence_memory import SequenceMemory
+from ropeswitch.server.flags.sequences import Machine
+from ropeswitch.server.flags.sequences import check as check_sequences
 
 # vLLM's attention on CPUs takes blocks of multiples of this many tokens.
 BLOCK = 32
@@ -15,12 +18,16 @@ BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 _CORES = r"\d+(-\d+)?(,\d+(-\d+)?)*"
 
 
-def check(args: argparse.Namespace, environment: Mapping[str, str]) -> list[str]:
-    """Refuse what cannot start on this machine, and choose the KV cache's size where the user did not.
+def check(
+    args: argparse.Namespace, environment: Mapping[str, str], machine: Machine, each: SequenceMemory
+) -> list[str]:
+    """Refuse what cannot start on this machine, and choose sizes that fit where the user did not.
 
     Args:
-        args: Parsed by vLLM; its ``kv_cache_memory_bytes`` is set.
+        args: Parsed by vLLM; its ``kv_cache_memory_bytes`` and ``max_num_seqs`` may be set.
         environment: This process's.
+        machine: This machine.
+        each: What a rank reserves for its sequences.
 
     Returns:
         What was chosen, as lines for the log of the start.
@@ -34,8 +41,11 @@ def check(args: argparse.Namespace, environment: Mapping[str, str]) -> list[str]
         )
     _check_binding(environment.get(BINDING, ""))
     check_compiler(args, environment)
-    chosen = fit(args, read_memory(), environment)
-    return [] if chosen is None else [chosen]
+    memory = read_memory()
+    lines = check_sequences(args, machine, memory, each, taken(args, memory, environment))
+    reserved = each.host_bytes(args.max_num_seqs or machine.sequences) * ranks(args)
+    chosen = fit(args, memory, environment, reserved)
+    return lines if chosen is None else [*lines, chosen]
 
 
 def _check_binding(value: str) -> None:

@@ -89,10 +89,23 @@ def _copies(args: argparse.Namespace, folder: Path) -> int:
     """How often this machine holds the weights: once per engine, but data parallel engines split experts among them."""
     config = folder / "config.json"
     splits = config.exists() and "experts" in config.read_text(encoding="utf-8")
-    return 1 if splits else _engines(args)
+    return 1 if splits else engines(args)
 
 
-def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]) -> str | None:
+def taken(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]) -> int:
+    """Bytes that a server on a CPU takes for all but its sequences; a KV cache that nobody sized gets half of what is left.
+
+    Raises:
+        UsageError: for a KV cache of the user's own that does not fit.
+    """
+    weights = weight_bytes(args)
+    if (given := _given(args, environment)) is not None:
+        fit(args, memory, environment)
+        return weights + given[1] * ranks(args)
+    return weights + PROCESSES + max(memory.free - weights - PROCESSES, 0) // 2
+
+
+def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str], reserved: int = 0) -> str | None:
     """Set the KV cache's size of a server on a CPU where the user set none, and refuse one that cannot fit.
 
     vLLM's default is 92% of the machine's memory, and it does not start where less is free.
@@ -101,6 +114,7 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
         args: Parsed by vLLM; its ``kv_cache_memory_bytes`` is set.
         memory: What is free now.
         environment: This process's, which may set :data:`VARIABLE`.
+        reserved: Bytes for the sequences of ``--max-num-seqs``.
 
     Returns:
         What was chosen, one line for the log of the start; None where the user chose.
@@ -108,42 +122,44 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
     Raises:
         UsageError: naming what is free, what is wanted, and the flag.
     """
-    ranks = _ranks(args)
-    if not ranks:
+    count = ranks(args)
+    if not count:
         return None
     weights = weight_bytes(args)
-    left = memory.free - weights
-    free = f"{_gib(memory.free)} of {_gib(memory.total)} of memory is free"
+    left = memory.free - weights - reserved
+    free = f"{gib(memory.free)} of {gib(memory.total)} of memory is free"
     if weights:
-        free += f" and the weights take {_gib(weights)}"
+        free += f" and the weights take {gib(weights)}"
+    if reserved >= LEAST:
+        free += f", --max-num-seqs reserves {gib(reserved)}"
     if (given := _given(args, environment)) is not None:
         name, size = given
-        if size * ranks > left:
-            each = f" for each of {ranks} ranks" if ranks > 1 else ""
+        if size * count > left:
+            each = f" for each of {count} ranks" if count > 1 else ""
             raise UsageError(
-                f"{name}: {_gib(size)}{each} does not fit: {free}; give at most {_gib(max(left, 0) // ranks)}, or stop "
+                f"{name}: {gib(size)}{each} does not fit: {free}; give at most {gib(max(left, 0) // count)}, or stop "
                 "other processes"
             )
         return None
     if args.gpu_memory_utilization != DEFAULT_UTILIZATION:
         if (wanted := int(memory.total * args.gpu_memory_utilization)) > memory.free:
             raise UsageError(
-                f"--gpu-memory-utilization: {args.gpu_memory_utilization:g} of the memory is {_gib(wanted)}, which does not "
+                f"--gpu-memory-utilization: {args.gpu_memory_utilization:g} of the memory is {gib(wanted)}, which does not "
                 f"fit: {free}; leave it out to use what is free, or set {_FLAG}"
             )
         return None
-    size = max(left - PROCESSES, 0) // 2 // ranks
+    size = max(left - PROCESSES, 0) // 2 // count
     if size < LEAST:
         raise UsageError(
-            f"{_FLAG}: no room for a KV cache: {free}, and the server's processes about {_gib(PROCESSES)}; stop other "
+            f"{_FLAG}: no room for a KV cache: {free}, and the server's processes about {gib(PROCESSES)}; stop other "
             f"processes, or name a size, such as {_FLAG} 256M"
         )
     args.kv_cache_memory_bytes = size
-    each = " per rank" if ranks > 1 else ""
-    return f"KV cache: {_gib(size)}{each}, half of the memory that is left ({free}); {_FLAG} sets another size"
+    each = " per rank" if count > 1 else ""
+    return f"KV cache: {gib(size)}{each}, half of the memory that is left ({free}); {_FLAG} sets another size"
 
 
-def _engines(args: argparse.Namespace) -> int:
+def engines(args: argparse.Namespace) -> int:
     """Data parallel engines that run on this machine."""
     if args.data_parallel_rank is not None:
         return 1
@@ -151,10 +167,10 @@ def _engines(args: argparse.Namespace) -> int:
     return int(engines)
 
 
-def _ranks(args: argparse.Namespace) -> int:
+def ranks(args: argparse.Namespace) -> int:
     """Ranks that run on this machine."""
     world = args.tensor_parallel_size * args.pipeline_parallel_size
-    return int(_engines(args) * max(world // args.nnodes, 1))
+    return int(engines(args) * max(world // args.nnodes, 1))
 
 
 def _given(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, int] | None:
@@ -167,5 +183,5 @@ def _given(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[st
     return None if size is None else (_FLAG, size)
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size >> 20} MiB"

@@ -98,6 +98,7 @@ def test_helm(capsys: pytest.CaptureFixture[str]) -> None:
     assert values == {
         "model": "mistral",
         "maxModelLen": 2097152,
+        "maxNumSeqs": 256,
         "gpuMemoryUtilization": 0.9,
         "kvCacheDtype": "fp8",
         "parallelism": {
@@ -206,6 +207,39 @@ def test_models_that_cannot_be_planned(change: Config, message: str, capsys: pyt
     captured = capsys.readouterr()
     assert captured.err.startswith("ropeswitch: error: MODEL: 'phi/config.json'") and captured.err.count("\n") == 1
     assert message in captured.err
+
+
+def test_sequences_against_the_node_s_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight ranks of an H100 pin 64 GiB for vLLM's 1,024 sequences of 2M tokens; each GPU has 1 GiB of block tables."""
+    h100 = [*LLAMA[:3], "H100-80GB", *LLAMA[4:]]
+    for gib, count, host in ((None, 1024, 64), ("66", 1024, 64), ("65", 512, 32)):
+        plan = _plan([*h100, *(["--node-memory-gib", gib] if gib else [])], capsys)
+        best: dict[str, object] = plan["recommended"]  # type: ignore[assignment]
+        assert (best["max_num_seqs"], best["sequence_bytes_per_pod"]) == (count, host << 30)
+        assert best["block_table_bytes_per_gpu"] == count << 20
+        command: list[str] = plan["command"]  # type: ignore[assignment]
+        assert command[command.index("--max-num-seqs") + 1] == str(count)
+    assert main([*h100, "--node-memory-gib", "65"]) == 0
+    out = capsys.readouterr().out
+    assert "512 reserves 32.0 GiB of host memory a pod of the node's 65.0 GiB, and 512 MiB of each GPU for block" in out
+    assert (
+        "default does not fit: --max-num-seqs 1024 reserves 64.0 GiB of host memory, and a pod has 65.0 GiB.\n" in out
+    )
+    # Two pods share a node: each has half of its memory, less 2 GiB for processes.
+    four = ["plan", "llama", "--gpu", "H100-80GB", "--gpus", "8", "--max-model-len", "65536", "--node-memory-gib"]
+    plan = _plan([*four, "40"], capsys)
+    for row in plan["layouts"]:  # type: ignore[attr-defined]
+        pods = 8 // row["gpus_per_node"]
+        assert row["sequence_bytes_per_pod"] <= (40 << 30) // pods - (2 << 30)
+    assert main([*h100, "--node-memory-gib", "2"]) == 1
+    assert (
+        "does not fit: --max-num-seqs 1 reserves 64 MiB of host memory, and a pod has 2.0 GiB"
+        in capsys.readouterr().out
+    )
+    assert main([*h100, "--gpu-memory-utilization", "1"]) == 1
+    assert "the block tables of --max-num-seqs 1 take 1 MiB of a GPU" in capsys.readouterr().out
+    assert main([*h100, "--node-memory-gib", "0"]) == 2
+    assert "--node-memory-gib: '0' must be a number above 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

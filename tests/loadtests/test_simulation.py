@@ -8,7 +8,7 @@ from vllm import EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
 from ropeswitch.deploy.plan.costs import BLOCK_SIZE, GIB
-from ropeswitch.deploy.plan.gpus import load
+from ropeswitch.deploy.plan.gpus import load, server_defaults
 from ropeswitch.loadtests.simulation.cluster import make_cluster
 from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.policies import (
@@ -16,7 +16,6 @@ from ropeswitch.loadtests.simulation.policies import (
     Options,
     Policy,
     ours,
-    server_defaults,
     stock_default,
     stock_tuned,
 )

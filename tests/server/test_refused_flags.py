@@ -45,6 +45,9 @@ def test_flags(refusal: Any, checkpoint: Path) -> None:
     )
     assert "--grpc" in refusal(model, "--grpc")
     assert "enable-auto-tool-choice" in refusal(model, "--enable-auto-tool-choice")
+    many = refusal(model, "--max-num-seqs", "1000000000", "--kv-cache-memory-bytes", "64M")
+    assert many.startswith("--max-num-seqs: 1000000000 does not fit: 1000000000 sequences of ")
+    assert "of host memory, of which" in many and "give at most" in many
     draft = json.dumps({"model": model, "num_speculative_tokens": 2, "rejection_sample_method": "synthetic"})
     assert "'synthetic'" in refusal(model, "--speculative-config", draft)
 

@@ -11,9 +11,13 @@ from vllm.utils.cpu_resource_utils import parse_id_list
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags import cpu
 from ropeswitch.server.flags.compiler import check_compiler
-from ropeswitch.server.flags.memory import GIB, Memory, fit, read_memory
+from ropeswitch.server.flags.memory import GIB, Memory, fit, read_memory, taken
+from ropeswitch.server.flags.sequence_memory import SequenceMemory
+from ropeswitch.server.flags.sequences import Machine
 
 MEMORY = Memory(total=16 * GIB, free=10 * GIB)
+MACHINE = Machine("cpu", devices=1, device_bytes=16 * GIB, v2=False, sequences=128)
+EACH = SequenceMemory(1024, 128, v2=False, device="cpu")
 
 
 def flags(**given: Any) -> argparse.Namespace:
@@ -29,7 +33,8 @@ def flags(**given: Any) -> argparse.Namespace:
         "gpu_memory_utilization": CacheConfig().gpu_memory_utilization,
         "model": "a/b",
     }
-    where = {"revision": None, "download_dir": None}
+    where: dict[str, Any] = {"revision": None, "download_dir": None}
+    where |= {"max_num_seqs": None, "headless": False}
     compiling = {"enforce_eager": False, "optimization_level": 2, "compilation_config": {}}
     return argparse.Namespace(**(sizes | memory | where | compiling | given))
 
@@ -144,6 +149,32 @@ def test_sizes_that_do_not_fit(given: dict[str, Any], environment: dict[str, str
     assert str(refused.value).startswith(expected)
 
 
+def test_sequences_take_memory_before_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 bytes a token of each sequence on the V1 runner, and a block table twice."""
+    monkeypatch.setattr(cpu, "check_compiler", lambda *_: None)
+    monkeypatch.setattr(cpu, "read_memory", lambda: MEMORY)
+    million = SequenceMemory(1 << 20, 128, v2=False, device="cpu")
+    args = flags(block_size=None)
+    [line] = cpu.check(args, {}, MACHINE, million)
+    assert args.max_num_seqs is None and million.host_bytes(128) == 128 * (5 * (1 << 20) + 2 * 4 * 8192)
+    assert args.kv_cache_memory_bytes == (8 * GIB - million.host_bytes(128)) // 2
+    assert "--max-num-seqs reserves 648 MiB" in line
+    # Half of what is left is for keys and values: 4 GiB hold 101 such sequences on two ranks.
+    args = flags(block_size=None, tensor_parallel_size=2)
+    lowered, _ = cpu.check(args, {}, MACHINE, SequenceMemory(4 << 20, 128, v2=False, device="cpu"))
+    assert args.max_num_seqs == 64 and lowered.startswith(
+        "--max-num-seqs: 64 instead of the default, 128: 128 sequences"
+    )
+    given = flags(kv_cache_memory_bytes=GIB, tensor_parallel_size=2)
+    assert taken(given, MEMORY, {}) == 2 * GIB and taken(flags(), MEMORY, {}) == 6 * GIB
+    # A cache of the user's own that leaves nothing is refused, not the sequences.
+    with pytest.raises(UsageError, match=r"^--kv-cache-memory-bytes: 11\.0 GiB does not fit"):
+        cpu.check(flags(block_size=None, kv_cache_memory_bytes=11 * GIB), {}, MACHINE, million)
+    with pytest.raises(UsageError, match=r"^--max-num-seqs: 64 does not fit: .* 324 MiB .* of which 100 MiB is left"):
+        most = MEMORY.free - 100 * (1 << 20)
+        cpu.check(flags(block_size=None, kv_cache_memory_bytes=most, max_num_seqs=64), {}, MACHINE, million)
+
+
 def test_no_room_for_any_cache() -> None:
     with pytest.raises(
         UsageError, match=r"no room for a KV cache: 2\.0 GiB of 16\.0 GiB of memory is free, and the server"
@@ -187,13 +218,14 @@ def test_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_list_of_cores_that_vllm_cannot_read_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "check_compiler", lambda *_: None)
     with pytest.raises(UsageError, match=r"^VLLM_CPU_OMP_THREADS_BIND: .* must be auto, nobind, or the CPU cores"):
-        cpu.check(flags(block_size=None), {cpu.BINDING: value})
+        cpu.check(flags(block_size=None), {cpu.BINDING: value}, MACHINE, EACH)
 
 
 @pytest.mark.parametrize("value", ["", "auto", "nobind", "0", "0-1", "0,2-4", "0|1", "0-3|4-7,9"])
 def test_lists_of_cores_that_vllm_reads_pass(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "check_compiler", lambda *_: None)
-    monkeypatch.setattr(cpu, "fit", lambda *_: None)
-    assert cpu.check(flags(block_size=None), {cpu.BINDING: value}) == []
+    monkeypatch.setattr(cpu, "read_memory", lambda: MEMORY)
+    [line] = cpu.check(flags(block_size=None), {cpu.BINDING: value}, MACHINE, EACH)
+    assert line.startswith("KV cache: 4.0 GiB")
     if value[:1].isdigit():
         assert all(parse_id_list(each) for each in value.split("|"))

@@ -45,6 +45,10 @@ Arguments of `ropeswitch`, as a YAML list. Takes a pool's context with `worker`,
 - --max-model-len
 - {{ int64 $v.maxModelLen | quote }}
 {{- end }}
+{{- if $v.maxNumSeqs }}
+- --max-num-seqs
+- {{ int64 $v.maxNumSeqs | quote }}
+{{- end }}
 {{- if $v.gpuMemoryUtilization }}
 - --gpu-memory-utilization
 - {{ $v.gpuMemoryUtilization | quote }}

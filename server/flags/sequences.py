@@ -1,0 +1,130 @@
+"""``--max-num-seqs`` against memory: lowers vLLM's default where it does not fit, and refuses a user's own value."""
+
+import argparse
+from dataclasses import dataclass
+
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flags.memory import GIB, PROCESSES, Memory, engines, gib, ranks
+from ropeswitch.server.flags.sequence_memory import SequenceMemory, most, power_of_two
+
+_FLAG = "--max-num-seqs"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What vLLM knows of the machine.
+
+    Attributes:
+        device: Kind of device: ``cpu``, ``cuda`` and so on.
+        devices: Devices of this machine.
+        device_bytes: Memory of one.
+        v2: Whether the V2 model runner is the default.
+        sequences: Default of ``--max-num-seqs``.
+    """
+
+    device: str
+    devices: int
+    device_bytes: int
+    v2: bool
+    sequences: int
+
+
+def sequence_memory(args: argparse.Namespace, machine: Machine, max_model_len: int, axes: int) -> SequenceMemory:
+    """What a rank of this server reserves.
+
+    Args:
+        args: Parsed by vLLM.
+        machine: This machine.
+        max_model_len: The longest sequence; for ``--max-model-len auto`` the one that vLLM starts from.
+        axes: Axes of M-RoPE, 0 for none.
+    """
+    return SequenceMemory(
+        max_model_len,
+        block_size=args.block_size or (128 if machine.device == "cpu" else 16),
+        decode_context=args.decode_context_parallel_size,
+        v2=machine.v2,
+        device=machine.device,
+        axes=axes,
+        traces=args.enable_trace_replay,
+    )
+
+
+def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: SequenceMemory, taken: int) -> list[str]:
+    """Refuse more sequences than fit, or set a lower number where the user gave none.
+
+    Args:
+        args: Parsed by vLLM; its ``max_num_seqs`` is set where the default does not fit.
+        machine: This machine.
+        memory: Its host memory.
+        each: What a rank reserves.
+        taken: Bytes of host memory that this server takes for all else.
+
+    Returns:
+        What was chosen, as lines for the log of the start.
+
+    Raises:
+        UsageError: naming the flag, its value, what fits and what to do.
+    """
+    count = ranks(args)
+    if machine.device != "cpu":
+        # Ray puts the others on other machines.
+        count = min(count, machine.devices)
+    if not count:
+        return []
+    left = max(memory.free - taken, 0)
+    tables = _for_tables(args, machine)
+
+    def problem(sequences: int) -> str | None:
+        if (host := each.host_bytes(sequences) * count) > left:
+            over = f" on {count} ranks" if count > 1 else ""
+            return (
+                f"{sequences} sequences of {each.max_model_len} tokens reserve {gib(host)} of host memory{over}, of which "
+                f"{gib(left)} is left ({gib(memory.free)} of {gib(memory.total)} is free)"
+            )
+        if tables is not None and (device := each.device_bytes(sequences)) > tables:
+            return (
+                f"the block tables of {sequences} sequences of {each.max_model_len} tokens take {gib(device)} of each GPU, "
+                f"and --gpu-memory-utilization {args.gpu_memory_utilization:g} leaves {gib(tables)} for them"
+            )
+        return None
+
+    given = args.max_num_seqs
+    wanted = given or machine.sequences
+    if (reason := problem(wanted)) is None:
+        return []
+    fitting = most(lambda sequences: problem(sequences) is None, wanted)
+    if fitting == 0:
+        raise UsageError(f"{_FLAG}: {problem(1)}; give a shorter --max-model-len, or stop other processes")
+    if given is not None:
+        raise UsageError(
+            f"{_FLAG}: {given} does not fit: {reason}; give at most {fitting}, or a shorter --max-model-len"
+        )
+    chosen = power_of_two(fitting)
+    if _is_one_of_several(args):
+        raise UsageError(
+            f"{_FLAG}: the default, {wanted}, does not fit: {reason}; give every node of this server the same number, at "
+            f"most {fitting}"
+        )
+    args.max_num_seqs = chosen
+    return [f"{_FLAG}: {chosen} instead of the default, {wanted}: {reason}"]
+
+
+def taken_beside_gpus(args: argparse.Namespace) -> int:
+    """Bytes of host memory that a server on GPUs takes for all but its sequences: processes, and what is offloaded."""
+    keys = (args.kv_offloading_size or 0) * engines(args) / args.nnodes
+    return PROCESSES + int((keys + args.cpu_offload_gb * ranks(args)) * GIB)
+
+
+def _for_tables(args: argparse.Namespace, machine: Machine) -> int | None:
+    """Memory of a GPU for V2's block tables, which it makes when keys and values have taken their share.
+
+    None where nobody can say: V1's are within that share, and a size in bytes may leave anything.
+    """
+    if machine.device == "cpu" or not machine.v2 or args.kv_cache_memory_bytes is not None:
+        return None
+    return machine.device_bytes - int(machine.device_bytes * args.gpu_memory_utilization)
+
+
+def _is_one_of_several(args: argparse.Namespace) -> bool:
+    """Whether other machines run ranks of this server, which must have the same number."""
+    return bool(args.nnodes > 1 or args.headless or engines(args) != args.data_parallel_size)
