@@ -1,20 +1,30 @@
 """Op 2 on a GPU: rotate queries and keys with the step's rows, in one launch.
 
-Two torch ops share the kernel:
+Two functions share the kernel:
 
-- ``ropeswitch::apply_rows_`` rotates in place and leaves values from ``rotary_dim`` on alone. For code that is not compiled.
-- ``ropeswitch::apply_rows`` returns new tensors. For compiled code: there an op that mutates slices of a fused projection
-  costs more. With auto-functionalization as vLLM 0.32.0 sets it (``enable_auto_functionalized_v2`` off), torch 2.13 copies
-  the projection twice before each call, up to the slice's end, and scatters both back after it; with torch's own default it
-  copies nothing. An op that mutates nothing is one node in both, and moves the same bytes when whole heads rotate.
+- :func:`apply_rows_triton_` rotates in place and leaves values from ``rotary_dim`` on alone. For code that is not compiled,
+  which calls it without torch's dispatcher.
+- ``ropeswitch::apply_rows``, the op behind :func:`apply_rows_triton`, returns new tensors. For compiled code: there an op
+  that mutates slices of a fused projection costs more. With auto-functionalization as vLLM 0.32.0 sets it
+  (``enable_auto_functionalized_v2`` off), torch 2.13 copies the projection twice before each call, up to the slice's end,
+  and scatters both back after it. An op that mutates nothing is one node, and moves the same bytes when whole heads rotate.
+
+The op is opaque to Inductor, unlike one of ``torch.library.triton_op``, so that compiled models run on a CPU, interpreted.
+
+FlashInfer's ``apply_rope_with_cos_sin_cache_inplace`` takes a float32 table and row numbers too, so it could replace the
+in-place function for half types where heads have 64, 128, 256 or 512 values. Needed: FlashInfer on every GPU machine (it
+compiles its kernel or downloads it), a functional op around it for compiled code, and a GPU to show that it rounds once,
+reads slices of a projection, can be captured and is no slower. vLLM 0.32.0 has it switched off (``use_flashinfer``).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.runtime.driver import driver
 
 from ropeswitch.kernels.triton_launch import FUSED, check, power_of_2
 
@@ -23,6 +33,10 @@ from ropeswitch.kernels.triton_launch import FUSED, check, power_of_2
 TILE = 1024
 PER_THREAD = 8
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+# Bytes: Triton compiles a kernel of its own for pointers that are multiples of it.
+ALIGNMENT = 16
+# Maximum prepared launches, one per number of tokens and layout: 8 MiB.
+MOST_PREPARED = 8192
 
 
 @triton.jit
@@ -70,9 +84,9 @@ def rotate_heads(  # type: ignore[no-untyped-def]
 # The address of a slice of row numbers must not compile the kernel anew while requests wait.
 @triton.jit(do_not_specialize_on_alignment=["row_numbers"])
 def apply_rows_kernel(  # type: ignore[no-untyped-def]
-    query, query_stride, query_head_stride, query_out, query_out_stride, query_out_head_stride,
-    key, key_stride, key_head_stride, key_out, key_out_stride, key_out_head_stride,
-    rows, row_numbers,
+    query, query_out, key, key_out, rows, row_numbers,
+    query_stride, query_head_stride, query_out_stride, query_out_head_stride,
+    key_stride, key_head_stride, key_out_stride, key_out_head_stride,
     QUERY_HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, HEADS_BLOCK: tl.constexpr, HEAD_SIZE: tl.constexpr,
     PAIRS: tl.constexpr, PAIRS_BLOCK: tl.constexpr, TAIL_BLOCK: tl.constexpr, NEOX: tl.constexpr,
 ):  # fmt: skip
@@ -118,7 +132,7 @@ def apply_rows_triton_(
         TypeError, ValueError: A data type, a device or a shape that is not as above.
         RuntimeError: CPU tensors outside Triton's interpreter.
     """
-    torch.ops.ropeswitch.apply_rows_(query, key, rows, row_numbers, head_size, neox)
+    _launch(query, key, query, key, rows, row_numbers, head_size, neox)
 
 
 def apply_rows_triton(
@@ -129,10 +143,60 @@ def apply_rows_triton(
     return rotated, None if key is None else rotated_key
 
 
+# Of a compiled kernel, with the number of programs and all arguments but pointers.
+Prepared = tuple[Callable[..., None], int, Any, Any, tuple[Any, ...]]
+# By everything that is checked or compiled into a kernel.
+_PREPARED: dict[tuple[Any, ...], Prepared] = {}
+
+
 def _launch(
     query: Tensor, key: Tensor | None, query_out: Tensor, key_out: Tensor | None,
     rows: Tensor, row_numbers: Tensor, head_size: int, neox: bool,
 ) -> None:  # fmt: skip
+    """Launch the kernel, checked and compiled once for tensors that differ in their addresses alone.
+
+    Triton's own launch inspects every argument and builds a key of them, which takes the host five times as long.
+    """
+    device = query.get_device()
+    alike: tuple[Any, ...] = (
+        device, query.shape, query.stride(), query.dtype,
+        rows.get_device(), rows.shape, rows.is_contiguous(), rows.dtype,
+        row_numbers.get_device(), row_numbers.shape, row_numbers.is_contiguous(), row_numbers.dtype,
+        head_size, neox, query is query_out,
+    )  # fmt: skip
+    source, rows_at = query.data_ptr(), rows.data_ptr()
+    target = source if query is query_out else query_out.data_ptr()
+    addresses = source | target | rows_at
+    key_source = key_target = None
+    if key is not None and key_out is not None:
+        alike += (key.get_device(), key.shape, key.stride(), key.dtype)
+        key_source = key.data_ptr()
+        key_target = key_source if query is query_out else key_out.data_ptr()
+        addresses |= key_source | key_target
+    prepared = None if addresses % ALIGNMENT else _PREPARED.get(alike)
+    if prepared is None:
+        prepared = _launch_checked(query, key, query_out, key_out, rows, row_numbers, head_size, neox)
+        if prepared is not None and addresses % ALIGNMENT == 0:
+            if len(_PREPARED) >= MOST_PREPARED:
+                _PREPARED.clear()
+            _PREPARED[alike] = prepared
+        return
+    run, programs, function, metadata, others = prepared
+    run(
+        programs, 1, 1, driver.active.get_current_stream(device), function, metadata, None, None, None,
+        source, target, key_source, key_target, rows_at, row_numbers.data_ptr(), *others,
+    )  # fmt: skip
+
+
+def _launch_checked(
+    query: Tensor, key: Tensor | None, query_out: Tensor, key_out: Tensor | None,
+    rows: Tensor, row_numbers: Tensor, head_size: int, neox: bool,
+) -> Prepared | None:  # fmt: skip
+    """Check every argument and launch the kernel through Triton, which may compile it.
+
+    Returns:
+        What launches it again, or None where nothing was compiled: without tokens, and in the interpreter.
+    """
     rotary_dim = rows.shape[-1]
     if query.dtype not in DTYPES:
         raise TypeError(f"query has dtype {query.dtype}, but must be bfloat16, float16 or float32")
@@ -152,16 +216,20 @@ def _launch(
     heads_block = min(max(1, TILE // pairs_block), power_of_2(max(query_heads, key_heads)))
     programs = len(query) * (-(-query_heads // heads_block) - (-key_heads // heads_block))
     if programs == 0:
-        return
-    apply_rows_kernel[(programs,)](
-        query, *query_strides, query_out, *query_out_strides,
-        key, *key_strides, key_out, *key_out_strides,
-        rows, row_numbers,
-        QUERY_HEADS=query_heads, KEY_HEADS=key_heads, HEADS_BLOCK=heads_block, HEAD_SIZE=head_size,
-        PAIRS=rotary_dim // 2, PAIRS_BLOCK=pairs_block, NEOX=neox,
-        TAIL_BLOCK=0 if query_out is query else power_of_2(head_size - rotary_dim),
+        return None
+    tail = 0 if query_out is query else power_of_2(head_size - rotary_dim)
+    # In the order of the kernel's parameters.
+    others = (
+        *query_strides, *query_out_strides, *key_strides, *key_out_strides,
+        query_heads, key_heads, heads_block, head_size, rotary_dim // 2, pairs_block, tail, neox,
+    )  # fmt: skip
+    compiled = apply_rows_kernel[(programs,)](
+        query, query_out, key, key_out, rows, row_numbers, *others,
         num_warps=max(1, heads_block * pairs_block // (32 * PER_THREAD)), enable_fp_fusion=FUSED,
     )  # fmt: skip
+    if compiled is None:
+        return None
+    return compiled.run, programs, compiled.function, compiled.packed_metadata, others
 
 
 def _layout(name: str, values: Tensor | None, head_size: int, like: Tensor) -> tuple[int, int, int]:
@@ -187,12 +255,10 @@ def _layout(name: str, values: Tensor | None, head_size: int, like: Tensor) -> t
 
 
 def _new_tensors(query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor]:
+    contiguous = torch.contiguous_format
     # An op cannot return an optional tensor: no key gives an empty one.
-    return query.new_empty(query.shape), query.new_empty((0,) if key is None else key.shape)
-
-
-def _in_place(query: Tensor, key: Tensor | None, *rest: Any) -> None:
-    _launch(query, key, query, key, *rest)
+    new_key = query.new_empty((0,)) if key is None else torch.empty_like(key, memory_format=contiguous)
+    return torch.empty_like(query, memory_format=contiguous), new_key
 
 
 def _out_of_place(query: Tensor, key: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -202,13 +268,11 @@ def _out_of_place(query: Tensor, key: Tensor | None, *rest: Any) -> tuple[Tensor
 
 
 _LIBRARY = torch.library.Library("ropeswitch", "FRAGMENT")
-_REST = "Tensor rows, Tensor row_numbers, int head_size, bool neox"
 # Any strides are read as they are; a compiler must not hand over a copy to change them.
-_TAGS = (torch.Tag.needs_exact_strides,)
-_LIBRARY.define(f"apply_rows_(Tensor(a!) query, Tensor(b!)? key, {_REST}) -> ()", tags=_TAGS)
-_LIBRARY.define(f"apply_rows(Tensor query, Tensor? key, {_REST}) -> (Tensor, Tensor)", tags=_TAGS)
+_LIBRARY.define(
+    "apply_rows(Tensor query, Tensor? key, Tensor rows, Tensor row_numbers, int head_size, bool neox) -> (Tensor, Tensor)",
+    tags=(torch.Tag.needs_exact_strides,),
+)
 for _device in ("CPU", "CUDA"):
-    _LIBRARY.impl("apply_rows_", _in_place, _device)
     _LIBRARY.impl("apply_rows", _out_of_place, _device)
-torch.library.register_fake("ropeswitch::apply_rows_", lambda *_: None, lib=_LIBRARY)
 torch.library.register_fake("ropeswitch::apply_rows", lambda query, key, *_: _new_tensors(query, key), lib=_LIBRARY)

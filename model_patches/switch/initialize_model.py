@@ -10,6 +10,7 @@ when it can go: when the runner no longer hands the model row numbers.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,7 +51,8 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
             _check_causal(model)
             _check_state(model, vllm_config)
             # The loader's default device is the model's.
-            rows = StepRows(settings, TOKENS, TOKENS, torch.get_default_device())
+            # With torch alone: a Triton launch reads the row numbers out of our modules' sight.
+            rows = StepRows(replace(settings, parts=()), TOKENS, TOKENS, torch.get_default_device())
             rows.bind(model)
             # First: it names a module that rotates by itself.
             check_positions(model, vllm_config, rows.numbers)
