@@ -10,6 +10,7 @@ from vllm import LLM
 
 from tests.exactness.conftest import starting
 from tests.exactness.draft_models import KINDS, Pair, TwoForwards
+from tests.exactness.engines import greedy, prompts, run
 from tests.exactness.test_modes import (
     check_batch,
     test_chunked_prefill,
@@ -20,10 +21,9 @@ from tests.exactness.test_modes import (
     test_prefix_caching_off,
     test_streamed_steps_deliver_every_token_once_through_aborts,
 )
-from tests.exactness.test_prefix_cache import test_a_crossing_leaves_both_sets_cached, test_cold_and_warm
+from tests.exactness.test_prefix_cache import cached_tokens, test_cold_and_warm
 
 __all__ = [
-    "test_a_crossing_leaves_both_sets_cached",
     "test_chunked_prefill",
     "test_cold_and_warm",
     "test_compiled",
@@ -68,6 +68,18 @@ def start_processes(pair: Pair) -> Iterator[Callable[..., LLM]]:
     """As ``start``, in processes of their own."""
     for start_engine in starting(VLLM_ENABLE_V1_MULTIPROCESSING="1", VLLM_CPU_OMP_THREADS_BIND="nobind"):
         yield partial(start_engine, speculative_config=pair.speculative | DRAFTS)
+
+
+def test_a_crossing_leaves_both_sets_cached(
+    start: Callable[..., LLM], pair: Pair, phi3: Path, phi3_reference: TwoForwards
+) -> None:
+    """An EAGLE head computes the last cached block again, and one is all that the short set has of this prompt."""
+    llm = start(phi3, enable_prefix_caching=True)
+    (prompt,) = prompts([60], seed=13)
+    tokens, log_probs = run(llm, [prompt], greedy(80))[0]
+    phi3_reference.check(prompt, tokens, log_probs)
+    assert cached_tokens(llm, prompt + tokens) == (96 if pair.speculative["method"] == "eagle" else 128)
+    assert cached_tokens(llm, prompt) == (0 if pair.speculative["method"] == "eagle" else 32)
 
 
 @pytest.mark.full
