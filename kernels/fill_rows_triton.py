@@ -24,14 +24,15 @@ TOKENS = 8
 class DeviceTables:
     """:class:`~ropeswitch.kernels.angles.AngleTables` on a device.
 
-    A row of ``coarse`` or ``fine`` is ``pairs`` float32 cosines, then ``pairs`` sines, so that loads are contiguous.
+    A row of ``coarse`` or ``fine`` is ``pairs`` float32 cosines, then ``pairs`` sines, so that loads are contiguous. Start
+    tokens are zeros where no set has any, so that tables loaded while serving compile no other kernel.
     """
 
     coarse: Tensor
     fine: Tensor
     coarse_rows: int
     scales: Tensor
-    start_tokens: Tensor | None
+    start_tokens: Tensor
 
     @classmethod
     def from_tables(cls, tables: AngleTables, device: torch.device | str) -> "DeviceTables":
@@ -40,13 +41,14 @@ class DeviceTables:
             torch.from_numpy(np.concatenate((level.real, level.imag), axis=1)).to(device)
             for level in (tables.coarse, tables.fine)
         )
-        starts = None if tables.start_tokens is None else torch.from_numpy(tables.start_tokens).to(device)
-        return cls(coarse, fine, tables.coarse_rows, torch.from_numpy(tables.scales).to(device), starts)
+        starts = np.zeros(len(tables.scales), np.int64) if tables.start_tokens is None else tables.start_tokens
+        scales, start_tokens = (torch.from_numpy(each).to(device) for each in (tables.scales, starts))
+        return cls(coarse, fine, tables.coarse_rows, scales, start_tokens)
 
 
-# Counts that change from step to step must not compile the kernel anew while requests wait.
+# Counts that change from step to step, or with the tables, must not compile the kernel anew while requests wait.
 @triton.jit(
-    do_not_specialize=["requests", "halvings"],
+    do_not_specialize=["requests", "halvings", "coarse_rows", "sets"],
     do_not_specialize_on_alignment=["positions", "query_start_loc"],
 )
 def fill_rows_kernel(  # type: ignore[no-untyped-def]
@@ -68,9 +70,8 @@ def fill_rows_kernel(  # type: ignore[no-untyped-def]
     chosen = tl.load(request_sets + low, mask=live, other=0).to(tl.int64)
     position = tl.load(positions + token, mask=live, other=0)
     scale = tl.load(scales + chosen, mask=live, other=0.0)
-    if start_tokens is not None:
-        start = tl.load(start_tokens + chosen, mask=live, other=0)
-        chosen = tl.where(position < start, sets, chosen)
+    start = tl.load(start_tokens + chosen, mask=live, other=0)
+    chosen = tl.where(position < start, sets, chosen)
     coarse = (chosen * coarse_rows + (position >> FINE_BITS)) * (2 * PAIRS)
     fine = ((chosen << FINE_BITS) + (position & ((1 << FINE_BITS) - 1))) * (2 * PAIRS)
     pair = tl.arange(0, PAIRS_BLOCK)[None, :]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ropeswitch.model_patches.scheduling.step_times import calibrating_scheduler
+from ropeswitch.model_patches.scheduling.step_times import calibrating_scheduler, run_every_step
 from ropeswitch.model_patches.switch.patching import replace
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
@@ -18,3 +18,9 @@ def attach(engine_args: Any, settings: RopeSettings) -> None:
 def prepare(vllm_config: Any) -> None:
     """Have the engine core measure steps for its scheduler at start."""
     replace("vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size", calibrating_scheduler)
+
+
+def warm_up(worker: Any) -> None:
+    """Compile what the timed steps run, which is too late once upstream watches for it."""
+    if worker.settings.length_aware:
+        run_every_step(worker)

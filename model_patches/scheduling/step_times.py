@@ -4,15 +4,17 @@ replaces: nothing of the method; the engine core's constructor calls it first af
 why: length-aware scheduling needs a latency target that suits the hardware, and a first estimate of step times.
 what differs: the workers time upstream's own warm-up steps of one token and of many, and the scheduler is calibrated. The
     engine core gets the utility ``scheduling_report``, which server/scheduling_metrics.py calls by its name.
-limits: those steps have no context; the cost of attention is learnt from requests.
+limits: those steps have no context; the cost of attention is learnt from requests. On GPUs each of them runs once more,
+    before upstream watches for kernels that are compiled while serving (``switch/gpu_worker.py``).
 when it can go: when vLLM gives its scheduler measured step times.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from vllm.config import CUDAGraphMode, VllmConfig
 
 # Longer steps are tried until one takes this many seconds: long enough to derive the cost of a token.
 ENOUGH_SECONDS = 0.2
@@ -21,6 +23,24 @@ FIRST_TOKENS = 64
 SAME_TOKENS = 256
 # Measurements of the one-token step; the fastest counts, as slower ones include other work of the machine.
 REPEATS = 7
+
+
+def long_steps(vllm_config: VllmConfig) -> list[int]:
+    """Tokens of the steps that are timed after that of one token, until one takes long enough."""
+    most = vllm_config.scheduler_config.max_num_batched_tokens
+    if vllm_config.parallel_config.data_parallel_size > 1:
+        # Data parallel engines run these steps together and wait for each other.
+        return [min(SAME_TOKENS, most)]
+    found = [FIRST_TOKENS]
+    while found[-1] < most:
+        found.append(2 * found[-1])
+    return [min(tokens, most) for tokens in found]
+
+
+def run_every_step(worker: Any) -> None:
+    """Run every step that may be timed, without CUDA graphs, as none is captured yet; all ranks must do so together."""
+    for tokens in (1, *long_steps(worker.vllm_config)):
+        worker.model_runner._dummy_run(tokens, skip_eplb=True, cudagraph_runtime_mode=CUDAGraphMode.NONE)
 
 
 def time_step(worker: Any, tokens: int) -> float:
@@ -42,22 +62,19 @@ def time_step(worker: Any, tokens: int) -> float:
     return time.perf_counter() - start
 
 
-def measure(step: Callable[[int], float], most: int, together: bool) -> list[tuple[int, float]]:
+def measure(step: Callable[[int], float], steps: Sequence[int]) -> list[tuple[int, float]]:
     """Measure a step of one token and one of many, as (tokens, seconds).
 
     Args:
         step: Runs a step of the given number of tokens and returns its seconds.
-        most: Maximum tokens per step.
-        together: Whether data parallel engines run these steps together and wait for each other.
+        steps: Tokens of the long steps to try, the shortest first.
     """
-    found = [(1, min(step(1) for _ in range(REPEATS)))]
-    if together:
-        return [found[0], (min(SAME_TOKENS, most), step(min(SAME_TOKENS, most)))]
-    tokens = FIRST_TOKENS
-    while found[-1][1] < ENOUGH_SECONDS and found[-1][0] < most:
-        found.append((min(tokens, most), step(min(tokens, most))))
-        tokens *= 2
-    return [found[0], found[-1]]
+    one = longest = (1, min(step(1) for _ in range(REPEATS)))
+    for tokens in steps:
+        longest = (tokens, step(tokens))
+        if longest[1] >= ENOUGH_SECONDS:
+            break
+    return [one, longest]
 
 
 def calibrating_scheduler(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -66,13 +83,11 @@ def calibrating_scheduler(upstream: Callable[[Any], None]) -> Callable[[Any], No
     def initialize(self: Any) -> None:
         upstream(self)
         if (length_aware := getattr(self.scheduler, "length_aware", None)) is not None:
-            most = self.vllm_config.scheduler_config.max_num_batched_tokens
-            together = self.vllm_config.parallel_config.data_parallel_size > 1
 
             def slowest(tokens: int) -> float:
                 return float(max(self.model_executor.collective_rpc(time_step, args=(tokens,))))
 
-            self.scheduler.calibrate(measure(slowest, most, together))
+            self.scheduler.calibrate(measure(slowest, long_steps(self.vllm_config)))
             self.scheduling_report = length_aware.report
 
     return initialize

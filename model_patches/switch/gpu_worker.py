@@ -3,7 +3,8 @@
 replaces: the worker on GPUs, through ``parallel_config.worker_cls``.
 why: the worker builds the model runner, and every worker process must be patched before it builds a model.
 what differs: the process is patched first (``worker.py``); the V1 runner is ours. The V2 runner stays upstream's and finds
-    our model state (``gpu_model_state.py``).
+    our model state (``gpu_model_state.py``). The parts warm up before upstream does, which ends its warm-up by watching for
+    compilation (``--jit-monitor-mode``); with ``--enforce-eager`` it does neither.
 limits: NVIDIA GPUs.
 when it can go: when the runner class is configurable.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 from vllm.v1.worker.gpu_worker import Worker
 
+from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.gpu_model_runner import LadderGPUModelRunner
 from ropeswitch.model_patches.switch.worker import LadderWorker
 
@@ -23,3 +25,8 @@ class LadderGPUWorker(LadderWorker, Worker):
         if self.use_v2_model_runner:
             return super()._make_model_runner()
         return LadderGPUModelRunner(self.vllm_config, self.device)
+
+    def compile_or_warm_up_model(self) -> Any:
+        if self.vllm_config.kernel_config.enable_jit_warmup:
+            parts.call("warm_up", self.settings.parts, self)
+        return super().compile_or_warm_up_model()

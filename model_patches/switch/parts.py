@@ -5,7 +5,9 @@ A part is a module with any of these functions:
 - ``check(engine_args, hf_config)``: refuse an engine by its arguments and the model's text config;
 - ``attach(engine_args, settings)``: choose a scheduler or worker class, before the engine's config is made;
 - ``prepare(vllm_config)``: check and patch an engine or worker process, before the switch patches it;
-- ``model_loaded(worker)``: look at a worker whose model is loaded.
+- ``model_loaded(worker)``: look at a worker whose model is loaded;
+- ``warm_up(worker)``: compile what the part will run, on a GPU's worker before upstream captures graphs and then watches for
+  kernels that are compiled while serving.
 """
 
 from collections.abc import Sequence

@@ -5,14 +5,15 @@ Run it in a process of its own, outside Triton's interpreter: ``python -m tests.
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from triton.runtime.driver import driver
 
-from ropeswitch.kernels import apply_rows_triton
+from ropeswitch.kernels import apply_rows_triton, fill_rows_triton
+from ropeswitch.kernels.angles import Frequencies, build_tables
 from ropeswitch.kernels.apply_rows_triton import apply_rows_kernel, apply_rows_triton_
 from ropeswitch.kernels.triton_launch import check
 from tests.kernels.compile_ahead import NoGPU
@@ -58,6 +59,19 @@ def recorded(launch: Callable[[], object]) -> dict[str, Any]:
     return {"launch": [programs, stream, function, *arguments], "by_triton": bool(by_triton)}
 
 
+def fills() -> Iterator[int]:
+    """The kernels that fill rows from the tables of a start and of later ladders, in steps of few and of many requests."""
+    for sets, start_tokens, end in ((2, 0, 8192), (1, 0, 4096), (16, 0, 65536), (3, 128, 8192)):
+        entries = [Frequencies((1.0,) * (HEAD // 2), start_tokens=start_tokens)] * sets
+        tables = fill_rows_triton.DeviceTables.from_tables(build_tables(1e4, HEAD, tuple(entries), end), "cpu")
+        for requests in (1, 2, 16):
+            launches.clear()
+            positions, request_sets = torch.arange(requests), torch.zeros(requests, dtype=torch.int64)
+            starts = torch.arange(requests + 1, dtype=torch.int32)
+            fill_rows_triton.fill_rows_triton(torch.zeros(64, HEAD), positions, request_sets, starts, tables)
+            yield launches[0][4]
+
+
 def main() -> None:
     driver.set_active(Device())
     upstream = apply_rows_kernel.run
@@ -68,7 +82,7 @@ def main() -> None:
 
     apply_rows_kernel.run = run
     # All but the refusal of CPUs.
-    apply_rows_triton.check = lambda kernel, *rest: check(None, *rest)
+    apply_rows_triton.check = fill_rows_triton.check = lambda kernel, *rest: check(None, *rest)
     rows, numbers = torch.zeros(64, HEAD), torch.arange(64)
 
     def projected(
@@ -112,7 +126,7 @@ def main() -> None:
     apply_rows_triton.MOST_PREPARED = len(apply_rows_triton._PREPARED)
     projected(5)()
     kept = len(apply_rows_triton._PREPARED)
-    json.dump({"found": found, "refused": refused, "kept": kept}, sys.stdout)
+    json.dump({"found": found, "refused": refused, "kept": kept, "fills": [*fills()]}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Later launches of the Triton rotation skip Triton's own, and pass the same."""
+"""Later launches of the Triton rotation skip Triton's own, and pass the same; those of the rows compile nothing."""
 
 import json
 import os
@@ -52,6 +52,11 @@ def test_a_prepared_launch_does_not_let_others_pass(printed: dict[str, Any]) -> 
     for line in printed["refused"]:
         name, _, message = line.partition(": ")
         assert message.startswith((f"{name} has", f"{name} is", "key is" if name == "query" else name))
+
+
+def test_other_tables_and_steps_compile_no_other_kernel(printed: dict[str, Any]) -> None:
+    """Of the rows: a ladder that is loaded while serving must not, and the number of requests changes at every step."""
+    assert len(printed["fills"]) == 12 and len(set(printed["fills"])) == 1
 
 
 def test_prepared_launches_are_bounded(printed: dict[str, Any]) -> None:
