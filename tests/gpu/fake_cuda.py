@@ -1,0 +1,88 @@
+"""vLLM's CUDA platform without a GPU, told which one there is; ``python -m tests.gpu.fake_cuda H100`` prints decisions.
+
+In a process of its own: vLLM asks for its platform while it is imported.
+"""
+
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+
+# Compiled modules of vLLM's CUDA build, which its Python looks for.
+COMPILED = (
+    "vllm._C_stable_libtorch",
+    "vllm._moe_C_stable_libtorch",
+    "vllm.vllm_flash_attn._vllm_fa2_C",
+    "vllm.vllm_flash_attn._vllm_fa3_C",
+)
+# Its compiled functions that are asked, while modules are imported, what the GPU can do.
+ASKED = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8")
+
+
+@dataclass(frozen=True)
+class GPU:
+    """What vLLM asks of a GPU."""
+
+    name: str
+    capability: tuple[int, int]
+    memory: int
+
+
+GPUS = {
+    "A100": GPU("NVIDIA A100-SXM4-80GB", (8, 0), 80 << 30),
+    "H100": GPU("NVIDIA H100 80GB HBM3", (9, 0), 80 << 30),
+}
+
+# A library's ops go with it.
+_kept: list[torch.library.Library] = []
+
+
+def install(gpu: GPU) -> None:
+    """Make ``vllm.platforms.current_platform`` the CUDA platform of one such GPU, on which Triton works."""
+    for name in COMPILED:
+        sys.modules[name] = ModuleType(name)
+    ops = torch.library.Library("_C", "FRAGMENT")
+    for name in ASKED:
+        ops.define(f"{name}(int cuda_device_capability) -> bool")
+        ops.impl(name, lambda capability: True, "CompositeExplicitAutograd")
+    _kept.append(ops)
+    from triton.backends import backends
+
+    backends["nvidia"].driver.is_active = lambda: True
+    from vllm import platforms
+
+    # The build's own word on what it was made for, which Triton's and the platform's detection read.
+    platforms.vllm_version_matches_substr = lambda substr: False
+    from vllm.platforms.cuda import CudaPlatformBase
+    from vllm.platforms.interface import DeviceCapability
+
+    class FakeCuda(CudaPlatformBase):
+        @classmethod
+        def get_device_capability(cls, device_id: int = 0) -> DeviceCapability:
+            return DeviceCapability(*gpu.capability)
+
+        @classmethod
+        def get_device_name(cls, device_id: int = 0) -> str:
+            return gpu.name
+
+        @classmethod
+        def get_device_total_memory(cls, device_id: int = 0) -> int:
+            return gpu.memory
+
+        @classmethod
+        def is_fully_connected(cls, device_ids: list[int]) -> bool:
+            return True
+
+        @classmethod
+        def device_count(cls) -> int:
+            return 1
+
+    platforms._current_platform = FakeCuda()
+
+
+if __name__ == "__main__":
+    install(GPUS[sys.argv[1]])
+    from tests.gpu import decisions
+
+    decisions.main()
