@@ -71,6 +71,7 @@ def built(made: VllmConfig) -> dict[str, Any]:
     bare.vllm_config, bare.device, bare.use_v2_model_runner = made, None, made.use_v2_model_runner
     with (
         patch("vllm.v1.worker.gpu.model_runner.GPUModelRunner", lambda *_: "upstream's V2"),
+        patch("vllm.v1.worker.gpu_model_runner.GPUModelRunner", lambda *_: "upstream's V1"),
         patch("ropeswitch.model_patches.switch.gpu_worker.LadderGPUModelRunner", lambda *_: "ours on V1"),
     ):
         runner = bare._make_model_runner()
