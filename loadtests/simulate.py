@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.workloads import Workload
 
 # How many requests each workload has, by default and with --quick.
-REQUESTS = {"mixed": (1000, 60), "heavy": (2000, 120), "burst": (64, 64), "full": (600, 60)}
+REQUESTS = {"mixed": (1000, 60), "heavy": (2000, 120), "burst": (64, 64), "full": (600, 60), "crossing": (48, 16)}
+# Prefilling a next set, which this workload is about, needs the prefix cache.
+CACHED = "crossing"
 LONGEST_QUICK = 131_072
 TARGETS = (0.02, 0.1, 0.4)
 PROGRESS_SECONDS = 5.0
@@ -101,6 +103,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S,S",
         help="our step latency targets to sweep, in seconds",
     )
+    add(
+        "--launch-us",
+        type=_launches,
+        default=(60.0, 200.0),
+        metavar="P,E",
+        help="host time in us to launch a layer with a piecewise CUDA graph and without one (default: 60,200)",
+    )
     add("--seed", type=flag(whole, 0, 2**31), default=0, help="random seed for requests and noise (default: 0)")
     add(
         "--noise",
@@ -136,7 +145,7 @@ def _run(args: argparse.Namespace) -> int:
         _check_matplotlib()
     from ropeswitch.deploy.plan import gpus
     from ropeswitch.loadtests.simulation.cluster import LONGEST_PROMPT, make_cluster
-    from ropeswitch.loadtests.simulation.costs import StepCosts
+    from ropeswitch.loadtests.simulation.costs import Achieved, StepCosts
     from ropeswitch.loadtests.simulation.workloads import Size, make_workload
 
     cluster = make_cluster(args.model, gpus.choose(gpus.load(args.gpu_file), args.gpu), args.gpus)
@@ -146,7 +155,8 @@ def _run(args: argparse.Namespace) -> int:
     _say("loading vLLM")
     from ropeswitch.loadtests.simulation.policies import Builder, Options
 
-    costs = StepCosts(cluster)
+    piecewise, eager = (value * 1e-6 for value in args.launch_us)
+    costs = StepCosts(cluster, Achieved(piecewise_seconds=piecewise, eager_seconds=eager))
     options = Options(args.asynchronous, args.prefix_caching, args.noise, args.seed)
     print(_about(cluster, costs, options), flush=True)
     results: dict[str, Any] = {"gpus": args.gpus, "gpu": asdict(cluster.gpu), "model": args.model}
@@ -169,7 +179,9 @@ def _compare(builder: "Builder", workload: "Workload", options: "Options", args:
 
     runs: list[report.Figures] = []
     outcomes: dict[Policy, Outcome] = {}
-    for policy in _policies(builder.cluster, args):
+    if workload.name == CACHED:
+        options = replace(options, prefix_caching=True)
+    for policy in _policies(builder.cluster, workload.name, args):
         started = time.monotonic()
         simulation = builder.simulation(policy, workload, options)
         simulation.watch = _progress(f"{workload.name}, {policy}", workload.arrivals[-1].at)
@@ -183,17 +195,23 @@ def _compare(builder: "Builder", workload: "Workload", options: "Options", args:
         outcomes[policy] = outcome
     title = f"{workload.name}: {len(workload.arrivals)} requests, {workload.about}"
     print(f"\n{title}\n{report.table(runs)}", flush=True)
+    if workload.name == CACHED:
+        print(report.graph_table(runs), flush=True)
     if not args.no_plots:
         from ropeswitch.loadtests.simulation.plots import draw
 
         first = {run.policy.kind: run.policy for run in reversed(report.shown(runs))}
-        drawn = {first[kind]: outcomes[first[kind]] for kind in ("default", "tuned", "ours")}
+        drawn = {first[kind]: outcomes[first[kind]] for kind in ("default", "tuned", "ours") if kind in first}
         draw(args.out / f"{workload.name}.png", title, runs, drawn)
     return [report.as_json(run) for run in runs]
 
 
-def _policies(cluster: "Cluster", args: argparse.Namespace) -> list["Policy"]:
+def _policies(cluster: "Cluster", workload: str, args: argparse.Namespace) -> list["Policy"]:
     from ropeswitch.loadtests.simulation.policies import ours, stock_default, stock_tuned
+
+    if workload == CACHED:
+        served = ours(cluster.gpu)
+        return [stock_default(cluster.gpu), *(replace(served, chunks=each) for each in ("beside", "captured", "own"))]
 
     tuned, targets = stock_tuned(), args.targets
     if args.quick:
@@ -240,6 +258,12 @@ def _check_fits(cluster: "Cluster", longest: int) -> None:
             f"--longest: {longest} tokens and an answer do not fit: {cluster.gpus} x {cluster.gpu.name} hold "
             f"{cluster.kv_tokens} tokens of {cluster.model}; allowed is up to {cluster.kv_tokens - 512}, or take more --gpus"
         )
+
+
+def _launches(text: str) -> tuple[float, float]:
+    piecewise, _, eager = text.partition(",")
+    one = flag(number, 0.0, 10_000.0)
+    return one(piecewise), one(eager)
 
 
 def _targets(text: str) -> tuple[float, ...]:

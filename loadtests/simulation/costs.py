@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ropeswitch.deploy.plan.costs import ALL_REDUCES, token_bytes
+from ropeswitch.deploy.plan.gpus import server_defaults
 from ropeswitch.deploy.plan.model_shape import DTYPE_BYTES
 from ropeswitch.deploy.plan.weights import active_weights
 from ropeswitch.loadtests.simulation.cluster import KV_BYTES, Cluster
@@ -26,6 +27,9 @@ class Achieved:
         link: Of the link's rate in one direction, by a ring all-reduce.
         step_seconds: Once a step: scheduling, inputs, launches, sampling, none of it overlapped.
         all_reduce_seconds: Once an all-reduce, however small.
+        piecewise_seconds: A layer's launches in a step with a piecewise graph, whose attention is outside it: on the host,
+            hidden where the GPU takes longer. A whole graph is one launch.
+        eager_seconds: A layer's launches in a step without a graph.
     """
 
     linear: float = 0.65
@@ -34,10 +38,16 @@ class Achieved:
     link: float = 0.7
     step_seconds: float = 0.003
     all_reduce_seconds: float = 15e-6
+    piecewise_seconds: float = 60e-6
+    eager_seconds: float = 200e-6
 
 
 class StepCosts:
-    """Step times of one cluster, seconds."""
+    """Step times of one cluster, seconds.
+
+    Attributes:
+        captured: Tokens of the largest step that has a CUDA graph, by default.
+    """
 
     def __init__(self, cluster: Cluster, achieved: Achieved | None = None) -> None:
         self.achieved = achieved = achieved or Achieved()
@@ -55,6 +65,13 @@ class StepCosts:
         # A ring sends every value twice, less one part in `ranks`.
         reduced = shape.layers * ALL_REDUCES * shape.hidden * DTYPE_BYTES * 2 * (ranks - 1) / ranks
         self._reduce_per_token = reduced / (gpu.link_gb_per_s * 1e9 * achieved.link)
+        self._launches = {
+            "full": 0.0,
+            "piecewise": shape.layers * achieved.piecewise_seconds,
+            "none": shape.layers * achieved.eager_seconds,
+        }
+        # `VllmConfig._set_cudagraph_sizes`: twice the sequences, at most 512, on Blackwell 1,024.
+        self.captured = min(2 * server_defaults(gpu)[1], 1024 if gpu.name.startswith("B") else 512)
         self._reduces = shape.layers * ALL_REDUCES * achieved.all_reduce_seconds if ranks > 1 else 0.0
 
     def seconds(self, sequences: Sequence[tuple[int, int]]) -> float:
@@ -71,7 +88,17 @@ class StepCosts:
             reading = self._per_key * (context + new)
             attention += compute if compute > reading else reading
         linear = max(self._linear_per_token * tokens + self._head_per_sequence * len(sequences), self._weights_read)
-        return self.achieved.step_seconds + linear + attention + self._reduces + self._reduce_per_token * tokens
+        device = linear + attention + self._reduces + self._reduce_per_token * tokens
+        return self.achieved.step_seconds + max(device, self._launches[self.graph(sequences)])
+
+    def graph(self, sequences: Sequence[tuple[int, int]]) -> str:
+        """The CUDA graph that vLLM runs a step with under ``FULL_AND_PIECEWISE``, its default.
+
+        ``full`` where each request has one token, ``piecewise`` for other steps of captured sizes, or ``none``.
+        """
+        if sum(new for _, new in sequences) > self.captured:
+            return "none"
+        return "full" if all(new == 1 for _, new in sequences) else "piecewise"
 
     def prefill_seconds(self, prompt: int, chunk: int) -> float:
         """A prompt's prefill alone, in chunks of ``chunk`` tokens."""

@@ -102,9 +102,12 @@ class Simulation:
     def _launch(self, plan: SchedulerOutput) -> "_Flight":
         """Give a planned step to the hardware, which begins when it is done with the last one."""
         start = max(self.clock.now, self._busy_until)
+        graph = "none"
         if plan.total_num_scheduled_tokens:
             self._idle_steps = 0
-            seconds = self.costs.seconds(_sequences(plan)) * self._noise.lognormvariate(0.0, self.noise)
+            sequences = _sequences(plan)
+            graph = self.costs.graph(sequences)
+            seconds = self.costs.seconds(sequences) * self._noise.lognormvariate(0.0, self.noise)
         else:
             self._idle_steps += 1
             if self._idle_steps > STUCK:
@@ -115,7 +118,7 @@ class Simulation:
             # The host plans again as soon as it has nothing to wait for.
             seconds = 0.0 if self._flights else self.costs.achieved.step_seconds
         self._busy_until = start + seconds
-        return _Flight(plan, self._forward(plan), Step(start, seconds, plan.num_scheduled_tokens))
+        return _Flight(plan, self._forward(plan), Step(start, seconds, plan.num_scheduled_tokens, graph))
 
     def _forward(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """A token for each request of which all known tokens are computed after this step."""
@@ -155,6 +158,8 @@ class Simulation:
         if flight.step.tokens:
             outcome.steps += 1
             outcome.computed += flight.plan.total_num_scheduled_tokens
+            chunk = any("-next-set-" in name for name in flight.step.tokens)
+            outcome.graphs["chunk" if chunk else "other", flight.step.graph] += 1
             if self.watch is not None:
                 self.watch(flight.step)
 

@@ -23,19 +23,20 @@ from vllm.v1.structured_output import StructuredOutputManager
 from ropeswitch.deploy.plan.costs import BLOCK_SIZE
 from ropeswitch.deploy.plan.gpus import Gpu, server_defaults
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.loadtests.simulation import chunk_steps
 from ropeswitch.loadtests.simulation.cluster import MAX_MODEL_LEN, MODELS, Cluster
 from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.driver import Simulation
 from ropeswitch.loadtests.simulation.records import Clock
-from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
+from ropeswitch.loadtests.simulation.workloads import FIRST_SET, Arrival, Workload
 from ropeswitch.model_patches.scheduling import scheduler as length_aware
 from ropeswitch.model_patches.switch import scheduler as switch
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
-# The user's first case: recovered short factors up to 8k tokens, long ones above. The factors' values do not matter here.
-LADDER_ENDS = (("8k", 8192), ("2048k", MAX_MODEL_LEN))
+# The user's first case: recovered short factors up to 8k tokens, long ones above. Equal factors would share cached keys.
+LADDER_ENDS = (("8k", FIRST_SET), ("2048k", MAX_MODEL_LEN))
 # The kinds of policy that switch factor sets.
 LADDERED = ("ours", "core")
 
@@ -51,6 +52,8 @@ class Policy:
         threshold: vLLM's ``--long-prefill-token-threshold``, 0 for none.
         adaptive: vLLM's ``--long-prefill-token-threshold-adaptive``.
         target: Ours: ``step_latency_target`` in seconds; None for its default.
+        chunks: Ours: how chunks of a next set are scheduled: ``beside`` decoding requests, as served; ``captured``, beside
+            them in steps that have a CUDA graph; or ``own``, in steps of their own.
     """
 
     kind: str
@@ -58,10 +61,12 @@ class Policy:
     threshold: int = 0
     adaptive: bool = False
     target: float | None = None
+    chunks: str = "beside"
 
     def __str__(self) -> str:
         if self.kind == "ours":
-            return "ours" if self.target is None else f"ours, target {self.target:g} s"
+            name = "ours" if self.target is None else f"ours, target {self.target:g} s"
+            return name if self.chunks == "beside" else f"{name}, chunks {self.chunks}"
         name = f"stock {self.kind}: {self.max_num_batched_tokens}"
         if self.threshold:
             name += f", threshold {self.threshold}{' adaptive' if self.adaptive else ''}"
@@ -109,7 +114,10 @@ class Builder:
         (folder / "config.json").write_text(json.dumps(MODELS[cluster.model]), encoding="utf-8")
         pairs = cluster.shape.head_dim // 2
         self.ladder = FactorLadder.checked(
-            [{"name": name, "max_length": end, "factors": [1.0] * pairs} for name, end in LADDER_ENDS]
+            [
+                {"name": name, "max_length": end, "factors": [factor] * pairs}
+                for factor, (name, end) in enumerate(LADDER_ENDS, 1)
+            ]
         )
         init_none_hash(sha256)
 
@@ -141,6 +149,10 @@ class Builder:
             # What an engine measures when it starts: steps without context, of one token and of as many as it may take.
             sizes = (1, policy.max_num_batched_tokens)
             scheduler.calibrate([(tokens, self.costs.seconds([(0, tokens)])) for tokens in sizes])
+        if policy.chunks == "own":
+            chunk_steps.own(scheduler)
+        elif policy.chunks == "captured":
+            chunk_steps.captured(scheduler, self.costs.captured)
         hasher = get_request_block_hasher(BLOCK_SIZE, sha256) if options.prefix_caching else None
         if hasher is not None and policy.kind in LADDERED:
             hasher = AssigningHasher(hasher, scheduler.ladders)

@@ -1,6 +1,7 @@
 """Records of a simulation: virtual time, each request, each step, and the result."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from ropeswitch.loadtests.simulation.workloads import Arrival
 
@@ -82,11 +83,13 @@ class Step:
         start: When the hardware began, virtual seconds.
         seconds: How long it took.
         tokens: Scheduled tokens by request id; nothing where nothing could be planned.
+        graph: Its CUDA graph, as :meth:`StepCosts.graph` names it.
     """
 
     start: float
     seconds: float
     tokens: dict[str, int]
+    graph: str = "none"
 
 
 @dataclass
@@ -98,9 +101,11 @@ class Outcome:
         seconds: When the last token was there.
         steps: Steps that computed something.
         computed: Tokens that went through the model, those computed again after a preemption too.
+        graphs: Steps by kind (``chunk`` with a chunk of a next set, ``other``) and CUDA graph.
     """
 
     records: list[Record]
     seconds: float = 0.0
     steps: int = 0
     computed: int = 0
+    graphs: Counter[tuple[str, str]] = field(default_factory=Counter)

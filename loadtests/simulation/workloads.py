@@ -13,6 +13,8 @@ from ropeswitch.loadtests.simulation.costs import StepCosts
 CHUNK, BATCH = 8192, 32
 # Where memory is scarce, there is so much beside the longest prompt: this part of its length, and at least so many tokens.
 SPARE_SHARE, LEAST_SPARE = 1 / 64, 8192
+# End of the first factor set.
+FIRST_SET = 8192
 
 
 @dataclass(frozen=True)
@@ -128,11 +130,23 @@ def full(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
     return _workload("full", f"{about}{size.longest} tokens comes; chats go on", cluster, arrivals, blocks)
 
 
+def crossing(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
+    """Chats, and as many requests that outgrow the first factor set, of 8,192 tokens, while they generate."""
+    random_ = random.Random(size.seed)
+    requests = [_chat(random_) for _ in range(size.requests)]
+    for _ in range(size.requests):
+        prompt = random_.randint(6500, 8000)
+        requests.append((prompt, FIRST_SET - prompt + random_.randint(100, 400)))
+    arrivals = _poisson(random_, _horizon(costs, size, requests), requests)
+    return _workload("crossing", f"half of them outgrow the factor set of {FIRST_SET} tokens", cluster, arrivals)
+
+
 WORKLOADS: Mapping[str, Callable[[Cluster, StepCosts, Size], Workload]] = {
     "mixed": mixed,
     "heavy": heavy,
     "burst": burst,
     "full": full,
+    "crossing": crossing,
 }
 
 

@@ -1,5 +1,6 @@
 """The simulator: its cost model against hand arithmetic, its conservation laws under every scheduler."""
 
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from vllm.usage.usage_lib import UsageContext
 from ropeswitch.deploy.plan.costs import BLOCK_SIZE, GIB
 from ropeswitch.deploy.plan.gpus import load, server_defaults
 from ropeswitch.loadtests.simulation.cluster import make_cluster
-from ropeswitch.loadtests.simulation.costs import StepCosts
+from ropeswitch.loadtests.simulation.costs import Achieved, StepCosts
 from ropeswitch.loadtests.simulation.policies import (
     Builder,
     Options,
@@ -153,7 +154,8 @@ def test_workloads_are_seeded_and_fit(name: str) -> None:
     assert made[0] == made[1] != made[2]
     for one in made:
         assert [each.at for each in one.arrivals] == sorted(each.at for each in one.arrivals)
-        assert max(each.prompt for each in one.arrivals) == 1_000_000
+        longest = max(each.prompt for each in one.arrivals)
+        assert longest == 1_000_000 or (name == "crossing" and longest < 8192)
         needs = [-(-(each.prompt + each.output) // BLOCK_SIZE) for each in one.arrivals]
         assert max(needs) < one.kv_blocks <= CLUSTER.kv_blocks
 
@@ -196,3 +198,45 @@ def test_the_table_names_the_best_tuned_setting_alone() -> None:
     lines = table(runs).splitlines()
     assert len(lines) == 4 and lines[3].startswith(str(tuned[2])) and "1.00 / 1.00 / 1.00" in lines[3]
     assert len({len(line) for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    ("sequences", "graph"),
+    [
+        ([(1000, 1)] * 256, "full"),
+        ([(1000, 1)] * 512, "full"),
+        ([(1000, 1)] * 513, "none"),
+        ([(1000, 1)] * 12 + [(0, 500)], "piecewise"),
+        ([(1000, 1)] * 12 + [(0, 501)], "none"),
+    ],
+)
+def test_the_cuda_graph_of_a_step(sequences: list[tuple[int, int]], graph: str) -> None:
+    assert COSTS.graph(sequences) == graph
+
+
+def test_launches_show_where_the_gpu_takes_less() -> None:
+    slow = StepCosts(CLUSTER, Achieved(piecewise_seconds=1e-3, eager_seconds=2e-3))
+    assert slow.seconds([(1000, 1)]) == COSTS.seconds([(1000, 1)])
+    assert slow.seconds([(1000, 1), (0, 16)]) == pytest.approx(0.003 + 32 * 1e-3)
+    assert slow.seconds([(0, 1024)]) == pytest.approx(0.003 + 32 * 2e-3)
+    assert slow.seconds([(0, 8192)]) > 0.003 + 32 * 2e-3
+
+
+def test_chunks_of_a_next_set(builder: Builder) -> None:
+    """Beside decoding requests they take steps off their graphs; cut, they keep a piecewise one; or they are alone."""
+    made = make_workload("crossing", CLUSTER, COSTS, Size(8, 8192, 0.65, 0))
+    runs = {}
+    for chunks in ("beside", "captured", "own"):
+        alone = []
+        simulation = builder.simulation(replace(ours(CLUSTER.gpu), chunks=chunks), made, Options(prefix_caching=True))
+        simulation.watch = lambda step, alone=alone: alone.append(  # type: ignore[misc]
+            any("-next-set-" in name for name in step.tokens) and len(step.tokens) == 1
+        )
+        outcome = simulation.run()
+        runs[chunks] = outcome.graphs
+        # Each of the 8 that cross is computed again, once.
+        needed = sum(arrival.prompt + arrival.output - 1 for arrival in made.arrivals)
+        assert 7.9 * 8192 < outcome.computed - needed < 8.2 * 8192, chunks
+        chunk_steps = sum(count for (kind, _), count in outcome.graphs.items() if kind == "chunk")
+        assert chunk_steps > 8 and (sum(alone) == chunk_steps) == (chunks == "own"), chunks
+    assert runs["beside"]["chunk", "full"] == 0 and runs["captured"]["chunk", "none"] == 0
