@@ -6,6 +6,7 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from vllm import EngineArgs
 from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.usage.usage_lib import UsageContext
 from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.attention.selector import get_attn_backend
 
@@ -20,6 +22,7 @@ from ropeswitch.model_patches.guard import registry
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.patching import patch_process
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
+from ropeswitch.server import vllm_adapter
 
 KEY = {"ropeswitch": {"factors": str(BUNDLED_FACTORS)}}
 # vLLM's choice, and the V1 runner.
@@ -38,7 +41,7 @@ def config(runner: str, ours: bool, eager: bool, dtype: str) -> VllmConfig:
         max_model_len=1024,
         additional_config=KEY if ours else {},
     )
-    return args.create_engine_config()
+    return args.create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
 def decided(made: VllmConfig) -> dict[str, Any]:
@@ -56,6 +59,7 @@ def decided(made: VllmConfig) -> dict[str, Any]:
         "backend": compilation.backend,
         "graphs": compilation.cudagraph_mode.name,
         "captured": compilation.cudagraph_capture_sizes,
+        "sequences": made.scheduler_config.max_num_seqs,
         "custom_ops": compilation.custom_ops,
         "splitting_ops": compilation.splitting_ops,
         "classes": [str(made.scheduler_config.scheduler_cls), str(made.parallel_config.worker_cls)],
@@ -110,4 +114,7 @@ def main() -> None:
         made = config(runner, True, eager, dtype)
         found.append({"runner": runner, "eager": eager, "dtype": dtype, "stock": plain, "ours": decided(made)})
         found[-1]["built"] = built(made)
+        found[-1]["machine"] = asdict(
+            vllm_adapter.machine(vllm_adapter.parse([str(BUNDLED_MODEL)], lambda parser: None))
+        )
     print(json.dumps(found))

@@ -72,3 +72,12 @@ def test_what_an_engine_is_built_of(cases: list[dict[str, Any]]) -> None:
         assert ("vllm.v1.worker.gpu_model_runner.GPUModelRunner" in built["in_play"]) == (not v2)
         assert not any("cpu" in target for target in built["in_play"])
         assert set(built["in_play"]) - set(built["applied"]) <= SUBCLASSED | SERVING
+
+
+def test_what_the_server_counts_memory_with(cases: list[dict[str, Any]]) -> None:
+    """The runner and the sequences that vLLM chooses, which decide what it reserves."""
+    for case in cases:
+        machine, made = case["machine"], case["ours"]
+        assert (machine["v2"], machine["sequences"]) == (made["v2"], made["sequences"])
+        assert machine["sequences"] in (256, 1024)
+        assert (machine["device"], machine["devices"], machine["device_bytes"]) == ("cuda", 1, 80 << 30)
