@@ -31,7 +31,7 @@ _CHOICES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/class
 MANY = 1000
 # Keys of ``vllm_xargs``: ours, those that vLLM itself reads, and how ours begin.
 _OURS = (FORCED_SET, LADDER_POLICY)
-_VLLMS = frozenset({"session_id", "kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"})
+_VLLMS = frozenset({"session_id", "kv_cache_report_mode"})
 _PREFIX = "rope"
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # Similarity, as ``difflib`` measures it, from which a key is taken for a misspelled one of ours; the keys that are measured,

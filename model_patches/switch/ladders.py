@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.quoted import quoted
-from ropeswitch.model_patches.switch.request_set import SetRule, params_of
+from ropeswitch.model_patches.switch.request_set import SetRule, forced_set, params_of
 from ropeswitch.model_patches.switch.set_keys import set_keys
 from ropeswitch.model_patches.switch.settings import LADDER_ID, RopeSettings
 
@@ -42,6 +42,10 @@ class EngineLadder:
     rows: tuple[int, ...]
     ends: tuple[int, ...]
     keys: tuple[str, ...]
+
+    def has(self, forced: str | None) -> bool:
+        """Whether a request that forces this set, or none, can be in the ladder."""
+        return forced is None or forced in self.rule.ladder.names
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,16 @@ class LadderTable:
     def __init__(self, settings: RopeSettings, max_model_len: int | None) -> None:
         self._settings, self._max_model_len = settings, max_model_len
         self._by_id: OrderedDict[str, EngineLadder] = OrderedDict()
+        # Where the IDs of earlier ladders lead instead.
+        self._onward: dict[str, EngineLadder] = {}
+        self._ended: WeakSet[EngineLadder] = WeakSet()
         # Those that requests may be in, whether or not an ID still leads to them.
         self._live: WeakSet[EngineLadder] = WeakSet()
         self._named: dict[str, str] = {}
         self.table = settings.ladder.sets
-        self.add(START, "", settings.ladder, Placement(self.table, tuple(range(len(self.table)))))
+        keys = self._keys(self.table)
+        # Sets that rotate alike share the first one's row, as those of later ladders do.
+        self.add(START, "", settings.ladder, Placement(self.table, tuple(map(keys.index, keys))))
         self.default = self.activate(START)
 
     def of(self, request: Any) -> EngineLadder:
@@ -89,7 +98,9 @@ class LadderTable:
         extra = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
         if (ladder_id := extra.get(LADDER_ID)) is None:
             return self.default
-        return self.find(ladder_id)
+        ladder = self.find(ladder_id)
+        onward = self._onward.get(ladder_id)
+        return ladder if onward is None or not onward.has(forced_set(params)) else onward
 
     def find(self, ladder_id: str) -> EngineLadder:
         """The ladder of an ID.
@@ -137,14 +148,20 @@ class LadderTable:
         return ladder
 
     def redirect(self, ladder: EngineLadder) -> None:
-        """Have the IDs of earlier ladders of the same name lead to this one, for requests that are on their way."""
-        for ladder_id, each in list(self._by_id.items()):
-            if each.name == ladder.name:
-                self._by_id[ladder_id] = ladder
+        """Have the IDs of the ladders that this one replaces lead to it, for requests that are on their way."""
+        self._onward = {ladder_id: to for ladder_id, to in self._onward.items() if ladder_id in self._by_id}
+        for ladder_id, each in self._by_id.items():
+            if each is not ladder and self.replaces(ladder, each):
+                self._onward[ladder_id] = ladder
+
+    def replaces(self, ladder: EngineLadder, earlier: EngineLadder) -> bool:
+        """Whether requests in an earlier ladder may go on in this one: their names are equal, and nobody dropped it."""
+        return earlier.name == ladder.name and earlier not in self._ended
 
     def deactivate(self, name: str) -> None:
         """Have a name lead to no ladder; requests in it finish."""
         self._named.pop(name, None)
+        self._ended.update(each for each in list(self._live) if each.name == name)
         self._retire()
 
     def ends(self) -> Iterable[int]:

@@ -3,7 +3,8 @@
 replaces: the connector, through ``kv_transfer_config.kv_connector_module_path``, which ``connectors.attach`` sets.
 why: LMCache keys by tokens and ``cache_salt``, which it reads when it first sees a request and again after a preemption,
     but not while a lookup is under way, nor when a streaming session moves to its next set. An adapter is in no key.
-what differs: a request whose salt is another one now is tracked anew, and what was looked up for it is dropped.
+what differs: a request whose salt is another one now is tracked anew, and what was looked up for it is dropped. Parameters
+    of a client that upstream would fail on, and the engine with it, are left out.
 limits: of lmcache, verified versions only (``lmcache_checks.py``).
 when it can go: when LMCache reads the salt again where blocks are looked up again.
 """
@@ -17,8 +18,12 @@ keep_scans_working()
 
 from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as Upstream  # noqa: E402
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState  # noqa: E402
+from vllm.logger import init_logger  # noqa: E402
 
 from ropeswitch.model_patches.switch.lmcache_keys import store_salt  # noqa: E402
+
+# Below vLLM's own logger, which has its format and its level.
+logger = init_logger("vllm.ropeswitch")
 
 
 class LMCacheMPConnector(Upstream):
@@ -31,7 +36,24 @@ class LMCacheMPConnector(Upstream):
             self._drop(tracker)
         tracker = super()._get_or_create_request_tracker(request)
         tracker.cache_salt = salt
+        limit = tracker.max_offload_tokens
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            logger.warning(
+                "ropeswitch: request %s: lmcache.max_offload_tokens of its kv_transfer_params is no number of tokens (%r); "
+                "it is ignored",
+                request.request_id,
+                limit,
+            )
+            tracker.max_offload_tokens = None
         return tracker
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        params = request.kv_transfer_params
+        if params is not None and request.request_id not in self.request_trackers:
+            # It ended before it was looked up, so there are no counts, which upstream would ask for.
+            request.kv_transfer_params = {name: value for name, value in params.items() if name != "cached_token_stats"}
+        finished: tuple[bool, dict[str, Any] | None] = super().request_finished(request, block_ids)
+        return finished
 
     def _drop(self, tracker: Any) -> None:
         """Forget a request's state under its old salt, and what the server keeps ready for it to load."""

@@ -40,6 +40,8 @@ logger = init_logger("vllm.ropeswitch")
 
 # The prefill side keeps the prompt's digest here, beside upstream's own notes: some models' prompts are cut short later.
 _PROMPT = "_rope_prompt"
+# When the decode side got the request, on its monotonic clock.
+_SEEN = "_rope_seen"
 # Maximum transfers that a decode side remembers having used.
 MOST_USED = 1 << 16
 # Part of the prefill side's lease in which a decode side must get the request; in the rest its heartbeats begin.
@@ -56,6 +58,8 @@ class NixlPullConnector(upstream.NixlPullConnector):
         # Of the start: a ladder that takes its place brings keys of its own, which each transfer names.
         self._ladder = ladder_digest(settings.ladder, set_keys(settings))
         self._lease: float = self.kv_transfer_config.get_from_extra_config("kv_lease_duration", 30)
+        # On the monotonic clock: the last step, and since when the blocks of a waiting request are kept for certain.
+        self._last_step = self._kept_since = 0.0
         # The engine and the request of every transfer used, the oldest first.
         self._used: dict[tuple[Any, Any], None] = {}
 
@@ -90,6 +94,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
         elif time.time() > params[UNTIL]:
             reason = "it came too late for the prefill engine's blocks (kv_lease_duration), or the two clocks differ"
         else:
+            params[_SEEN] = time.monotonic()
             return
         logger.warning("ropeswitch: request %s: %s; the prompt is computed here", request.request_id, reason)
         params["do_remote_prefill"] = False
@@ -100,6 +105,13 @@ class NixlPullConnector(upstream.NixlPullConnector):
             if _transfer(params) in self._used:
                 # As of several answers to one prompt, the first of which has taken the blocks.
                 params["do_remote_prefill"] = False
+            elif self._paused_since(params[_SEEN]):
+                logger.warning(
+                    "ropeswitch: request %s: this engine paused for so long that the prefill engine may have given up its "
+                    "blocks; the prompt is computed here",
+                    request.request_id,
+                )
+                return 0, False
             elif params[SET] != assigned_key(request):
                 # Nothing is loaded, so upstream has the prefill side free its blocks, as after a hit in the prefix cache.
                 logger.info(
@@ -108,6 +120,10 @@ class NixlPullConnector(upstream.NixlPullConnector):
                 )
                 return 0, False
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        self._note_step()
+        return super().build_connector_meta(scheduler_output)
 
     def update_state_after_alloc(self, request: Request, blocks: Any, num_external_tokens: int) -> None:
         self._note_use(request)
@@ -125,6 +141,18 @@ class NixlPullConnector(upstream.NixlPullConnector):
             until = time.time() + IN_TIME * self._lease
             params = sealed(params, assigned_key(request), until, request.kv_transfer_params[_PROMPT])
         return held, params
+
+    def _note_step(self) -> None:
+        """Heartbeats, which keep the prefill side's blocks, go out once per step: after a pause they came too late."""
+        now, longest = time.monotonic(), (1 - IN_TIME) * self._lease
+        if now - self._last_step > longest:
+            self._kept_since = now - longest
+        self._last_step = now
+
+    def _paused_since(self, seen: float) -> bool:
+        """Whether steps stopped for too long since a request was seen; the step that looks it up is one."""
+        self._note_step()
+        return seen < self._kept_since
 
     def _note_use(self, request: Request) -> None:
         """Remember a transfer whose blocks upstream now takes, or has the prefill side free."""

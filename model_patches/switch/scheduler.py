@@ -15,6 +15,7 @@ when it can go: when vLLM switches LongRoPE factors per request.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +92,9 @@ class LadderScheduler(Scheduler):
         if not hasattr(request, "rope_set"):
             request.rope_ladder = self.ladders.of(request)
             assign(request, wanted_set(request, request.rope_ladder.rule), request.rope_ladder.keys)
+        if not isinstance(request.kv_transfer_params, Mapping):
+            # As a client may send them, and no connector could read them.
+            request.kv_transfer_params = None
         super().add_request(request)
 
     def move(self, ladder: EngineLadder) -> list[str]:
@@ -102,8 +106,15 @@ class LadderScheduler(Scheduler):
         Returns:
             The IDs of the requests that move.
         """
-        moving = [each for each in self.requests.values() if each.rope_ladder.name == ladder.name]
-        moving = [each for each in moving if each.rope_ladder is not ladder and _has_its_set(ladder, each)]
+        moving = [
+            each
+            for each in self.requests.values()
+            # A finished one is kept while a connector sends its blocks.
+            if not each.is_finished()
+            and each.rope_ladder is not ladder
+            and self.ladders.replaces(ladder, each.rope_ladder)
+            and ladder.has(forced_set_of(each))
+        ]
         for request in moving:
             before = request.rope_ladder, request.rope_set
             key = assigned_key(request)
@@ -287,11 +298,6 @@ def _row(request: Request) -> int:
     """The row of the request's set in the workers' table."""
     row: int = request.rope_ladder.rows[assigned_set(request)]
     return row
-
-
-def _has_its_set(ladder: EngineLadder, request: Request) -> bool:
-    name = forced_set_of(request)
-    return name is None or name in ladder.rule.ladder.names
 
 
 def _enter(request: Request, ladder: EngineLadder) -> None:

@@ -119,12 +119,13 @@ class StepRows:
 
     def load(self, settings: RopeSettings) -> None:
         """Fill rows by these sets from the next step on: any number of sets, each with as many factors as before."""
-        self._settings = settings
         for rotation, rows in self.by_rotation.items():
             if rotation.laddered:
                 rows.load(settings)
         if self.softmax is not None:
             self.softmax.load(settings.ladder)
+        # Of a table that loaded: a wake restores it.
+        self._settings = settings
 
     def restore(self) -> None:
         """Write what stays the same from step to step anew; whatever keeps its address is written in place."""

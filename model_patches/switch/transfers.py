@@ -62,10 +62,15 @@ def is_whole(params: Mapping[str, Any], prompt: str) -> bool:
 
 
 def is_address(params: Mapping[str, Any]) -> bool:
-    """Whether a transfer's parameters name an engine and a request as upstream does."""
+    """Whether a transfer's parameters name an engine, a request and its blocks as upstream does."""
     texts = [params.get(field) for field in ("remote_engine_id", "remote_request_id", "remote_host")]
     numbers = [params.get(field) for field in ("remote_port", "tp_size")]
-    return all(isinstance(each, str) for each in texts) and all(isinstance(each, int) for each in numbers)
+    numbers += [params.get(field, 1) for field in ("dcp_size", "pp_size")]
+    return (
+        all(isinstance(each, str) for each in texts)
+        and all(isinstance(each, int) for each in numbers)
+        and isinstance(params.get("remote_block_ids"), list | tuple)
+    )
 
 
 def _seal(params: Mapping[str, Any], prompt: str) -> str:

@@ -236,6 +236,37 @@ def test_a_worker_that_fails_leaves_everything_as_it_was(
     check(references["new"], llm, greedy(8), seed=2)
 
 
+def test_a_finished_request_that_a_connector_holds_does_not_move(
+    start: Start, phi3: Path, references: dict[str, Reference]
+) -> None:
+    llm = start(phi3)
+    running, [prompt] = Running(llm), prompts([60])
+    scheduler = scheduler_of(llm)
+    running.add("one", prompt, greedy(8))
+    running.step(1)
+    [request] = scheduler.requests.values()
+    running.step()
+    # As on a prefill engine, whose blocks are kept for the decode engine.
+    scheduler.requests[request.request_id] = request
+    load(llm, "2", NEW)
+    assert use(llm, "2", recompute=True) == [] and not scheduler._moving
+    del scheduler.requests[request.request_id]
+    check(references["new"], llm, greedy(8), seed=2)
+
+
+def test_parameters_of_a_transfer_that_no_connector_reads_are_left_out(
+    start: Start, phi3: Path, references: dict[str, Reference]
+) -> None:
+    llm = start(phi3)
+    [prompt] = prompts([60])
+    for value in ([], "", 0):
+        Running(llm).add("one", prompt, greedy(4, extra_args={"kv_transfer_params": value}))
+        [request] = scheduler_of(llm).requests.values()
+        assert request.kv_transfer_params is None
+        llm.llm_engine.abort_request([request.request_id], internal=True)
+        assert not scheduler_of(llm).requests
+
+
 def test_rows_are_used_again_and_never_under_a_running_request(
     start: Start, phi3: Path, references: dict[str, Reference], monkeypatch: pytest.MonkeyPatch
 ) -> None:

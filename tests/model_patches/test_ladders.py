@@ -12,7 +12,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.model_patches.switch import ladders
 from ropeswitch.model_patches.switch.ladders import START, EngineLadder, LadderTable, table_from_json
 from ropeswitch.model_patches.switch.set_keys import set_keys
-from ropeswitch.model_patches.switch.settings import LADDER_ID, RopeSettings
+from ropeswitch.model_patches.switch.settings import FORCED_SET, LADDER_ID, RopeSettings
 
 
 def ladder(*factors: int) -> FactorLadder:
@@ -23,6 +23,7 @@ def ladder(*factors: int) -> FactorLadder:
 
 
 BEGIN = ladder(1, 2)
+TWICE = ladder(1, 1, 2)
 SETTINGS = RopeSettings(BEGIN, 1e4)
 
 
@@ -36,7 +37,7 @@ def rows_hold(table: tuple[FactorSet, ...], made: EngineLadder, wanted: FactorLa
 
 UPDATES = st.lists(
     st.tuples(
-        st.lists(st.integers(1, 12), min_size=1, max_size=4, unique=True),
+        st.lists(st.integers(1, 12), min_size=1, max_size=4),
         st.sampled_from(["", "a", "b"]),
         st.booleans(),  # a request stays in it
         st.booleans(),  # another request ends
@@ -46,15 +47,15 @@ UPDATES = st.lists(
 )
 
 
-@given(UPDATES)
+@given(st.sampled_from([BEGIN, TWICE]), UPDATES)
 @settings(deadline=None)
-def test_rows_of_ladders_in_use_never_change(updates: list[Any]) -> None:
+def test_rows_of_ladders_in_use_never_change(begin: FactorLadder, updates: list[Any]) -> None:
     most = ladders.MOST_SETS
     ladders.MOST_SETS = 8
     try:
-        table = LadderTable(SETTINGS, 64)
+        table = LadderTable(RopeSettings(begin, 1e4), 64)
         held: list[tuple[EngineLadder, FactorLadder]] = []
-        current: dict[str, tuple[EngineLadder, FactorLadder]] = {"": (table.default, BEGIN)}
+        current: dict[str, tuple[EngineLadder, FactorLadder]] = {"": (table.default, begin)}
         for number, (factors, name, stays, ends, fails) in enumerate(updates):
             wanted = ladder(*factors)
             try:
@@ -70,6 +71,10 @@ def test_rows_of_ladders_in_use_never_change(updates: list[Any]) -> None:
                 continue
             table.add(str(number), name, wanted, placement)
             current[name] = table.activate(str(number)), wanted
+            # A request that moves to a ladder with an equal set stays on its row.
+            row_of: dict[str, int] = {}
+            for made, _ in (*held, *current.values()):
+                assert all(row_of.setdefault(key, row) == row for key, row in zip(made.keys, made.rows, strict=True))
             assert len(table.table) <= 8 and table.default is current[""][0]
             assert table_from_json(json.loads(json.dumps(FactorLadder(table.table).to_json()))).sets == table.table
             if ends and held:
@@ -98,6 +103,29 @@ def test_a_request_names_its_ladder_and_else_gets_the_default() -> None:
             table.of(
                 SimpleNamespace(sampling_params=None, pooling_params=SimpleNamespace(extra_kwargs={LADDER_ID: unknown}))
             )
+
+
+def test_a_request_that_forces_a_set_stays_where_the_new_ladder_has_none() -> None:
+    table = LadderTable(SETTINGS, 64)
+    table.add("2", "", ladder(3), table.place(ladder(3)))
+    start, second = table.default, table.activate("2")
+    table.redirect(second)
+    for forced, expected in (("s0", second), ("s1", start)):
+        assert table.of(request(**{LADDER_ID: START, FORCED_SET: forced})) is expected
+
+
+def test_a_dropped_ladder_is_not_replaced_by_a_new_one_of_its_name() -> None:
+    table = LadderTable(SETTINGS, 64)
+    made = []
+    for ladder_id in ("2", "3"):
+        table.add(ladder_id, "b", BEGIN, table.place(BEGIN))
+        made.append(table.activate(ladder_id))
+        if ladder_id == "2":
+            assert table.replaces(made[0], made[0])
+            table.deactivate("b")
+    table.redirect(made[1])
+    assert not table.replaces(made[1], made[0])
+    assert table.of(request(**{LADDER_ID: "2"})) is made[0]
 
 
 def test_only_so_many_earlier_ladders_are_kept() -> None:

@@ -42,6 +42,18 @@ def request(tokens: list[int], adapter: str | None = None, media: tuple[str, ...
 PROMPT = prompt_digest(request([1, 2, 3]))
 
 
+@pytest.mark.parametrize(
+    "field", ["remote_block_ids", "remote_engine_id", "remote_port", "tp_size", "dcp_size", "pp_size"]
+)
+def test_an_address_that_upstream_cannot_read_is_none(field: str) -> None:
+    assert is_address(PLACE)
+    assert not any(
+        is_address(PLACE | {field: value}) for value in (None, {}, "5x"[:1] if field != "remote_engine_id" else 5)
+    )
+    if field in PLACE:
+        assert not is_address({name: value for name, value in PLACE.items() if name != field})
+
+
 def test_a_seal_survives_json() -> None:
     assert is_whole(json.loads(json.dumps(sealed(PLACE, KEYS[0], 1.5, PROMPT))), PROMPT)
 
