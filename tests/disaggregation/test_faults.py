@@ -13,7 +13,7 @@ import pytest
 from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.model_patches.switch.nixl_connector import IN_TIME
 from tests.disaggregation.proxy import prefill_body
-from tests.disaggregation.servers import LEASE, PATH, Pair, body, fetched, first_choice, metric, pair, server
+from tests.disaggregation.servers import LEASE, MODEL, PATH, Pair, body, fetched, first_choice, metric, pair, server
 from tests.exactness.checkpoints import ladder_file
 from tests.exactness.engines import prompts
 from tests.exactness.reference import Reference, load_model
@@ -47,6 +47,9 @@ def test_parameters_that_no_prefill_server_returned(engines: Pair, reference: Re
     for params in wrong:
         answer = engines.decode.post(PATH, body(first, 4, kv_transfer_params=params))
         reference.check(first, *first_choice(answer))
+        # Of a request that is refused, the connector frees the blocks.
+        refused = body(first, 4, kv_transfer_params=params, model=f"{MODEL}@unknown")
+        assert engines.decode.post(PATH, refused).status == 404
     assert fetched(engines.decode) == before
     # The right ones still serve.
     reference.check(first, *first_choice(engines.decode.post(PATH, body(first, 4, kv_transfer_params=good))))

@@ -10,8 +10,6 @@ import json
 import os
 import sys
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-
 from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
 
@@ -31,6 +29,7 @@ ENGINE = {
 
 
 def main() -> None:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     folder, key, prompts = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
     changes = {} if key is None else {"additional_config": {"ropeswitch": key}}
     llm = LLM(folder, **ENGINE, **changes, **json.loads(sys.argv[4]))

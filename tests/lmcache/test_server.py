@@ -164,3 +164,22 @@ def test_a_server_that_pauses_touches_no_block_that_others_use(
     time.sleep(3)
     for _ in range(2):
         hits(llm, phi3_reference, [prompt])
+
+
+def test_parameters_of_a_client_end_no_engine(
+    start_store: StartStore, start: Start, phi3: Path, phi3_reference: Reference
+) -> None:
+    llm = start(phi3, kv_transfer_config=start_store().config())
+    [prompt] = prompts([60], seed=7)
+    for name, value in (
+        ("lmcache.max_offload_tokens", "x"),
+        ("lmcache.max_offload_tokens", -1),
+        ("cached_token_stats", 1),
+    ):
+        asked = greedy(4, extra_args={"kv_transfer_params": {name: value}})
+        [output] = llm.generate([{"prompt_token_ids": prompt}], asked, use_tqdm=False)
+        phi3_reference.check(prompt, *first_choice(output.outputs[0]))
+        # Gone before it is looked up.
+        llm.llm_engine.add_request("gone", {"prompt_token_ids": prompt}, asked)
+        llm.llm_engine.abort_request(["gone"])
+    assert hits(llm, phi3_reference, [prompt])

@@ -94,3 +94,28 @@ def test_an_address_has_the_types_of_upstream() -> None:
     assert is_address(PLACE)
     for field in ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "tp_size"):
         assert not is_address(PLACE | {field: [1]}) and not is_address(PLACE | {field: None})
+
+
+def test_blocks_are_left_after_a_pause_without_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prefill side keeps blocks for 30 s, and longer while heartbeats come with the decode side's steps."""
+    from ropeswitch.model_patches.switch import nixl_connector
+
+    connector = object.__new__(nixl_connector.NixlPullConnector)
+    connector._lease, connector._last_step, connector._kept_since = 30, 0.0, 0.0
+    clock = [1000.0]
+    monkeypatch.setattr(nixl_connector, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def lookup(seen: float, seconds: float) -> bool:
+        clock[0] += seconds
+        return connector._paused_since(seen)
+
+    # An idle engine, then one that steps while the request waits for a minute.
+    seen = clock[0]
+    assert not lookup(seen, 1)
+    assert not any(lookup(seen, 6) for _ in range(10))
+    # A pause, after which the request that came before it is too late, in later steps too; one that came in its end is not.
+    assert lookup(seen, 11)
+    assert lookup(seen, 1)
+    assert not lookup(clock[0], 0)
+    late = clock[0] + 20
+    assert not lookup(late, 25)

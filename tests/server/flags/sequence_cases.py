@@ -1,0 +1,196 @@
+"""``--max-num-seqs`` against host memory and GPU memory, and what vLLM's model runners reserve for each sequence."""
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from vllm.v1.utils import CpuGpuBuffer
+from vllm.v1.worker.block_table import get_block_table_width
+from vllm.v1.worker.gpu import buffer_utils
+from vllm.v1.worker.gpu.block_table import BlockTables
+from vllm.v1.worker.gpu.mm.rope import RopeState
+from vllm.v1.worker.gpu.sample.trace_replay import TraceReplayState
+from vllm.v1.worker.gpu.states import RequestState
+from vllm.v1.worker.gpu_input_batch import InputBatch
+
+from ropeswitch.server.errors import UsageError
+from ropeswitch.server.flags.memory import GIB, PROCESSES, Memory
+from ropeswitch.server.flags.sequence_memory import SequenceMemory, most, power_of_two
+from ropeswitch.server.flags.sequences import Machine, check, taken_beside_gpus
+
+H100 = Machine("cuda", devices=8, device_bytes=79 * GIB, v2=True, sequences=1024)
+LONG = SequenceMemory(max_model_len=2 << 20)
+CPU = torch.device("cpu")
+LENGTH, SEQUENCES, STEP = 5000, 7, 64
+
+
+def flags(**given: Any) -> argparse.Namespace:
+    fields = {
+        "max_num_seqs": None,
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "data_parallel_size": 1,
+        "data_parallel_size_local": None,
+        "data_parallel_rank": None,
+        "nnodes": 1,
+        "headless": False,
+        "gpu_memory_utilization": 0.92,
+        "kv_cache_memory_bytes": None,
+        "kv_offloading_size": None,
+        "cpu_offload_gb": 0.0,
+    }
+    return argparse.Namespace(**(fields | given))
+
+
+def test_the_figures_of_two_million_tokens() -> None:
+    """On an H100: 8 GiB of pinned memory a rank, 64 GiB at TP 8, and two block tables of 512 MiB on each GPU."""
+    assert LONG.host_bytes(1024) == 8 * GIB
+    assert LONG.device_bytes(1024) == GIB
+    # PyTorch's pinned memory is a power of two.
+    assert LONG.host_bytes(513) == 8 * GIB and LONG.host_bytes(512) == 4 * GIB
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Bytes of each pinned array that V2 asks for; memory cannot be pinned without a GPU."""
+    asked: list[int] = []
+    zeros = torch.zeros
+
+    def counted(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        array = zeros(*size, **options)
+        if pin_memory:
+            asked.append(array.nbytes)
+        return array
+
+    monkeypatch.setattr(buffer_utils.torch, "zeros", counted)
+    monkeypatch.setattr(buffer_utils, "get_accelerator_view_from_cpu_tensor", lambda array: array)
+    yield asked
+
+
+@pytest.mark.parametrize("block_size", [16, 48, 128])
+def test_v2_reserves_what_is_counted(pinned: list[int], block_size: int) -> None:
+    """All else that V2's states pin are numbers of one sequence each."""
+    each = SequenceMemory(LENGTH, block_size, device="cpu")
+    states = RequestState(SEQUENCES, LENGTH, STEP, 0, 100, CPU)
+    blocks = -(-LENGTH // block_size)
+    tables = BlockTables([block_size], SEQUENCES, STEP, [get_block_table_width(blocks, block_size)], CPU)
+    [table], [for_inputs] = tables.block_tables, tables.input_block_tables
+    assert table.gpu.nbytes + for_inputs.nbytes == each.device_bytes(SEQUENCES)
+    assert states.all_token_ids.gpu.nbytes == each.host_bytes(SEQUENCES) - each.device_bytes(SEQUENCES)
+    assert sorted(pinned)[-1] == states.all_token_ids.gpu.nbytes > 100 * sorted(pinned)[-2]
+
+
+def test_v2_reserves_more_for_axes_and_traces(pinned: list[int]) -> None:
+    plain, more = (SequenceMemory(LENGTH, device="cpu", axes=axes, traces=axes > 0) for axes in (0, 3))
+    states = RequestState(SEQUENCES, LENGTH, STEP, 0, 100, CPU)
+    RopeState(3, SEQUENCES, STEP, LENGTH, CPU)
+    TraceReplayState(states)
+    arrays = [size for size in pinned if size > SEQUENCES * LENGTH]
+    assert arrays[0] == plain.host_bytes(SEQUENCES) - plain.device_bytes(SEQUENCES)
+    assert sum(arrays) == more.host_bytes(SEQUENCES) - more.device_bytes(SEQUENCES)
+
+
+@pytest.mark.parametrize("block_size", [16, 48, 128])
+def test_v1_reserves_what_is_counted(block_size: int) -> None:
+    """On a CPU the block table's two copies count, of which one is freed after the start."""
+    blocks = -(-LENGTH // block_size)
+    batch = InputBatch(SEQUENCES, LENGTH, STEP, CPU, 100, [block_size], [blocks])
+    [table] = batch.block_table.block_tables
+    assert isinstance(table.block_table, CpuGpuBuffer)
+    both = table.block_table.cpu.nbytes + table.block_table.gpu.nbytes
+    counted = SequenceMemory(LENGTH, block_size, v2=False, device="cpu").host_bytes(SEQUENCES)
+    assert batch.token_ids_cpu.nbytes + batch.is_token_ids.nbytes + both == counted
+
+
+def test_context_parallel_ranks_share_the_blocks() -> None:
+    assert SequenceMemory(2 << 20, decode_context=4).device_bytes(1024) == LONG.device_bytes(1024) // 4
+
+
+def test_a_default_that_fits_stays() -> None:
+    args = flags(tensor_parallel_size=8)
+    assert check(args, H100, Memory(1024 * GIB, 200 * GIB), LONG, PROCESSES) == []
+    assert args.max_num_seqs is None
+
+
+def test_a_default_that_does_not_fit_is_lowered() -> None:
+    args = flags(tensor_parallel_size=8)
+    [line] = check(args, H100, Memory(total=128 * GIB, free=40 * GIB), LONG, taken=PROCESSES + 4 * GIB)
+    # 34 GiB are left: 32 GiB are 512 sequences.
+    assert args.max_num_seqs == 512
+    assert line == (
+        "--max-num-seqs: 512 instead of the default, 1024: 1024 sequences of 2097152 tokens reserve 64.0 GiB of host memory "
+        "on 8 ranks, of which 34.0 GiB is left (40.0 GiB of 128.0 GiB is free)"
+    )
+
+
+def test_the_users_own_is_refused_where_it_does_not_fit() -> None:
+    args, memory = flags(tensor_parallel_size=8, max_num_seqs=600), Memory(128 * GIB, 40 * GIB)
+    with pytest.raises(UsageError) as refused:
+        check(args, H100, memory, LONG, PROCESSES)
+    text = str(refused.value)
+    assert text.startswith("--max-num-seqs: 600 does not fit: 600 sequences of 2097152 tokens reserve 64.0 GiB")
+    assert text.endswith("; give at most 512, or a shorter --max-model-len")
+    args.max_num_seqs = 512
+    assert check(args, H100, memory, LONG, PROCESSES) == []
+
+
+def test_ranks_of_other_machines_do_not_count() -> None:
+    memory = Memory(128 * GIB, 40 * GIB)
+    nodes = flags(max_num_seqs=1024, tensor_parallel_size=8, pipeline_parallel_size=2, nnodes=4)
+    assert check(nodes, H100, memory, LONG, PROCESSES) == []
+    # Ray has no number of nodes.
+    ray = flags(max_num_seqs=512, tensor_parallel_size=16)
+    assert check(ray, H100, memory, LONG, PROCESSES) == []
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        {"nnodes": 2, "pipeline_parallel_size": 2},
+        {"headless": True},
+        {"data_parallel_size": 2, "data_parallel_rank": 1},
+    ],
+    ids=str,
+)
+def test_nodes_of_one_server_are_not_lowered_each_by_itself(several: dict[str, Any]) -> None:
+    args = flags(**({"tensor_parallel_size": 8} | several))
+    with pytest.raises(UsageError, match=r"every node of this server the same number, at most 512$"):
+        check(args, H100, Memory(128 * GIB, 36 * GIB), LONG, PROCESSES)
+    assert args.max_num_seqs is None
+
+
+def test_not_even_one_sequence() -> None:
+    with pytest.raises(UsageError, match=r"^--max-num-seqs: 1 sequences of 2097152 .* give a shorter --max-model-len"):
+        check(flags(), H100, Memory(128 * GIB, PROCESSES + 1024), LONG, PROCESSES)
+
+
+def test_block_tables_against_what_utilization_leaves() -> None:
+    """V2 makes them when keys and values have taken their share of the GPU."""
+    plenty = Memory(4096 * GIB, 4096 * GIB)
+    with pytest.raises(UsageError) as refused:
+        check(flags(max_num_seqs=8192), H100, plenty, LONG, PROCESSES)
+    assert (
+        "the block tables of 8192 sequences of 2097152 tokens take 8.0 GiB of each GPU, and --gpu-memory-utilization 0.92 "
+        "leaves 6.3 GiB for them; give at most 6471" in str(refused.value)
+    )
+    args = flags(gpu_memory_utilization=0.99)
+    [line] = check(args, H100, plenty, LONG, PROCESSES)
+    assert args.max_num_seqs == 512 and "--gpu-memory-utilization 0.99 leaves 808 MiB" in line
+    # V1's are within the share, and nobody knows what a size in bytes leaves.
+    v1 = SequenceMemory(2 << 20, v2=False)
+    assert check(flags(max_num_seqs=8192), Machine("cuda", 8, 79 * GIB, False, 1024), plenty, v1, PROCESSES) == []
+    assert check(flags(max_num_seqs=8192, kv_cache_memory_bytes=GIB), H100, plenty, LONG, PROCESSES) == []
+
+
+def test_offloaded_keys_and_weights_take_host_memory() -> None:
+    args = flags(kv_offloading_size=10.0, cpu_offload_gb=2.0, tensor_parallel_size=4)
+    assert taken_beside_gpus(args) == 20 * GIB
+
+
+def test_most() -> None:
+    for limit in (1, 5, 64):
+        for bound in range(limit + 2):
+            assert most(lambda sequences, bound=bound: sequences <= bound, limit) == min(bound, limit)  # type: ignore[misc]
+    assert [power_of_two(each) for each in (1, 2, 3, 511, 512)] == [1, 2, 2, 256, 512]
