@@ -16,13 +16,13 @@ from tests.exactness.test_modes import scheduler_of
 Start = Callable[..., LLM]
 # Short, at the limit and across it at every distance, and long.
 LENGTHS = [20, 40, 50, 58, 60, 61, 62, 63, 64, 65, 100]
-# The V2 runner has no Medusa.
-V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
+# The V2 runner has no Medusa, and vLLM does not schedule it asynchronously.
+NO_MEDUSA = "1" in (os.environ.get("VLLM_USE_V2_MODEL_RUNNER"), os.environ.get("ROPESWITCH_TEST_ASYNC"))
 INTERPRETED = "ROPESWITCH_TEST_ASYNC" in os.environ
 KIND = [
     pytest.param(kind, marks=[] if kind == "eagle" or INTERPRETED else pytest.mark.full)
     for kind in KINDS
-    if not (V2 and kind == "medusa")
+    if not (NO_MEDUSA and kind == "medusa")
 ]
 
 
