@@ -49,7 +49,7 @@ def test_parameters_that_no_prefill_server_returned(engines: Pair, reference: Re
         reference.check(first, *first_choice(answer))
         # Of a request that is refused, the connector frees the blocks.
         refused = body(first, 4, kv_transfer_params=params, model=f"{MODEL}@unknown")
-        assert engines.decode.post(PATH, refused).status == 404
+        assert engines.decode.post(PATH, refused).status == 400
     assert fetched(engines.decode) == before
     # The right ones still serve.
     reference.check(first, *first_choice(engines.decode.post(PATH, body(first, 4, kv_transfer_params=good))))
