@@ -1,4 +1,4 @@
-"""vLLM's CUDA platform without a GPU, told which one there is; ``python -m tests.gpu.fake_cuda H100`` prints decisions.
+"""vLLM's CUDA platform for a given kind of GPU, without one; ``python -m tests.gpu.fake_cuda H100`` prints decisions.
 
 In a process of its own: vLLM asks for its platform while it is imported.
 """

@@ -1,4 +1,4 @@
-"""Rotates with the Triton kernel for a GPU that need not be there; prints what Triton's launcher was given.
+"""Rotates with the Triton kernel for a simulated GPU and prints the arguments of Triton's launcher.
 
 Run it in a process of its own, outside Triton's interpreter: ``python -m tests.kernels.prepared_launches``.
 """

@@ -62,7 +62,7 @@ def test_engines_that_wait_for_each_other_try_the_same_steps() -> None:
 
 
 class Compiling:
-    """A model runner that compiles a kernel for each new number of tokens, as Triton tells vLLM's monitor."""
+    """A model runner that reports a compilation to vLLM's monitor for each new number of tokens, as Triton does."""
 
     is_pooling_model = False
 
