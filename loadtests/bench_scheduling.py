@@ -1,27 +1,30 @@
-"""Length-aware scheduling against stock vLLM: one long prompt, and short requests beside it, alternating in one run.
+"""Length-aware scheduling against stock vLLM's settings, alternating in one run.
 
-Every measurement starts an engine in a process of its own, on one random Phi-3 that this script makes, and ends it: idle
-engines would disturb it. Each is added to measurements.jsonl, so that the same command goes on after an interruption; remove
-that file after a change to the code. The tables go to stdout, two plots beside the measurements.
+Every engine has a process of its own, on one random Phi-3 that this script makes, and no other is alive meanwhile: idle
+engines would disturb it. Each measurement is added to measurements.jsonl, so that the same command goes on after an
+interruption; remove that file after a change to the code. The tables go to stdout, plots beside the measurements.
 
-Phases: sweep, every setting of stock and of ours once; rounds, the best of them in turns; alone, the long prompt with
-nothing beside it; crossing, a request that crosses the limit of 8192 tokens; burst, 64 short requests and a long one.
+Phases: alone, the long prompt with nothing beside it; front, every setting of stock and of ours on four workloads, and on
+requests that cross the limit of 2,048 tokens together; crossing, one such request; burst, 64 short requests and a long one.
 """
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ropeswitch.loadtests.bench.engine import make_checkpoint
-from ropeswitch.loadtests.scheduling.curves import Point, best, nearest_rank, points
+from ropeswitch.loadtests.scheduling import exactness
+from ropeswitch.loadtests.scheduling.arrivals import WORKLOADS
 from ropeswitch.loadtests.scheduling.engine import Side
 from ropeswitch.loadtests.scheduling.measurements import Measurements
 from ropeswitch.loadtests.scheduling.plots import draw
-from ropeswitch.loadtests.scheduling.report import OTHERS, report
+from ropeswitch.loadtests.scheduling.report import OTHERS, front_runs, report
 from ropeswitch.loadtests.scheduling.settings import (
     CROSSING,
     CROSSING_UNCACHED,
@@ -36,10 +39,21 @@ from ropeswitch.loadtests.scheduling.settings import (
     WINDOW,
     Setting,
     ours,
-    tuned,
+    stock,
 )
 
-PHASES = ("sweep", "rounds", "alone", "crossing", "burst")
+PHASES = ("alone", "front", "crossing", "burst")
+# Whether requests that cross the limit reserve its next set, and whether as many prompts are prefilled beside them.
+EXACTNESS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    STOCK.name: [
+        (exactness.STOCK, {"policy": None, "again": False}),
+        (exactness.ARITHMETIC, {"policy": None, "again": True}),
+    ],
+    OURS.name: [
+        (exactness.LENGTH, {"policy": "length", "again": False}),
+        (exactness.RESERVE, {"policy": "reserve", "again": False}),
+    ],
+}
 
 
 class Bench:
@@ -47,32 +61,39 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace, checkpoint: str, measurements: Measurements) -> None:
         self._args, self._checkpoint, self._kept = args, checkpoint, measurements
-        self._mixed = {"prompt": args.prompt, "rate": args.rate}
+        self._long = {"prompt": args.prompt}
 
     def run(self, phase: str) -> None:
-        long = {"prompt": self._args.prompt}
-        if phase == "sweep":
-            for setting in [STOCK, *tuned(), *ours(self._args.targets)]:
-                self._measure(phase, [setting], 1, "mixed", self._mixed)
-        elif phase == "rounds":
-            settings = [STOCK, *self._best(), *ours(self._args.targets)]
-            self._measure(phase, settings, self._args.rounds, "mixed", self._mixed)
-        elif phase == "alone":
-            self._measure(phase, [STOCK, OURS], max(self._args.rounds, 5), "alone", long)
+        if phase == "alone":
+            self._measure(phase, [STOCK, OURS], max(self._args.rounds, 5), "alone", self._long)
+        elif phase == "front":
+            self._front()
         elif phase == "crossing":
             self._measure(phase, [CROSSING, CROSSING_UNCACHED], self._args.rounds, "crossing", {})
         else:
-            self._measure(phase, [STOCK, OURS], self._args.rounds, "burst", long)
+            self._measure(phase, [STOCK, OURS], self._args.rounds, "burst", self._long)
 
-    def _best(self) -> list[Setting]:
-        """The tuned stock settings that the sweep found best, which are three."""
-        by_name = {setting.name: setting for setting in tuned()}
-        found: list[Point] = points(
-            record for record in self._kept.records if record["phase"] == "sweep" and record["setting"] in by_name
-        )
-        if missing := sorted(by_name.keys() - {point.setting for point in found}):
-            sys.exit(f"bench_scheduling: rounds need the whole sweep, which lacks {', '.join(missing)}: run it first")
-        return [by_name[point.setting] for point in best(found)]
+    def _front(self) -> None:
+        """Run the workloads on every setting in every round, those not measured yet; one engine serves all of a round's."""
+        alone = [
+            r["result"]["long"] for r in self._kept.records if r["phase"] == "alone" and r["setting"] == STOCK.name
+        ]
+        if not alone:
+            sys.exit("bench_scheduling: the front needs stock's time for the long prompt alone: run that phase first")
+        settings = [*stock(), *ours(self._args.targets)]
+        for turn in range(self._args.rounds):
+            for setting in settings if turn % 2 == 0 else reversed(settings):
+                tasks: list[tuple[str, str, dict[str, Any]]] = [
+                    (f"front {name}", "served", self._long | {"name": name, "alone": statistics.median(alone)})
+                    for name in WORKLOADS
+                ]
+                tasks += [(f"exactness {name}", "exactness", each) for name, each in EXACTNESS.get(setting.name, [])]
+                if missing := [task for task in tasks if not self._kept.has(task[0], setting, turn)]:
+                    with self._side(setting) as side:
+                        for phase, workload, parameters in missing:
+                            result = side.run(workload, seed=1 + turn, **parameters)
+                            say(f"{phase}: round {turn + 1} of {self._args.rounds}, {setting.name}: {summary(result)}")
+                            self._kept.add(phase, setting, turn, result)
 
     def _measure(
         self, phase: str, settings: Sequence[Setting], rounds: int, workload: str, parameters: dict[str, Any]
@@ -96,10 +117,24 @@ class Bench:
         return result
 
     def _one(self, setting: Setting, workload: str, **parameters: Any) -> dict[str, Any]:
-        with Side(self._checkpoint, setting, self._args.compiled) as side:
-            # A quarter of the prompt: every path has run, and what adapts to the machine has seen it.
-            side.run("mixed", prompt=self._args.prompt // 4, rate=self._args.rate, seed=0)
+        with self._side(setting) as side:
             return side.run(workload, **parameters)
+
+    @contextmanager
+    def _side(self, setting: Setting) -> Iterator[Side]:
+        """An engine of which every path has run, and what adapts to the machine has seen it."""
+        with Side(self._checkpoint, setting, self._args.compiled) as side:
+            side.run("served", name="single", prompt=self._args.prompt // 4, alone=0.5, seed=0)
+            yield side
+
+
+SUMMARY = {
+    "long": "long prompt {:.2f} s",
+    "firsts": "slowest first token of a short request {:.3f} s",
+    "ttfts": "slowest first token of a short request {:.3f} s",
+    "gap": "worst gap {:.3f} s",
+    "recomputed": "{} tokens recomputed",
+}
 
 
 def summary(result: dict[str, Any]) -> str:
@@ -107,13 +142,10 @@ def summary(result: dict[str, Any]) -> str:
     words = []
     if "gaps" in result:
         words.append(f"worst gap {max(result['gaps']):.3f} s, the other request's {max(result['other']):.3f} s")
-    if "long" in result:
-        words.append(f"long prompt {result['long']:.2f} s")
-    if result.get("ttfts"):
-        shorts = f"{len(result['ttfts'])} short requests, p99 {nearest_rank(result['ttfts'], 99):.3f} s"
-        words.append(f"{shorts}, worst {max(result['ttfts']):.3f} s")
-    if "worst_gap" in result:
-        words.append(f"worst gap {result['worst_gap']:.3f} s")
+    for name, words_of in SUMMARY.items():
+        if name in result:
+            value = result[name]
+            words.append(words_of.format(max(value) if isinstance(value, list) else value))
     if result["others"] > OTHERS:
         words.append(f"DISTURBED: other work took {result['others']:.0%} of the cores")
     return ", ".join(words)
@@ -129,17 +161,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--prompt",
         type=int,
-        default=24576,
+        default=8192,
         help=f"tokens of the long prompt, {least} to {most} (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--rate", type=float, default=5.0, help="short requests a second beside it (default: %(default)s)"
     )
     parser.add_argument(
         "--rounds",
         type=int,
         default=5,
-        help="rounds of every phase but the sweep, which has one; the long prompt alone has at least 5 (default: 5)",
+        help="rounds of every phase; the long prompt alone has at least 5 (default: 5)",
     )
     parser.add_argument(
         "--targets",
@@ -173,9 +202,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     if not least <= args.prompt <= most:
         parser.error(f"--prompt: {args.prompt} is not between {least} and {most}")
-    for name in ("rate", "rounds"):
-        if not getattr(args, name) > 0:
-            parser.error(f"--{name}: {getattr(args, name)} is not above 0")
+    if args.rounds < 1:
+        parser.error(f"--rounds: {args.rounds} is below 1")
     if args.retries < 0:
         parser.error(f"--retries: {args.retries} is below 0")
     if not all(target > 0 for target in args.targets):
@@ -187,9 +215,7 @@ def main() -> None:
     args = parse()
     mode = "compiled" if args.compiled else "eager"
     args.out.mkdir(parents=True, exist_ok=True)
-    measurements = Measurements(
-        args.out / "measurements.jsonl", {"prompt": args.prompt, "rate": args.rate, "mode": mode}
-    )
+    measurements = Measurements(args.out / "measurements.jsonl", {"prompt": args.prompt, "mode": mode})
     try:
         if not args.report:
             with tempfile.TemporaryDirectory() as folder:
@@ -209,11 +235,10 @@ def main() -> None:
         sys.exit(130)
     if not measurements.records:
         sys.exit(f"bench_scheduling: {measurements.path} has no measurement with these options yet")
-    print(f"{args.prompt} tokens, {args.rate:g} short requests a second, {mode}\n")
+    print(f"{args.prompt} tokens, {mode}\n")
     print(report(measurements.records, args.bound))
-    if any(record["phase"] in ("sweep", "rounds") for record in measurements.records):
-        for path in draw(measurements.records, args.out):
-            say(f"wrote {path}")
+    if workloads := {name: runs for name, runs in front_runs(measurements.records).items() if runs}:
+        say(f"wrote {draw(workloads, args.out / 'front.png')}")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 
-from ropeswitch.loadtests.scheduling.mixed import rounds, sweep
+from ropeswitch.loadtests.scheduling import front
+from ropeswitch.loadtests.scheduling.exactness import exactness
 from ropeswitch.loadtests.scheduling.single import alone, burst, crossing
 from ropeswitch.loadtests.scheduling.tables import Figure, Record, table
 
 # The part of the cores that other work may take beside a run before its times mean little.
 OTHERS = 0.05
-SECTIONS = {"sweep": sweep, "rounds": rounds, "alone": alone, "crossing": crossing}
+SECTIONS = {"alone": alone, "crossing": crossing}
 
 
 def report(records: Iterable[Record], bound: float | None = None) -> str:
@@ -29,6 +30,14 @@ def report(records: Iterable[Record], bound: float | None = None) -> str:
         raise ValueError("records: at least one measurement is needed")
     parts: list[str] = []
     figures: list[Figure] = []
+    everything = [record for group in phases.values() for record in group]
+    for workload, runs in front_runs(everything).items():
+        if runs:
+            parts.append(f"### The front, {workload}\n\n{front.report(runs)}")
+    if any(phase.startswith("exactness ") for phase in phases):
+        text, found = exactness(phases)
+        parts.append(text)
+        figures += found
     for phase, section in SECTIONS.items():
         if phase in phases:
             text, found = section(phases)
@@ -38,10 +47,29 @@ def report(records: Iterable[Record], bound: float | None = None) -> str:
         text, found = burst(phases, bound)
         parts.append(text)
         figures += found
-    figures.append(_undisturbed([record for group in phases.values() for record in group]))
+    figures.append(_undisturbed(everything))
     rows = [[f.name, f.required, f.measured, "" if f.met is None else "yes" if f.met else "**no**"] for f in figures]
     parts.append("### Required and measured\n\n" + table(["figure", "required", "measured", "met"], rows))
     return "\n\n".join(parts)
+
+
+def front_runs(records: Iterable[Record]) -> dict[str, list[front.Run]]:
+    """The front's runs by workload; rounds that not every setting has been through are left out."""
+    found: dict[str, list[front.Run]] = {}
+    for record in records:
+        phase, _, workload = record["phase"].partition(" ")
+        if phase == "front":
+            result = record["result"]
+            run = front.Run(
+                record["setting"],
+                record["ours"],
+                record["round"],
+                tuple(result["firsts"]),
+                result["gap"],
+                result["long"],
+            )
+            found.setdefault(workload, []).append(run)
+    return {workload: front.complete(runs) for workload, runs in found.items()}
 
 
 def _undisturbed(records: list[Record]) -> Figure:

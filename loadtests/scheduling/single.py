@@ -3,7 +3,6 @@
 import statistics
 from typing import Any
 
-from ropeswitch.loadtests.scheduling.curves import points
 from ropeswitch.loadtests.scheduling.settings import BURST, CROSSING, CROSSING_UNCACHED, OURS, STOCK
 from ropeswitch.loadtests.scheduling.tables import Figure, Record, milliseconds, seconds, table
 
@@ -46,7 +45,7 @@ def crossing(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
         row += [_spread(_worst(results, "gaps")), f"{_usual_worst(results):.1f}", _spread(_worst(results, "level"))]
         rows.append([*row, milliseconds(max(others))])
         if setting == CROSSING.name:
-            figures += _crossing_figures(results) + _beside(statistics.median(others), phases)
+            figures += _crossing_figures(results)
     parts = ["before the switch", "at it", "after it"]
     header = ["engine", "rounds", "median gap ms", *(f"worst {part} ms" for part in parts), "worst / median gap"]
     header += ["the same, each gap its median of the rounds", "worst / median of a request that stays below the limit"]
@@ -100,16 +99,6 @@ def burst(phases: dict[str, list[Record]], bound: float | None) -> tuple[str, li
             figures.append(Figure("the burst's longest wait with ours", required, f"{max(short, long):.3f} s", met))
     header = ["engine", "runs", "longest wait of a short request s", "of the long prompt s"]
     return f"### {BURST} short requests and a long one at once\n\n" + table(header, rows), figures
-
-
-def _beside(other: float, phases: dict[str, list[Record]]) -> list[Figure]:
-    """The other request's worst gap beside a crossing request, against the one beside a long prompt; medians of rounds."""
-    ours = [record for record in phases.get("rounds", []) if record["setting"] == OURS.name]
-    if not ours:
-        return []
-    [point] = points(ours)
-    name = "another request's worst gap beside it / beside a long prompt"
-    return [Figure(name, "at most 1", f"{other / point.gap:.2f}", other <= point.gap)]
 
 
 def _around(gaps: list[float], switch: int) -> tuple[float, float, float]:

@@ -4,9 +4,9 @@ The engine is driven in its own process, step by step, so that it has the machin
 process. A request is added at the first step after its intended arrival, and its times count from that arrival.
 """
 
-import heapq
 import itertools
 import random
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ from vllm import SamplingParams
 from vllm.inputs import tokens_input
 from vllm.sampling_params import RequestOutputKind
 
+from ropeswitch.loadtests.scheduling.arrivals import BEFORE, BEHIND, CROSSINGS, SHORT, arrivals
 from ropeswitch.loadtests.scheduling.settings import BURST, VOCABULARY, WINDOW
+from ropeswitch.model_patches.switch.settings import LADDER_POLICY
 
 SHORT_PROMPT, SHORT_OUTPUT = 100, 8
 # Tokens of the decoding request, which stays below the limit.
 DECODE_OUTPUT = WINDOW - SHORT_PROMPT
-# Seconds from the start until the long prompt arrives: the decoding request and the short requests run by then.
-LEAD = 1.0
 CROSSING_PROMPT, CROSSING_OUTPUT = WINDOW - 592, 1000
 # Prompt of an equally long answer that ends below the limit.
 LEVEL_PROMPT = CROSSING_PROMPT - 600
@@ -63,8 +63,12 @@ class Run:
     def now(self) -> float:
         return time.perf_counter() - self._start
 
-    def add(self, name: str, prompt: list[int], output: int, arrival: float = 0.0) -> TimedRequest:
+    def add(
+        self, name: str, prompt: list[int], output: int, arrival: float = 0.0, priority: int = 0,
+        policy: str | None = None,
+    ) -> TimedRequest:  # fmt: skip
         params = SamplingParams(
+            extra_args=policy and {LADDER_POLICY: policy},
             temperature=0.0,
             max_tokens=output,
             ignore_eos=True,
@@ -72,7 +76,9 @@ class Run:
             output_kind=RequestOutputKind.DELTA,
         )
         # Scheduling that looks at a request's age sees the arrival that a server would have seen.
-        self._engine.add_request(name, tokens_input(prompt_token_ids=prompt), params, arrival_time=self._wall + arrival)
+        self._engine.add_request(
+            name, tokens_input(prompt_token_ids=prompt), params, arrival_time=self._wall + arrival, priority=priority
+        )
         self.requests[name] = TimedRequest(arrival, len(prompt))
         return self.requests[name]
 
@@ -111,58 +117,88 @@ def _others_seconds() -> float:
 class Prompts:
     """Random prompts; different seeds share no prefix, so that no cache makes a later run faster."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int | str) -> None:
         self._random = random.Random(seed)
 
     def make(self, tokens: int) -> list[int]:
         return self._random.choices(range(3, VOCABULARY), k=tokens)
 
 
-def mixed(engine: Any, *, prompt: int, rate: float, seed: int) -> dict[str, Any]:
-    """One long prompt beside a decoding request and short requests that arrive at a fixed rate until its first token.
+def served(engine: Any, *, name: str, prompt: int, alone: float, seed: int) -> dict[str, Any]:
+    """One workload of the front (``arrivals.py``), until everything is answered.
 
     Args:
         engine: ``vllm.v1.engine.llm_engine.LLMEngine``, idle.
-        prompt: The long prompt's tokens.
-        rate: Short requests a second.
-        seed: Seed of the random prompts.
+        name: The workload.
+        prompt: Tokens of the longest prompt.
+        alone: Seconds that it takes alone.
+        seed: Of lengths, times and prompts.
 
     Returns:
-        ``long``: seconds from the long prompt's arrival to its first token; ``ttfts``: the same of every short request
-        that arrived in between; ``worst_gap``: the longest time in between without a token of the decoding request;
-        ``tokens`` and ``seconds`` of the whole run.
-
-    Raises:
-        RuntimeError: when the decoding request ended before the long prompt's first token.
+        ``firsts``: seconds to the first token of every short request; ``gap``: the longest time between two tokens of a
+        request; ``long``: mean seconds from arrival to last token of the prompts at least half as long as the longest;
+        ``tokens`` and ``seconds``.
     """
-    prompts = Prompts(seed)
-    long_prompt = prompts.make(prompt)
+    prompts = Prompts(f"{name} {seed}")
+    coming = [(arrival, prompts.make(arrival.prompt)) for arrival in arrivals(name, prompt, alone, seed)]
     run = Run(engine)
-    request = run.add("decoding", prompts.make(SHORT_PROMPT), DECODE_OUTPUT)
-    shorts = (((i + 0.5) / rate, f"short {i}") for i in itertools.count())
-    arrivals = heapq.merge([(LEAD, "long")], shorts)
-    due, name = next(arrivals)
-    long: TimedRequest | None = None
-    while long is None or not long.times:
-        while due <= run.now():
-            if name == "long":
-                long = run.add(name, long_prompt, 1, due)
+    for i, (arrival, tokens) in enumerate(coming):
+        while run.now() < arrival.at:
+            if engine.has_unfinished_requests():
+                run.step()
             else:
-                run.add(name, prompts.make(SHORT_PROMPT), SHORT_OUTPUT, due)
-            due, name = next(arrivals)
-        run.step()
-    end = long.times[0]
-    while due <= end:  # what arrived during the last step
-        run.add(name, prompts.make(SHORT_PROMPT), SHORT_OUTPUT, due)
-        due, name = next(arrivals)
-    if request.finished:
-        raise RuntimeError(f"the decoding request's {DECODE_OUTPUT} tokens ended before the long prompt's first token")
-    run.finish("decoding")
-    counted = [s for name, s in run.requests.items() if name.startswith("short") and LEAD <= s.arrival <= end]
+                time.sleep(max(0.0, arrival.at - run.now()))
+        run.add(str(i), tokens, arrival.output, arrival.at, int(arrival.prompt > SHORT))
+    run.finish()
+    done = list(run.requests.values())
+    longest = max(request.prompt for request in done)
     return {
-        "long": long.ttft,
-        "ttfts": [short.ttft for short in counted],
-        "worst_gap": max(request.gaps(LEAD, end)),
+        "firsts": [request.ttft for request in done if request.prompt <= SHORT],
+        "gap": max(b - a for request in done for a, b in itertools.pairwise(request.times)),
+        "long": statistics.mean(each.times[-1] - each.arrival for each in done if 2 * each.prompt >= longest),
+        **run.total(),
+    }
+
+
+def exactness(engine: Any, *, policy: str | None, again: bool, seed: int) -> dict[str, Any]:
+    """Requests that cross the limit while they decode, all at once.
+
+    Args:
+        engine: ``vllm.v1.engine.llm_engine.LLMEngine``, idle.
+        policy: ``rope_ladder_policy`` of the requests; None for stock.
+        again: Whether as many other prompts of the limit's length are prefilled in the end: the recomputation by itself.
+        seed: Of the prompts.
+
+    Returns:
+        ``recomputed``: tokens that went through the model beyond those of prompts and answers; ``long``: mean seconds to a
+        crossing request's last token; ``gap``: the longest time between two of its tokens; ``tokens`` and ``seconds``.
+    """
+    prompts = Prompts(f"{policy} {again} {seed}")
+    scheduler = engine.engine_core.engine_core.scheduler
+    plan, planned = scheduler.schedule, []
+
+    def counting(*args: Any) -> Any:
+        output = plan(*args)
+        planned.append(output.total_num_scheduled_tokens)
+        return output
+
+    scheduler.schedule = counting
+    run = Run(engine)
+    crossing = [
+        run.add(f"crossing {i}", prompts.make(WINDOW - BEFORE), BEFORE + BEHIND, policy=policy)
+        for i in range(CROSSINGS)
+    ]
+    run.finish()
+    # The token that outgrows the set is computed with all before it.
+    extra = [run.add(f"again {i}", prompts.make(WINDOW + 1), 1, run.now()) for i in range(CROSSINGS) if again]
+    run.finish()
+    del scheduler.schedule
+    needed = sum(request.prompt + len(request.times) - 1 for request in crossing)
+    assert all(request.finished for request in extra)
+    return {
+        "recomputed": sum(planned) - needed,
+        "long": statistics.mean(request.times[-1] for request in crossing),
+        "gap": max(b - a for request in crossing for a, b in itertools.pairwise(request.times)),
         **run.total(),
     }
 
@@ -218,7 +254,8 @@ def burst(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:
 
 
 WORKLOADS: dict[str, Callable[..., dict[str, Any]]] = {
-    "mixed": mixed,
+    "served": served,
+    "exactness": exactness,
     "alone": alone,
     "crossing": crossing,
     "burst": burst,

@@ -47,6 +47,7 @@ class Simulation:
         arrivals: The requests, in order of time.
         make_request: From an id, an arrival and a list of prompt tokens to a request.
         depth: Steps in flight, ``VllmConfig.max_concurrent_batches``.
+        interval: ``--prefill-schedule-interval``, as ``DPEngineCoreProc`` has it: 1 throttles no prefill.
         noise: Standard deviation of the logarithm of a step's random slowdown or speed-up; 0 for none.
         seed: Of the noise.
         watch: Called with every step that computed something, after the scheduler has processed its result.
@@ -58,6 +59,7 @@ class Simulation:
     arrivals: Sequence[Arrival]
     make_request: Callable[[str, Arrival, list[int]], Request]
     depth: int = 1
+    interval: int = 1
     noise: float = 0.0
     seed: int = 0
     watch: Callable[[Step], None] | None = None
@@ -68,6 +70,7 @@ class Simulation:
         self._flights: deque[_Flight] = deque()
         self._busy_until = 0.0
         self._idle_steps = 0
+        self._planned = 0
 
     def run(self) -> Outcome:
         """Simulate until every request has finished.
@@ -86,7 +89,8 @@ class Simulation:
                 continue
             # As EngineCore.step_with_batch_queue: plan while there is room for another step, then take the oldest result.
             if self.scheduler.has_requests() and len(self._flights) < self.depth:
-                flight = self._launch(self.scheduler.schedule())
+                flight = self._launch(self.scheduler.schedule(self._planned % self.interval != 0))
+                self._planned += 1
                 self._flights.append(flight)
                 if flight.step.tokens and len(self._flights) < self.depth:
                     continue

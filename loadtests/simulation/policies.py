@@ -28,12 +28,12 @@ from ropeswitch.loadtests.simulation.cluster import MAX_MODEL_LEN, MODELS, Clust
 from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.driver import Simulation
 from ropeswitch.loadtests.simulation.records import Clock
-from ropeswitch.loadtests.simulation.workloads import FIRST_SET, Arrival, Workload
+from ropeswitch.loadtests.simulation.workloads import FIRST_SET, SHORT, Arrival, Workload
 from ropeswitch.model_patches.scheduling import scheduler as length_aware
 from ropeswitch.model_patches.switch import scheduler as switch
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
-from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.settings import LADDER_POLICY, RopeSettings
 
 # The user's first case: recovered short factors up to 8k tokens, long ones above. Equal factors would share cached keys.
 LADDER_ENDS = (("8k", FIRST_SET), ("2048k", MAX_MODEL_LEN))
@@ -52,6 +52,10 @@ class Policy:
         threshold: vLLM's ``--long-prefill-token-threshold``, 0 for none.
         adaptive: vLLM's ``--long-prefill-token-threshold-adaptive``.
         target: Ours: ``step_latency_target`` in seconds; None for its default.
+        priority: Stock: ``--scheduling-policy priority``, with clients that send short prompts at a higher one.
+        interval: Stock: ``--prefill-schedule-interval``: running requests decode between two steps with prefills. vLLM 0.32
+            has it for data parallelism alone; here every engine does.
+        reserve: Ours: requests are in the set of their longest possible length from the start (``rope_ladder_policy``).
         chunks: Ours: how chunks of a next set are scheduled: ``beside`` decoding requests, as served; ``captured``, beside
             them in steps that have a CUDA graph; or ``own``, in steps of their own.
     """
@@ -61,16 +65,21 @@ class Policy:
     threshold: int = 0
     adaptive: bool = False
     target: float | None = None
+    priority: bool = False
+    interval: int = 1
+    reserve: bool = False
     chunks: str = "beside"
 
     def __str__(self) -> str:
         if self.kind == "ours":
             name = "ours" if self.target is None else f"ours, target {self.target:g} s"
+            name += ", reserve" if self.reserve else ""
             return name if self.chunks == "beside" else f"{name}, chunks {self.chunks}"
         name = f"stock {self.kind}: {self.max_num_batched_tokens}"
         if self.threshold:
             name += f", threshold {self.threshold}{' adaptive' if self.adaptive else ''}"
-        return name
+        name += ", priority" if self.priority else ""
+        return f"{name}, interval {self.interval}" if self.interval > 1 else name
 
 
 @dataclass(frozen=True)
@@ -161,8 +170,9 @@ class Builder:
             clock,
             self.costs,
             workload.arrivals,
-            _Requests(hasher),
+            _Requests(hasher, policy),
             depth,
+            interval=policy.interval,
             noise=options.noise,
             seed=options.seed,
         )
@@ -173,7 +183,9 @@ class Builder:
             skip_tokenizer_init=True,
             max_model_len=MAX_MODEL_LEN,
             max_num_batched_tokens=policy.max_num_batched_tokens,
-            max_num_seqs=server_defaults(self.cluster.gpu)[1],
+            # vLLM refuses fewer tokens than sequences.
+            max_num_seqs=min(server_defaults(self.cluster.gpu)[1], policy.max_num_batched_tokens),
+            scheduling_policy="priority" if policy.priority else "fcfs",
             long_prefill_token_threshold=policy.threshold,
             long_prefill_token_threshold_adaptive=policy.adaptive,
             enable_prefix_caching=options.prefix_caching,
@@ -193,10 +205,16 @@ class Builder:
 class _Requests:
     """Makes the scheduler's requests, as the engine does from what a client sends."""
 
-    def __init__(self, hasher: Callable[[Request], list[Any]] | None) -> None:
+    def __init__(self, hasher: Callable[[Request], list[Any]] | None, policy: Policy) -> None:
         self._hasher = hasher
+        self._by_length = policy.priority
+        self._extra = {LADDER_POLICY: "reserve"} if policy.reserve else None
 
     def __call__(self, name: str, arrival: Arrival, prompt: list[int]) -> Request:
-        params = SamplingParams(temperature=0.0, max_tokens=arrival.output, ignore_eos=True)
+        params = SamplingParams(temperature=0.0, max_tokens=arrival.output, ignore_eos=True, extra_args=self._extra)
+        priority = int(arrival.prompt > SHORT) if self._by_length else 0
         # All prompts are the same token over and over; the salt keeps their prefixes apart.
-        return Request(name, prompt, params, None, arrival_time=arrival.at, cache_salt=name, block_hasher=self._hasher)
+        return Request(
+            name, prompt, params, None, arrival_time=arrival.at, cache_salt=name, priority=priority,
+            block_hasher=self._hasher,
+        )  # fmt: skip

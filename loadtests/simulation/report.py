@@ -7,9 +7,10 @@ from typing import Any
 
 from ropeswitch.loadtests.simulation.policies import Policy
 from ropeswitch.loadtests.simulation.records import Outcome, Record
+from ropeswitch.loadtests.simulation.workloads import SHORT as SHORT_PROMPT
 
 # Prompt lengths up to which a request belongs to a class; the last has no end.
-CLASSES = (("<=2k", 2048), ("2k-32k", 32768), ("32k-256k", 262144), (">256k", 1 << 62))
+CLASSES = (("<=2k", SHORT_PROMPT), ("2k-32k", 32768), ("32k-256k", 262144), (">256k", 1 << 62))
 SHORT = CLASSES[0][0]
 
 

@@ -13,8 +13,8 @@ from ropeswitch.loadtests.simulation.costs import StepCosts
 CHUNK, BATCH = 8192, 32
 # Where memory is scarce, there is so much beside the longest prompt: this part of its length, and at least so many tokens.
 SPARE_SHARE, LEAST_SPARE = 1 / 64, 8192
-# End of the first factor set.
-FIRST_SET = 8192
+# End of the first factor set, and of the prompts that count as short.
+FIRST_SET, SHORT = 8192, 2048
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,16 @@ def mixed(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
                      cluster, arrivals)  # fmt: skip
 
 
+def single(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
+    """One long prompt with chats beside it, until it is prefilled."""
+    random_ = random.Random(size.seed)
+    shorts = [_chat(random_) for _ in range(size.requests)]
+    long = (size.longest, 64)
+    horizon = _horizon(costs, size, [*shorts, long])
+    arrivals = [*_poisson(random_, horizon, shorts), Arrival(0.05 * horizon, *long)]
+    return _workload("single", f"chats of 100 to 2k tokens, and a prompt of {size.longest}", cluster, arrivals)
+
+
 def heavy(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
     """Prompt lengths of a Pareto distribution, cut at both ends; its quantiles, so that every seed brings the same work."""
     random_ = random.Random(size.seed)
@@ -142,6 +152,7 @@ def crossing(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
 
 
 WORKLOADS: Mapping[str, Callable[[Cluster, StepCosts, Size], Workload]] = {
+    "single": single,
     "mixed": mixed,
     "heavy": heavy,
     "burst": burst,

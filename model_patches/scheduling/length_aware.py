@@ -20,11 +20,11 @@ from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 from ropeswitch.model_patches.switch.ladders import LadderTable
 
 # Default target, in steps of one token, so that the fixed cost of a step is a small part of it; bounds in seconds. At the
-# upper one a client still gets five tokens a second.
+# upper one a client still gets ten tokens a second.
 TARGET_STEPS = 50
 # Interval (seconds) and batch size (oldest waiting requests) for re-checking the prefix cache.
 RECHECK_SECONDS, RECHECKS = 1.0, 8
-LEAST_TARGET, MOST_TARGET = 0.02, 0.2
+LEAST_TARGET, MOST_TARGET = 0.02, 0.1
 
 
 class LengthAware:

@@ -1,0 +1,49 @@
+"""The scheduling benchmark's table of what exactness costs: requests that cross the limit together."""
+
+import statistics
+
+from ropeswitch.loadtests.scheduling.tables import Figure, Record, seconds, table
+
+# What a crossing may cost beyond its recomputation.
+MOST = 1.05
+STOCK, ARITHMETIC, LENGTH, RESERVE = (
+    "stock, long set for all",
+    "stock, and the recomputation by itself",
+    "ours, length",
+    "ours, reserve",
+)
+
+
+def exactness(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
+    """The table, and ours against stock's seconds with the same tokens recomputed; medians of the rounds.
+
+    Args:
+        phases: Records by phase; those of ``exactness NAME`` count.
+    """
+    results = {
+        name: {record["round"]: record["result"] for record in phases.get(f"exactness {name}", [])}
+        for name in (STOCK, ARITHMETIC, LENGTH, RESERVE)
+    }
+    rounds = sorted(set.intersection(*(set(found) for found in results.values())))
+    if not rounds:
+        return "### What exactness costs\n\nNo round has all sides.", []
+    rows = []
+    for name, found in results.items():
+        runs = [found[turn] for turn in rounds]
+        columns = [[run["seconds"] for run in runs], [run["tokens"] / run["seconds"] for run in runs]]
+        columns += [[run["long"] for run in runs], [run["gap"] for run in runs]]
+        whole, rate, long, gap = map(statistics.median, columns)
+        recomputed = statistics.median(run["recomputed"] for run in runs)
+        rows.append([name, f"{recomputed:g}", seconds(whole), f"{rate:.0f}", seconds(long), seconds(gap)])
+    header = ["side", "tokens recomputed", "all answered s", "tokens/s", "an answer s", "worst gap s"]
+    figures = []
+    for name, against, what in (
+        (LENGTH, ARITHMETIC, "length policy / stock and the recomputation by itself"),
+        (RESERVE, STOCK, "reserve policy / stock"),
+    ):
+        ratios = [results[name][turn]["seconds"] / results[against][turn]["seconds"] for turn in rounds]
+        median = statistics.median(ratios)
+        measured = f"{median:.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+        figures.append(Figure(f"all answered, {what}", f"at most {MOST}", measured, median <= MOST))
+    text = f"### What exactness costs, {len(rounds)} rounds\n\n" + table(header, rows)
+    return text, figures

@@ -1,0 +1,188 @@
+"""Which settings of a scheduler leave others behind: three figures a run, their intervals, and two verdicts.
+
+Settings are compared by how long short requests wait for their first token, by the worst gap in an answer, and by when
+the long prompts are complete. Every setting runs the same seeds, so that one draw of seeds serves all of them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from ropeswitch.loadtests.scheduling.tables import table
+
+FIGURES = ("p99 first token", "worst gap", "long prompts done")
+# Two settings' figures this close are the same, and so are those whose ratio's interval has 1.
+SAME = 1.02
+# What a setting must gain in one figure to be worth another one.
+GAIN = 1.2
+DRAWS, SEED = 2000, 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One setting's run of a workload with one seed.
+
+    Attributes:
+        setting: The setting's name.
+        ours: Whether it is ropeswitch's scheduler.
+        seed: Of the workload.
+        firsts: Seconds to the first token of every short request.
+        gap: Seconds, the longest wait between two tokens of a request.
+        long: Seconds from a long prompt's arrival until it is complete, the mean of the run's long prompts.
+    """
+
+    setting: str
+    ours: bool
+    seed: int
+    firsts: tuple[float, ...]
+    gap: float
+    long: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting's figures, in the order of :data:`FIGURES`: all seeds, and (:data:`DRAWS`, 3) of seeds drawn anew."""
+
+    name: str
+    ours: bool
+    figures: tuple[float, float, float]
+    draws: "np.ndarray"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A figure of one setting over another's, and the ends of its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def as_good(self) -> bool:
+        """Whether the first setting is not worse: within :data:`SAME`, or within chance."""
+        return self.value <= SAME or self.low <= 1
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best of our settings against one of stock's.
+
+    Attributes:
+        stock: Stock's setting.
+        ours: The one of ours that is as good in all figures and gains most in one; or, without one, that loses least.
+        ratios: Ours over stock's, by figure.
+        met: Whether it is as good in all, and better by :data:`GAIN` in one.
+    """
+
+    stock: str
+    ours: str
+    ratios: tuple[Ratio, ...]
+    met: bool
+
+
+def complete(runs: Sequence[Run]) -> list[Run]:
+    """The runs of those seeds that every setting ran."""
+    names = {run.setting for run in runs}
+    ran = {(run.setting, run.seed) for run in runs}
+    return [run for run in runs if all((name, run.seed) in ran for name in names)]
+
+
+def settings(runs: Iterable[Run]) -> list[Setting]:
+    """Every setting's figures: the 99th percentile of all short requests, medians of the rest.
+
+    Raises:
+        ValueError: when two settings ran other seeds, or a run has no short request.
+    """
+    grouped: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        if not run.firsts:
+            raise ValueError(f"{run.setting}, seed {run.seed}: no short request")
+        grouped.setdefault(run.setting, {})[run.seed] = run
+    seeds = sorted(next(iter(grouped.values()), {}))
+    for name, found in grouped.items():
+        if sorted(found) != seeds:
+            raise ValueError(
+                f"{name} ran seeds {sorted(found)}, not {seeds}; the interrupted command goes on from there"
+            )
+    drawn = np.random.default_rng(SEED).integers(0, max(len(seeds), 1), (DRAWS, len(seeds)))
+    return [_setting(name, [found[seed] for seed in seeds], drawn) for name, found in grouped.items()]
+
+
+def _setting(name: str, runs: Sequence[Run], drawn: "np.ndarray") -> Setting:
+    rest = np.array([(run.gap, run.long) for run in runs])
+    firsts = np.concatenate([run.firsts for run in runs])
+    order, owner = (
+        np.sort(firsts),
+        np.repeat(np.arange(len(runs)), [len(run.firsts) for run in runs])[np.argsort(firsts)],
+    )
+    draws = np.empty((len(drawn), 3))
+    draws[:, 1:] = np.median(rest[drawn], axis=1)
+    for i, seeds in enumerate(drawn):
+        # Each request counts as often as its seed was drawn.
+        times = np.bincount(seeds, minlength=len(runs))[owner].cumsum()
+        draws[i, 0] = order[np.searchsorted(times, ceil(0.99 * times[-1]))]
+    gap, long = np.median(rest, axis=0)
+    figures = (float(order[ceil(0.99 * len(order)) - 1]), float(gap), float(long))
+    return Setting(name, runs[0].ours, figures, draws)
+
+
+def ratios(one: Setting, other: Setting) -> tuple[Ratio, ...]:
+    """One setting's figures over another's."""
+    low, high = np.percentile(one.draws / other.draws, (2.5, 97.5), axis=0)
+    values = [a / b for a, b in zip(one.figures, other.figures, strict=True)]
+    return tuple(Ratio(*map(float, each)) for each in zip(values, low, high, strict=True))
+
+
+def dominated(found: Sequence[Setting]) -> list[tuple[str, str, tuple[Ratio, ...]]]:
+    """Our settings that one of stock's equals or beats in every figure, and in one beyond its interval.
+
+    Returns:
+        Our setting, stock's, and ours over stock's by figure.
+    """
+    return [
+        (ours.name, stock.name, found_ratios)
+        for ours in found
+        if ours.ours
+        for stock in found
+        if not stock.ours
+        for found_ratios in [ratios(ours, stock)]
+        if all(each.value >= 1 for each in found_ratios) and any(each.low > 1 for each in found_ratios)
+    ]
+
+
+def answers(found: Sequence[Setting]) -> list[Answer]:
+    """Ours against every one of stock's settings."""
+    ours = [each for each in found if each.ours]
+    return [_answer(stock, ours) for stock in found if not stock.ours and ours]
+
+
+def _answer(stock: Setting, ours: Sequence[Setting]) -> Answer:
+    compared = [(each.name, ratios(each, stock)) for each in ours]
+    good = [each for each in compared if all(ratio.as_good for ratio in each[1])]
+    if good:
+        name, best = min(good, key=lambda each: min(ratio.value for ratio in each[1]))
+        return Answer(stock.name, name, best, min(ratio.value for ratio in best) * GAIN <= 1)
+    better = [each for each in compared if min(ratio.value for ratio in each[1]) * GAIN <= 1]
+    name, best = min(better or compared, key=lambda each: max(ratio.value for ratio in each[1]))
+    return Answer(stock.name, name, best, False)
+
+
+def report(runs: Sequence[Run]) -> str:
+    """The settings' figures, and both verdicts, as Markdown."""
+    found = sorted(settings(runs), key=lambda each: (each.ours, each.figures[2], each.name))
+    rows = [[each.name, *(f"{value:.3f}" for value in each.figures)] for each in found]
+    parts = [table(["setting", *(f"{figure} s" for figure in FIGURES)], rows)]
+    beaten = dominated(found)
+    lines = [f"- {ours}, by {stock}: {', '.join(map(str, values))}" for ours, stock, values in beaten]
+    parts.append("\n".join([f"Ours that a setting of stock dominates: {len(beaten) or 'none'}", *lines]))
+    answered = answers(found)
+    met = sum(each.met for each in answered)
+    rows = [[each.stock, each.ours, *map(str, each.ratios), "yes" if each.met else "**no**"] for each in answered]
+    parts.append(f"Settings of stock that one of ours answers: {met} of {len(answered)}. Ratios are ours / stock's.")
+    parts.append(table(["stock", "ours", *FIGURES, "met"], rows))
+    return "\n\n".join(parts)

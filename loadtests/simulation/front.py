@@ -1,0 +1,142 @@
+"""Our scheduler at several targets against every setting of stock's, in the simulator, on several seeds.
+
+Tables go to standard output. Each run is added to runs.jsonl in the folder of ``--out``, so that the same command goes on
+after an interruption; remove that file after a change to a scheduler. docs/simulation.md describes the figures.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropeswitch.factors.numbers import flag, number, whole
+from ropeswitch.loadtests.scheduling.front import Run, report
+
+if TYPE_CHECKING:
+    from ropeswitch.loadtests.simulation.policies import Policy
+    from ropeswitch.loadtests.simulation.records import Outcome
+
+WORKLOADS = ("single", "mixed", "heavy", "crossing")
+TARGETS = (0.02, 0.03, 0.05, 0.07, 0.15, 0.2, 0.4, 0.8)
+THRESHOLDS, BATCHED, INTERVALS = (64, 128, 256, 512, 1024), (256, 512, 1024, 2048, 8192, 16384), (2, 4, 8)
+
+
+def stock(default: int) -> list["Policy"]:
+    """Every way that stock vLLM has to keep a long prompt from others, each at several values.
+
+    Args:
+        default: Its ``max_num_batched_tokens`` without flags.
+    """
+    from ropeswitch.loadtests.simulation.policies import Policy
+
+    found = [Policy("default", default)]
+    found += [Policy("tuned", tokens) for tokens in BATCHED if tokens != default]
+    for threshold in THRESHOLDS:
+        found += [Policy("tuned", default, threshold), Policy("tuned", default, threshold, adaptive=True)]
+    found += [Policy("tuned", default, threshold, priority=True) for threshold in (0, *THRESHOLDS[::2])]
+    found += [Policy("tuned", default, interval=interval) for interval in INTERVALS]
+    return found
+
+
+def long_seconds(outcome: "Outcome") -> float:
+    """Mean seconds until the long prompts are complete: those at least half as long as the longest."""
+    least = max(record.arrival.prompt for record in outcome.records) / 2
+    done = [record.completion_seconds for record in outcome.records if record.arrival.prompt >= least]
+    return sum(done) / len(done)
+
+
+class Runs:
+    """The runs in a JSON-lines file that were made with the given options; others in it are left alone."""
+
+    def __init__(self, path: Path, options: dict[str, Any]) -> None:
+        self._path, self._options = path, options
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        records = [json.loads(line) for line in lines]
+        self.found = [
+            (each["workload"], Run(**each["run"] | {"firsts": tuple(each["run"]["firsts"])}))
+            for each in records
+            if each["options"] == options
+        ]
+
+    def has(self, workload: str, setting: str, seed: int) -> bool:
+        return any((name, run.setting, run.seed) == (workload, setting, seed) for name, run in self.found)
+
+    def add(self, workload: str, run: Run) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"workload": workload, "options": self._options, "run": asdict(run)}) + "\n")
+        self.found.append((workload, run))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    args = _parser().parse_args(arguments)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from ropeswitch.deploy.plan import gpus
+    from ropeswitch.deploy.plan.gpus import server_defaults
+    from ropeswitch.loadtests.simulation.cluster import make_cluster
+    from ropeswitch.loadtests.simulation.costs import StepCosts
+    from ropeswitch.loadtests.simulation.policies import Builder, Options, ours
+    from ropeswitch.loadtests.simulation.workloads import SHORT, Size, make_workload
+
+    gpu = gpus.choose(gpus.load(), args.gpu)
+    cluster = make_cluster(args.model, gpu, args.gpus)
+    costs = StepCosts(cluster)
+    policies = [*stock(server_defaults(gpu)[0]), ours(gpu), *(ours(gpu, target) for target in args.targets)]
+    offered = dict.fromkeys(WORKLOADS, policies)
+    # Only a request that outgrows a set can reserve the next one.
+    offered["crossing"] = [*policies, *(replace(each, reserve=True) for each in policies if each.kind == "ours")]
+    args.out.mkdir(parents=True, exist_ok=True)
+    shape = {name: getattr(args, name) for name in ("model", "gpu", "gpus", "requests", "longest", "load", "noise")}
+    runs = Runs(args.out / "runs.jsonl", shape)
+    with tempfile.TemporaryDirectory() as folder:
+        builder = Builder(cluster, costs, Path(folder))
+        for name in args.workload or WORKLOADS:
+            for seed in range(args.first_seed, args.first_seed + args.seeds):
+                workload = make_workload(name, cluster, costs, Size(args.requests, args.longest, args.load, seed))
+                options = Options(prefix_caching=name == "crossing", noise=args.noise, seed=seed)
+                for policy in offered[name]:
+                    if runs.has(name, str(policy), seed):
+                        continue
+                    outcome = builder.simulation(policy, workload, options).run()
+                    firsts = tuple(r.first_token_seconds for r in outcome.records if r.arrival.prompt <= SHORT)
+                    gap = max(record.worst_gap for record in outcome.records)
+                    runs.add(name, Run(str(policy), policy.kind == "ours", seed, firsts, gap, long_seconds(outcome)))
+                print(f"front: {args.gpus} x {gpu.name}, {name}: seed {seed} done", file=sys.stderr, flush=True)
+            settings = {str(policy) for policy in offered[name]}
+            seeds = range(args.first_seed, args.first_seed + args.seeds)
+            shown = [run for kind, run in runs.found if kind == name and run.setting in settings and run.seed in seeds]
+            print(
+                f"### {name}, {args.gpus} x {gpu.name}, {args.seeds} seeds: {workload.about}\n\n{report(shown)}\n",
+                flush=True,
+            )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="front", description=__doc__)
+    add = parser.add_argument
+    add("--workload", action="append", choices=WORKLOADS, help="workload; can be repeated (default: all)")
+    add("--model", default="mistral-7b", help="shape of the model (default: %(default)s)")
+    add("--gpu", default="A100-80GB", metavar="KIND", help="kind of GPU (default: %(default)s)")
+    add("--gpus", type=flag(whole, 1, 1024), default=1, metavar="N", help="number of GPUs (default: 1)")
+    add("--requests", type=flag(whole, 2, 100_000), default=150, help="short requests a run (default: %(default)s)")
+    add("--longest", type=flag(whole, 8192, 2_096_640), default=131_072, help="tokens of the longest prompt")
+    add("--load", type=flag(number, 0.01, 10), default=0.65, help="share of its time that the cluster is busy")
+    add("--targets", type=_targets, default=TARGETS, metavar="S,S", help="our targets beside the default, in seconds")
+    add("--noise", type=flag(number, 0, 1), default=0.05, help="relative spread of step times (default: %(default)s)")
+    add("--seeds", type=flag(whole, 2, 1000), default=5, help="seeds per workload and setting (default: %(default)s)")
+    add("--first-seed", type=flag(whole, 0, 2**31), default=0, help="the first one (default: 0)")
+    add("--out", type=Path, default=Path("front"), metavar="DIR", help="folder of the runs (default: front)")
+    return parser
+
+
+def _targets(text: str) -> tuple[float, ...]:
+    return tuple(flag(number, 0.001, 60)(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    main()
