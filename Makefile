@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate lock
+.PHONY: help setup setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -177,7 +177,7 @@ bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 min
 	@$(BIN)/python -m ropeswitch.loadtests.bench.engine $(ARGS)
 
 # An interrupted run goes on where it was; nothing else may run on the cores meanwhile.
-bench-scheduling: $(STAMP) ## Short requests beside a long prompt, against stock vLLM (about 45 minutes, needs 16 GiB)
+bench-scheduling: $(STAMP) ## Short requests beside long prompts, against stock vLLM's settings (about two hours, needs 16 GiB)
 	@echo "bench-scheduling: tables on stdout, measurements and plots in bench-scheduling/" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench_scheduling $(ARGS)
 
@@ -208,6 +208,10 @@ bench-search: $(STAMP) ## Candidates a second of both evaluators of factors sear
 simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 minutes; ARGS=--quick for seconds)
 	@echo "simulate: tables on stdout, figures and plots in simulation/" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.simulate $(ARGS)
+
+simulate-front: $(STAMP) ## Our scheduler at several targets against every setting of stock's, simulated (about 20 minutes)
+	@echo "simulate-front: tables on stdout, runs and a plot in front/" >&2
+	@$(BIN)/python -m ropeswitch.loadtests.simulation.front $(ARGS)
 
 lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
 	@echo "lock: resolving pyproject.toml and requirements/clients.in into the four files requirements/*.lock"

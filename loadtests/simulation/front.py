@@ -1,7 +1,8 @@
 """Our scheduler at several targets against every setting of stock's, in the simulator, on several seeds.
 
-Tables go to standard output. Each run is added to runs.jsonl in the folder of ``--out``, so that the same command goes on
-after an interruption; remove that file after a change to a scheduler. docs/simulation.md describes the figures.
+Tables go to standard output, and a plot into the folder of ``--out``. Each run is added to runs.jsonl there, so that the
+same command goes on after an interruption; remove that file after a change to a scheduler. docs/simulation.md describes
+the figures.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropeswitch.factors.numbers import flag, number, whole
 from ropeswitch.loadtests.scheduling.front import Run, report
+from ropeswitch.loadtests.scheduling.plots import draw
 
 if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.policies import Policy
@@ -93,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     shape = {name: getattr(args, name) for name in ("model", "gpu", "gpus", "requests", "longest", "load", "noise")}
     runs = Runs(args.out / "runs.jsonl", shape)
+    drawn: dict[str, list[Run]] = {}
     with tempfile.TemporaryDirectory() as folder:
         builder = Builder(cluster, costs, Path(folder))
         for name in args.workload or WORKLOADS:

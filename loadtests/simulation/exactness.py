@@ -1,0 +1,76 @@
+"""What exactness costs in the simulator: requests that outgrow the first set together, against stock with one set for all.
+
+Stock's time and the recomputation's, prefilled by itself, are the arithmetic that ours is held against (docs/simulation.md).
+"""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ropeswitch.factors.numbers import flag, whole
+
+# Tokens of a prompt before the first set's end, and of its answer.
+BEFORE, ANSWER = 100, 300
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table for each kind of GPU."""
+    parser = argparse.ArgumentParser(prog="exactness", description=__doc__)
+    add = parser.add_argument
+    add("--model", default="mistral-7b", help="shape of the model (default: %(default)s)")
+    add("--gpu", nargs="+", default=["A100-80GB", "H100-80GB"], metavar="KIND", help="kinds of GPU (default: both)")
+    add("--gpus", type=flag(whole, 1, 1024), default=1, metavar="N", help="number of GPUs (default: 1)")
+    add("--requests", type=flag(whole, 1, 1000), nargs="+", default=[1, 8, 32], help="requests at once (default: 1 8 32)")
+    args = parser.parse_args(arguments)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    for kind in args.gpu:
+        print(f"\n{args.model} on {args.gpus} x {kind}\n\n{_table(args.model, kind, args.gpus, args.requests)}", flush=True)
+
+
+def _table(model: str, kind: str, gpus: int, counts: Sequence[int]) -> str:
+    from ropeswitch.deploy.plan.gpus import choose, load
+    from ropeswitch.loadtests.scheduling.tables import table
+    from ropeswitch.loadtests.simulation.cluster import make_cluster
+    from ropeswitch.loadtests.simulation.costs import StepCosts
+    from ropeswitch.loadtests.simulation.policies import Builder, Options, ours, stock_default
+    from ropeswitch.loadtests.simulation.workloads import FIRST_SET, Arrival, Workload
+
+    cluster = make_cluster(model, choose(load(), kind), gpus)
+    costs = StepCosts(cluster)
+    served, chunk = ours(cluster.gpu), stock_default(cluster.gpu).max_num_batched_tokens
+    policies = {
+        "stock, long set for all": (stock_default(cluster.gpu), True),
+        "ours, length": (served, True),
+        "ours, length, no prefix cache": (served, False),
+        "ours, reserve": (replace(served, reserve=True), True),
+    }
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        builder = Builder(cluster, costs, Path(folder))
+        for count in counts:
+            arrivals = (Arrival(0.0, FIRST_SET - BEFORE, ANSWER),) * count
+            workload = Workload("exactness", "", arrivals, cluster.kv_blocks)
+            needed = count * (FIRST_SET - BEFORE + ANSWER - 1)
+            stock = 0.0
+            for name, (policy, cached) in policies.items():
+                outcome = builder.simulation(policy, workload, Options(prefix_caching=cached)).run()
+                stock = stock or outcome.seconds
+                # The token that outgrows the set is computed with all before it.
+                again = count * costs.prefill_seconds(FIRST_SET + 1, chunk) if "length" in name else 0.0
+                answer = sum(record.completion_seconds for record in outcome.records) / count
+                figures = [outcome.seconds, needed / outcome.seconds, answer]
+                figures += [max(record.worst_gap for record in outcome.records)]
+                rows.append(
+                    [str(count), name, str(outcome.computed - needed), "{:.2f} | {:.0f} | {:.2f} | {:.3f}".format(*figures)]
+                    + [f"{stock + again:.2f}", f"{outcome.seconds / (stock + again):.3f}"]
+                )
+    header = ["requests", "side", "tokens recomputed", "all answered s", "tokens/s", "an answer s", "worst gap s"]
+    return table([*header, "stock + recomputation s", "ratio"], rows)
+
+
+if __name__ == "__main__":
+    main()
