@@ -13,8 +13,8 @@ import numpy as np
 from ropeswitch.loadtests.scheduling.tables import table
 
 FIGURES = ("p99 first token", "worst gap", "long prompts done")
-# Two settings' figures this close are the same, and so are those whose ratio's interval has 1.
-SAME = 1.02
+# Two settings' figures this close are the same; up to CHANCE they are where the ratio's interval has 1.
+SAME, CHANCE = 1.02, 1.1
 # What a setting must gain in one figure to be worth another one.
 GAIN = 1.2
 DRAWS, SEED = 2000, 0
@@ -61,8 +61,8 @@ class Ratio:
 
     @property
     def as_good(self) -> bool:
-        """Whether the first setting is not worse: within :data:`SAME`, or within chance."""
-        return self.value <= SAME or self.low <= 1
+        """Whether the first setting is not worse: within :data:`SAME`, or within :data:`CHANCE` and the interval."""
+        return self.value <= SAME or (self.value <= CHANCE and self.low <= 1)
 
     def __str__(self) -> str:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
@@ -177,9 +177,14 @@ def report(runs: Sequence[Run]) -> str:
     found = sorted(settings(runs), key=lambda each: (each.ours, each.figures[2], each.name))
     rows = [[each.name, *(f"{value:.3f}" for value in each.figures)] for each in found]
     parts = [table(["setting", *(f"{figure} s" for figure in FIGURES)], rows)]
-    beaten = dominated(found)
-    lines = [f"- {ours}, by {stock}: {', '.join(map(str, values))}" for ours, stock, values in beaten]
-    parts.append("\n".join([f"Ours that a setting of stock dominates: {len(beaten) or 'none'}", *lines]))
+    beaten: dict[str, list[tuple[str, tuple[Ratio, ...]]]] = {}
+    for ours, stock, values in dominated(found):
+        beaten.setdefault(ours, []).append((stock, values))
+    lines = [f"Ours that a setting of stock dominates: {len(beaten) or 'none'}"]
+    for ours, others in beaten.items():
+        stock, values = max(others, key=lambda other: min(ratio.value for ratio in other[1]))
+        lines.append(f"- {ours}, by {len(others)}, most clearly by {stock}: {', '.join(map(str, values))}")
+    parts.append("\n".join(lines))
     answered = answers(found)
     met = sum(each.met for each in answered)
     rows = [[each.stock, each.ours, *map(str, each.ratios), "yes" if each.met else "**no**"] for each in answered]

@@ -23,12 +23,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--model", default="mistral-7b", help="shape of the model (default: %(default)s)")
     add("--gpu", nargs="+", default=["A100-80GB", "H100-80GB"], metavar="KIND", help="kinds of GPU (default: both)")
     add("--gpus", type=flag(whole, 1, 1024), default=1, metavar="N", help="number of GPUs (default: 1)")
-    add("--requests", type=flag(whole, 1, 1000), nargs="+", default=[1, 8, 32], help="requests at once (default: 1 8 32)")
+    add(
+        "--requests",
+        type=flag(whole, 1, 1000),
+        nargs="+",
+        default=[1, 8, 32],
+        help="requests at once (default: 1 8 32)",
+    )
     args = parser.parse_args(arguments)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ["HF_HUB_OFFLINE"] = "1"
     for kind in args.gpu:
-        print(f"\n{args.model} on {args.gpus} x {kind}\n\n{_table(args.model, kind, args.gpus, args.requests)}", flush=True)
+        print(
+            f"\n{args.model} on {args.gpus} x {kind}\n\n{_table(args.model, kind, args.gpus, args.requests)}",
+            flush=True,
+        )
 
 
 def _table(model: str, kind: str, gpus: int, counts: Sequence[int]) -> str:
@@ -62,12 +71,10 @@ def _table(model: str, kind: str, gpus: int, counts: Sequence[int]) -> str:
                 # The token that outgrows the set is computed with all before it.
                 again = count * costs.prefill_seconds(FIRST_SET + 1, chunk) if "length" in name else 0.0
                 answer = sum(record.completion_seconds for record in outcome.records) / count
-                figures = [outcome.seconds, needed / outcome.seconds, answer]
-                figures += [max(record.worst_gap for record in outcome.records)]
-                rows.append(
-                    [str(count), name, str(outcome.computed - needed), "{:.2f} | {:.0f} | {:.2f} | {:.3f}".format(*figures)]
-                    + [f"{stock + again:.2f}", f"{outcome.seconds / (stock + again):.3f}"]
-                )
+                gap = max(record.worst_gap for record in outcome.records)
+                row = [str(count), name, str(outcome.computed - needed), f"{outcome.seconds:.2f}"]
+                row += [f"{needed / outcome.seconds:.0f}", f"{answer:.2f}", f"{gap:.3f}"]
+                rows.append([*row, f"{stock + again:.2f}", f"{outcome.seconds / (stock + again):.3f}"])
     header = ["requests", "side", "tokens recomputed", "all answered s", "tokens/s", "an answer s", "worst gap s"]
     return table([*header, "stock + recomputation s", "ratio"], rows)
 

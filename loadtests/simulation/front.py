@@ -113,10 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             settings = {str(policy) for policy in offered[name]}
             seeds = range(args.first_seed, args.first_seed + args.seeds)
             shown = [run for kind, run in runs.found if kind == name and run.setting in settings and run.seed in seeds]
-            print(
-                f"### {name}, {args.gpus} x {gpu.name}, {args.seeds} seeds: {workload.about}\n\n{report(shown)}\n",
-                flush=True,
-            )
+            drawn[name] = shown
+            title = f"{name}, {args.gpus} x {gpu.name}, {args.seeds} seeds: {workload.about}"
+            print(f"### {title}\n\n{report(shown)}\n", flush=True)
+    print(f"plot: {draw(drawn, args.out / 'front.png')}")
 
 
 def _parser() -> argparse.ArgumentParser:
