@@ -177,7 +177,7 @@ bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 min
 	@$(BIN)/python -m ropeswitch.loadtests.bench.engine $(ARGS)
 
 # An interrupted run goes on where it was; nothing else may run on the cores meanwhile.
-bench-scheduling: $(STAMP) ## Short requests beside long prompts, against stock vLLM's settings (about two hours, needs 16 GiB)
+bench-scheduling: $(STAMP) ## Short requests beside long prompts, against stock vLLM's settings (about 75 minutes, needs 16 GiB)
 	@echo "bench-scheduling: tables on stdout, measurements and plots in bench-scheduling/" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench_scheduling $(ARGS)
 

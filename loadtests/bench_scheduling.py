@@ -4,8 +4,8 @@ Every engine has a process of its own, on one random Phi-3 that this script make
 engines would disturb it. Each measurement is added to measurements.jsonl, so that the same command goes on after an
 interruption; remove that file after a change to the code. The tables go to stdout, plots beside the measurements.
 
-Phases: alone, the long prompt with nothing beside it; front, every setting of stock and of ours on four workloads, and on
-requests that cross the limit of 2,048 tokens together; crossing, one such request; burst, 64 short requests and a long one.
+Phases: alone, the long prompt with nothing beside it; front, every setting on four workloads; exactness, requests that cross
+the limit of 2,048 tokens together; crossing, one such request; burst, 64 short requests and a long one.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from ropeswitch.loadtests.scheduling.settings import (
     LAYERS,
     MAXIMUM,
     OURS,
+    OURS_IN_ORDER,
     PROMPTS,
     STOCK,
     TARGETS,
@@ -42,8 +43,8 @@ from ropeswitch.loadtests.scheduling.settings import (
     stock,
 )
 
-PHASES = ("alone", "front", "crossing", "burst")
-# Whether requests that cross the limit reserve its next set, and whether as many prompts are prefilled beside them.
+PHASES = ("alone", "front", "exactness", "crossing", "burst")
+# The ladder policy of requests that cross the limit, and whether as many prompts are prefilled after them.
 EXACTNESS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     STOCK.name: [
         (exactness.STOCK, {"policy": None, "again": False}),
@@ -52,6 +53,10 @@ EXACTNESS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     OURS.name: [
         (exactness.LENGTH, {"policy": "length", "again": False}),
         (exactness.RESERVE, {"policy": "reserve", "again": False}),
+    ],
+    OURS_IN_ORDER.name: [
+        (exactness.LENGTH_IN_ORDER, {"policy": "length", "again": False}),
+        (exactness.RESERVE_IN_ORDER, {"policy": "reserve", "again": False}),
     ],
 }
 
@@ -68,27 +73,37 @@ class Bench:
             self._measure(phase, [STOCK, OURS], max(self._args.rounds, 5), "alone", self._long)
         elif phase == "front":
             self._front()
+        elif phase == "exactness":
+            self._exactness()
         elif phase == "crossing":
             self._measure(phase, [CROSSING, CROSSING_UNCACHED], self._args.rounds, "crossing", {})
         else:
             self._measure(phase, [STOCK, OURS], self._args.rounds, "burst", self._long)
 
     def _front(self) -> None:
-        """Run the workloads on every setting in every round, those not measured yet; one engine serves all of a round's."""
+        # The first rounds alone, so that later ones change no workload.
         alone = [
-            r["result"]["long"] for r in self._kept.records if r["phase"] == "alone" and r["setting"] == STOCK.name
-        ]
+            r["result"]["long"] for r in self._kept.records if (r["phase"], r["setting"]) == ("alone", STOCK.name)
+        ][:5]
         if not alone:
             sys.exit("bench_scheduling: the front needs stock's time for the long prompt alone: run that phase first")
-        settings = [*stock(), *ours(self._args.targets)]
+        parameters = self._long | {"alone": statistics.median(alone)}
+        tasks = [(f"front {name}", "served", parameters | {"name": name}) for name in WORKLOADS]
+        self._shared([(setting, tasks) for setting in [*stock(), *ours(self._args.targets)]])
+
+    def _exactness(self) -> None:
+        self._shared(
+            [
+                (setting, [(f"exactness {name}", "exactness", each) for name, each in EXACTNESS[setting.name]])
+                for setting in (STOCK, OURS, OURS_IN_ORDER)
+            ]
+        )
+
+    def _shared(self, tasks: Sequence[tuple[Setting, Sequence[tuple[str, str, dict[str, Any]]]]]) -> None:
+        """Run each setting's workloads, (phase, workload, parameters), in turns; one engine serves all of a round's."""
         for turn in range(self._args.rounds):
-            for setting in settings if turn % 2 == 0 else reversed(settings):
-                tasks: list[tuple[str, str, dict[str, Any]]] = [
-                    (f"front {name}", "served", self._long | {"name": name, "alone": statistics.median(alone)})
-                    for name in WORKLOADS
-                ]
-                tasks += [(f"exactness {name}", "exactness", each) for name, each in EXACTNESS.get(setting.name, [])]
-                if missing := [task for task in tasks if not self._kept.has(task[0], setting, turn)]:
+            for setting, wanted in tasks if turn % 2 == 0 else reversed(tasks):
+                if missing := [task for task in wanted if not self._kept.has(task[0], setting, turn)]:
                     with self._side(setting) as side:
                         for phase, workload, parameters in missing:
                             result = side.run(workload, seed=1 + turn, **parameters)
@@ -122,7 +137,7 @@ class Bench:
 
     @contextmanager
     def _side(self, setting: Setting) -> Iterator[Side]:
-        """An engine of which every path has run, and what adapts to the machine has seen it."""
+        """An engine that has prefilled and decoded, so that what adapts to the machine has seen it."""
         with Side(self._checkpoint, setting, self._args.compiled) as side:
             side.run("served", name="single", prompt=self._args.prompt // 4, alone=0.5, seed=0)
             yield side
@@ -161,7 +176,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--prompt",
         type=int,
-        default=8192,
+        default=6144,
         help=f"tokens of the long prompt, {least} to {most} (default: %(default)s)",
     )
     parser.add_argument(
@@ -182,8 +197,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--retries",
         type=int,
         default=2,
-        help=f"how often a run is made again beside which other work took over {OTHERS:.0%}% of the cores; the last one "
-        "is kept (default: %(default)s)",
+        help="how often a run of the phases alone, crossing and burst is made again beside which other work took over "
+        f"{OTHERS:.0%}% of the cores; the last one is kept (default: %(default)s)",
     )
     parser.add_argument("--compiled", action="store_true", help="compile the model, vLLM's default, instead of eager")
     parser.add_argument(
@@ -206,8 +221,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--rounds: {args.rounds} is below 1")
     if args.retries < 0:
         parser.error(f"--retries: {args.retries} is below 0")
-    if not all(target > 0 for target in args.targets):
-        parser.error(f"--targets: {args.targets} are not all above 0 seconds")
+    if not all(0 < target <= 60 for target in args.targets):
+        parser.error(f"--targets: {args.targets} are not all above 0 and at most 60 seconds")
     return args
 
 
@@ -215,7 +230,11 @@ def main() -> None:
     args = parse()
     mode = "compiled" if args.compiled else "eager"
     args.out.mkdir(parents=True, exist_ok=True)
-    measurements = Measurements(args.out / "measurements.jsonl", {"prompt": args.prompt, "mode": mode})
+    try:
+        measurements = Measurements(args.out / "measurements.jsonl", {"prompt": args.prompt, "mode": mode})
+    except ValueError as error:
+        print(f"bench_scheduling: error: {error}", file=sys.stderr)
+        sys.exit(2)
     try:
         if not args.report:
             with tempfile.TemporaryDirectory() as folder:
@@ -236,8 +255,9 @@ def main() -> None:
     if not measurements.records:
         sys.exit(f"bench_scheduling: {measurements.path} has no measurement with these options yet")
     print(f"{args.prompt} tokens, {mode}\n")
-    print(report(measurements.records, args.bound))
-    if workloads := {name: runs for name, runs in front_runs(measurements.records).items() if runs}:
+    names = [setting.name for setting in [*stock(), *ours(args.targets)]]
+    print(report(measurements.records, names, args.bound))
+    if workloads := {name: runs for name, runs in front_runs(measurements.records, names).items() if runs}:
         say(f"wrote {draw(workloads, args.out / 'front.png')}")
 
 

@@ -2,17 +2,17 @@
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ropeswitch.factors.errors import InputError, UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import flag, number, whole
+from ropeswitch.loadtests.simulation import command
 
 if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.cluster import Cluster
@@ -30,11 +30,6 @@ TARGETS = (0.02, 0.1, 0.4)
 PROGRESS_SECONDS = 5.0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison.
 
@@ -44,18 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SimulationError: when a scheduler is stuck or loses a token, which no input should bring about.
     """
-    try:
-        return _run(_parser().parse_args(arguments))
-    except (InputError, OSError) as error:
-        print(f"simulate: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-        return 2
-    except KeyboardInterrupt:
-        print("simulate: stopped by Ctrl-C", file=sys.stderr, flush=True)
-        return 130
+    return command.run("simulate", lambda: _run(_parser().parse_args(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="simulate", description=__doc__)
+    parser = command.Parser(prog="simulate", description=__doc__)
     add = parser.add_argument
     add(
         "--workload",
@@ -98,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--targets",
-        type=_targets,
+        type=command.targets,
         default=TARGETS,
         metavar="S,S",
         help="our step latency targets to sweep, in seconds",
@@ -137,10 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(args: argparse.Namespace) -> int:
-    # vLLM reads them when it is imported.
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ["HF_HUB_OFFLINE"] = "1"
+def _run(args: argparse.Namespace) -> None:
     if not args.no_plots:
         _check_matplotlib()
     from ropeswitch.deploy.plan import gpus
@@ -150,7 +135,7 @@ def _run(args: argparse.Namespace) -> int:
 
     cluster = make_cluster(args.model, gpus.choose(gpus.load(args.gpu_file), args.gpu), args.gpus)
     longest = args.longest or (LONGEST_QUICK if args.quick else LONGEST_PROMPT)
-    _check_fits(cluster, longest)
+    command.check_fits(cluster, longest)
     args.out.mkdir(parents=True, exist_ok=True)
     _say("loading vLLM")
     from ropeswitch.loadtests.simulation.policies import Builder, Options
@@ -169,7 +154,6 @@ def _run(args: argparse.Namespace) -> int:
             results["workloads"][name] = _compare(builder, workload, options, args)
             (args.out / "figures.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(f"\nfigures{'' if args.no_plots else ' and plots'}: {args.out}")
-    return 0
 
 
 def _compare(builder: "Builder", workload: "Workload", options: "Options", args: argparse.Namespace) -> list[Any]:
@@ -252,22 +236,10 @@ def _check_matplotlib() -> None:
         raise UsageError("matplotlib is missing, which draws the plots: run make setup, or give --no-plots") from error
 
 
-def _check_fits(cluster: "Cluster", longest: int) -> None:
-    if longest + 512 > cluster.kv_tokens:
-        raise UsageError(
-            f"--longest: {longest} tokens and an answer do not fit: {cluster.gpus} x {cluster.gpu.name} hold "
-            f"{cluster.kv_tokens} tokens of {cluster.model}; allowed is up to {cluster.kv_tokens - 512}, or take more --gpus"
-        )
-
-
 def _launches(text: str) -> tuple[float, float]:
     piecewise, _, eager = text.partition(",")
     one = flag(number, 0.0, 10_000.0)
     return one(piecewise), one(eager)
-
-
-def _targets(text: str) -> tuple[float, ...]:
-    return tuple(flag(number, 0.001, 60)(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

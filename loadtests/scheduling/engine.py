@@ -120,5 +120,5 @@ def _configure(args: Any, folder: str, setting: Setting) -> None:
     config = get_config(folder, trust_remote_code=False).to_dict()
     ladder = ladder_from_config(config)
     assert ladder is not None
-    settings = RopeSettings(ladder, 10000.0, length_aware=True, step_latency_target=setting.target)
+    settings = RopeSettings(ladder, 10000.0, length_aware=setting.length_aware, step_latency_target=setting.target)
     configure(args, settings, config, device_name=current_platform.device_name)

@@ -2,15 +2,21 @@
 
 import statistics
 
+from ropeswitch.loadtests.scheduling.arrivals import BEHIND, CROSSINGS
+from ropeswitch.loadtests.scheduling.settings import WINDOW
 from ropeswitch.loadtests.scheduling.tables import Figure, Record, seconds, table
 
 # What a crossing may cost beyond its recomputation.
 MOST = 1.05
-STOCK, ARITHMETIC, LENGTH, RESERVE = (
+# Tokens of the crossing requests, prompts and answers.
+SERVED = CROSSINGS * (WINDOW + BEHIND)
+SIDES = STOCK, ARITHMETIC, LENGTH, RESERVE, LENGTH_IN_ORDER, RESERVE_IN_ORDER = (
     "stock, long set for all",
     "stock, and the recomputation by itself",
     "ours, length",
     "ours, reserve",
+    "ours, length, vLLM's order",
+    "ours, reserve, vLLM's order",
 )
 
 
@@ -21,8 +27,7 @@ def exactness(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
         phases: Records by phase; those of ``exactness NAME`` count.
     """
     results = {
-        name: {record["round"]: record["result"] for record in phases.get(f"exactness {name}", [])}
-        for name in (STOCK, ARITHMETIC, LENGTH, RESERVE)
+        name: {record["round"]: record["result"] for record in phases.get(f"exactness {name}", [])} for name in SIDES
     }
     rounds = sorted(set.intersection(*(set(found) for found in results.values())))
     if not rounds:
@@ -30,20 +35,22 @@ def exactness(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
     rows = []
     for name, found in results.items():
         runs = [found[turn] for turn in rounds]
-        columns = [[run["seconds"] for run in runs], [run["tokens"] / run["seconds"] for run in runs]]
+        columns = [[run["seconds"] for run in runs], [SERVED / run["seconds"] for run in runs]]
         columns += [[run["long"] for run in runs], [run["gap"] for run in runs]]
         whole, rate, long, gap = map(statistics.median, columns)
         recomputed = statistics.median(run["recomputed"] for run in runs)
         rows.append([name, f"{recomputed:g}", seconds(whole), f"{rate:.0f}", seconds(long), seconds(gap)])
     header = ["side", "tokens recomputed", "all answered s", "tokens/s", "an answer s", "worst gap s"]
     figures = []
-    for name, against, what in (
-        (LENGTH, ARITHMETIC, "length policy / stock and the recomputation by itself"),
-        (RESERVE, STOCK, "reserve policy / stock"),
+    for name, against in (
+        (LENGTH_IN_ORDER, ARITHMETIC),
+        (RESERVE_IN_ORDER, STOCK),
+        (LENGTH, ARITHMETIC),
+        (RESERVE, STOCK),
     ):
         ratios = [results[name][turn]["seconds"] / results[against][turn]["seconds"] for turn in rounds]
         median = statistics.median(ratios)
         measured = f"{median:.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
-        figures.append(Figure(f"all answered, {what}", f"at most {MOST}", measured, median <= MOST))
+        figures.append(Figure(f"all answered, {name} / {against}", f"at most {MOST}", measured, median <= MOST))
     text = f"### What exactness costs, {len(rounds)} rounds\n\n" + table(header, rows)
     return text, figures

@@ -4,7 +4,7 @@ Settings are compared by how long short requests wait for their first token, by 
 the long prompts are complete. Every setting runs the same seeds, so that one draw of seeds serves all of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -15,8 +15,8 @@ from ropeswitch.loadtests.scheduling.tables import table
 FIGURES = ("p99 first token", "worst gap", "long prompts done")
 # Two settings' figures this close are the same; up to CHANCE they are where the ratio's interval has 1.
 SAME, CHANCE = 1.02, 1.1
-# What a setting must gain in one figure to be worth another one.
-GAIN = 1.2
+# The most that a figure may be of another one's to be 20% better.
+BETTER = 0.8
 DRAWS, SEED = 2000, 0
 
 
@@ -64,6 +64,11 @@ class Ratio:
         """Whether the first setting is not worse: within :data:`SAME`, or within :data:`CHANCE` and the interval."""
         return self.value <= SAME or (self.value <= CHANCE and self.low <= 1)
 
+    @property
+    def better(self) -> bool:
+        """Whether the first setting is 20% better, and better beyond the interval."""
+        return self.value <= BETTER and self.high < 1
+
     def __str__(self) -> str:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
@@ -74,9 +79,10 @@ class Answer:
 
     Attributes:
         stock: Stock's setting.
-        ours: The one of ours that is as good in all figures and gains most in one; or, without one, that loses least.
+        ours: The one of ours that is as good in all figures and gains most in one; without one, of those that gain enough in
+            one the one that loses least.
         ratios: Ours over stock's, by figure.
-        met: Whether it is as good in all, and better by :data:`GAIN` in one.
+        met: Whether it is as good in all, and in one at most :data:`BETTER` of stock's, beyond chance.
     """
 
     stock: str
@@ -85,11 +91,10 @@ class Answer:
     met: bool
 
 
-def complete(runs: Sequence[Run]) -> list[Run]:
-    """The runs of those seeds that every setting ran."""
-    names = {run.setting for run in runs}
+def complete(runs: Sequence[Run], names: Collection[str]) -> list[Run]:
+    """The runs of the named settings, of those seeds that each of them ran."""
     ran = {(run.setting, run.seed) for run in runs}
-    return [run for run in runs if all((name, run.seed) in ran for name in names)]
+    return [run for run in runs if run.setting in names and all((name, run.seed) in ran for name in names)]
 
 
 def settings(runs: Iterable[Run]) -> list[Setting]:
@@ -139,7 +144,7 @@ def ratios(one: Setting, other: Setting) -> tuple[Ratio, ...]:
 
 
 def dominated(found: Sequence[Setting]) -> list[tuple[str, str, tuple[Ratio, ...]]]:
-    """Our settings that one of stock's equals or beats in every figure, and in one beyond its interval.
+    """Our settings than which one of stock's is as good in every figure, and better in one beyond its interval.
 
     Returns:
         Our setting, stock's, and ours over stock's by figure.
@@ -151,7 +156,7 @@ def dominated(found: Sequence[Setting]) -> list[tuple[str, str, tuple[Ratio, ...
         for stock in found
         if not stock.ours
         for found_ratios in [ratios(ours, stock)]
-        if all(each.value >= 1 for each in found_ratios) and any(each.low > 1 for each in found_ratios)
+        if all(each.as_good for each in ratios(stock, ours)) and any(each.low > 1 for each in found_ratios)
     ]
 
 
@@ -166,8 +171,8 @@ def _answer(stock: Setting, ours: Sequence[Setting]) -> Answer:
     good = [each for each in compared if all(ratio.as_good for ratio in each[1])]
     if good:
         name, best = min(good, key=lambda each: min(ratio.value for ratio in each[1]))
-        return Answer(stock.name, name, best, min(ratio.value for ratio in best) * GAIN <= 1)
-    better = [each for each in compared if min(ratio.value for ratio in each[1]) * GAIN <= 1]
+        return Answer(stock.name, name, best, any(ratio.better for ratio in best))
+    better = [each for each in compared if any(ratio.better for ratio in each[1])]
     name, best = min(better or compared, key=lambda each: max(ratio.value for ratio in each[1]))
     return Answer(stock.name, name, best, False)
 
@@ -176,7 +181,9 @@ def report(runs: Sequence[Run]) -> str:
     """The settings' figures, and both verdicts, as Markdown."""
     found = sorted(settings(runs), key=lambda each: (each.ours, each.figures[2], each.name))
     rows = [[each.name, *(f"{value:.3f}" for value in each.figures)] for each in found]
-    parts = [table(["setting", *(f"{figure} s" for figure in FIGURES)], rows)]
+    seeds, firsts = {run.seed for run in runs}, sum(len(run.firsts) for run in runs) // len(found)
+    parts = [f"{len(seeds)} rounds, {firsts} short requests a setting."]
+    parts.append(table(["setting", *(f"{figure} s" for figure in FIGURES)], rows))
     beaten: dict[str, list[tuple[str, tuple[Ratio, ...]]]] = {}
     for ours, stock, values in dominated(found):
         beaten.setdefault(ours, []).append((stock, values))

@@ -12,7 +12,7 @@ class Measurements:
 
     Args:
         path: The file, which need not exist.
-        options: What all of a run's measurements share: the prompt's tokens, the rate, the mode.
+        options: What all of a run's measurements share: the prompt's tokens, the mode.
 
     Raises:
         ValueError: when a line of the file is no measurement, as when a crash cut it short.

@@ -27,8 +27,8 @@ def draw(workloads: Mapping[str, Sequence[Run]], path: Path) -> Path:
         for row in (0, 1):
             axes = grid[row][column]
             for ours in (False, True):
-                line = sorted((each.figures[2], each.figures[row]) for each in found if each.ours is ours)
-                axes.plot(*zip(*line, strict=True), "o-" if ours else "o", color=COLOURS[ours], label=LABELS[ours])
+                shown = [each.figures for each in found if each.ours is ours]
+                axes.plot([f[2] for f in shown], [f[row] for f in shown], "o", color=COLOURS[ours], label=LABELS[ours])
             axes.set(yscale="log", xlabel=f"{FIGURES[2]}, s", ylabel=f"{FIGURES[row]}, s", title=name)
             axes.grid(True, which="both", alpha=0.3)
     grid[0][0].legend(fontsize=8)

@@ -1,6 +1,6 @@
 """The scheduling benchmark's report, computed from its measurements alone."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ropeswitch.loadtests.scheduling import front
 from ropeswitch.loadtests.scheduling.exactness import exactness
@@ -12,12 +12,13 @@ OTHERS = 0.05
 SECTIONS = {"alone": alone, "crossing": crossing}
 
 
-def report(records: Iterable[Record], bound: float | None = None) -> str:
+def report(records: Iterable[Record], settings: Collection[str], bound: float | None = None) -> str:
     """All tables as Markdown.
 
     Args:
-        records: Measurements of one model, prompt length and rate, as ``bench_scheduling`` keeps them. Phases that are
-            not there are left out.
+        records: Measurements of one model and prompt length, as ``bench_scheduling`` keeps them. Phases that are not
+            there are left out.
+        settings: Names of the front's settings.
         bound: Seconds that nothing in the burst may wait longer than, as documented.
 
     Raises:
@@ -31,7 +32,7 @@ def report(records: Iterable[Record], bound: float | None = None) -> str:
     parts: list[str] = []
     figures: list[Figure] = []
     everything = [record for group in phases.values() for record in group]
-    for workload, runs in front_runs(everything).items():
+    for workload, runs in front_runs(everything, settings).items():
         if runs:
             parts.append(f"### The front, {workload}\n\n{front.report(runs)}")
     if any(phase.startswith("exactness ") for phase in phases):
@@ -53,8 +54,8 @@ def report(records: Iterable[Record], bound: float | None = None) -> str:
     return "\n\n".join(parts)
 
 
-def front_runs(records: Iterable[Record]) -> dict[str, list[front.Run]]:
-    """The front's runs by workload; rounds that not every setting has been through are left out."""
+def front_runs(records: Iterable[Record], settings: Collection[str]) -> dict[str, list[front.Run]]:
+    """The runs of the front's settings by workload; rounds that not all of them have been through are left out."""
     found: dict[str, list[front.Run]] = {}
     for record in records:
         phase, _, workload = record["phase"].partition(" ")
@@ -69,7 +70,7 @@ def front_runs(records: Iterable[Record]) -> dict[str, list[front.Run]]:
                 result["long"],
             )
             found.setdefault(workload, []).append(run)
-    return {workload: front.complete(runs) for workload, runs in found.items()}
+    return {workload: front.complete(runs, settings) for workload, runs in found.items()}
 
 
 def _undisturbed(records: list[Record]) -> Figure:

@@ -23,7 +23,7 @@ STOCK_SETTINGS: Mapping[str, dict[str, Any]] = {
     "threshold 256, adaptive": {"long_prefill_token_threshold": 256, "long_prefill_token_threshold_adaptive": True},
     "threshold 256, priority": {"long_prefill_token_threshold": 256, "scheduling_policy": "priority"},
 }
-TARGETS = (0.03, 0.06, 0.12, 0.4)
+TARGETS = (0.03, 0.06)
 # Short requests that arrive at once with a long prompt.
 BURST = 64
 
@@ -37,16 +37,19 @@ class Setting:
         arguments: vLLM's engine arguments that differ from its defaults.
         ours: Whether the engine has our patches and schedules by length.
         target: Our step latency target in seconds; None is our default.
+        length_aware: Whether ours schedules by length; vLLM's own order otherwise.
     """
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
     ours: bool = False
     target: float | None = None
+    length_aware: bool = True
 
 
 STOCK = Setting("stock default")
 OURS = Setting("ours default", ours=True)
+OURS_IN_ORDER = Setting("ours, vLLM's order", ours=True, length_aware=False)
 CROSSING = Setting("ours", {"block_size": 32}, ours=True)
 CROSSING_UNCACHED = Setting("ours, no prefix cache", {"block_size": 32, "enable_prefix_caching": False}, ours=True)
 

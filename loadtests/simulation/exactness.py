@@ -4,21 +4,36 @@ Stock's time and the recomputation's, prefilled by itself, are the arithmetic th
 """
 
 import argparse
-import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import flag, whole
+from ropeswitch.loadtests.simulation import command
+from ropeswitch.loadtests.simulation.workloads import FIRST_SET
+
+if TYPE_CHECKING:
+    from ropeswitch.loadtests.simulation.cluster import Cluster
 
 # Tokens of a prompt before the first set's end, and of its answer.
 BEFORE, ANSWER = 100, 300
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a table for each kind of GPU."""
-    parser = argparse.ArgumentParser(prog="exactness", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table for each kind of GPU.
+
+    Returns:
+        The exit code: 0; 2 for bad input, with one line on standard error; 130 after Ctrl-C.
+    """
+    return command.run("exactness", lambda: _run(_parser().parse_args(arguments)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.Parser(prog="exactness", description=__doc__)
     add = parser.add_argument
     add("--model", default="mistral-7b", help="shape of the model (default: %(default)s)")
     add("--gpu", nargs="+", default=["A100-80GB", "H100-80GB"], metavar="KIND", help="kinds of GPU (default: both)")
@@ -30,25 +45,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=[1, 8, 32],
         help="requests at once (default: 1 8 32)",
     )
-    args = parser.parse_args(arguments)
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    for kind in args.gpu:
-        print(
-            f"\n{args.model} on {args.gpus} x {kind}\n\n{_table(args.model, kind, args.gpus, args.requests)}",
-            flush=True,
-        )
+    return parser
 
 
-def _table(model: str, kind: str, gpus: int, counts: Sequence[int]) -> str:
+def _run(args: argparse.Namespace) -> None:
     from ropeswitch.deploy.plan.gpus import choose, load
-    from ropeswitch.loadtests.scheduling.tables import table
     from ropeswitch.loadtests.simulation.cluster import make_cluster
+
+    clusters = [make_cluster(args.model, choose(load(), kind), args.gpus) for kind in args.gpu]
+    for cluster in clusters:
+        most = cluster.kv_tokens // (FIRST_SET + ANSWER)
+        if max(args.requests) > most:
+            raise UsageError(
+                f"--requests: {max(args.requests)} do not fit: {args.gpus} x {cluster.gpu.name} hold at most {most}; "
+                "give fewer, or more --gpus"
+            )
+    for cluster in clusters:
+        print(f"\n{args.model} on {args.gpus} x {cluster.gpu.name}\n\n{_table(cluster, args.requests)}", flush=True)
+
+
+def _table(cluster: "Cluster", counts: Sequence[int]) -> str:
+    from ropeswitch.loadtests.scheduling.tables import table
     from ropeswitch.loadtests.simulation.costs import StepCosts
     from ropeswitch.loadtests.simulation.policies import Builder, Options, ours, stock_default
-    from ropeswitch.loadtests.simulation.workloads import FIRST_SET, Arrival, Workload
+    from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
 
-    cluster = make_cluster(model, choose(load(), kind), gpus)
     costs = StepCosts(cluster)
     served, chunk = ours(cluster.gpu), stock_default(cluster.gpu).max_num_batched_tokens
     policies = {
@@ -68,8 +89,8 @@ def _table(model: str, kind: str, gpus: int, counts: Sequence[int]) -> str:
             for name, (policy, cached) in policies.items():
                 outcome = builder.simulation(policy, workload, Options(prefix_caching=cached)).run()
                 stock = stock or outcome.seconds
-                # The token that outgrows the set is computed with all before it.
-                again = count * costs.prefill_seconds(FIRST_SET + 1, chunk) if "length" in name else 0.0
+                # The token that outgrows the set is computed in stock's run too.
+                again = count * costs.prefill_seconds(FIRST_SET, chunk) if "length" in name else 0.0
                 answer = sum(record.completion_seconds for record in outcome.records) / count
                 gap = max(record.worst_gap for record in outcome.records)
                 row = [str(count), name, str(outcome.computed - needed), f"{outcome.seconds:.2f}"]
@@ -80,4 +101,4 @@ def _table(model: str, kind: str, gpus: int, counts: Sequence[int]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

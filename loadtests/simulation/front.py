@@ -1,4 +1,4 @@
-"""Our scheduler at several targets against every setting of stock's, in the simulator, on several seeds.
+"""Our scheduler at several targets against stock vLLM's settings, in the simulator, on several seeds.
 
 Tables go to standard output, and a plot into the folder of ``--out``. Each run is added to runs.jsonl there, so that the
 same command goes on after an interruption; remove that file after a change to a scheduler. docs/simulation.md describes
@@ -7,7 +7,6 @@ the figures.
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,9 +14,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.numbers import flag, number, whole
 from ropeswitch.loadtests.scheduling.front import Run, report
 from ropeswitch.loadtests.scheduling.plots import draw
+from ropeswitch.loadtests.simulation import command
 
 if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.policies import Policy
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
 
 WORKLOADS = ("single", "mixed", "heavy", "crossing")
 TARGETS = (0.02, 0.03, 0.05, 0.07, 0.15, 0.2, 0.4, 0.8)
+COMBINED = (512, 2048, 8192)
 THRESHOLDS, BATCHED, INTERVALS = (64, 128, 256, 512, 1024), (256, 512, 1024, 2048, 8192, 16384), (2, 4, 8)
 
 
 def stock(default: int) -> list["Policy"]:
-    """Every way that stock vLLM has to keep a long prompt from others, each at several values.
+    """Stock vLLM's ways to keep a long prompt from others, each at several values, and some of them together.
 
     Args:
         default: Its ``max_num_batched_tokens`` without flags.
@@ -42,7 +44,8 @@ def stock(default: int) -> list["Policy"]:
         found += [Policy("tuned", default, threshold), Policy("tuned", default, threshold, adaptive=True)]
     found += [Policy("tuned", default, threshold, priority=True) for threshold in (0, *THRESHOLDS[::2])]
     found += [Policy("tuned", default, interval=interval) for interval in INTERVALS]
-    return found
+    found += [Policy("tuned", tokens, 256) for tokens in COMBINED if tokens != default]
+    return [*found, Policy("tuned", default, 256, interval=4), Policy("tuned", default, 512, interval=2)]
 
 
 def long_seconds(outcome: "Outcome") -> float:
@@ -53,17 +56,24 @@ def long_seconds(outcome: "Outcome") -> float:
 
 
 class Runs:
-    """The runs in a JSON-lines file that were made with the given options; others in it are left alone."""
+    """The runs in a JSON-lines file that were made with the given options; others in it are left alone.
+
+    Raises:
+        InputError: when a line of the file is no run, as when a crash cut it short.
+    """
 
     def __init__(self, path: Path, options: dict[str, Any]) -> None:
         self._path, self._options = path, options
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        records = [json.loads(line) for line in lines]
-        self.found = [
-            (each["workload"], Run(**each["run"] | {"firsts": tuple(each["run"]["firsts"])}))
-            for each in records
-            if each["options"] == options
-        ]
+        self.found: list[tuple[str, Run]] = []
+        for number_, line in enumerate(lines, 1):
+            try:
+                each = json.loads(line)
+                run = Run(**each["run"] | {"firsts": tuple(each["run"]["firsts"])})
+                if each["options"] == options:
+                    self.found.append((each["workload"], run))
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(f"{path}, line {number_}: not a run ({error!r}); remove the line") from None
 
     def has(self, workload: str, setting: str, seed: int) -> bool:
         return any((name, run.setting, run.seed) == (workload, setting, seed) for name, run in self.found)
@@ -74,10 +84,16 @@ class Runs:
         self.found.append((workload, run))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    args = _parser().parse_args(arguments)
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ["HF_HUB_OFFLINE"] = "1"
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison.
+
+    Returns:
+        The exit code: 0; 2 for bad input, with one line on standard error; 130 after Ctrl-C.
+    """
+    return command.run("front", lambda: _run(_parser().parse_args(arguments)))
+
+
+def _run(args: argparse.Namespace) -> None:
     from ropeswitch.deploy.plan import gpus
     from ropeswitch.deploy.plan.gpus import server_defaults
     from ropeswitch.loadtests.simulation.cluster import make_cluster
@@ -87,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     gpu = gpus.choose(gpus.load(), args.gpu)
     cluster = make_cluster(args.model, gpu, args.gpus)
+    command.check_fits(cluster, args.longest)
     costs = StepCosts(cluster)
     policies = [*stock(server_defaults(gpu)[0]), ours(gpu), *(ours(gpu, target) for target in args.targets)]
     offered = dict.fromkeys(WORKLOADS, policies)
@@ -120,16 +137,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="front", description=__doc__)
+    parser = command.Parser(prog="front", description=__doc__)
     add = parser.add_argument
     add("--workload", action="append", choices=WORKLOADS, help="workload; can be repeated (default: all)")
     add("--model", default="mistral-7b", help="shape of the model (default: %(default)s)")
     add("--gpu", default="A100-80GB", metavar="KIND", help="kind of GPU (default: %(default)s)")
-    add("--gpus", type=flag(whole, 1, 1024), default=1, metavar="N", help="number of GPUs (default: 1)")
+    add("--gpus", type=flag(whole, 1, 1024), default=1, metavar="N", help="number of GPUs (default: %(default)s)")
     add("--requests", type=flag(whole, 2, 100_000), default=150, help="short requests a run (default: %(default)s)")
     add("--longest", type=flag(whole, 8192, 2_096_640), default=131_072, help="tokens of the longest prompt")
     add("--load", type=flag(number, 0.01, 10), default=0.65, help="share of its time that the cluster is busy")
-    add("--targets", type=_targets, default=TARGETS, metavar="S,S", help="our targets beside the default, in seconds")
+    add(
+        "--targets",
+        type=command.targets,
+        default=TARGETS,
+        metavar="S,S",
+        help="our targets beside the default, in seconds",
+    )
     add("--noise", type=flag(number, 0, 1), default=0.05, help="relative spread of step times (default: %(default)s)")
     add("--seeds", type=flag(whole, 2, 1000), default=5, help="seeds per workload and setting (default: %(default)s)")
     add("--first-seed", type=flag(whole, 0, 2**31), default=0, help="the first one (default: 0)")
@@ -137,9 +160,5 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _targets(text: str) -> tuple[float, ...]:
-    return tuple(flag(number, 0.001, 60)(part) for part in text.split(","))
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -90,7 +90,7 @@ def mixed(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
 
 
 def single(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
-    """One long prompt with chats beside it, until it is prefilled."""
+    """One long prompt among chats."""
     random_ = random.Random(size.seed)
     shorts = [_chat(random_) for _ in range(size.requests)]
     long = (size.longest, 64)

@@ -1,0 +1,58 @@
+"""What the simulator's commands share: how they read options, refuse bad input in one line, and stop."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from ropeswitch.factors.errors import InputError, UsageError
+from ropeswitch.factors.numbers import flag, number
+
+if TYPE_CHECKING:
+    from ropeswitch.loadtests.simulation.cluster import Cluster
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError where argparse would print its usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def run(name: str, command: Callable[[], None]) -> int:
+    """Run a command.
+
+    Returns:
+        The exit code: 0; 2 for bad input, with one line on standard error; 130 after Ctrl-C.
+    """
+    # vLLM reads them when it is imported.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        command()
+    except (InputError, OSError) as error:
+        print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{name}: stopped by Ctrl-C", file=sys.stderr, flush=True)
+        return 130
+    return 0
+
+
+def targets(text: str) -> tuple[float, ...]:
+    """Latency targets in seconds, separated by commas."""
+    return tuple(flag(number, 0.001, 60)(part) for part in text.split(","))
+
+
+def check_fits(cluster: "Cluster", longest: int) -> None:
+    """Refuse a longest prompt that the cluster cannot hold.
+
+    Raises:
+        UsageError: naming what is allowed.
+    """
+    if longest + 512 > cluster.kv_tokens:
+        raise UsageError(
+            f"--longest: {longest} tokens and an answer do not fit: {cluster.gpus} x {cluster.gpu.name} hold "
+            f"{cluster.kv_tokens} tokens of {cluster.model}; allowed is up to {cluster.kv_tokens - 512}, or take more --gpus"
+        )
