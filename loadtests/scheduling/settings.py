@@ -17,7 +17,7 @@ KV_BYTES = KV_TOKENS * LAYERS * 2 * HEADS[1] * HEAD * BFLOAT16_BYTES
 # Stock's defaults, and its ways to keep a long prompt from others; the simulation (simulation/front.py) tries more values.
 STOCK_SETTINGS: Mapping[str, dict[str, Any]] = {
     "stock default": {},
-    "batched tokens 256": {"max_num_batched_tokens": 256, "max_num_seqs": 256},
+    "batched tokens 256": {"max_num_batched_tokens": 256},
     "threshold 64": {"long_prefill_token_threshold": 64},
     "threshold 128": {"long_prefill_token_threshold": 128},
     "threshold 256, adaptive": {"long_prefill_token_threshold": 256, "long_prefill_token_threshold_adaptive": True},
