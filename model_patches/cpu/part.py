@@ -48,9 +48,11 @@ def check(engine_args: Any, hf_config: Mapping[str, Any]) -> None:
         return
     from vllm.model_executor.models import ModelRegistry
 
-    # vLLM asks the same when it makes the engine's config, and keeps the answer in a file.
+    # vLLM asks the same when it makes the engine's config, and keeps the answer. Where a model cannot be imported, it
+    # refuses it there.
     name = next(iter(hf_config.get("architectures") or ()), None)
-    if name in ModelRegistry.models and ModelRegistry.models[name].inspect_model_cls().is_hybrid:
+    info = ModelRegistry._try_inspect_model_cls(name)
+    if info is not None and info.is_hybrid:
         raise UnsupportedError(_PREFIX_CACHING)
 
 

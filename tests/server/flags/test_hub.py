@@ -188,9 +188,8 @@ def test_the_command_asks(tmp_path: Path, flag: str) -> None:
     names = ["a/missing"] if flag == "MODEL" else [str(model), "--tokenizer", "a/missing"]
     with served_hub() as endpoint:
         variables = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
-        done = subprocess.run(
-            [*PROGRAM, "serve", *names], env=os.environ | variables, capture_output=True, text=True, check=False
-        )
+        command = [*PROGRAM, "serve", *names, "--port", "0"]
+        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
     asking, refusal = done.stderr.splitlines()
     assert done.returncode == 2 and asking == "ropeswitch: asking the hub for 'a/missing'"
     assert refusal.startswith(f"ropeswitch: error: {flag}: 'a/missing' is not a folder here")
@@ -200,7 +199,7 @@ def test_ctrl_c_while_the_hub_does_not_answer(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         variables = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
-        command = [*PROGRAM, "serve", "a/silent"]
+        command = [*PROGRAM, "serve", "a/silent", "--port", "0"]
         with subprocess.Popen(command, env=os.environ | variables, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             assert process.stderr.readline() == "ropeswitch: asking the hub for 'a/silent'\n"
@@ -212,7 +211,11 @@ def test_ctrl_c_while_the_hub_does_not_answer(tmp_path: Path) -> None:
 def test_an_address_of_the_hub_that_is_none(tmp_path: Path) -> None:
     variables = {"HF_ENDPOINT": "http://me:secret@127.0.0.1:port", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
     done = subprocess.run(
-        [*PROGRAM, "serve", "a/b"], env=os.environ | variables, capture_output=True, text=True, check=False
+        [*PROGRAM, "serve", "a/b", "--port", "0"],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     expected = (
         "ropeswitch: error: HF_ENDPOINT: 'http://127.0.0.1:port' is not an address; give one such as https://HOST:PORT"

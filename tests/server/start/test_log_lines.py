@@ -51,6 +51,7 @@ SOURCES = {
     "Capturing CUDA graphs": ["v1/worker/gpu_model_runner.py", "v1/worker/gpu/cudagraph_utils.py"],
 }
 NOISE_SOURCES = {
+    "Failed to create oneDNN linear": "model_executor/layers/utils.py",
     "not found in LD_PRELOAD": "v1/worker/cpu_worker.py",
     "CPU backend doesn't allow to use": "v1/worker/cpu_worker.py",
     "Triton is not installed": "platforms/cpu.py",
