@@ -1,7 +1,8 @@
 # syntax=docker/dockerfile:1
 # The image for GPUs, on vLLM's own:   docker build --tag ropeswitch .
 # The one for CPUs:                     docker build --target cpu --tag ropeswitch:cpu .
-# Both run as any user but root, write to /tmp and /cache alone, and serve the bundled model where none is named.
+# Both take the arguments of vllm/vllm-openai, run as root or any other user, write to /tmp and /cache alone, and serve the
+# bundled model where none is named.
 
 ARG VLLM_IMAGE=vllm/vllm-openai:v0.32.0
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
@@ -45,14 +46,16 @@ ENV PATH=/opt/ropeswitch/bin:$PATH \
     TRITON_CACHE_DIR=/cache/triton \
     VLLM_NO_USAGE_STATS=1 \
     PYTHONUNBUFFERED=1 \
-    PYTHONDONTWRITEBYTECODE=1
-RUN mkdir -m 1777 /cache
-USER 65532:65532
+    PYTHONDONTWRITEBYTECODE=1 \
+    USER=ropeswitch
+COPY --chmod=755 deploy/image/entrypoint.sh /usr/local/bin/ropeswitch-entrypoint
+COPY deploy/image/cache.sh /src/
+RUN sh /src/cache.sh && rm -rf /src
 WORKDIR /tmp
 EXPOSE 8000
 # Of an engine that is not up yet the server says that it is alive and not ready; a large model takes half an hour.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["python3", "-m", "ropeswitch.server.health_check"]
-ENTRYPOINT ["ropeswitch", "serve"]
+ENTRYPOINT ["ropeswitch-entrypoint"]
 
 FROM ${VLLM_IMAGE} AS gpu
 LABEL org.opencontainers.image.title="ropeswitch" \
@@ -71,10 +74,12 @@ ENV HOME=/cache \
     FLASHINFER_WORKSPACE_BASE=/cache \
     VLLM_NO_USAGE_STATS=1 \
     PYTHONUNBUFFERED=1 \
-    PYTHONDONTWRITEBYTECODE=1
-RUN mkdir -m 1777 /cache
-USER 65532:65532
+    PYTHONDONTWRITEBYTECODE=1 \
+    USER=ropeswitch
+COPY --chmod=755 deploy/image/entrypoint.sh /usr/local/bin/ropeswitch-entrypoint
+COPY deploy/image/cache.sh /src/
+RUN sh /src/cache.sh && rm -rf /src
 WORKDIR /tmp
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60m --retries=3 CMD ["python3", "-m", "ropeswitch.server.health_check"]
-ENTRYPOINT ["ropeswitch", "serve"]
+ENTRYPOINT ["ropeswitch-entrypoint"]

@@ -2,11 +2,16 @@
 
 import os
 import sys
+import urllib.error
+import urllib.parse
 import urllib.request
+from http import HTTPStatus
 
 # Overrides the address of the image's own command.
 VARIABLE = "ROPESWITCH_HEALTH_URL"
 URL = "http://127.0.0.1:8000/health/ready"
+# The path that plain `vllm serve` has in its place.
+VLLM_PATH = "/health"
 TIMEOUT = 4.0
 
 
@@ -14,11 +19,20 @@ def main() -> int:
     """Check once; returns the exit code, 1 where the server is not ready or not reachable."""
     url = os.environ.get(VARIABLE, URL)
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT):
-            return 0
+        _ask(url)
     except (OSError, ValueError) as error:
         print(f"ropeswitch: {url}: {error}", file=sys.stderr)
         return 1
+    return 0
+
+
+def _ask(url: str) -> None:
+    try:
+        urllib.request.urlopen(url, timeout=TIMEOUT).close()
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.NOT_FOUND or VARIABLE in os.environ:
+            raise
+        urllib.request.urlopen(urllib.parse.urljoin(url, VLLM_PATH), timeout=TIMEOUT).close()
 
 
 if __name__ == "__main__":

@@ -142,9 +142,13 @@ def died(error: BaseException) -> bool:
 def install() -> None:
     """vLLM's ``vllm.general_plugins`` hook, run at the start of every engine and worker process.
 
-    Does nothing in a process that the ``ropeswitch`` command did not start.
+    Without a channel, which the ``ropeswitch`` command opens, only a command of vLLM itself is prepared.
     """
     if VARIABLE not in os.environ:
+        # Imported here: it imports this module.
+        from ropeswitch.server import vllm_command
+
+        vllm_command.attach(os.environ)
         return
     if multiprocessing.parent_process() is not None:
         # A terminal's Ctrl-C reaches every process. The server's answers the requests in flight, and then stops these.

@@ -4,9 +4,8 @@ import argparse
 from typing import Any
 
 from ropeswitch.factors.numbers import seconds
+from ropeswitch.model_patches.switch.settings import MOST_STEP_SECONDS
 from ropeswitch.server.errors import UsageError
-
-MOST_SECONDS = 60.0
 
 
 def add(parser: Any) -> None:
@@ -20,7 +19,7 @@ def add(parser: Any) -> None:
     )
     group.add_argument(
         "--step-latency-target",
-        type=seconds(MOST_SECONDS),
+        type=seconds(MOST_STEP_SECONDS),
         metavar="SECONDS",
         help="Target time of a step while others wait (default: measured at start).",
     )

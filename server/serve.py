@@ -12,7 +12,7 @@ from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, FILE, Choice, from
 from ropeswitch.factors.ladders.choose import check_theta, choose
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.factors.rules.lengths import parse_length
-from ropeswitch.model_patches.switch import packages
+from ropeswitch.model_patches.switch import packages, variables
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.settings import ANGLES, POLICIES, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
@@ -77,6 +77,10 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
   --verbose             print vLLM's own log (default: its warnings, and progress at start)
   --host, --port        address and port to listen on (default: every address, port 8000)
 
+  ROPESWITCH_LADDER, ROPESWITCH_FACTORS, ROPESWITCH_NATIVE_WINDOW, ROPESWITCH_ROPE_ANGLES, ROPESWITCH_LADDER_POLICY,
+  ROPESWITCH_LENGTH_AWARE_SCHEDULING=true|false, ROPESWITCH_STEP_LATENCY_TARGET
+                        environment variables for these flags, which have precedence
+
   --help=all            show every flag, including vLLM's
   --help=WORD           show flags whose name contains WORD
 """
@@ -110,6 +114,7 @@ def serve(argv: Sequence[str]) -> int:
 
 def _start(argv: Sequence[str]) -> int:
     if not any(argument.startswith("--help=") for argument in argv):
+        variables.read(os.environ)
         early = check.parse(argv, _add_flags)
         environment.check(os.environ)
         values.check(early)
@@ -137,6 +142,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
     if args.verbose or args.headless or vllm_adapter.logging_chosen(args):
         console.release()
     console.stage("reading the model's config")
+    _take_variables(args)
     args.ladder = from_flags(args.ladder, args.factors)
     scheduling_flags.check(args)
     ladder_flags.check(args)
@@ -230,6 +236,27 @@ def _add_flags(parser: Any) -> None:
     scheduling_flags.add(parser)
     front_flags.add(parser)
     access_log_flags.add(parser)
+    options = variables.read(os.environ)
+    parser.set_defaults(**{flag: options[field] for field, flag in _FLAGS.items() if field in options})
+
+
+# The fields of variables that are defaults of flags; those about the ladder depend on each other.
+_FLAGS = {
+    "policy": "ladder_policy",
+    "angles": "rope_angles",
+    "length_aware": "length_aware_scheduling",
+    "step_latency_target": "step_latency_target",
+}
+
+
+def _take_variables(args: argparse.Namespace) -> None:
+    """Take the ladder and its window from the variables where no flag names a ladder, or a window."""
+    options = variables.read(os.environ)
+    if args.ladder is None and args.factors is None:
+        args.ladder, args.factors = options.get("ladder"), options.get("factors")
+    listed = args.factors is not None or (args.ladder or "").startswith(f"{FILE}:")
+    if args.native_window is None and not listed:
+        args.native_window = options.get("native_window")
 
 
 def _native_window(text: str) -> int:

@@ -1,11 +1,11 @@
 """What the endpoint plugin adds to plain ``vllm serve``: ``GET /v1/rope`` and the model names ``MODEL@SET``.
 
-Everything else of the server needs ``ropeswitch serve``. Without our key in ``--additional-config`` nothing is added, so a
-``VLLM_PLUGINS`` that names ropeswitch leaves a stock server stock.
+Everything else of the server needs ``ropeswitch serve``. Where the switch is off nothing is added, so a ``VLLM_PLUGINS``
+that names ropeswitch leaves a stock server stock.
 """
 
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from starlette.datastructures import State
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ropeswitch.model_patches.guard.registry import in_play, require
-from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.plugin import turned_on
 from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
 from ropeswitch.server import rope_route, vllm_adapter
@@ -66,24 +66,24 @@ class AliasClient(vllm_adapter.AsyncLLM):
 
 
 def attach(app: FastAPI) -> None:
-    """Add the route and the middleware to an app whose server has our key; others stay as they are."""
-    if _has_key(app.state.args):
+    """Add the route and the middleware to an app whose switch is on; others stay as they are."""
+    if turned_on(app.state.args.additional_config):
         app.include_router(rope_route.router)
         app.add_middleware(Contexts)
 
 
 def start(engine_client: Any, state: State, args: Namespace) -> None:
-    """Give vLLM's engine client and model names our subclasses, in a server that has our key.
+    """Give vLLM's engine client and model names our subclasses, in a server whose switch is on.
 
     Raises:
         UnsupportedError: in a server without an engine.
         RegistryError: when vLLM's server is not the one that we wrap.
     """
-    if not _has_key(args):
+    if not turned_on(args.additional_config):
         return
     settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
     if settings is None:
-        raise UnsupportedError(f"VLLM_PLUGINS: a server without an engine does not support additional_config.{KEY}")
+        raise UnsupportedError("VLLM_PLUGINS: a server without an engine does not support the switch")
     require(VLLM_SERVE_PATCHES)
     # Parts that the key leaves out patch nothing.
     folders = ("switch", *settings.parts)
@@ -92,7 +92,3 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     state.ropeswitch = RopeState(rope_route.rope_info(settings, max_model_len, patches, VLLM_SERVE_PATCHES))
     become(engine_client, AliasClient)
     accept_aliases(state.openai_serving_models, ServedLadders(SetRule(settings.ladder)), listed=False)
-
-
-def _has_key(args: Namespace) -> bool:
-    return isinstance(args.additional_config, Mapping) and KEY in args.additional_config

@@ -1,8 +1,10 @@
 """Puts a ladder on vLLM's engine arguments: checks model and features, and sets what the engine's config is made from."""
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
@@ -10,7 +12,7 @@ from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, parse
 from ropeswitch.factors.ladders.choose import choose, from_file, from_sets
 from ropeswitch.factors.ladders.made import MadeLadder, Origin
 from ropeswitch.factors.numbers import is_whole
-from ropeswitch.model_patches.switch import connectors, parts, patching
+from ropeswitch.model_patches.switch import connectors, parts, patching, variables
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.process_inputs import reading_filled_in_limits, reading_sets
 from ropeswitch.model_patches.switch.settings import (
@@ -25,17 +27,17 @@ from ropeswitch.model_patches.switch.settings import (
 )
 from ropeswitch.model_patches.switch.text_config import overrides, text_config, with_overrides
 from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
+from ropeswitch.model_patches.switch.variables import SOURCES
 
 # Below vLLM's own logger, which has its format and its level.
 logger = logging.getLogger("vllm.ropeswitch")
 
-# What a user may write under the key: one source of the ladder, its base, and fields of `RopeSettings`.
-_SOURCES = ("ladder", "factors", "sets")
+# What a user may write under the key beside the ladder's source and base: fields of `RopeSettings`.
 _OPTIONS = ("angles", "policy", "length_aware", "step_latency_target", "parts")
 
 
 def configure_from_key(engine_args: Any) -> None:
-    """Configure an engine as ``additional_config["ropeswitch"]`` says; a second call changes nothing.
+    """Configure an engine as ``additional_config["ropeswitch"]`` and the environment say; a second call changes nothing.
 
     Args:
         engine_args: ``vllm.EngineArgs``.
@@ -43,6 +45,7 @@ def configure_from_key(engine_args: Any) -> None:
     Raises:
         FactorError: for a wrong factor file, ladder or length.
         UnsupportedError: for an unknown field, model or feature.
+        UsageError: for an unknown variable.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
@@ -50,9 +53,10 @@ def configure_from_key(engine_args: Any) -> None:
     check_device(current_platform.device_name)
     check_features(engine_args)
     hf_config = text_config(engine_args)
-    settings, made = settings_from_key(engine_args.additional_config[KEY], hf_config, engine_args.max_model_len)
+    key, names = variables.filled((engine_args.additional_config or {}).get(KEY, {}), os.environ)
+    settings, made = settings_from_key(key, hf_config, engine_args.max_model_len, names)
     # A key with origins was written by `configure`, whose caller has shown its ladder.
-    if "origins" not in engine_args.additional_config[KEY]:
+    if "origins" not in key:
         for line in (*made.lines(engine_args.max_model_len), *([RESERVES] if settings.policy == RESERVE else [])):
             logger.info("ropeswitch: %s", line)
     configure(engine_args, settings, hf_config, device_name=current_platform.device_name)
@@ -63,7 +67,10 @@ def configure_from_key(engine_args: Any) -> None:
 
 
 def settings_from_key(
-    key: Any, hf_config: Mapping[str, Any], max_model_len: int | None = None
+    key: Any,
+    hf_config: Mapping[str, Any],
+    max_model_len: int | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[RopeSettings, MadeLadder]:
     """The settings that a user's key describes, and the ladder in them with the origin of its numbers.
 
@@ -72,12 +79,13 @@ def settings_from_key(
             ladder, and any other field of :class:`RopeSettings`.
         hf_config: The model's text config.
         max_model_len: The longest sequence to serve, None or -1 where the user names none.
+        names: What errors call a field that did not come from the key.
 
     Raises:
         FactorError: for a wrong factor file or ladder, or a model without a ladder.
         UnsupportedError: for an unknown field or a model that a ladder cannot rotate.
     """
-    known = (*_SOURCES, "native_window", "theta", "origins", *_OPTIONS)
+    known = (*SOURCES, "native_window", "theta", "origins", *_OPTIONS)
     where = f"additional_config.{KEY}"
     if not isinstance(key, Mapping):
         raise UnsupportedError(f"{where}: {key!r} must be a JSON object")
@@ -85,7 +93,7 @@ def settings_from_key(
         raise UnsupportedError(f"{where}.{unknown[0]}: unknown field; allowed are {', '.join(known)}")
     if "origins" in key and "sets" not in key:
         raise UnsupportedError(f"{where}.origins: goes with sets; leave it out")
-    if len(given := [source for source in _SOURCES if source in key]) > 1:
+    if len(given := [source for source in SOURCES if source in key]) > 1:
         raise UnsupportedError(f"{where}: has both {' and '.join(given)}; give one of them")
     _check_options(key, where)
     check_rotation(hf_config)
@@ -93,7 +101,9 @@ def settings_from_key(
         made = _made(key, hf_config, max_model_len, where)
     except FactorError as error:
         # The command line's names, which the ladder's own messages have, are fields here.
-        text = str(error).replace("--ladder", f"{where}.ladder").replace("--native-window", f"{where}.native_window")
+        text = str(error)
+        for flag, field in (("--ladder", "ladder"), ("--native-window", "native_window")):
+            text = text.replace(flag, names.get(field, f"{where}.{field}"))
         raise FactorError(text.replace("--max-model-len", "max_model_len")) from error
     theta = key.get("theta", made.theta)
     model_theta = check_model(hf_config, made.ladder)
@@ -117,7 +127,7 @@ def _made(key: Mapping[str, Any], hf_config: Mapping[str, Any], max_model_len: i
     else:
         return choose(parse(key.get("ladder", AUTO)), hf_config, max_model_len, window)
     if window is not None:
-        raise FactorError(f"{where}.native_window: {window} cannot be combined with listed factors; leave it out")
+        raise FactorError(f"--native-window: {window} cannot be combined with listed factors; leave it out")
     return made
 
 

@@ -1,19 +1,28 @@
-"""The ``vllm.general_plugins`` entry point: turns the switch on where an engine's ``additional_config`` has our key.
+"""The ``vllm.general_plugins`` entry point: turns the switch on for engines that have our key or our variables.
 
 vLLM runs it in every process, in ``EngineArgs.__post_init__`` before any config is made. It imports the standard library
-alone, so it loads wherever vLLM does; without the key stock vLLM stays stock, and with it whatever fails stops the start.
+alone, so it loads wherever vLLM does. Without the key in ``additional_config`` and without the environment variables of
+``variables.py`` stock vLLM stays stock; with either, whatever fails stops the start.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
+from ropeswitch.model_patches.switch import variables
+
 KEY = "ropeswitch"
 
 
+def turned_on(additional_config: Any) -> bool:
+    """Whether :data:`KEY` is in ``additional_config``, or a variable is set."""
+    return (isinstance(additional_config, Mapping) and KEY in additional_config) or variables.given(os.environ)
+
+
 def register() -> None:
-    """Have ``EngineArgs.create_engine_config`` put the ladder on engines whose ``additional_config`` has :data:`KEY`."""
+    """Have ``EngineArgs.create_engine_config`` put the ladder on engines for which the switch is turned on."""
     try:
         from vllm.engine.arg_utils import EngineArgs
 
@@ -27,7 +36,7 @@ def register() -> None:
 
     @wraps(upstream)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(self.additional_config, Mapping) and KEY in self.additional_config:
+        if turned_on(self.additional_config):
             from ropeswitch.model_patches.switch.engine_args import configure_from_key
 
             configure_from_key(self)
@@ -38,18 +47,18 @@ def register() -> None:
 
 
 def _refuse_key(reason: Exception) -> None:
-    """Have every engine config with our key refused, in a vLLM whose engine arguments are not those that we know."""
+    """Have every engine config with the switch refused, in a vLLM whose engine arguments are not those that we know."""
     message = f"additional_config.{KEY}: this vLLM is unsupported: {reason}"
     try:
         from vllm.config import VllmConfig
 
         upstream = VllmConfig.__post_init__
     except (ImportError, AttributeError):
-        print(f"ropeswitch: {message}; the key has no effect", file=sys.stderr)
+        print(f"ropeswitch: {message}; the key and the variables have no effect", file=sys.stderr)
         return
 
     def __post_init__(self: Any, *args: Any) -> None:
-        if isinstance(self.additional_config, Mapping) and KEY in self.additional_config:
+        if turned_on(self.additional_config):
             raise RuntimeError(message)
         upstream(self, *args)
 

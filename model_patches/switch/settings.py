@@ -15,6 +15,8 @@ from ropeswitch.model_patches.switch.parts import PARTS
 from ropeswitch.model_patches.switch.plugin import KEY
 
 ANGLES = ("exact", "hf")
+# Longest target of a step.
+MOST_STEP_SECONDS = 60.0
 SCHEDULER = "ropeswitch.model_patches.switch.scheduler.make_scheduler"
 # The worker for each kind of device that vLLM may run on.
 WORKERS = {

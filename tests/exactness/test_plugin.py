@@ -61,7 +61,7 @@ def test_the_switch_alone_is_exact(phi3: Path, phi3_reference: Reference) -> Non
     assert values["refused"] == UNKNOWN
     assert values["scheduler"] == "ropeswitch.model_patches.switch.scheduler.LadderScheduler"
     beside = [name for name in values["modules"] if name.count(".") > 1 and not f"{name}.".startswith(SWITCH)]
-    assert [name for name in beside if not name.startswith("ropeswitch.server.refusals")] == []
+    assert set(beside) == {"ropeswitch.server.refusals", "ropeswitch.server.vllm_command"}
 
 
 @pytest.mark.full
@@ -97,7 +97,9 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
     assert [name for name in values["modules"] if name.count(".") > 1] == [
         "ropeswitch.model_patches.switch",
         "ropeswitch.model_patches.switch.plugin",
+        "ropeswitch.model_patches.switch.variables",
         "ropeswitch.server.refusals",
+        "ropeswitch.server.vllm_command",
     ]
     # Stock's own answer to a config whose window is 64 tokens.
     assert "maximum context length is 64 tokens" in run_engine(phi3, None, [90]).stderr
@@ -158,7 +160,7 @@ def test_the_entry_point_needs_the_standard_library_alone() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "loaded []" in done.stdout, done.stderr
     assert "additional_config.ropeswitch: this vLLM is unsupported" in done.stderr
-    assert done.stderr.splitlines()[-1].endswith("; the key has no effect")
+    assert done.stderr.splitlines()[-1].endswith("; the key and the variables have no effect")
 
 
 def test_a_vllm_with_other_engine_arguments_refuses_the_key_and_nothing_else() -> None:

@@ -1,6 +1,6 @@
 """Factor lists and configs to import: made up ones always, and the published ones where a file of them is at hand.
 
-ROPESWITCH_PUBLISHED_FACTORS names a JSON file with ``longrope_v1_csv.factors`` (lists by name) and ``models`` (by name:
+ROPESWITCH_TEST_PUBLISHED_FACTORS names a JSON file with ``longrope_v1_csv.factors`` (lists by name) and ``models`` (by name:
 both lists, both lengths, ``rope_theta``, ``rope_type``); every one of its lists is then imported too.
 """
 
@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "ROPESWITCH_PUBLISHED_FACTORS"
+VARIABLE = "ROPESWITCH_TEST_PUBLISHED_FACTORS"
 
 
 def published_lists() -> dict[str, list[float]]:

@@ -1,0 +1,46 @@
+"""Prints the refused start of a plain ``vllm serve`` as one line, in place of the tracebacks of its processes."""
+
+import atexit
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import mkdtemp
+
+from ropeswitch.model_patches.switch import variables
+from ropeswitch.server import refusals
+
+
+def attach(environment: Mapping[str, str]) -> None:
+    """Print our own errors as one line where this process runs a command of vLLM; others keep their tracebacks.
+
+    With the switch turned on by a variable, child processes report their refusals too (:mod:`ropeswitch.server.refusals`).
+    """
+    if multiprocessing.parent_process() is not None or not _is_command(sys.modules["__main__"]):
+        return
+    if variables.given(environment):
+        folder = mkdtemp(prefix="ropeswitch-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ[refusals.VARIABLE] = str(Path(folder, "refusal"))
+    traceback_of = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: object) -> None:
+        from ropeswitch.factors.errors import InputError
+
+        reason = refusals.reported() or (str(error) if isinstance(error, InputError) else None)
+        if reason is None:
+            traceback_of(kind, error, trace)  # type: ignore[arg-type]
+        else:
+            print(f"ropeswitch: error: {reason}", file=sys.stderr, flush=True)
+
+    sys.excepthook = hook
+
+
+def _is_command(main: object) -> bool:
+    """Whether a ``__main__`` module is the ``vllm`` script or a module of vLLM's, not a program that uses its library."""
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name).startswith("vllm.")
+    return Path(getattr(main, "__file__", None) or "").name == "vllm"

@@ -1,0 +1,162 @@
+"""The switch's environment variables: what they fill, what the key keeps, and what is refused."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeswitch.factors.errors import InputError
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.file import LadderFile, save
+from ropeswitch.model_patches.switch import variables
+from ropeswitch.model_patches.switch.settings import settings_of
+
+SETS = [
+    {"name": "short", "max_length": 64, "factors": [1.0] * 16},
+    {"name": "long", "max_length": 128, "factors": [4.0] * 16},
+]
+ALL = {
+    "ROPESWITCH_LADDER": ("yarn:64k,128k", "yarn:64k,128k"),
+    "ROPESWITCH_NATIVE_WINDOW": ("32k", 32768),
+    "ROPESWITCH_LADDER_POLICY": ("reserve", "reserve"),
+    "ROPESWITCH_ROPE_ANGLES": ("hf", "hf"),
+    "ROPESWITCH_LENGTH_AWARE_SCHEDULING": ("false", False),
+    "ROPESWITCH_STEP_LATENCY_TARGET": ("0.05", 0.05),
+}
+# Kubernetes' for services `ropeswitch`, `ropeswitch-ladder` and `ropeswitch-lader`, and variables of other readers.
+OTHERS = {
+    "ROPESWITCH_SERVICE_HOST": "10.0.0.1",
+    "ROPESWITCH_SERVICE_PORT": "80",
+    "ROPESWITCH_SERVICE_PORT_HTTP": "80",
+    "ROPESWITCH_PORT": "tcp://10.0.0.1:80",
+    "ROPESWITCH_PORT_80_TCP": "tcp://10.0.0.1:80",
+    "ROPESWITCH_PORT_80_TCP_ADDR": "10.0.0.1",
+    "ROPESWITCH_LADDER_SERVICE_HOST": "10.0.0.1",
+    "ROPESWITCH_LADER_PORT_80_TCP_PROTO": "tcp",
+    "ROPESWITCH_HEALTH_URL": "http://127.0.0.1:1/",
+    "ROPESWITCH_REFUSAL_FILE": "refusal",
+    "OTHER_ROPESWITCH_LADDER": "auto",
+    "PATH": "/bin",
+}
+
+
+def test_each_fills_its_field() -> None:
+    environment = {name: text for name, (text, _) in ALL.items()} | OTHERS
+    assert variables.read(environment) == {variables.FIELDS[name]: value for name, (_, value) in ALL.items()}
+    assert variables.read({"ROPESWITCH_FACTORS": "a.json"}) == {"factors": "a.json"}
+    assert set(variables.FIELDS) == {*ALL, "ROPESWITCH_FACTORS"}
+
+
+def test_other_variables_leave_stock_engines_stock() -> None:
+    assert not variables.given(OTHERS) and variables.read(OTHERS) == {}
+    assert not variables.given({"ROPESWITCH_LADDER": "", "ROPESWITCH_LADER": ""})
+    assert variables.given({"ROPESWITCH_LADDER": "auto"}) and variables.given({"ROPESWITCH_LADER": "auto"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"ROPESWITCH_LADER": "auto"}, "ROPESWITCH_LADER: unknown variable; allowed are ROPESWITCH_LADDER, "),
+        ({"ROPESWITCH_LADDER": "foo"}, "ROPESWITCH_LADDER: 'foo' is unknown; allowed are auto"),
+        ({"ROPESWITCH_LADDER": "yarn:8k,"}, "ROPESWITCH_LADDER: '' must be a whole number of tokens"),
+        ({"ROPESWITCH_LADDER": "file:"}, "ROPESWITCH_LADDER: 'file:' must be followed by the path"),
+        ({"ROPESWITCH_NATIVE_WINDOW": "-1"}, "ROPESWITCH_NATIVE_WINDOW: '-1' must be a whole number of tokens"),
+        ({"ROPESWITCH_LADDER_POLICY": "longest"}, "ROPESWITCH_LADDER_POLICY: 'longest' must be length or reserve"),
+        ({"ROPESWITCH_ROPE_ANGLES": "float"}, "ROPESWITCH_ROPE_ANGLES: 'float' must be exact or hf"),
+        (
+            {"ROPESWITCH_LENGTH_AWARE_SCHEDULING": "1"},
+            "ROPESWITCH_LENGTH_AWARE_SCHEDULING: '1' must be true or false",
+        ),
+        (
+            {"ROPESWITCH_STEP_LATENCY_TARGET": "0"},
+            "ROPESWITCH_STEP_LATENCY_TARGET: '0' must be a number of seconds above 0 and at most 60",
+        ),
+        (
+            {"ROPESWITCH_FACTORS": "a", "ROPESWITCH_LADDER": "auto"},
+            "ROPESWITCH_FACTORS: 'a' and ROPESWITCH_LADDER 'auto' both name a ladder; set one",
+        ),
+    ],
+)
+def test_wrong_ones_are_refused_by_name(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=f"^{message}"):
+        variables.read(environment)
+
+
+FIELD_VALUES = {
+    "ladder": st.sampled_from(["auto", "none", "yarn:64k"]),
+    "factors": st.sampled_from(["a.json"]),
+    "sets": st.just(SETS),
+    "native_window": st.integers(1, 100),
+    "policy": st.sampled_from(["length", "reserve"]),
+    "length_aware": st.booleans(),
+    "parts": st.just([]),
+}
+
+
+@given(
+    key=st.fixed_dictionaries({}, optional=FIELD_VALUES),
+    names=st.sets(st.sampled_from(sorted(ALL))),
+)
+def test_the_key_keeps_its_fields_and_its_source(key: dict[str, Any], names: set[str]) -> None:
+    environment = {name: ALL[name][0] for name in names}
+    filled, taken = variables.filled(key, environment)
+    assert {**filled, **key} == filled and set(filled) == {*key, *taken} and not set(key) & set(taken)
+    assert set(taken.values()) <= names
+    sources = {"ladder", "factors", "sets"}
+    assert sources & set(filled) == sources & set(key) or not sources & set(key)
+    if {"sets", "factors"} & set(key):
+        assert "native_window" not in taken
+
+
+def test_an_engine_without_the_key(phi3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm import EngineArgs
+
+    save(tmp_path / "factors.json", LadderFile(FactorLadder.checked(SETS)))
+    args: dict[str, Any] = {"model": str(phi3), "skip_tokenizer_init": True}
+    monkeypatch.setenv("ROPESWITCH_FACTORS", str(tmp_path / "factors.json"))
+    monkeypatch.setenv("ROPESWITCH_LADDER_POLICY", "reserve")
+    settings = settings_of(EngineArgs(**args).create_engine_config())
+    assert settings is not None and settings.ladder.names == ("short", "long") and settings.policy == "reserve"
+    key = {"policy": "length", "sets": SETS[:1]}
+    engine = EngineArgs(**args, additional_config={"other": 1, "ropeswitch": key})
+    config = engine.create_engine_config()
+    settings = settings_of(config)
+    assert settings is not None and settings.ladder.names == ("short",) and settings.policy == "length"
+    assert config.additional_config["other"] == 1
+    # Made again, as by each API server of several, it is the same.
+    assert settings_of(engine.create_engine_config()) == settings
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"ROPESWITCH_LADDER": "yarn:4x"}, "ROPESWITCH_LADDER: 'yarn:4x' would replace the LongRoPE factors"),
+        ({"ROPESWITCH_NATIVE_WINDOW": "64"}, "ROPESWITCH_NATIVE_WINDOW: 64 cannot be combined with LongRoPE factors"),
+        ({"ROPESWITCH_LADDER": "file:missing.json"}, "missing.json"),
+    ],
+)
+def test_what_the_model_forbids_names_the_variable(
+    phi3: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], message: str
+) -> None:
+    from vllm import EngineArgs
+
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(InputError, match=message):
+        EngineArgs(model=str(phi3), skip_tokenizer_init=True).create_engine_config()
+
+
+def test_vllm_serve_refuses_in_one_line(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("vllm")), "serve", str(tmp_path), "--port", "0"]
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    environment = os.environ | {"ROPESWITCH_LADDER": "foo", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(
+        "ropeswitch: error: ROPESWITCH_LADDER: 'foo' is unknown; allowed are"
+    )
