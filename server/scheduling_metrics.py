@@ -26,6 +26,10 @@ GAUGES = {
         "ropeswitch_next_set_prefill_tokens",
         "Tokens prefilled in the background for the next factor set of decoding requests, since the start.",
     ),
+    "remaining_prefill_seconds": (
+        "ropeswitch_remaining_prefill_seconds",
+        "Predicted seconds of prefill that the waiting and running requests still need.",
+    ),
 }
 
 # Asks one engine; returns None where it is dead or shutting down.

@@ -1,4 +1,4 @@
-"""What the endpoint plugin adds to plain ``vllm serve``: ``GET /v1/rope`` and the model names ``MODEL@SET``.
+"""What the endpoint plugin adds to plain ``vllm serve``: ``GET /v1/rope``, the names ``MODEL@SET``, gauges of scheduling.
 
 Everything else of the server needs ``ropeswitch serve``. Where the switch is off nothing is added, so a ``VLLM_PLUGINS``
 that names ropeswitch leaves a stock server stock.
@@ -17,12 +17,13 @@ from ropeswitch.model_patches.guard.registry import in_play, require
 from ropeswitch.model_patches.switch.plugin import turned_on
 from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
-from ropeswitch.server import rope_route, vllm_adapter
+from ropeswitch.server import engine_utilities, rope_route, vllm_adapter
 from ropeswitch.server.aliases import accept_aliases, alias_set, forcing
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.in_place import become
 from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.patches import VLLM_SERVE_PATCHES
+from ropeswitch.server.scheduling_metrics import PATHS, SchedulingMetrics
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,15 @@ class RopeState:
 
     Attributes:
         rope_info: The answer of ``/v1/rope``.
+        scheduling_metrics: The gauges of length-aware scheduling, None without it.
     """
 
     rope_info: rope_route.RopeInfo
+    scheduling_metrics: SchedulingMetrics | None
 
 
 class Contexts:
-    """A middleware that gives every HTTP request a context, which keeps its alias."""
+    """A middleware: a context for every HTTP request, which keeps its alias, and fresh gauges for ``/metrics``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -46,6 +49,9 @@ class Contexts:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        metrics = scope["app"].state.ropeswitch.scheduling_metrics
+        if metrics is not None and scope["path"] in PATHS:
+            await metrics.refresh()
         token = current.set(RequestContext())
         try:
             await self.app(scope, receive, send)
@@ -89,6 +95,11 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     folders = ("switch", *settings.parts)
     patches = [patch for patch in in_play(engine_client.vllm_config) if patch.file.split("/")[1] in folders]
     max_model_len = engine_client.model_config.max_model_len
-    state.ropeswitch = RopeState(rope_route.rope_info(settings, max_model_len, patches, VLLM_SERVE_PATCHES))
+    engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
+    name = engine_client.model_config.served_model_name
+    state.ropeswitch = RopeState(
+        rope_info=rope_route.rope_info(settings, max_model_len, patches, VLLM_SERVE_PATCHES),
+        scheduling_metrics=None if engines is None else SchedulingMetrics(engines, name),
+    )
     become(engine_client, AliasClient)
     accept_aliases(state.openai_serving_models, ServedLadders(SetRule(settings.ladder)), listed=False)

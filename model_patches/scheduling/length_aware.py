@@ -6,6 +6,7 @@ It reads the engine only through ``view.py`` and changes nothing: ``scheduler.py
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -15,7 +16,7 @@ from ropeswitch.model_patches.scheduling.decision import IDLE, StepDecision
 from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost
 from ropeswitch.model_patches.scheduling.step_plan import StepPlan
-from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView, chunks
+from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView, chunks, split
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 from ropeswitch.model_patches.switch.ladders import LadderTable
 
@@ -124,10 +125,33 @@ class LengthAware:
         if load.tokens and seconds > 0:
             self.cost.observe(load, seconds)
 
-    def report(self) -> dict[str, float]:
-        """Figures for the server's metrics: target (seconds), relative prediction error, next-set tokens prefilled."""
+    def report(self, running: Sequence[Request]) -> dict[str, float]:
+        """Figures for the server's metrics: seconds of the target and of prefill left, prediction error, next-set tokens.
+
+        Args:
+            running: The engine's running requests.
+        """
         ahead = 0 if self.next_set is None else self.next_set.tokens
-        return {"target_seconds": self.target, "error": self.cost.error, "next_set_tokens": ahead}
+        return {
+            "target_seconds": self.target,
+            "error": self.cost.error,
+            "next_set_tokens": ahead,
+            "remaining_prefill_seconds": self._remaining_prefill(running),
+        }
+
+    def _remaining_prefill(self, running: Sequence[Request]) -> float:
+        """Predicted seconds of all prompt tokens still to compute, in steps of the target with their fixed cost."""
+        prefills, _ = split(running, self.background)
+        pairs = [(each.num_tokens, each.num_computed_tokens) for each in prefills]
+        # Waiting requests that resume, or whose keys come from elsewhere, hold computed tokens.
+        waiting = (entry[3] for entry in self.queue.by_age)
+        pairs += [(each.num_tokens, max(each.num_computed_tokens, self.queue.place(each).hit)) for each in waiting]
+        if not pairs:
+            return 0.0
+        tokens, before = np.array(pairs, dtype=np.int64).T
+        work = self.cost.seconds(chunks(tokens - before, before))
+        fixed = self.cost.seconds(STEP)
+        return work + fixed * ceil(work / max(self.target - fixed, fixed))
 
     def _look(self, request: Request) -> tuple[int, int]:
         hit = self._engine.cache_hit(request)

@@ -88,6 +88,6 @@ def calibrating_scheduler(upstream: Callable[[Any], None]) -> Callable[[Any], No
                 return float(max(self.model_executor.collective_rpc(time_step, args=(tokens,))))
 
             self.scheduler.calibrate(measure(slowest, long_steps(self.vllm_config)))
-            self.scheduling_report = length_aware.report
+            self.scheduling_report = lambda: length_aware.report(self.scheduler.running)
 
     return initialize

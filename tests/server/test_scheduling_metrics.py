@@ -27,7 +27,7 @@ from tests.server.conftest import MODEL
 from tests.server.front.parts import parts, server_parts
 from tests.server.running import Server
 
-TARGET, ERROR, NEXT_SET = (name for name, _ in GAUGES.values())
+TARGET, ERROR, NEXT_SET, REMAINING = (name for name, _ in GAUGES.values())
 
 
 def samples(text: str) -> dict[str, dict[tuple[str, str], float]]:
@@ -43,10 +43,10 @@ def test_a_running_server_tells_how_it_schedules(server: Server) -> None:
     body = {"model": MODEL, "prompt": "a" * 250, "max_tokens": 20, "temperature": 0}
     assert server.post("/v1/completions", body).status == 200
     found = samples(server.get("/metrics").text)
-    assert set(found) == {TARGET, ERROR, NEXT_SET}
+    assert set(found) == {TARGET, ERROR, NEXT_SET, REMAINING}
     assert all(set(values) == {(MODEL, "0")} for values in found.values())
-    [target], [error], [tokens] = (found[name].values() for name in (TARGET, ERROR, NEXT_SET))
-    assert 0.02 <= target < 60 and error > 0 and tokens >= 0
+    [target], [error], [tokens], [remaining] = (found[name].values() for name in (TARGET, ERROR, NEXT_SET, REMAINING))
+    assert 0.02 <= target < 60 and error > 0 and tokens >= 0 and remaining == 0
     # Later steps change the error: the values are those of the moment.
     assert server.post("/v1/completions", body).status == 200
     assert samples(server.get("/metrics").text)[ERROR] != {(MODEL, "0"): error}
@@ -63,7 +63,7 @@ def test_a_running_server_tells_what_waits(server: Server) -> None:
 
 
 def report(**changes: float) -> dict[str, float]:
-    return {"target_seconds": 0.05, "error": 0.1, "next_set_tokens": 16} | changes
+    return {"target_seconds": 0.05, "error": 0.1, "next_set_tokens": 16, "remaining_prefill_seconds": 2.5} | changes
 
 
 def answering(answer: dict[str, float] | None) -> Callable[[], Awaitable[dict[str, float] | None]]:
@@ -75,15 +75,15 @@ def answering(answer: dict[str, float] | None) -> Callable[[], Awaitable[dict[st
 
 def values(registry: CollectorRegistry, engine: str = "0") -> list[float | None]:
     labels = {"model_name": "m", "engine": engine}
-    return [registry.get_sample_value(name, labels) for name in (TARGET, ERROR, NEXT_SET)]
+    return [registry.get_sample_value(name, labels) for name in (TARGET, ERROR, NEXT_SET, REMAINING)]
 
 
 def test_every_engine_has_its_values() -> None:
     registry = CollectorRegistry()
     engines = {0: answering(report()), 3: answering(report(error=0.4))}
     asyncio.run(SchedulingMetrics(engines, "m", registry).refresh())
-    assert values(registry, "0") == [0.05, 0.1, 16]
-    assert values(registry, "3") == [0.05, 0.4, 16]
+    assert values(registry, "0") == [0.05, 0.1, 16, 2.5]
+    assert values(registry, "3") == [0.05, 0.4, 16, 2.5]
 
 
 def test_an_engine_in_a_long_step_answers_for_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,11 +105,11 @@ def test_an_engine_in_a_long_step_answers_for_the_next_request(monkeypatch: pyte
             await metrics.refresh()
             assert 0.04 < time.monotonic() - start < 1
         assert asked == 1, "questions pile up in an engine that does not answer"
-        assert values(registry, "0") == [None, None, None]
-        assert values(registry, "1") == [0.05, 0.1, 16]
+        assert values(registry, "0") == [None, None, None, None]
+        assert values(registry, "1") == [0.05, 0.1, 16, 2.5]
         step.set()
         await asyncio.sleep(0.01)
-        assert values(registry, "0") == [0.05, 0.7, 16]
+        assert values(registry, "0") == [0.05, 0.7, 16, 2.5]
         await metrics.refresh()
         assert asked == 2
 
@@ -145,8 +145,8 @@ def test_dead_and_leaving_engines_keep_their_last_values() -> None:
     asyncio.run(metrics.refresh())
     answers[b"\4\0"], answers[b"\5\0"] = EngineDeadError(), Exception("Server shutting down")
     asyncio.run(metrics.refresh())
-    assert values(registry, "4") == [0.05, 0.1, 16]
-    assert values(registry, "5") == [0.05, 0.2, 16]
+    assert values(registry, "4") == [0.05, 0.1, 16, 2.5]
+    assert values(registry, "5") == [0.05, 0.2, 16, 2.5]
     answers[b"\5\0"] = Exception("Call to scheduling_report method failed: ")
     with pytest.raises(Exception, match="method failed"):
         asyncio.run(metrics.refresh())
@@ -193,7 +193,8 @@ def test_several_api_servers_show_the_latest_values(tmp_path: Path) -> None:
         from ropeswitch.server.scheduling_metrics import SchedulingMetrics
 
         async def ask():
-            return {"target_seconds": 0.05, "error": float(sys.argv[1]), "next_set_tokens": 0}
+            figures = dict.fromkeys(("target_seconds", "next_set_tokens", "remaining_prefill_seconds"), 0.05)
+            return figures | {"error": float(sys.argv[1])}
 
         asyncio.run(SchedulingMetrics({0: ask}, "m").refresh())
         registry = CollectorRegistry()

@@ -18,6 +18,7 @@ from ropeswitch.factors import file
 from ropeswitch.factors.evaluate.passkey import FILLER, OPENING, QUESTION, statement
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
+from ropeswitch.server.scheduling_metrics import GAUGES
 from tests.exactness.reference import Reference
 from tests.server.running import Server, environment, running
 
@@ -133,7 +134,14 @@ def test_named_in_vllm_plugins_it_adds_sets_by_model_name_and_the_route(tmp_path
         assert [each["id"] for each in server.get("/v1/models").json["data"]] == ["mini"]
         # The rest of the server needs `ropeswitch serve`.
         assert server.get("/v1/status").status == server.get("/health/ready").status == 404
-        assert "ropeswitch_" not in server.get("/metrics").text and answer.sets is None
+        assert answer.sets is None
+        ours = {
+            line.split("{")[0]: line
+            for line in server.get("/metrics").text.splitlines()
+            if line.startswith("ropeswitch_")
+        }
+        assert set(ours) == {name for name, _ in GAUGES.values()}
+        assert ours["ropeswitch_remaining_prefill_seconds"].endswith('{engine="0",model_name="mini"} 0.0')
 
 
 @pytest.mark.parametrize("plugins", [None, "ropeswitch"])
