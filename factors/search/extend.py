@@ -117,8 +117,8 @@ def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
     """The model that the hook makes of ``model`` for one set, or that it has made before.
 
     The hook is run with these in its environment, and must leave a model folder, with its tokenizer, in the last:
-    ``ROPESWITCH_MODEL``, ``ROPESWITCH_FACTORS`` (a factor file), ``ROPESWITCH_SET`` (the set's name),
-    ``ROPESWITCH_LENGTH`` (tokens) and ``ROPESWITCH_OUTPUT``. What a stopped hook left there is there again for the next.
+    ``EXTEND_MODEL``, ``EXTEND_FACTORS`` (a factor file), ``EXTEND_SET`` (the set's name),
+    ``EXTEND_LENGTH`` (tokens) and ``EXTEND_OUTPUT``. What a stopped hook left there is there again for the next.
 
     Raises:
         FactorError: when it cannot be run or fails, or leaves no model that the set fits.
@@ -129,11 +129,11 @@ def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
     partial = folder.with_name(f"{folder.name}.partial")
     partial.mkdir(exist_ok=True)
     environment = {
-        "ROPESWITCH_MODEL": model,
-        "ROPESWITCH_FACTORS": str(extension.work / f"{factor_set.name}.json"),
-        "ROPESWITCH_SET": factor_set.name,
-        "ROPESWITCH_LENGTH": str(factor_set.max_length),
-        "ROPESWITCH_OUTPUT": str(partial),
+        "EXTEND_MODEL": model,
+        "EXTEND_FACTORS": str(extension.work / f"{factor_set.name}.json"),
+        "EXTEND_SET": factor_set.name,
+        "EXTEND_LENGTH": str(factor_set.max_length),
+        "EXTEND_OUTPUT": str(partial),
     }
     try:
         code = subprocess.run(_words(extension.hook), env=os.environ | environment, check=False).returncode
@@ -144,7 +144,7 @@ def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
             f"--hook: {extension.hook!r} ended with code {code} for set {factor_set.name!r}; run again to go on"
         )
     if not (partial / "config.json").is_file():
-        raise FactorError(f"--hook: {extension.hook!r} left no config.json in {str(partial)!r} (ROPESWITCH_OUTPUT)")
+        raise FactorError(f"--hook: {extension.hook!r} left no config.json in {str(partial)!r} (EXTEND_OUTPUT)")
     if (pairs := ModelFacts.load(str(partial)).pairs) != len(factor_set.factors):
         raise FactorError(f"--hook: the model it left has {pairs} rotary pairs instead of {len(factor_set.factors)}")
     partial.rename(folder)

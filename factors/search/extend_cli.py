@@ -14,8 +14,8 @@ EXAMPLE = """example:
   ropeswitch factors extend Llama-2-7b-hf --lengths 128k,256k --final 2048k --recover 4k,8k \\
       --text books/ --hook ./fine-tune.sh -o llama2.json
 
---hook is run once for each of --lengths, with ROPESWITCH_MODEL, ROPESWITCH_FACTORS (a factor file), ROPESWITCH_SET and
-ROPESWITCH_LENGTH in its environment, and leaves the fine-tuned model and its tokenizer in the folder ROPESWITCH_OUTPUT.
+--hook is run once for each of --lengths, with EXTEND_MODEL, EXTEND_FACTORS (a factor file), EXTEND_SET and
+EXTEND_LENGTH in its environment, and leaves the fine-tuned model and its tokenizer in the folder EXTEND_OUTPUT.
 """
 
 

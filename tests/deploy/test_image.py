@@ -6,9 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from fnmatch import fnmatch
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -69,7 +71,7 @@ def copied() -> set[str]:
     found: set[str] = set()
     for name, rest in instructions():
         if name == "COPY" and not rest.startswith("--from"):
-            found |= set(rest.split()[:-1])
+            found |= {word for word in rest.split()[:-1] if not word.startswith("--")}
     return found
 
 
@@ -97,11 +99,15 @@ def test_every_package_is_copied() -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
-def test_what_runs_is_no_root_and_healthy(name: str) -> None:
+def test_it_runs_as_vllm_s_own_image_does(name: str) -> None:
+    """As root unless told otherwise, with its cache at root's, and healthy."""
     stage = dict(stages()[name])
-    user, _, group = stage["USER"].partition(":")
-    assert int(user) > 0 and int(group) > 0
-    assert json.loads(stage["ENTRYPOINT"]) == ["ropeswitch", "serve"]
+    assert "USER" not in stage and "USER=ropeswitch" in stage["ENV"]
+    assert json.loads(stage["ENTRYPOINT"]) == ["ropeswitch-entrypoint"]
+    lines = [f"{instruction} {rest}" for instruction, rest in stages()[name]]
+    assert "COPY --chmod=755 deploy/image/entrypoint.sh /usr/local/bin/ropeswitch-entrypoint" in lines
+    assert "RUN sh /src/cache.sh && rm -rf /src" in lines
+    assert re.search(r"HF_HOME=/cache/huggingface\b", stage["ENV"])
     assert 'org.opencontainers.image.licenses="Apache-2.0"' in stage["LABEL"]
     assert "ropeswitch.server.health_check" in stage["HEALTHCHECK"]
     version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
@@ -125,6 +131,83 @@ def test_the_image_has_what_the_tests_have() -> None:
     )
     assert set(image) < set(whole)
     assert not {"pytest", "mypy", "ruff", "hypothesis"} & {line.partition("==")[0] for line in image}
+
+
+SERVE = ["ropeswitch", "serve"]
+PROGRAMS = ("ropeswitch", "vllm", "python3", "sh")
+
+
+@pytest.mark.parametrize(
+    ("typed", "runs"),
+    [
+        # This project's.
+        ([], SERVE),
+        (["serve", "a/b", "--port", "80"], [*SERVE, "a/b", "--port", "80"]),
+        (["plan", "a/b", "--gpu", "A100-80GB"], ["ropeswitch", "plan", "a/b", "--gpu", "A100-80GB"]),
+        (["ropeswitch", "serve", "a/b"], [*SERVE, "a/b"]),
+        # docs.vllm.ai, "Using Docker": arguments after vllm/vllm-openai, with and without the flag.
+        (["--model", "mistralai/Mistral-7B-v0.1"], [*SERVE, "--model", "mistralai/Mistral-7B-v0.1"]),
+        (["Qwen/Qwen3-0.6B", "--enable-lora"], [*SERVE, "Qwen/Qwen3-0.6B", "--enable-lora"]),
+        # docs.vllm.ai, "Using Kubernetes".
+        (
+            ["sh", "-c", 'printf "%s|" vllm serve a/b --trust-remote-code "two words"'],
+            ["vllm", "serve", "a/b", "--trust-remote-code", "two words"],
+        ),
+        # Platforms that name vLLM's program.
+        (["vllm", "serve", "/mnt/models", "--port", "8000"], ["vllm", "serve", "/mnt/models", "--port", "8000"]),
+        (
+            ["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "/mnt/models"],
+            ["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "/mnt/models"],
+        ),
+        # A folder is a model.
+        (["/"], [*SERVE, "/"]),
+        (["a b", "--chat-template", ""], [*SERVE, "a b", "--chat-template", ""]),
+    ],
+    ids=lambda value: " ".join(value) or "none",
+)
+def test_the_entry_point(tmp_path: Path, typed: list[str], runs: list[str]) -> None:
+    """Programs of the image that print how they are run take the place of the real ones."""
+    for program in PROGRAMS:
+        if program != "sh":
+            (tmp_path / program).write_text(f'#!/bin/sh\nprintf "%s|" {program} "$@"\n', encoding="utf-8")
+            (tmp_path / program).chmod(0o755)
+    entry = str(ROOT / "deploy" / "image" / "entrypoint.sh")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run([entry, *typed], env={"PATH": path}, capture_output=True, text=True, check=True)
+    assert done.stdout.split("|")[:-1] == runs
+
+
+def test_the_entry_point_runs_any_program(tmp_path: Path) -> None:
+    program = tmp_path / "own program"
+    program.write_text("#!/bin/sh\nexit 7\n", encoding="utf-8")
+    program.chmod(0o755)
+    entry = str(ROOT / "deploy" / "image" / "entrypoint.sh")
+    assert subprocess.run([entry, str(program)], check=False).returncode == 7
+
+
+def test_the_health_check_of_plain_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`vllm serve` has /health alone."""
+
+    class Plain(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(statuses.get(self.path, 404))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    monkeypatch.delenv(health_check.VARIABLE, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Plain) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(health_check, "URL", f"http://127.0.0.1:{server.server_port}/health/ready")
+        for statuses, code in (
+            ({"/health": 200}, 0),
+            ({"/health": 503}, 1),
+            ({}, 1),
+            ({"/health/ready": 503, "/health": 200}, 1),
+            ({"/health/ready": 200}, 0),
+        ):
+            assert health_check.main() == code, statuses
+        server.shutdown()
 
 
 def test_the_health_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,8 +239,11 @@ def test_its_commands_make_an_environment_that_serves(tmp_path: Path) -> None:
     )
     port = free_port()
     command = [
-        str(target / "bin" / "ropeswitch"),
-        "serve",
+        str(source / "deploy/image/entrypoint.sh"),
+        "--model",
+        str(BUNDLED_MODEL),
+        "--served-model-name",
+        BUNDLED_MODEL.name,
         "--host",
         "127.0.0.1",
         "--port",
@@ -168,7 +254,8 @@ def test_its_commands_make_an_environment_that_serves(tmp_path: Path) -> None:
     folder.mkdir()
     url = f"http://127.0.0.1:{port}/health/ready"
     with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=folder, env=environment(), stdout=log, stderr=subprocess.STDOUT)
+        path = {"PATH": f"{target / 'bin'}:{os.environ['PATH']}"}
+        server = subprocess.Popen(command, cwd=folder, env=environment() | path, stdout=log, stderr=subprocess.STDOUT)
     try:
         check = [str(target / "bin" / "python"), "-m", "ropeswitch.server.health_check"]
         deadline = time.monotonic() + 300

@@ -13,7 +13,7 @@ from tests.docs.pages import IGNORED, ROOT, project_files
 
 # Home, scratch and work directories of a machine; and hosts of package registries, which belong in pip's configuration.
 MACHINE = re.compile(
-    r"(?<![\w./-])/(?:home|root|farm|work|Users)/|(?<![\w.])/tmp/\w|\b(?:pypi|pythonhosted|debian|npmjs)\.org\b"
+    r"(?<![\w./-])/(?:home|root(?!/\.cache)|farm|work|Users)/|(?<![\w.])/tmp/\w|\b(?:pypi|pythonhosted|debian|npmjs)\.org\b"
 )
 
 

@@ -16,6 +16,8 @@ CHART = HERE.parents[2] / "deploy" / "helm" / "ropeswitch"
 CASES = sorted(path.stem for path in (HERE / "values").glob("*.yaml"))
 OPTIONAL_APIS = (
     "gateway.networking.k8s.io/v1",
+    "inference.networking.k8s.io/v1",
+    "inference.networking.x-k8s.io/v1alpha2",
     "keda.sh/v1alpha1",
     "leaderworkerset.x-k8s.io/v1",
     "monitoring.coreos.com/v1",
@@ -23,8 +25,8 @@ OPTIONAL_APIS = (
 
 
 @cache
-def chart() -> Chart:
-    return Chart.load(CHART)
+def chart(folder: Path = CHART) -> Chart:
+    return Chart.load(folder)
 
 
 def case(name: str) -> Values:
@@ -35,7 +37,12 @@ def case(name: str) -> Values:
 
 
 def files(
-    values: Values, *, apis: Sequence[str] = OPTIONAL_APIS, kubernetes: str = "v1.35.0", release: str = "demo"
+    values: Values,
+    *,
+    apis: Sequence[str] = OPTIONAL_APIS,
+    kubernetes: str = "v1.35.0",
+    release: str = "demo",
+    folder: Path = CHART,
 ) -> dict[str, str]:
     """Render a release in the namespace `llm`.
 
@@ -44,6 +51,7 @@ def files(
         apis: API versions that the cluster has beside Kubernetes' own.
         kubernetes: The cluster's version.
         release: Its name.
+        folder: The chart's.
 
     Returns:
         The rendered text by template, without those that came out empty.
@@ -51,21 +59,25 @@ def files(
     Raises:
         HelmError: when the chart refuses the values.
     """
-    return dict(_files(json.dumps(values), tuple(apis), kubernetes, release))
+    return dict(_files(json.dumps(values), tuple(apis), kubernetes, release, folder))
 
 
 @cache
-def _files(values: str, apis: tuple[str, ...], kubernetes: str, release: str) -> dict[str, str]:
+def _files(values: str, apis: tuple[str, ...], kubernetes: str, release: str, folder: Path) -> dict[str, str]:
     # `Chart.render` has no argument for the cluster's versions, but the engine below it takes them.
     options = {"name": release, "namespace": "llm", "api_versions": apis, "kube_version": kubernetes}
-    rendered = _native.call_string("helm_render", chart()._raw(), values, json.dumps(options))
+    rendered = _native.call_string("helm_render", chart(folder)._raw(), values, json.dumps(options))
     texts: dict[str, str] = json.loads(rendered)
-    return {name.removeprefix("ropeswitch/"): text for name, text in texts.items() if text.strip()}
+    return {name.partition("/")[2]: text for name, text in texts.items() if text.strip()}
 
 
-def render(values: Values, *, kubernetes: str = "v1.35.0") -> list[Object]:
+def render(values: Values, *, kubernetes: str = "v1.35.0", folder: Path = CHART) -> list[Object]:
     """Every object that the values make."""
-    texts = [text for name, text in sorted(files(values, kubernetes=kubernetes).items()) if name.endswith(".yaml")]
+    texts = [
+        text
+        for name, text in sorted(files(values, kubernetes=kubernetes, folder=folder).items())
+        if name.endswith(".yaml")
+    ]
     return [each for text in texts for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 
 
@@ -99,7 +111,7 @@ def pods(objects: Sequence[Object]) -> dict[str, Object]:
     return specs
 
 
-def findings(values: Values, kubernetes: str) -> list[str]:
+def findings(values: Values, kubernetes: str, folder: Path = CHART) -> list[str]:
     """What a strict `helm lint` has to say; empty when all is well."""
-    report = lint(CHART, dict(values), strict=True, kube_version=kubernetes)
+    report = lint(folder, dict(values), strict=True, kube_version=kubernetes)
     return [str(each["error"]) for each in report["messages"] if each["severity"] > 1] + report["errors"]

@@ -1,6 +1,14 @@
-"""Write the golden files anew: `make chart-golden`, then read what git says has changed."""
+"""Write the golden files anew: `make chart-golden`, then read what git says has changed.
 
-from tests.deploy.chart.helm import CASES, HERE, case, files
+For the next version of the chart it also keeps this one's default values, and what an upgrade must not change.
+"""
+
+import hashlib
+import json
+
+import yaml
+
+from tests.deploy.chart.helm import CASES, HERE, Object, case, chart, files, render
 
 
 def golden(name: str) -> str:
@@ -11,6 +19,38 @@ def golden(name: str) -> str:
     )
 
 
+def kept(objects: list[Object]) -> dict[str, object]:
+    """What Kubernetes lets no upgrade change of each object, and hashes of the pods, which a change would replace."""
+    found: dict[str, object] = {}
+    for each in objects:
+        spec, name = each.get("spec", {}), f"{each['kind']}/{each['metadata']['name']}"
+        if each["kind"] == "Deployment":
+            found[name] = {"selector": spec["selector"], "pod": digest(spec["template"])}
+        elif each["kind"] == "LeaderWorkerSet":
+            template = spec["leaderWorkerTemplate"]
+            found[name] = {"size": template["size"], "leader": digest(template["leaderTemplate"])}
+            found[name] |= {"worker": digest(template["workerTemplate"])}  # type: ignore[operator]
+        elif each["kind"] == "PersistentVolumeClaim":
+            found[name] = spec
+        elif each["kind"] == "Service":
+            found[name] = {"type": spec["type"], "selector": spec["selector"]}
+    return found
+
+
+def digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def release() -> None:
+    """Keep this version for the next."""
+    folder = HERE / "released" / chart().version
+    folder.mkdir(exist_ok=True)
+    (folder / "values.yaml").write_text(yaml.safe_dump(dict(chart().values), sort_keys=False), encoding="utf-8")
+    cases = {name: {"values": case(name), "kept": kept(render(case(name)))} for name in CASES}
+    (folder / "cases.json").write_text(json.dumps(cases, indent=1) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
+    release()
     for name in CASES:
         (HERE / "golden" / f"{name}.yaml").write_text(golden(name), encoding="utf-8")

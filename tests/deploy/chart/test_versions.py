@@ -1,5 +1,7 @@
 """The chart goes with the package, and takes the values of every chart before it."""
 
+import json
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -7,8 +9,9 @@ import pytest
 import yaml
 
 from tests.deploy.chart.helm import CHART, HERE, chart, findings, render
+from tests.deploy.chart.renew import kept
 
-RELEASED = sorted((HERE / "released").glob("*.yaml"))
+RELEASED = sorted((HERE / "released").iterdir())
 
 
 def test_the_chart_serves_the_version_of_the_package() -> None:
@@ -17,15 +20,32 @@ def test_the_chart_serves_the_version_of_the_package() -> None:
 
 
 def test_the_values_of_this_version_are_kept_for_the_next() -> None:
-    [kept] = [path for path in RELEASED if path.stem == chart().version]
-    assert yaml.safe_load(kept.read_text(encoding="utf-8")) == chart().values
+    [folder] = [path for path in RELEASED if path.name == chart().version]
+    assert yaml.safe_load((folder / "values.yaml").read_text(encoding="utf-8")) == chart().values
 
 
-@pytest.mark.parametrize("path", RELEASED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RELEASED, ids=lambda path: path.name)
 def test_an_upgrade_takes_the_values_of_an_earlier_chart(path: Path) -> None:
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values = yaml.safe_load((path / "values.yaml").read_text(encoding="utf-8"))
     assert findings(values, "v1.35.0") == []
     now, before = render({}), render(values)
     assert [(each["kind"], each["metadata"]["name"]) for each in before] == [
         (each["kind"], each["metadata"]["name"]) for each in now
     ]
+
+
+@pytest.mark.parametrize("path", RELEASED, ids=lambda path: path.name)
+@pytest.mark.parametrize("reused", [False, True], ids=["new-defaults", "reuse-values"])
+def test_an_upgrade_of_the_chart_alone_changes_nothing_fixed_and_replaces_no_pod(
+    path: Path, tmp_path: Path, reused: bool
+) -> None:
+    """Also with `helm upgrade --reuse-values`, under which Helm leaves out the defaults of the new chart."""
+    folder = tmp_path / "ropeswitch"
+    shutil.copytree(CHART, folder)
+    if reused:
+        shutil.copy(path / "values.yaml", folder / "values.yaml")
+    cases = json.loads((path / "cases.json").read_text(encoding="utf-8"))
+    assert len(cases) > 3
+    for name, each in cases.items():
+        assert findings(each["values"], "v1.35.0", folder) == [], name
+        assert kept(render(each["values"], folder=folder)) == each["kept"], name

@@ -203,12 +203,12 @@ HOOK = """
 import os, shutil, sys
 from pathlib import Path
 with open("calls.txt", "a") as calls:
-    model = Path(os.environ["ROPESWITCH_MODEL"])
-    print(os.environ["ROPESWITCH_SET"], os.environ["ROPESWITCH_LENGTH"], model.name, file=calls)
+    model = Path(os.environ["EXTEND_MODEL"])
+    print(os.environ["EXTEND_SET"], os.environ["EXTEND_LENGTH"], model.name, file=calls)
 if "fail" in sys.argv:
     sys.exit(3)
-assert Path(os.environ["ROPESWITCH_FACTORS"]).is_file()
-shutil.copytree(model, os.environ["ROPESWITCH_OUTPUT"], dirs_exist_ok=True)
+assert Path(os.environ["EXTEND_FACTORS"]).is_file()
+shutil.copytree(model, os.environ["EXTEND_OUTPUT"], dirs_exist_ok=True)
 """
 
 

@@ -89,6 +89,20 @@
 {{- if and $v.gateway.enabled $v.tls.enabled -}}
 {{- fail "gateway.enabled: a gateway speaks plain HTTP to the servers, but tls.enabled has them take TLS alone; end TLS at the gateway" -}}
 {{- end -}}
+{{- with $v.inferencePool -}}
+{{- if and .enabled (not .endpointPicker.service) -}}
+{{- fail "inferencePool.endpointPicker.service: inferencePool.enabled needs the service of the endpoint picker" -}}
+{{- end -}}
+{{- if and .enabled $v.longPool.enabled -}}
+{{- fail "inferencePool.enabled: an InferencePool has one picker for all its pods, but longPool.enabled makes two pools; enable one of them" -}}
+{{- end -}}
+{{- if and .enabled (or $v.tls.enabled $v.metrics.key.existingSecret) -}}
+{{- fail "inferencePool.enabled: the endpoint picker reads /metrics by plain HTTP without a key, but tls.enabled or metrics.key.existingSecret is set" -}}
+{{- end -}}
+{{- if and .objectives (not .enabled) -}}
+{{- fail "inferencePool.objectives: objectives without an InferencePool; enable inferencePool" -}}
+{{- end -}}
+{{- end -}}
 {{- if and $v.gateway.enabled (not $v.gateway.parentRefs) -}}
 {{- fail "gateway.parentRefs: gateway.enabled needs the gateway that the route belongs to" -}}
 {{- end -}}
