@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front lock
+.PHONY: help setup setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -164,6 +164,9 @@ docs-proof: $(STAMP) ## Measure what docs/proof.md shows and write it (hours; an
 
 docs-sizing: $(STAMP) ## Write the sizing table of docs/deploy.md with the planner
 	@$(BIN)/python -m tests.deploy.sizing
+
+docs-platforms: $(STAMP) ## Render the platforms' charts (checkouts in CHARTS) with the values of deploy/, for the tests
+	@$(BIN)/python -m tests.deploy.platforms.rendered $(CHARTS)
 
 chart-golden: $(STAMP) ## Write anew what the chart renders to, after a change that is meant; then read the difference
 	@$(BIN)/python -m tests.deploy.chart.renew

@@ -17,9 +17,9 @@ CASES = sorted(path.stem for path in (HERE / "values").glob("*.yaml"))
 OPTIONAL_APIS = (
     "gateway.networking.k8s.io/v1",
     "inference.networking.k8s.io/v1",
-    "inference.networking.x-k8s.io/v1alpha2",
     "keda.sh/v1alpha1",
     "leaderworkerset.x-k8s.io/v1",
+    "llm-d.ai/v1alpha2",
     "monitoring.coreos.com/v1",
 )
 

@@ -1,5 +1,6 @@
 """Whether objects are what Kubernetes, or the operator that owns their kind, takes; unknown fields are refused."""
 
+import gzip
 import json
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,9 @@ _CRDS = Path(__file__).parent / "crds"
 
 @cache
 def _crd(kind: str) -> Any:
-    return json.loads((_CRDS / f"{kind.lower()}.json").read_text(encoding="utf-8"))
+    packed = _CRDS / f"{kind.lower()}.json.gz"
+    data = gzip.decompress(packed.read_bytes()) if packed.exists() else packed.with_suffix("").read_bytes()
+    return jsonschema.Draft7Validator(json.loads(data))
 
 
 def check(each: Object, version: str) -> None:
@@ -25,10 +28,11 @@ def check(each: Object, version: str) -> None:
         jsonschema.ValidationError: when it would be refused.
     """
     kind = each["kind"]
-    if not (_CRDS / f"{kind.lower()}.json").exists():
+    if not any(_CRDS.glob(f"{kind.lower()}.json*")):
         kubernetes_validate.validate(each, version, strict=True)
         return
-    jsonschema.validate(each, _crd(kind))
+    if (error := jsonschema.exceptions.best_match(_crd(kind).iter_errors(each))) is not None:
+        raise error
     if kind == "LeaderWorkerSet":
         template = each["spec"]["leaderWorkerTemplate"]
         for name in ("leaderTemplate", "workerTemplate"):
