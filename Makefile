@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front lock
+.PHONY: help setup setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -215,6 +215,9 @@ simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 mi
 simulate-front: $(STAMP) ## Our scheduler at several targets against every setting of stock's, simulated (about 20 minutes)
 	@echo "simulate-front: tables on stdout, runs and a plot in front/" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.simulation.front $(ARGS)
+
+simulate-routing: $(STAMP) ## Compare routers in front of several replicas, in the simulator (ARGS passes options on)
+	@$(BIN)/python -m ropeswitch.loadtests.simulation.routing $(ARGS)
 
 lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
 	@echo "lock: resolving pyproject.toml and requirements/clients.in into the four files requirements/*.lock"

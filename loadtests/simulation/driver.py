@@ -71,6 +71,8 @@ class Simulation:
         self._busy_until = 0.0
         self._idle_steps = 0
         self._planned = 0
+        self._prompts = _Prompts()
+        self._outcome = Outcome([])
 
     def run(self) -> Outcome:
         """Simulate until every request has finished.
@@ -78,30 +80,44 @@ class Simulation:
         Raises:
             SimulationError: when the scheduler is stuck, or a request got more or fewer tokens than it asked for.
         """
-        prompts = _Prompts()
-        outcome = Outcome([Record(str(i), arrival) for i, arrival in enumerate(self.arrivals)])
-        waiting = deque(outcome.records)
-        while waiting or self._live or self._flights:
+        records = [Record(str(i), arrival) for i, arrival in enumerate(self.arrivals)]
+        waiting = deque(records)
+        while waiting or not self.idle:
             while waiting and waiting[0].arrival.at <= self.clock.now:
-                self._add(waiting.popleft(), prompts)
-            if not self._live and not self._flights:
+                self.add(waiting.popleft())
+            if self.idle:
                 self.clock.advance(waiting[0].arrival.at)
-                continue
-            # As EngineCore.step_with_batch_queue: plan while there is room for another step, then take the oldest result.
-            if self.scheduler.has_requests() and len(self._flights) < self.depth:
-                flight = self._launch(self.scheduler.schedule(self._planned % self.interval != 0))
-                self._planned += 1
-                self._flights.append(flight)
-                if flight.step.tokens and len(self._flights) < self.depth:
-                    continue
-            self._land(self._flights.popleft(), outcome)
-        outcome.seconds = max((record.last for record in outcome.records), default=0.0)
-        return outcome
+            else:
+                self.step()
+        self._outcome.records = records
+        self._outcome.seconds = max((record.last for record in records), default=0.0)
+        return self._outcome
 
-    def _add(self, record: Record, prompts: "_Prompts") -> None:
-        request = self.make_request(record.name, record.arrival, prompts.of(record.arrival.prompt))
+    @property
+    def computed(self) -> int:
+        """Tokens that went through the model so far."""
+        return self._outcome.computed
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is in the engine."""
+        return not self._live and not self._flights
+
+    def add(self, record: Record) -> None:
+        """Hand a request that has arrived to the scheduler."""
+        request = self.make_request(record.name, record.arrival, self._prompts.of(record.arrival.prompt))
         self._live[record.name] = _Live(request, record, record.arrival.prompt)
         self.scheduler.add_request(request)
+
+    def step(self) -> None:
+        """As EngineCore.step_with_batch_queue: plan while there is room for another step, then take the oldest result."""
+        if self.scheduler.has_requests() and len(self._flights) < self.depth:
+            flight = self._launch(self.scheduler.schedule(self._planned % self.interval != 0))
+            self._planned += 1
+            self._flights.append(flight)
+            if flight.step.tokens and len(self._flights) < self.depth:
+                return
+        self._land(self._flights.popleft())
 
     def _launch(self, plan: SchedulerOutput) -> "_Flight":
         """Give a planned step to the hardware, which begins when it is done with the last one."""
@@ -144,7 +160,7 @@ class Simulation:
             live.known += end == live.known
         return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
 
-    def _land(self, flight: "_Flight", outcome: Outcome) -> None:
+    def _land(self, flight: "_Flight") -> None:
         """Hand a step's result to the scheduler and write the times down."""
         self.clock.advance(flight.step.start + flight.step.seconds)
         for outputs in self.scheduler.update_from_output(flight.plan, flight.result).values():
@@ -160,10 +176,10 @@ class Simulation:
                     live.record.preemptions = live.request.num_preemptions
                     del self._live[one.request_id]
         if flight.step.tokens:
-            outcome.steps += 1
-            outcome.computed += flight.plan.total_num_scheduled_tokens
+            self._outcome.steps += 1
+            self._outcome.computed += flight.plan.total_num_scheduled_tokens
             chunk = any("-next-set-" in name for name in flight.step.tokens)
-            outcome.graphs["chunk" if chunk else "other", flight.step.graph] += 1
+            self._outcome.graphs["chunk" if chunk else "other", flight.step.graph] += 1
             if self.watch is not None:
                 self.watch(flight.step)
 

@@ -215,6 +215,6 @@ class _Requests:
         priority = int(arrival.prompt > SHORT) if self._by_length else 0
         # All prompts are the same token over and over; the salt keeps their prefixes apart.
         return Request(
-            name, prompt, params, None, arrival_time=arrival.at, cache_salt=name, priority=priority,
+            name, prompt, params, None, arrival_time=arrival.at, cache_salt=arrival.session or name, priority=priority,
             block_hasher=self._hasher,
         )  # fmt: skip

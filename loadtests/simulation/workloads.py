@@ -25,11 +25,13 @@ class Arrival:
         at: When it arrives, seconds.
         prompt: Tokens of the prompt.
         output: Tokens that it will say.
+        session: Requests of one session share their prefix; None for a request that shares none.
     """
 
     at: float
     prompt: int
     output: int
+    session: str | None = None
 
 
 @dataclass(frozen=True)
