@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
+.PHONY: help wheel setup setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -31,6 +31,14 @@ $(STAMP): pyproject.toml requirements/cpu.lock requirements/install.py requireme
 	@echo "setup: installing the pinned packages of requirements/cpu.lock into .venv"
 	@$(PYTHON) requirements/install.py
 	@touch $@
+
+# Of the last commit, so that the same commit gives the same bytes.
+wheel: ## Build ropeswitch's wheel of the last commit into dist/
+	@rm -rf build/wheel && mkdir -p build/wheel
+	@git archive HEAD | tar -x -C build/wheel
+	@sh deploy/image/wheel.sh build/wheel dist
+	@rm -rf build/wheel
+	@sha256sum dist/*.whl
 
 # Debian's Prometheus, for the test that has it scrape a server.
 PROMETHEUS := .venv/debian/prometheus
