@@ -116,7 +116,7 @@ SCORERS: Mapping[str, tuple[tuple[float, Scorer], ...]] = {
     "least queued tokens": ((1, tokens), (0.001, requests)),
     "prefix-aware": ((2, queue), (2, kv_cache), (3, prefix)),
     "remaining prefill": ((1, prefill), (0.001, requests)),
-    "remaining prefill and prefix": ((3, prefill), (1, requests), (3, prefix)),
+    "remaining prefill and prefix": ((3, prefill), (0.01, requests), (3, prefix)),
     "two pools": ((1, requests),),
 }
 POOLED = ("two pools",)

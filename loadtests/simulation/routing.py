@@ -193,7 +193,8 @@ def _run(args: argparse.Namespace) -> None:
                     print(f"routing: {workload}, {count} replicas: seed {seed} done", file=sys.stderr, flush=True)
                 chosen = [each for each in runs.found if (each.workload, each.replicas) == (workload, count)]
                 chosen = [each for each in chosen if each.seed in seeds and (each.policy, each.router) in pairs]
-                shown += sorted(chosen, key=lambda each: pairs.index((each.policy, each.router)))
+                chosen.sort(key=lambda each: pairs.index((each.policy, each.router)))
+                shown += chosen
                 print(f"### {workload}, {count} x {gpu.name}, {args.seeds} seeds\n\n{table(chosen)}\n", flush=True)
     print(f"plot: {draw(shown, args.out / 'routing.png')}")
 
