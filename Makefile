@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help wheel setup setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
+.PHONY: help setup wheel setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
