@@ -1,4 +1,4 @@
-"""``ROPESWITCH_`` variables as defaults of the flags of ``ropeswitch serve``: flags have precedence, wrong values are refused."""
+"""``ROPESWITCH_`` variables as defaults of the flags of ``ropeswitch serve``: flags come first, wrong values are refused."""
 
 import argparse
 
