@@ -5,6 +5,7 @@ For the next version of the chart it also keeps this one's default values, and w
 
 import hashlib
 import json
+from typing import Any
 
 import yaml
 
@@ -19,9 +20,9 @@ def golden(name: str) -> str:
     )
 
 
-def kept(objects: list[Object]) -> dict[str, object]:
+def kept(objects: list[Object]) -> dict[str, Any]:
     """What Kubernetes lets no upgrade change of each object, and hashes of the pods, which a change would replace."""
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for each in objects:
         spec, name = each.get("spec", {}), f"{each['kind']}/{each['metadata']['name']}"
         if each["kind"] == "Deployment":
@@ -29,7 +30,7 @@ def kept(objects: list[Object]) -> dict[str, object]:
         elif each["kind"] == "LeaderWorkerSet":
             template = spec["leaderWorkerTemplate"]
             found[name] = {"size": template["size"], "leader": digest(template["leaderTemplate"])}
-            found[name] |= {"worker": digest(template["workerTemplate"])}  # type: ignore[operator]
+            found[name] |= {"worker": digest(template["workerTemplate"])}
         elif each["kind"] == "PersistentVolumeClaim":
             found[name] = spec
         elif each["kind"] == "Service":

@@ -1,7 +1,7 @@
-{{/* Whether ranks talk through /dev/shm. */}}
-{{- define "ropeswitch.severalRanks" -}}
+{{/* Whether processes of the engine talk through /dev/shm: several ranks, and on CPUs a single one too, with more than the 64 MiB that a container has. */}}
+{{- define "ropeswitch.sharedMemory" -}}
 {{- $p := .Values.parallelism -}}
-{{- if gt (int (mul $p.tensor $p.pipeline)) 1 -}}true{{- end -}}
+{{- if or (gt (int (mul $p.tensor $p.pipeline)) 1) (eq (int $p.gpusPerNode) 0) -}}true{{- end -}}
 {{- end -}}
 
 {{/* Whether the metrics of several API servers meet in a folder. */}}

@@ -3,7 +3,7 @@
 {{- $source := include "ropeswitch.source" . -}}
 - {name: tmp, mountPath: /tmp}
 - {name: cache, mountPath: /cache}
-{{- if include "ropeswitch.severalRanks" . }}
+{{- if include "ropeswitch.sharedMemory" . }}
 - {name: shm, mountPath: /dev/shm}
 {{- end }}
 {{- if include "ropeswitch.multiprocess" . }}
@@ -51,7 +51,7 @@
   emptyDir: {sizeLimit: {{ $v.scratch.sizeLimit }}}
 - name: cache
   emptyDir: {sizeLimit: {{ $v.scratch.sizeLimit }}}
-{{- if include "ropeswitch.severalRanks" . }}
+{{- if include "ropeswitch.sharedMemory" . }}
 - name: shm
   emptyDir: {medium: Memory, sizeLimit: {{ $v.shm.sizeLimit }}}
 {{- end }}
