@@ -1,5 +1,6 @@
 """Several simulated replicas behind a router, each with a real scheduler and a time of its own."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,7 +39,10 @@ class Replica:
                 self._readings.append((engine.clock.now, self._read()))
         if engine.idle and engine.clock.now < time:
             engine.clock.advance(time)
-            self._readings.append((time, Reading()))
+            last = self._readings[-1][0]
+            scrapes = math.floor((time - last) / self.scrape)
+            if scrapes:
+                self._readings.append((last + scrapes * self.scrape, self._read()))
 
     def finish(self) -> None:
         """Run until no request is left."""

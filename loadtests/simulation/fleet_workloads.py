@@ -10,7 +10,7 @@ from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.workloads import CHUNK, FIRST_SET, Arrival, Size, make_workload, work
 
 # Turns of a session, tokens that a user adds to one, and mean seconds between two turns, of which half is fixed.
-TURNS, ADDED, PAUSE = 5, (50, 400), 40.0
+TURNS, ADDED, PAUSE = 5, (50, 400), 10.0
 # Tokens of a session's first prompt: a chat, or one about a document.
 FIRST_PROMPT = (500, 32_768)
 WORKLOADS = ("mixed", "heavy", "sessions")
@@ -49,24 +49,37 @@ def long_share(requests: Sequence[Arrival], costs: StepCosts) -> float:
 
 
 def _sessions(random_: random.Random, costs: StepCosts, size: Size, label: str) -> list[Arrival]:
-    """Conversations whose every turn begins with all earlier ones."""
+    """Conversations whose every turn begins with all earlier ones.
+
+    They are cut at the end of the time and go on at its beginning, so that the load is the same throughout. The part that
+    goes on is a session of its own, whose first turn finds no prefix.
+    """
     low, high = map(math.log, FIRST_PROMPT)
     sessions, busy = [], 0.0
     for _ in range(max(1, size.requests // TURNS)):
-        prompt, before, turns = round(math.exp(random_.uniform(low, high))), 0, []
+        prompt, turns = round(math.exp(random_.uniform(low, high))), []
         for _ in range(TURNS):
-            output = random_.randint(50, 300)
-            turns.append((prompt, output))
-            # What the prefix cache does not hold of it.
-            busy += work(costs, prompt, output) - costs.prefill_seconds(before, CHUNK)
-            before = prompt
-            prompt += output + random_.randint(*ADDED)
+            turns.append((prompt, random_.randint(50, 300)))
+            prompt += turns[-1][1] + random_.randint(*ADDED)
+        busy += _seconds(costs, turns)
         sessions.append(turns)
     horizon = busy / size.load
-    found = []
+    parts: dict[str, list[Arrival]] = {}
     for number, turns in enumerate(sessions):
         at = random_.uniform(0, horizon)
         for prompt, output in turns:
-            found.append(Arrival(at, prompt, output, f"{label}{number}"))
+            name = f"{label}{number}-{int(at / horizon)}"
+            parts.setdefault(name, []).append(Arrival(at % horizon, prompt, output, name))
             at += PAUSE / 2 + random_.expovariate(2 / PAUSE)
+    busy = sum(_seconds(costs, [(each.prompt, each.output) for each in part]) for part in parts.values())
+    slower = busy / size.load / horizon
+    return [replace(each, at=each.at * slower) for part in parts.values() for each in part]
+
+
+def _seconds(costs: StepCosts, turns: Sequence[tuple[int, int]]) -> float:
+    """Of hardware, for the prompt and output of each turn, where a prefix cache holds the prompt of the turn before."""
+    found, before = 0.0, 0
+    for prompt, output in turns:
+        found += work(costs, prompt, output) - costs.prefill_seconds(before, CHUNK)
+        before = prompt
     return found

@@ -56,11 +56,12 @@ class Run:
 
 
 def figures(records: Sequence["Record"]) -> tuple[float, float, float]:
-    """The last three attributes of a :class:`Run`; nearest ranks, 0 where there is no such prompt."""
+    """The last three attributes of a :class:`Run`; 0 where there is no such prompt."""
+    from ropeswitch.loadtests.simulation.report import percentile
     from ropeswitch.loadtests.simulation.workloads import FIRST_SET, SHORT
 
     def p99(waits: list[float]) -> float:
-        return sorted(waits)[min(len(waits) - 1, int(0.99 * len(waits)))] if waits else 0.0
+        return percentile(sorted(waits), 0.99) if waits else 0.0
 
     short = [each.first_token_seconds for each in records if each.arrival.prompt <= SHORT]
     long = [each.first_token_seconds for each in records if each.arrival.prompt > FIRST_SET]

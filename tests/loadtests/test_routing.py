@@ -15,8 +15,9 @@ from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.fleet import Replica, run
 from ropeswitch.loadtests.simulation.fleet_workloads import TURNS, arrivals, long_share
 from ropeswitch.loadtests.simulation.policies import Builder, Options, ours
+from ropeswitch.loadtests.simulation.records import Record
 from ropeswitch.loadtests.simulation.routers import SCORERS, Fleet, Reading, Router
-from ropeswitch.loadtests.simulation.workloads import FIRST_SET, Arrival, Size, Workload, make_workload, work
+from ropeswitch.loadtests.simulation.workloads import CHUNK, FIRST_SET, Arrival, Size, Workload, make_workload, work
 
 GPU = gpus.choose(gpus.load(), "A100-80GB")
 CLUSTER = make_cluster("mistral-7b", GPU, 1)
@@ -114,6 +115,26 @@ def test_readings_are_those_of_the_last_scrape(builder: Builder) -> None:
     assert seen[1.0][:2] == [Reading(), Reading()]
 
 
+def test_an_idle_replica_is_read_at_the_next_scrape(builder: Builder) -> None:
+    replica = Replica(builder.simulation(ours(GPU), Workload("a", "", (), CLUSTER.kv_blocks), Options()), 1.0)
+    record = Record("a", Arrival(0.0, 16_000, 1))
+    replica.add(record)
+    replica.run_until(1.2)
+    busy = replica.reading(1.2)
+    assert busy.queued_tokens > 0
+    replica.run_until(1.9)
+    assert 1.2 < record.last < 1.9 and replica.reading(1.9) == busy, "the engine is idle, and the router has not read it"
+    replica.run_until(2.5)
+    assert replica.reading(2.5) == Reading()
+    # Read at 5 s or a little later, and not again by 5.9 s, with the request that came since.
+    replica.run_until(5.3)
+    replica.add(Record("b", Arrival(5.3, 16_000, 1)))
+    replica.run_until(5.9)
+    assert replica.reading(5.9) == Reading()
+    replica.run_until(6.3)
+    assert replica.reading(6.3).queued_tokens > 0
+
+
 def test_sessions_find_their_prefix_where_the_router_sends_them(builder: Builder) -> None:
     requests = arrivals("sessions", 2, CLUSTER, COSTS, Size(15, 16_384, 0.3, 1))
     assert len(requests) == 2 * 3 * TURNS
@@ -129,6 +150,19 @@ def test_sessions_find_their_prefix_where_the_router_sends_them(builder: Builder
         run(replicas, Router(SCORERS[name]), requests)
         computed[name] = sum(each.simulation.computed for each in replicas)
     assert computed["prefix-aware"] < 0.8 * computed["round robin"]
+
+
+def test_sessions_make_the_load_throughout() -> None:
+    requests = arrivals("sessions", 4, CLUSTER, COSTS, Size(300, 65_536, 0.5, 2))
+    before: dict[str, int] = {}
+    ends, busy = requests[-1].at, [0.0] * 4
+    for each in requests:
+        name = str(each.session)
+        seconds = work(COSTS, each.prompt, each.output) - COSTS.prefill_seconds(before.get(name, 0), CHUNK)
+        busy[min(3, int(4 * each.at / ends))] += seconds
+        before[name] = each.prompt
+    assert sum(busy) / ends / 4 == pytest.approx(0.5, rel=0.05)
+    assert all(part / ends == pytest.approx(0.5, rel=0.3) for part in busy)
 
 
 @pytest.mark.parametrize("name", ["mixed", "heavy"])
