@@ -4,12 +4,14 @@
 # Both take the arguments of vllm/vllm-openai, run as root or any other user, write to /tmp and /cache alone, and serve the
 # bundled model where none is named.
 
+# `make image-digests` names what the tags stand for today.
 ARG VLLM_IMAGE=vllm/vllm-openai:v0.32.0
-ARG PYTHON_IMAGE=python:3.12-slim-bookworm
+ARG PYTHON_IMAGE=python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3
 
 FROM ${PYTHON_IMAGE} AS wheel
 WORKDIR /src
 COPY deploy/image/wheel.sh deploy/image/wheel.sh
+COPY requirements/build.lock requirements/build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY deploy/__init__.py deploy/__init__.py
 COPY deploy/plan/ deploy/plan/

@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
+.PHONY: help setup wheel sbom licences image-digests setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs-metrics docs-loadtests docs-miniature docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -39,6 +39,23 @@ wheel: ## Build ropeswitch's wheel of the last commit into dist/
 	@sh deploy/image/wheel.sh build/wheel dist
 	@rm -rf build/wheel
 	@sha256sum dist/*.whl
+
+sbom: $(STAMP) ## List what the CPU image installs, in CycloneDX, into build/ropeswitch-cpu.cdx.json
+	@$(BIN)/python requirements/sbom.py sbom build/ropeswitch-cpu.cdx.json
+
+licences: $(STAMP) ## Write docs/licences.md anew
+	@$(BIN)/python requirements/sbom.py licences docs/licences.md
+
+image-digests: ## Name the Dockerfile's base images by what their tags stand for today (needs skopeo)
+	@sh deploy/image/digests.sh Dockerfile
+
+# Debian's registry and skopeo, for the test of image-digests.
+REGISTRY := .venv/debian/registry
+
+$(REGISTRY): requirements/debian.py
+	@echo "setup: fetching Debian's docker-registry and skopeo for the tests"
+	@$(PYTHON) requirements/debian.py $@ docker-registry skopeo
+	@touch $@
 
 # Debian's Prometheus, for the test that has it scrape a server.
 PROMETHEUS := .venv/debian/prometheus
@@ -133,12 +150,15 @@ test-disaggregation: $(NIXL) ## Run the tests of prefill/decode disaggregation
 test-lmcache: $(LMCACHE) ## Run the tests with LMCache
 	@$(LMCACHE_PYTEST) $(ARGS)
 
-test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
+test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(PROMETHEUS) $(REGISTRY) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
 	@echo "test-full: all tests but that of a million tokens"
 	@$(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST))
 	@$(if $(ARGS),,$(NIXL_PYTEST))
 	@$(if $(ARGS),,$(LMCACHE_PYTEST))
+
+test-container: ## Build and run the CPU image's file system as an ordinary user (needs mmdebstrap, crun, uidmap)
+	@$(PYTHON) tests/deploy/container.py build/container $(ARGS)
 
 test-million: $(STAMP) ## Serve a prompt of a million tokens and compare it with Hugging Face (docs/million.md says how long it takes)
 	@echo "test-million: a prompt of a million tokens, below and above a limit"
@@ -228,7 +248,7 @@ simulate-routing: $(STAMP) ## Compare routers in front of several replicas, in t
 	@$(BIN)/python -m ropeswitch.loadtests.simulation.routing $(ARGS)
 
 lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
-	@echo "lock: resolving pyproject.toml and requirements/clients.in into the four files requirements/*.lock"
+	@echo "lock: resolving pyproject.toml and requirements/clients.in into the files requirements/*.lock"
 	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu --extra dev $(LOCK_FLAGS) \
 		--override requirements/cpu-overrides.txt \
 		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
@@ -236,7 +256,9 @@ lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
 	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu $(LOCK_FLAGS) \
 		--override requirements/cpu-overrides.txt --constraint requirements/cpu.lock \
 		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
-		-o requirements/image-cpu.lock
+		--generate-hashes -o requirements/image-cpu.lock
+	@sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | \
+		$(UV) pip compile - $(LOCK_FLAGS) --generate-hashes -o requirements/build.lock
 	@$(UV) pip compile pyproject.toml --extra cuda $(LOCK_FLAGS) -o requirements/cuda.lock
 	@$(UV) pip compile requirements/clients.in $(LOCK_FLAGS) -o requirements/clients.lock
 

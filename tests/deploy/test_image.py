@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 import urllib.request
 from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -100,7 +101,7 @@ def test_every_package_is_copied() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
 def test_it_runs_as_vllm_s_own_image_does(name: str) -> None:
-    """As root unless told otherwise, with its cache at root's, and healthy."""
+    """Root by default, the cache at root's, and a health check."""
     stage = dict(stages()[name])
     assert "USER" not in stage and "USER=ropeswitch" in stage["ENV"]
     assert json.loads(stage["ENTRYPOINT"]) == ["ropeswitch-entrypoint"]
@@ -125,12 +126,36 @@ def test_the_gpu_image_stands_on_the_pinned_release() -> None:
 
 def test_the_image_has_what_the_tests_have() -> None:
     """The same versions, and nothing that is only there for tests."""
-    image, whole = (
-        (ROOT / "requirements" / name).read_text(encoding="utf-8").splitlines()
-        for name in ("image-cpu.lock", "cpu.lock")
-    )
-    assert set(image) < set(whole)
+    image, whole = ({line.partition(" ")[0] for line, _ in locked(name)} for name in ("image-cpu.lock", "cpu.lock"))
+    assert image < whole
     assert not {"pytest", "mypy", "ruff", "hypothesis"} & {line.partition("==")[0] for line in image}
+
+
+def locked(name: str) -> list[tuple[str, list[str]]]:
+    """The requirements of a lock, each with its hashes."""
+    text = _CONTINUED.sub(" ", (ROOT / "requirements" / name).read_text(encoding="utf-8"))
+    parts = [line.split(" --hash=") for line in text.splitlines()]
+    return [(requirement.strip(), [each.strip() for each in hashes]) for requirement, *hashes in parts]
+
+
+def test_what_the_image_installs_has_hashes() -> None:
+    for name in ("image-cpu.lock", "build.lock"):
+        for requirement, hashes in locked(name):
+            assert hashes and all(re.fullmatch("sha256:[0-9a-f]{64}", each) for each in hashes), requirement
+    [backend] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    assert [requirement for requirement, _ in locked("build.lock")] == [backend]
+
+
+def test_a_file_that_the_lock_does_not_know_stops_the_build(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "requirements").mkdir(parents=True)
+    lock = (ROOT / "requirements" / "build.lock").read_text(encoding="utf-8")
+    wrong = re.sub("sha256:[0-9a-f]{64}", "sha256:" + "0" * 64, lock)
+    (source / "requirements" / "build.lock").write_text(wrong, encoding="utf-8")
+    command = ["sh", str(ROOT / "deploy/image/wheel.sh"), str(source), str(tmp_path / "wheels")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "DO NOT MATCH THE HASHES" in done.stderr
+    assert not (tmp_path / "wheels").exists()
 
 
 SERVE = ["ropeswitch", "serve"]

@@ -123,7 +123,9 @@ def test_an_idle_replica_is_read_at_the_next_scrape(builder: Builder) -> None:
     busy = replica.reading(1.2)
     assert busy.queued_tokens > 0
     replica.run_until(1.9)
-    assert 1.2 < record.last < 1.9 and replica.reading(1.9) == busy, "the engine is idle, and the router has not read it"
+    assert 1.2 < record.last < 1.9 and replica.reading(1.9) == busy, (
+        "the engine is idle, and the router has not read it"
+    )
     replica.run_until(2.5)
     assert replica.reading(2.5) == Reading()
     # Read at 5 s or a little later, and not again by 5.9 s, with the request that came since.

@@ -1,0 +1,210 @@
+"""Lists what the CPU image installs: a CycloneDX file of the lock, and a page of licences.
+
+``python requirements/sbom.py sbom FILE`` and ``... licences FILE``, for the Python of the Dockerfile on x86_64 Linux. The
+lock names packages, versions and hashes; the licences are read from the packages that are installed here.
+"""
+
+import re
+import sys
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, metadata, requires
+from pathlib import Path
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, XsUri
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "requirements" / "image-cpu.lock"
+PLATFORM = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_machine": "x86_64",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "sys_platform": "linux",
+}
+# SPDX identifiers of what packages write in other words. A package that names no licence has its own, from its LICENSE file.
+SPDX = {
+    "3-Clause BSD License": "BSD-3-Clause",
+    "Apache 2.0": "Apache-2.0",
+    "Apache 2.0 License": "Apache-2.0",
+    "Apache Software License": "Apache-2.0",
+    "BSD 3-Clause License": "BSD-3-Clause",
+    "ISC License": "ISC",
+    "MIT License": "MIT",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+}
+UNNAMED = {
+    "cycler": "BSD-3-Clause",
+    "jinja2": "BSD-3-Clause",
+    "kiwisolver": "BSD-3-Clause",
+    "mpmath": "BSD-3-Clause",
+    "numba": "BSD-2-Clause",
+    "oss-harmony": "Apache-2.0",
+    "setuptools": "MIT",
+    "sympy": "BSD-3-Clause",
+}
+# Licences that ask for more than that their notice is kept.
+DEMANDING = re.compile(r"GPL|MPL|Intel|Proprietary|unknown")
+
+
+@dataclass(frozen=True)
+class Package:
+    """One line of the lock.
+
+    Attributes:
+        name: Normalised.
+        version: Exact.
+        hashes: SHA-256 of each of its files, in hexadecimal.
+        licence: An SPDX identifier or expression where it has one.
+        needs: Names of the locked packages that it asks for itself.
+    """
+
+    name: str
+    version: str
+    hashes: tuple[str, ...]
+    licence: str
+    needs: tuple[str, ...]
+
+
+def packages() -> list[Package]:
+    """What the lock installs in the image, in order of its names.
+
+    Raises:
+        SystemExit: where a package is not installed here, so that its licence cannot be read.
+    """
+    environment = PLATFORM | python_of_the_image()
+    text = re.sub(r"\\\n\s*", " ", LOCK.read_text(encoding="utf-8"))
+    lines = {}
+    for line in text.splitlines():
+        words, *hashes = line.split(" --hash=sha256:")
+        requirement = Requirement(words)
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            lines[canonicalize_name(requirement.name)] = (str(requirement.specifier)[2:], tuple(map(str.strip, hashes)))
+    found = []
+    for name, (version, hashes) in sorted(lines.items()):
+        try:
+            needed = {
+                canonicalize_name(each.name) for each in map(Requirement, requires(name) or []) if not each.marker
+            }
+            found.append(Package(name, version, hashes, licence(name), tuple(sorted(needed & lines.keys()))))
+        except PackageNotFoundError:
+            raise SystemExit(f"{name}: not installed here, so its licence is not known; run `make setup`") from None
+    return found
+
+
+def python_of_the_image() -> dict[str, str]:
+    """The environment markers of the Dockerfile's Python."""
+    found = re.search(
+        r"^ARG PYTHON_IMAGE=python:(3\.\d+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert found is not None
+    return {"python_version": found[1], "python_full_version": f"{found[1]}.0"}
+
+
+def licence(name: str) -> str:
+    """What an installed package says of itself; its classifier where it holds the whole text in its metadata."""
+    if name in UNNAMED:
+        return UNNAMED[name]
+    data = metadata(name)
+    stated = (data.get("License-Expression") or data.get("License") or "").strip()
+    classified = [each.split(" :: ")[-1] for each in data.get_all("Classifier", []) if each.startswith("License ::")]
+    first = stated.partition("\n")[0]
+    if "\n" in stated and first not in SPDX:
+        first = ""
+    chosen = first or " AND ".join(classified) or "unknown"
+    return SPDX.get(chosen, chosen)
+
+
+def own_version() -> str:
+    found = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def sbom() -> str:
+    """The lock as CycloneDX 1.6 in JSON: the same bytes for the same lock."""
+    make = LicenseFactory().make_from_string
+    bom = Bom()
+    bom.serial_number = uuid.uuid5(uuid.NAMESPACE_URL, LOCK.read_text(encoding="utf-8"))
+    # 1 January 2020, UTC, as the wheel's files have it.
+    bom.metadata.timestamp = datetime(2020, 1, 1, tzinfo=UTC)
+    bom.metadata.component = root = Component(
+        name="ropeswitch",
+        version=own_version(),
+        type=ComponentType.APPLICATION,
+        bom_ref="ropeswitch",
+        licenses=[make("Apache-2.0")],
+    )
+    listed = packages()
+    components = {}
+    for each in listed:
+        url = PackageURL("pypi", None, each.name, each.version)
+        files = ExternalReference(
+            type=ExternalReferenceType.DISTRIBUTION,
+            url=XsUri(str(url)),
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=value) for value in each.hashes],
+        )
+        components[each.name] = Component(
+            name=each.name,
+            version=each.version,
+            type=ComponentType.LIBRARY,
+            bom_ref=str(url),
+            purl=url,
+            licenses=[make(each.licence)],
+            external_references=[files],
+        )
+        bom.components.add(components[each.name])
+    bom.register_dependency(root, components.values())
+    for each in listed:
+        bom.register_dependency(components[each.name], [components[name] for name in each.needs])
+    return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
+
+
+def licences() -> str:
+    """A Markdown page of the packages by licence, those that ask for more than a notice first."""
+    by_licence = defaultdict(list)
+    listed = packages()
+    for each in listed:
+        by_licence[each.licence].append(f"{each.name} {each.version}")
+    order = sorted(by_licence, key=lambda name: (DEMANDING.search(name) is None, name.lower()))
+    rows = "\n".join(f"| {name} | {', '.join(by_licence[name])} |" for name in order)
+    demanding = sum(len(by_licence[name]) for name in order if DEMANDING.search(name))
+    return f"""# Licences of the CPU image
+
+`make licences` writes this page from `requirements/image-cpu.lock` and what its packages say of themselves. Each package's
+licence text lies in its `.dist-info` folder in the image. {demanding} of {len(listed)} packages ask for more than that their
+notice is kept, or are under terms of their own; they come first.
+
+| Licence | Packages |
+| --- | --- |
+{rows}
+
+Debian's packages in the image keep theirs in `/usr/share/doc/*/copyright`. The GPU image adds ropeswitch (Apache-2.0) to
+vLLM's image and nothing else.
+"""
+
+
+def main(arguments: list[str]) -> None:
+    """Write what is asked for into a file, all of it or nothing."""
+    made = {"sbom": sbom, "licences": licences}
+    if len(arguments) != 2 or arguments[0] not in made:
+        raise SystemExit(f"usage: sbom.py {{{','.join(made)}}} FILE")
+    text, path = made[arguments[0]](), Path(arguments[1])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    print(f"{arguments[0]}: {path}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
