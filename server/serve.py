@@ -142,7 +142,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
     if args.verbose or args.headless or vllm_adapter.logging_chosen(args):
         console.release()
     console.stage("reading the model's config")
-    _take_variables(args)
+    taken = _take_variables(args)
     args.ladder = from_flags(args.ladder, args.factors)
     scheduling_flags.check(args)
     ladder_flags.check(args)
@@ -164,7 +164,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         check_device(device_name)
         check_features(args)
         hf_config = model_config.text_config(args)
-        settings, made = _settings(args, hf_config)
+        settings, made = _settings(args, hf_config, taken)
         configure(args, settings, hf_config, device_name=device_name)
         notes = _fit_memory(args, vllm_adapter.machine(args), settings, hf_config)
     except UnsupportedError as error:
@@ -249,14 +249,23 @@ _FLAGS = {
 }
 
 
-def _take_variables(args: argparse.Namespace) -> None:
-    """Take the ladder and its window from the variables where no flag names a ladder, or a window."""
+def _take_variables(args: argparse.Namespace) -> dict[str, str]:
+    """Take the ladder and its window from the variables where no flag names a ladder, or a window.
+
+    Returns:
+        The variable that was taken for each flag.
+    """
     options = variables.read(os.environ)
+    taken = {}
     if args.ladder is None and args.factors is None:
         args.ladder, args.factors = options.get("ladder"), options.get("factors")
+        if source := {"ladder", "factors"} & options.keys():
+            taken["--ladder"] = f"ROPESWITCH_{source.pop().upper()}"
     listed = args.factors is not None or (args.ladder or "").startswith(f"{FILE}:")
-    if args.native_window is None and not listed:
-        args.native_window = options.get("native_window")
+    if args.native_window is None and not listed and "native_window" in options:
+        args.native_window = options["native_window"]
+        taken["--native-window"] = "ROPESWITCH_NATIVE_WINDOW"
+    return taken
 
 
 def _native_window(text: str) -> int:
@@ -266,15 +275,28 @@ def _native_window(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> tuple[RopeSettings, MadeLadder]:
+def _settings(
+    args: argparse.Namespace, hf_config: Mapping[str, Any], taken: Mapping[str, str]
+) -> tuple[RopeSettings, MadeLadder]:
     """Settings from the flags, and the ladder in them with the origin of its numbers.
+
+    Args:
+        args: The command line.
+        hf_config: The model's text config.
+        taken: Flags whose value comes from a variable, which errors then name.
 
     Raises:
         FactorError: for a wrong factor file or ladder, or a model without a ladder.
         UnsupportedError: for a model that cannot have a ladder.
     """
     check_rotation(hf_config)
-    made = choose(args.ladder or parse(AUTO), hf_config, args.max_model_len, args.native_window)
+    try:
+        made = choose(args.ladder or parse(AUTO), hf_config, args.max_model_len, args.native_window)
+    except FactorError as error:
+        text = str(error)
+        for flag, variable in taken.items():
+            text = text.replace(flag, variable)
+        raise FactorError(text) from error
     theta = check_model(hf_config, made.ladder)
     check_theta(made, theta)
     settings = RopeSettings(

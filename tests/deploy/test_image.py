@@ -23,7 +23,7 @@ from tests.server.running import environment, free_port
 
 DOCKERFILE = ROOT / "Dockerfile"
 # A context that is sent to a builder in a moment.
-MOST_BYTES = 4 << 20
+MOST_BYTES = 5 << 20
 _CONTINUED = re.compile(r"\\\n\s*")
 
 

@@ -4,6 +4,7 @@ import argparse
 
 import pytest
 
+from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.flags.check import parse
 from ropeswitch.server.serve import _add_flags, _take_variables
 from tests.server.running import PROGRAM, environment, refused
@@ -55,3 +56,12 @@ def test_a_wrong_one_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("ROPESWITCH_LADDER")
     monkeypatch.setenv("ROPESWITCH_LADER", "auto")
     assert refused("serve", "--port", "0").startswith("ROPESWITCH_LADER: unknown variable; allowed are ")
+
+
+def test_a_variable_that_the_model_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPESWITCH_LADDER", "yarn:64k")
+    message = refused("serve", str(BUNDLED_MODEL), "--port", "0")
+    assert (
+        message.startswith("ROPESWITCH_LADDER: 'yarn:64k' would replace the LongRoPE factors")
+        and "--ladder" not in message
+    )
