@@ -210,7 +210,7 @@ bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 min
 # An interrupted run goes on where it was; nothing else may run on the cores meanwhile.
 bench-scheduling: $(STAMP) ## Short requests beside long prompts, against stock vLLM's settings (about 75 minutes, needs 16 GiB)
 	@echo "bench-scheduling: tables on stdout, measurements and plots in bench-scheduling/" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.bench_scheduling $(ARGS)
+	@$(BIN)/python -m ropeswitch.loadtests.bench.scheduling $(ARGS)
 
 bench-ingest: $(STAMP) ## Million-token bodies on their way in, against stock vLLM (about 15 minutes)
 	@echo "bench-ingest: seconds until queued, and how late the loops of server and engine were" >&2
@@ -227,10 +227,10 @@ bench-client: $(STAMP) ## The load test's client beside vLLM's own benchmark (ab
 # Not with .venv, whose torch is for CPUs: PYTHON must have the packages of requirements/cuda.lock (docs/benchmarks.md).
 bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHON must have vllm for CUDA)
 	@echo "bench-gpu: the rotation of a whole step, every way in turns" >&2
-	@$(PYTHON) -m ropeswitch.loadtests.bench_gpu $(ARGS)
+	@$(PYTHON) -m ropeswitch.loadtests.bench.kernel $(ARGS)
 
 bench-schedule: $(STAMP) ## Host time that our schedulers add to stock's schedule() (about 1 minute, no model)
-	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m ropeswitch.loadtests.bench_schedule $(ARGS)
+	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m ropeswitch.loadtests.bench.schedule $(ARGS)
 
 bench-search: $(STAMP) ## Candidates a second of both evaluators of factors search (about 5 minutes; ARGS="--model FOLDER" for your own)
 	@echo "bench-search: the same candidates with transformers and in the engine, in turns" >&2
@@ -238,7 +238,7 @@ bench-search: $(STAMP) ## Candidates a second of both evaluators of factors sear
 
 simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 minutes; ARGS=--quick for seconds)
 	@echo "simulate: tables on stdout, figures and plots in simulation/" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.simulate $(ARGS)
+	@$(BIN)/python -m ropeswitch.loadtests.simulation.simulate $(ARGS)
 
 simulate-front: $(STAMP) ## Our scheduler at several targets against every setting of stock's, simulated (about 20 minutes)
 	@echo "simulate-front: tables on stdout, runs and a plot in front/" >&2

@@ -16,7 +16,7 @@ def report(records: Iterable[Record], settings: Collection[str], bound: float | 
     """All tables as Markdown.
 
     Args:
-        records: Measurements of one model and prompt length, as ``bench_scheduling`` keeps them. Phases that are not
+        records: Measurements of one model and prompt length, as ``bench.scheduling`` keeps them. Phases that are not
             there are left out.
         settings: Names of the front's settings.
         bound: Seconds that nothing in the burst may wait longer than, as documented.

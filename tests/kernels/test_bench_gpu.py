@@ -5,9 +5,9 @@ import torch
 
 pytest.importorskip("triton", reason="Triton has no build for this machine")
 
-from ropeswitch.loadtests import bench_gpu
+from ropeswitch.loadtests.bench import kernel
 from ropeswitch.loadtests.bench.gpu_rotations import Model, Step, Work, rotations, stock
-from ropeswitch.loadtests.bench_gpu import Result, main, measure_shape, table, verdict
+from ropeswitch.loadtests.bench.kernel import Result, main, measure_shape, table, verdict
 
 TINY = Model("tiny", 4, 2, 64, 32)
 
@@ -80,4 +80,4 @@ def test_table_and_targets() -> None:
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert capsys.readouterr().err == "bench-gpu: needs a CUDA GPU, and torch sees none\n"
-    assert bench_gpu.TOKENS == (1, 8, 64, 256, 2048, 8192)
+    assert kernel.TOKENS == (1, 8, 64, 256, 2048, 8192)

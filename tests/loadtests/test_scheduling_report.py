@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.loadtests.bench_scheduling import parse
+from ropeswitch.loadtests.bench.scheduling import parse
 from ropeswitch.loadtests.scheduling import exactness
 from ropeswitch.loadtests.scheduling.arrivals import SHORT, WORKLOADS, arrivals
 from ropeswitch.loadtests.scheduling.front import Run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeswitch.loadtests import simulate
+from ropeswitch.loadtests.simulation import simulate
 from ropeswitch.loadtests.simulation.records import Step
 
 

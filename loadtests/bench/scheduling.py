@@ -86,7 +86,7 @@ class Bench:
             r["result"]["long"] for r in self._kept.records if (r["phase"], r["setting"]) == ("alone", STOCK.name)
         ][:5]
         if not alone:
-            sys.exit("bench_scheduling: the front needs stock's time for the long prompt alone: run that phase first")
+            sys.exit("bench-scheduling: the front needs stock's time for the long prompt alone: run that phase first")
         parameters = self._long | {"alone": statistics.median(alone)}
         tasks = [(f"front {name}", "served", parameters | {"name": name}) for name in WORKLOADS]
         self._shared([(setting, tasks) for setting in [*stock(), *ours(self._args.targets)]])
@@ -233,7 +233,7 @@ def main() -> None:
     try:
         measurements = Measurements(args.out / "measurements.jsonl", {"prompt": args.prompt, "mode": mode})
     except ValueError as error:
-        print(f"bench_scheduling: error: {error}", file=sys.stderr)
+        print(f"bench-scheduling: error: {error}", file=sys.stderr)
         sys.exit(2)
     try:
         if not args.report:
@@ -253,7 +253,7 @@ def main() -> None:
         say("interrupted; the same command goes on from here")
         sys.exit(130)
     if not measurements.records:
-        sys.exit(f"bench_scheduling: {measurements.path} has no measurement with these options yet")
+        sys.exit(f"bench-scheduling: {measurements.path} has no measurement with these options yet")
     print(f"{args.prompt} tokens, {mode}\n")
     names = [setting.name for setting in [*stock(), *ours(args.targets)]]
     print(report(measurements.records, names, args.bound))

@@ -116,7 +116,7 @@ def compare(builder: Builder, running: int, asynchronous: bool, rounds: int, ste
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="bench_schedule", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench-schedule", description=__doc__)
     parser.add_argument(
         "--running", type=int, nargs="+", default=RUNNING, help="running requests (default 64 256 1024)"
     )
