@@ -242,7 +242,8 @@ class StepPlan:
             self._turn = (self._short_seconds + busy + spent, self._oldest_is_due)
             return chosen
         oldest = self._oldest(here)
-        too_long = self.cost.tokens_within(room, 0) + 1
+        # Without a short one the shortest is a long one, also where a step that has grown would hold it whole.
+        too_long = self.cost.tokens_within(room, 0) + 1 if short else 0
         first = None if self._oldest_is_due else next(self._candidates(here, too_long), None)
         first = first or oldest
         self._turn = (0.0, first.request is not oldest.request)

@@ -134,3 +134,17 @@ def test_a_long_request_that_does_not_fit_neither_blocks_nor_starves(builder: Bu
     prefill = sum(COSTS.seconds([(at, 2048)]) for at in range(0, 200_000, 2048))
     assert by[200_000].first is not None
     assert by[200_000].first - by[100_000].last < 4 * prefill
+
+
+@pytest.mark.parametrize("longs", [1, 2])
+def test_prompts_of_a_few_steps_do_not_wait_for_long_ones(builder: Builder, longs: int) -> None:
+    """Steps grow while nothing is urgent; a prompt that fits a grown step alone still gets its turns."""
+    length = next(each for each in range(1000, 100_000, 100) if COSTS.seconds([(0, each)]) > 2 * TARGET)
+    medium = [Arrival(8.0 + i * 0.01, length, 2) for i in range(3)]
+    arrivals = [*(Arrival(0.01 * i, 700_000, 2) for i in range(longs)), *medium]
+    simulation = builder.simulation(ours(GPU, TARGET), Workload("medium", "", arrivals, 200_000), Options())
+    records = simulation.run().records
+    assert min(each.first_token_seconds for each in records[:longs]) > 15
+    # Alone they take two steps each; every second one is the oldest prompt's.
+    worst = max(each.first_token_seconds for each in records[longs:])
+    assert worst < 1.0 + 4 * 3 * 2 * TARGET, worst
