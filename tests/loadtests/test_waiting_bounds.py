@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from math import exp, log
 
 import pytest
 
@@ -11,7 +12,7 @@ from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.driver import Simulation
 from ropeswitch.loadtests.simulation.policies import Builder, Options, ours, stock_default
 from ropeswitch.loadtests.simulation.records import Step
-from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
+from ropeswitch.loadtests.simulation.workloads import CHUNK, Arrival, Workload
 
 GPU = load()["A100-80GB"]
 CLUSTER = make_cluster("mistral-7b", GPU, 16)
@@ -148,3 +149,20 @@ def test_prompts_of_a_few_steps_do_not_wait_for_long_ones(builder: Builder, long
     # Alone they take two steps each; every second one is the oldest prompt's.
     worst = max(each.first_token_seconds for each in records[longs:])
     assert worst < 1.0 + 4 * 3 * 2 * TARGET, worst
+
+
+@pytest.mark.parametrize("seed", [0, 5, 6, 11, 27, 36, 59, 87])
+def test_no_prompt_waits_for_longer_ones(builder: Builder, seed: int) -> None:
+    """At most eight times the time of all prompts up to twice as long as it, and half a second for steps that have grown."""
+    dice = random.Random(seed)
+    arrivals = []
+    for _ in range(dice.randint(3, 14)):
+        at, length = dice.uniform(0, dice.choice([1, 10, 30])), round(exp(dice.uniform(log(100), log(500_000))))
+        arrivals.append(Arrival(at, length, dice.choice([1, 2, 30])))
+    arrivals.sort(key=lambda arrival: arrival.at)
+    options = Options(noise=dice.choice([0, 0.1]), asynchronous=dice.random() < 0.5, seed=seed)
+    records = builder.simulation(ours(GPU, TARGET), Workload("any", "", arrivals, 200_000), options).run().records
+    for record in records:
+        shorter = [each for each in arrivals if each.prompt <= 2 * record.arrival.prompt]
+        alone = sum(COSTS.prefill_seconds(each.prompt, CHUNK) for each in shorter)
+        assert record.first_token_seconds <= 0.5 + TURN * (alone + TARGET), record
