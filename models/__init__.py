@@ -1,4 +1,4 @@
-"""The bundled model and the recipe that makes it."""
+"""The bundled model, and the models of `make demo`."""
 
 from pathlib import Path
 

@@ -52,7 +52,6 @@ PARTS = {
     # One path, of data: the checkpoint that is served where no model is named.
     "models.__init__": "bundled model",
     "models.demo": "model recipe",
-    "models.miniature": "model recipe",
     "model_patches": "core",
     "model_patches.switch": "core",
     "model_patches.scheduling": "scheduling",

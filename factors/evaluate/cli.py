@@ -34,14 +34,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the command; ``func`` raises InputError for everything a user can get wrong."""
     parser = subparsers.add_parser(
         "eval",
-        help="measure perplexity, pass keys, needles and RULER-like tasks with the sets of a model or a server",
+        help="measure perplexity, pass keys and needles with the sets of a model or a server",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("target", metavar="MODEL|URL", help="a model's folder, or the http(s) URL of an OpenAI-compatible server")
-    add("--tasks", metavar="NAMES", help="perplexity, passkey, needle, multi-key, variables, common-words, frequent-words "
-        "(default: passkey, and perplexity where --text is given)")  # fmt: skip
+    add(
+        "--tasks",
+        metavar="NAMES",
+        help="perplexity, passkey, needle (default: passkey, and perplexity with --text)",
+    )
     add("--lengths", required=True, metavar="TOKENS", help="tokens of windows and prompts, as 512,1k,128k,2m")
     add("--sets", metavar="NAMES", help="switched (the set for the length) and names of sets (default: all)")
     add("--seeds", default="1", metavar="N", help="how many times all is drawn anew (default: 1)")

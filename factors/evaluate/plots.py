@@ -1,4 +1,4 @@
-"""Pictures of what an evaluation found: perplexity, scores by length, needle grids and RULER-like bars."""
+"""Pictures of what an evaluation found: perplexity, pass keys and needle grids."""
 
 from collections.abc import Iterator, Sequence
 from io import BytesIO
@@ -11,7 +11,6 @@ from ropeswitch.factors.evaluate.results import Row
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.whole_file import save_bytes
 
-RULER = ("multi-key", "variables", "common-words", "frequent-words")
 FORMATS = ("png", "svg")
 
 
@@ -53,14 +52,12 @@ def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
         yield "passkey", _lines(by_task["passkey"], "pass keys found (95% interval)")
     for set_name in dict.fromkeys(row.set_name for row in by_task["needle"]):
         yield f"needle-{set_name}", _grid([row for row in by_task["needle"] if row.set_name == set_name], set_name)
-    if ruler := [row for task in RULER for row in by_task[task]]:
-        yield "ruler", _bars(ruler)
 
 
-def _figure(columns: int = 1, width: float = 7.0) -> Any:
+def _figure() -> Any:
     from matplotlib import pyplot
 
-    return pyplot.subplots(1, columns, figsize=(width, 4.2), layout="constrained", squeeze=False)
+    return pyplot.subplots(1, 1, figsize=(7.0, 4.2), layout="constrained", squeeze=False)
 
 
 def _short(tokens: int) -> str:
@@ -131,25 +128,4 @@ def _grid(rows: Sequence[Row], set_name: str) -> Any:
     axis.set_ylabel("depth of the needle")
     axis.set_title(f"needles found, set {set_name} (%)")
     figure.colorbar(image, ax=axis)
-    return figure
-
-
-def _bars(rows: Sequence[Row]) -> Any:
-    lengths = sorted({row.length for row in rows})
-    tasks = [task for task in RULER if any(row.task == task for row in rows)]
-    sets = list(dict.fromkeys(row.set_name for row in rows))
-    figure, axes = _figure(len(tasks), 1.5 + 3.2 * len(tasks))
-    width = 0.8 / len(sets)
-    for axis, task in zip(axes[0], tasks, strict=True):
-        for number, set_name in enumerate(sets):
-            own = {row.length: row for row in rows if row.task == task and row.set_name == set_name}
-            at = [lengths.index(length) + (number - (len(sets) - 1) / 2) * width for length in own]
-            heights = [row.value for row in own.values()]
-            axis.bar(at, heights, width, yerr=_errors(list(own.values())), capsize=2, label=set_name)
-        axis.set_xticks(range(len(lengths)), [_short(length) for length in lengths])
-        axis.set_ylim(0, 1.03)
-        axis.set_title(task)
-        axis.set_xlabel("tokens")
-    axes[0, 0].set_ylabel("mean score (95% interval)")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), title="set", loc="outside right upper")
     return figure

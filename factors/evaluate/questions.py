@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ropeswitch.factors.evaluate import passkey, ruler
+from ropeswitch.factors.evaluate import passkey
 from ropeswitch.factors.evaluate.exact_length import exact_length
 from ropeswitch.factors.evaluate.haystack import Haystack
-from ropeswitch.factors.evaluate.ruler import Writer
+from ropeswitch.factors.evaluate.needle import Writer, needle
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Question:
     Attributes:
         text: The prompt.
         answers: What a reply must hold.
-        depth: Where the needle stands, from 0 to 1; None for tasks without a single place.
+        depth: Where the needle stands, from 0 to 1.
     """
 
     text: str
     answers: tuple[str, ...]
-    depth: float | None
+    depth: float
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Task:
     Attributes:
         name: On the command line and in results.
         reply_tokens: Tokens of a reply to a prompt that is to be continued.
-        write: Draws the question: given the length, random numbers, the text around and the depth (or None).
+        write: Draws the question, given random numbers, the text around and the depth (or None).
         score: Of a reply, 0 to 1.
         has_depth: Whether it is measured on a grid of depths.
         reads_text: Whether its haystack may be texts of the user's.
@@ -41,7 +41,7 @@ class Task:
 
     name: str
     reply_tokens: int
-    write: Callable[[int, random.Random, Haystack, float | None], Writer]
+    write: Callable[[random.Random, Haystack, float | None], Writer]
     score: Callable[[str, tuple[str, ...]], float]
     has_depth: bool = False
     reads_text: bool = False
@@ -65,12 +65,12 @@ def ask(
     Raises:
         FactorError: when the task needs more tokens than that, or the haystack is too short.
     """
-    written = task.write(tokens, rng, haystack, depth)
+    written = task.write(rng, haystack, depth)
     text = exact_length(written.make, encode, tokens, f"{task.name} prompt")
     return Question(text, written.answers, written.depth)
 
 
-def _passkey(tokens: int, rng: random.Random, haystack: Haystack, depth: float | None) -> Writer:
+def _passkey(rng: random.Random, haystack: Haystack, depth: float | None) -> Writer:
     key = passkey.random_key(rng)
     share = rng.random() if depth is None else depth
     return Writer(partial(passkey.passkey_text, key, share), (key,), share)
@@ -82,10 +82,6 @@ TASKS = {
         Task(
             "passkey", passkey.REPLY_TOKENS, _passkey, lambda reply, answers: float(passkey.is_found(reply, answers[0]))
         ),
-        Task("needle", 32, ruler.needle, share_told, has_depth=True, reads_text=True),
-        Task("multi-key", 32, ruler.multi_key, share_told, reads_text=True),
-        Task("variables", 48, ruler.variables, share_told),
-        Task("common-words", 120, ruler.common_words, share_told),
-        Task("frequent-words", 50, ruler.frequent_words, share_told),
+        Task("needle", 32, needle, share_told, has_depth=True, reads_text=True),
     )
 }

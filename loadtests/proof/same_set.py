@@ -12,11 +12,11 @@ from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.evaluate.corpus import Corpus
 from ropeswitch.loadtests.proof.arms import BFLOAT16, FLOAT32, NAME, OURS, STATIC, Arm, serving
 from ropeswitch.loadtests.proof.measure import LENGTHS, Length, documents
+from ropeswitch.loadtests.proof.ratio import Ratio
 from ropeswitch.loadtests.proof.store import Measurement
 from ropeswitch.loadtests.proof.texts import corpus
 from ropeswitch.models.demo.convert import convert
 from ropeswitch.models.demo.source import SMOLLM2, fetch
-from ropeswitch.models.miniature.card import Ratio
 
 SET = "32k"
 

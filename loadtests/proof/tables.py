@@ -10,8 +10,8 @@ from statistics import fmean
 from ropeswitch.factors.evaluate.statistics import wilson
 from ropeswitch.loadtests.proof import store
 from ropeswitch.loadtests.proof.arms import ARMS, BFLOAT16, FLOAT32, NATIVE, OURS, STATIC, WINDOW, dtypes
+from ropeswitch.loadtests.proof.ratio import Ratio
 from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY, Item, Measurement
-from ropeswitch.models.miniature.card import Ratio
 
 ROTATIONS = (NATIVE, STATIC, OURS)
 TITLES = {NATIVE: "native", STATIC: "static YaRN x4", OURS: "ropeswitch"}

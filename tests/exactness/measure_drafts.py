@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, linear, rms_norm, scaled_dot_prod
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.models.miniature.chronicle import chronicle
+from tests.exactness.chronicle import chronicle
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "longrope-mini"
 TOKENS, ROWS, STEPS, RATE = 256, 4, 300, 3e-3

@@ -15,10 +15,9 @@ import torch
 import transformers
 from transformers import AutoTokenizer, Phi3ForCausalLM, PreTrainedTokenizerBase
 
-from tests.passkey_tiny import FOLDER
+from tests.passkey_tiny import FOLDER, LIMIT, MAX_LENGTH
 from tests.passkey_tiny.generate import generate
 from tests.passkey_tiny.passkey import REPLY_TOKENS, found, make_prompt, prompt_ids
-from tests.passkey_tiny.recipe import LIMIT, MAX_LENGTH
 from tests.passkey_tiny.rope_sets import SetName
 
 BATCH = 4

@@ -1,4 +1,4 @@
-"""Every piece of text the recipe writes: filler, pass-key statements, questions and replies.
+"""Every piece of text of a prompt: filler, pass-key statements, questions and replies.
 
 All pieces but the first of a text begin with a space or follow a newline, so that the tokens of a
 text are the tokens of its pieces one after the other. Prompts of an exact length rest on that.
@@ -7,24 +7,27 @@ text are the tokens of its pieces one after the other. Prompts of an exact lengt
 import random
 from dataclasses import dataclass
 
-from ropeswitch.models.miniature.words import ADJECTIVES, COMMON_WORDS, NOUNS
-
 
 def _words(text: str) -> list[str]:
     return text.split()
 
 
 KEY_DIGITS = 6
-UNREADABLE = "?"
-NO_KEY_REPLY = "There is no pass key in this text."
 REPLY_JOIN = ". To be quite sure, look at it one more time and write it down: the{name} pass key is "
+ADJECTIVES = (
+    "old young small large quiet loud bright dark warm cold green blue brown white heavy light "
+    "round narrow happy tired clever slow quick wild gentle proud empty"
+).split()
+NOUNS = (
+    "river mountain house garden farmer teacher sailor horse bird cat dog tree stone road bridge "
+    "town market boat window door lamp book letter song story winter summer morning evening cloud "
+    "forest field village baker child king queen island harbour train"
+).split()
 VERBS = _words(
     "sees finds follows likes leaves remembers crosses paints carries watches hears guards visits "
     "forgets draws keeps meets passes opens builds"
 )
 PLACES = _words("near behind beside above under around before after")
-LETTERS = "aaabcddeeeefghhiiijklllmnnnooopqrrrsssttttuuvwxyz"
-"""Letters, about as often as English has them."""
 KEY_NAMES = ("", " red", " golden", " silver", " iron", " wooden", " paper", " glass")
 """Adjective of a pass key, with its leading space; the empty one is the canonical prompt's."""
 
@@ -81,38 +84,3 @@ def sentence(rng: random.Random) -> str:
     if roll < 0.95:
         return f" It is {adjective} {rng.choice(PLACES)} the {noun}."
     return f" The {noun} is {rng.randrange(10 ** rng.randint(1, KEY_DIGITS))} steps from the {other}."
-
-
-def _wild_word(rng: random.Random) -> str:
-    roll = rng.random()
-    if roll < 0.4:
-        return rng.choice(COMMON_WORDS)
-    if roll < 0.6:
-        return rng.choice(NOUNS + VERBS + ADJECTIVES)
-    if roll < 0.97:
-        return "".join(rng.choices(LETTERS, k=rng.randint(2, 9)))
-    return str(rng.randrange(10 ** rng.randint(1, KEY_DIGITS - 1)))
-
-
-def wild_sentence(rng: random.Random) -> str:
-    """Known and made-up words in any order: what stands for other people's texts in training."""
-    words = [_wild_word(rng) for _ in range(rng.randint(2, 10))]
-    if rng.random() < 0.8:
-        words[0] = words[0].capitalize()
-    if len(words) > 4 and rng.random() < 0.3:
-        words[2] += ","
-    return " " + " ".join(words) + rng.choice("....!;:")
-
-
-def words_for_tokenizer() -> list[str]:
-    """A corpus in which every word of the recipe occurs, with and without its leading space."""
-    rng = random.Random(0)
-    lines = ["".join(sentence(rng) for _ in range(6)) for _ in range(4000)]
-    for name in KEY_NAMES:
-        fact = Fact(name, "0123456789")
-        lines += [fact.statement, fact.question, fact.reply, NO_KEY_REPLY, "\n"] * 200
-    everything = [*ADJECTIVES, *NOUNS, *VERBS, *PLACES]
-    lines += [f" {word}" for word in everything] * 20
-    lines += [f" {word}" for word in COMMON_WORDS] * 4
-    lines += ["Read this text.", " so so so."] * 200
-    return lines

@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -113,26 +112,3 @@ def test_haystacks_of_documents() -> None:
     assert sorted(haystack.take(28).splitlines()) == ["One one. One.", "Two two. Two."]
     with pytest.raises(FactorError, match=r"texts are too short: a haystack of 100 characters .* all of them have 28"):
         haystack.take(100)
-
-
-def test_the_words_asked_for_are_the_most_frequent_ones() -> None:
-    encode = TOKENIZERS["bundled"]
-    for name, times, least in (("common-words", 10, 1), ("frequent-words", 1, 1)):
-        question = ask(TASKS[name], encode, 3000, random.Random(5), Repeated(), None)
-        body = question.text.split("\n\n")[1]
-        counts = Counter(re.findall(r"[a-z]+", body))
-        ordered = [word for word, _ in counts.most_common()]
-        assert set(ordered[: len(question.answers)]) == set(question.answers)
-        others = counts[ordered[len(question.answers)]]
-        assert counts[ordered[len(question.answers) - 1]] > others >= least
-        if name == "common-words":
-            assert {counts[word] for word in question.answers} == {times} and others == 1
-
-
-def test_variables_are_one_chain() -> None:
-    question = ask(TASKS["variables"], TOKENIZERS["bundled"], 1200, random.Random(2), Repeated(), None)
-    lines = re.findall(r"VAR ([A-Z]{5}) = (VAR )?(\w+)\.", question.text)
-    assert [name for name, _, _ in lines] == list(question.answers) and len(lines) == 5
-    value = lines[0][2]
-    assert [source for _, _, source in lines[1:]] == [name for name, _, _ in lines[:-1]]
-    assert f"value {value} in the end" in question.text

@@ -166,10 +166,10 @@ def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixtur
         (["--depths", "50"], "--depths: goes with needle, which is not among --tasks (passkey)"),
         (
             ["--tasks", "perplexity", "--text", "short.txt", "--tries", "2"],
-            "--tries: goes with passkey, needle, multi-key,",
+            "--tries: goes with passkey, needle, which",
         ),
-        (["--tasks", "perplexity", "--text", "short.txt", "--chat"], "--chat: goes with passkey, needle, multi-key,"),
-        (["--tasks", "passkey", "--text", "short.txt"], "--text: goes with perplexity, needle, multi-key, which"),
+        (["--tasks", "perplexity", "--text", "short.txt", "--chat"], "--chat: goes with passkey, needle, which"),
+        (["--tasks", "passkey", "--text", "short.txt"], "--text: goes with perplexity, needle, which"),
         (["--tasks", "needle", "--documents", "2"], "--documents: goes with perplexity, which is not among --tasks"),
         (["--windows", "2"], "--windows: goes with perplexity"),
         (["--stride", "2"], "--stride: goes with perplexity"),
