@@ -35,8 +35,6 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     add("--upper", type=float, metavar="X", help="the largest factor (default: 1.25 times the ratio of the lengths)")
     add("-o", "--output", required=True, metavar="FILE", help="the factor file to write")
     add("--name", metavar="NAME", help="what to call the set (default: its length)")
-    add("--checkpoint", metavar="FILE", help="where to keep what was evaluated (default: beside the output)")
-    add("--plot", metavar="FILE", help="the picture to draw (default: beside the output)")
     add_search_flags(parser)
     parser.set_defaults(func=resumable(_search))
     extend_cli.add_parser(commands)
@@ -52,7 +50,7 @@ def _longer(args: argparse.Namespace) -> int:
     from ropeswitch.factors.search.job import files_beside, run_job
 
     length = parse_length("--length", args.length)
-    files = files_beside(args.output, args.checkpoint, args.plot)
+    files = files_beside(args.output)
     check_output(args, [files])
     job = replace(job_of(args, length, args.name or length_name(length), _base(args)), upper=args.upper)
     job = replace(job, theta=None if args.base is None else file.load(args.base).theta)
@@ -65,14 +63,13 @@ def _recover(args: argparse.Namespace) -> int:
     from ropeswitch.factors.search.job import files_beside, own_ladder, run_job
 
     lengths = parse_lengths("--recover", args.recover)
-    for flag in ("name", "checkpoint", "plot"):
-        if len(lengths) > 1 and getattr(args, flag) is not None:
-            raise FactorError(f"--{flag}: goes with one length to recover, not with {len(lengths)}")
+    if len(lengths) > 1 and args.name is not None:
+        raise FactorError(f"--name: goes with one length to recover, not with {len(lengths)}")
     if args.scale is not None:
         raise FactorError(f"--scale: {args.scale!r} goes with --length; what is recovered keeps its scale")
     names = [args.name or length_name(length) for length in lengths]
     beside = [Path(args.output).with_suffix(f".{name}.json") for name in names]
-    searches = [files_beside(path, args.checkpoint, args.plot) for path in beside]
+    searches = [files_beside(path) for path in beside]
     check_output(args, searches)
     ladder = own_ladder(args.model) if args.base is None else file.load(args.base).ladder
     base = _base(args) or ladder.sets[-1]

@@ -110,19 +110,14 @@ def check_output(args: argparse.Namespace, searches: Sequence["Files"] = ()) -> 
         searches: The files of every search, beside the output.
 
     Raises:
-        FactorError: when a file exists and neither ``--force`` is given nor a search goes on with it, when two files have
-            one name, when a plot is no PNG, or when a folder is missing or not writable.
+        FactorError: when a file exists and neither ``--force`` is given nor a search goes on with it, when the output
+            has the plot's name, or when a folder is missing or not writable.
     """
     output = Path(args.output)
     check_target("--output", output, overwrite=args.force)
     for files in searches:
-        if files.plot.suffix.lower() != ".png":
-            raise FactorError(f"--plot: {str(files.plot)!r} must end in .png")
-        named = {"--output": output, "--checkpoint": files.checkpoint, "the log": files.log, "--plot": files.plot}
-        for name, path in named.items():
-            same = (each for each in named if each != name and named[each].absolute() == path.absolute())
-            if other := next(same, None):
-                raise FactorError(f"{name}: {str(path)!r} is the file of {other} too; give them different names")
+        if output == files.plot:
+            raise FactorError(f"--output: {str(output)!r} is the name of the search's plot; end it in .json")
         check_beside(files, overwrite=args.force)
 
 
@@ -134,7 +129,7 @@ def check_beside(files: "Files", *, overwrite: bool = False) -> None:
     Raises:
         FactorError: when one exists without a checkpoint and ``overwrite`` is False, or a file could not be written.
     """
-    check_target("--checkpoint", files.checkpoint, overwrite=True)
+    check_target("the checkpoint", files.checkpoint, overwrite=True)
     goes_on = files.checkpoint.exists()
-    for name, path in (("the log", files.log), ("--plot", files.plot)):
+    for name, path in (("the log", files.log), ("the plot", files.plot)):
         check_target(name, path, overwrite=overwrite or goes_on)

