@@ -176,10 +176,10 @@ check: $(STAMP) ## Lint, check formatting and types; changes nothing
 	@$(BIN)/mypy
 
 docs-metrics: $(STAMP) ## Write the tables of docs/metrics.md from the code
-	@$(BIN)/python -m ropeswitch.server.length_metrics.reference
+	@$(BIN)/python -m tests.server.length_metrics.page
 
 docs-loadtests: $(STAMP) ## Write the tables of docs/loadtests.md from the code
-	@$(BIN)/python -m ropeswitch.loadtests.client.reference
+	@$(BIN)/python -m tests.loadtests.client.reference
 
 docs-models: $(VISION) ## Measure each architecture of vLLM with a tiny checkpoint and write docs/models.md (an interrupted run goes on; ARGS="--only NAME" measures one anew)
 	@PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m tests.matrix.run $(ARGS)

@@ -3,8 +3,6 @@
 For each model and length it finds the fewest GPUs of a kind that hold one sequence of that length.
 """
 
-import re
-import sys
 from pathlib import Path
 
 from ropeswitch.deploy.plan.costs import GIB, Workload
@@ -12,9 +10,9 @@ from ropeswitch.deploy.plan.gpus import Gpu, load
 from ropeswitch.deploy.plan.model_shape import ModelShape, shape_from_config
 from ropeswitch.deploy.plan.planner import Candidate, Cluster, make_plan
 from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B, PHI4_MINI, QWEN2_5_7B, Config
+from tests.docs.made import Tables, write
 
 PAGE = Path("docs/deploy.md")
-_MADE = re.compile(r"(<!-- sizing: made by make docs-sizing -->\n).*?(<!-- end -->)", re.DOTALL)
 
 MODELS: dict[str, Config] = {
     "Phi-4-mini": PHI4_MINI,
@@ -25,11 +23,6 @@ MODELS: dict[str, Config] = {
 LENGTHS = (131072, 524288, 1048576, 2097152)
 KIND, NODE, KV_BYTES, UTILIZATION, RESERVE_GIB = "A100-80GB", 8, 2, 0.9, 3.0
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
-
-
-def written(page: str) -> str:
-    """A page with its table as the planner has it now."""
-    return _MADE.sub(lambda found: f"{found[1]}\n{table()}\n{found[2]}", page)
 
 
 def table() -> str:
@@ -72,14 +65,7 @@ def fewest(shape: ModelShape, gpu: Gpu, length: int) -> tuple[int, Candidate]:
     raise ValueError(f"{length} tokens: no number of GPUs among {COUNTS} holds them")
 
 
-def main() -> int:
-    """Write the table of :data:`PAGE` anew, in the project's folder."""
-    text = PAGE.read_text(encoding="utf-8")
-    new = written(text)
-    PAGE.write_text(new, encoding="utf-8")
-    print(f"docs-sizing: {PAGE} {'is up to date' if new == text else 'was written'}")
-    return 0
-
+TABLES: Tables = {"sizing": table}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    write(PAGE, "docs-sizing", TABLES)

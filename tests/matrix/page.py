@@ -1,13 +1,10 @@
-"""Writes the tables of docs/models.md from the results.
+"""Writes the tables of docs/models.md from the results."""
 
-They stand between a line ``<!-- NAME: made by make docs-models -->`` and a line ``<!-- end -->``.
-"""
-
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.docs import made
 from tests.matrix.verdicts import (
     BACKEND,
     DIFFERS,
@@ -25,7 +22,6 @@ from tests.matrix.verdicts import (
 
 PAGE = Path("docs/models.md")
 KINDS = (TEXT, WRAPPED, BACKEND)
-_MADE = re.compile(r"(<!-- ([\w-]+): made by make docs-models -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Line = Mapping[str, Any]
 
@@ -43,17 +39,17 @@ def written(page: str, results: Mapping[str, Line]) -> str:
         KeyError: for a table that there is not.
     """
     lines = [results[name] for name in sorted(results, key=str.lower)]
-    tables = {
-        "totals": _totals(lines),
-        "exact": _exact(lines),
-        "refused": _reasons(lines, REFUSED),
-        "differs": _reasons(lines, DIFFERS),
-        "not-compared": _reasons(lines, NOT_COMPARED),
-        "not-on-cpu": _reasons(lines, NOT_ON_CPU),
-        "no-checkpoint": _reasons(lines, NO_CHECKPOINT),
-        "without": _without(),
+    tables: made.Tables = {
+        "totals": lambda: _totals(lines),
+        "exact": lambda: _exact(lines),
+        "refused": lambda: _reasons(lines, REFUSED),
+        "differs": lambda: _reasons(lines, DIFFERS),
+        "not-compared": lambda: _reasons(lines, NOT_COMPARED),
+        "not-on-cpu": lambda: _reasons(lines, NOT_ON_CPU),
+        "no-checkpoint": lambda: _reasons(lines, NO_CHECKPOINT),
+        "without": lambda: _without(),
     }
-    return _MADE.sub(lambda found: f"{found[1]}\n{tables[found[2]]}\n{found[3]}", page)
+    return made.written(page, "docs-models", tables)
 
 
 def _totals(lines: Sequence[Line]) -> str:

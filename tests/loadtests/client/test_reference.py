@@ -8,13 +8,14 @@ from pathlib import Path
 
 import yaml
 
-from ropeswitch.loadtests.client import reference_words as words
 from ropeswitch.loadtests.client import workload as workloads
 from ropeswitch.loadtests.client.assertions import STATISTICS, Assertion
 from ropeswitch.loadtests.client.cli import add_parser
-from ropeswitch.loadtests.client.reference import PAGE, written
+from tests.docs.made import written
 from tests.docs.pages import ROOT, blocks, commands
+from tests.loadtests.client import reference_words as words
 from tests.loadtests.client.commands import loadtest, results, workload
+from tests.loadtests.client.reference import PAGE, TABLES
 from tests.loadtests.client.scripted import Scripted, serving
 
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
@@ -27,18 +28,18 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def test_the_page_is_as_make_docs_loadtests_writes_it() -> None:
-    assert written(TEXT) == TEXT, "run make docs-loadtests"
+    assert written(TEXT, "docs-loadtests", TABLES) == TEXT, "run make docs-loadtests"
     assert len(re.findall("<!-- \\w+: made by make docs-loadtests -->\n\n\\| ", TEXT)) == 8
 
 
 def test_a_table_that_is_out_of_date_is_written_anew() -> None:
     page = "# x\n\n<!-- keys: made by make docs-loadtests -->\nstale\n<!-- end -->\n\ntext\n"
-    new = written(page)
+    new = written(page, "docs-loadtests", TABLES)
     assert "stale" not in new and new.endswith("<!-- end -->\n\ntext\n")
     assert "| `mix[].cancel.after` | whole number from 0 to 1,000,000 | `1` | Chunks of the answer |" in new
     assert "| `mix[].stream` | `true` or `false` | `true` |" in new
     assert "| `arrival.poisson.rate` | number above 0, to 100,000 | needed |" in new
-    assert written(new) == new
+    assert written(new, "docs-loadtests", TABLES) == new
 
 
 def test_every_sentence_is_on_a_key_that_there_is() -> None:

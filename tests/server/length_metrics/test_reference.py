@@ -2,13 +2,14 @@
 
 from ropeswitch.server.length_metrics import instruments
 from ropeswitch.server.length_metrics.instruments import INSTRUMENTS
-from ropeswitch.server.length_metrics.reference import PAGE, written
+from tests.docs.made import written
 from tests.docs.pages import ROOT
+from tests.server.length_metrics.page import PAGE, TABLES
 
 
 def test_the_page_is_as_make_docs_metrics_writes_it() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert written(page) == page, "run make docs-metrics"
+    assert written(page, "docs-metrics", TABLES) == page, "run make docs-metrics"
 
 
 def test_the_page_tells_every_metric_and_every_label_value() -> None:
@@ -21,6 +22,6 @@ def test_the_page_tells_every_metric_and_every_label_value() -> None:
 
 def test_a_table_that_is_out_of_date_is_written_anew() -> None:
     page = "# x\n\n<!-- values: made by make docs-metrics -->\nold\n<!-- end -->\n\ntext\n"
-    new = written(page)
+    new = written(page, "docs-metrics", TABLES)
     assert "old" not in new and "`disconnect`" in new and new.endswith("<!-- end -->\n\ntext\n")
-    assert written(new) == new
+    assert written(new, "docs-metrics", TABLES) == new

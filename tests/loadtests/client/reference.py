@@ -1,42 +1,29 @@
-"""``make docs-loadtests``: writes the tables of ``docs/loadtests.md`` from the code.
-
-They stand between a line ``<!-- NAME: made by make docs-loadtests -->`` and a line ``<!-- end -->``.
-"""
+"""``make docs-loadtests``: writes the tables of ``docs/loadtests.md`` from the code."""
 
 import argparse
 import inspect
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from ropeswitch.loadtests.client import reference_words as words
 from ropeswitch.loadtests.client import workload as workloads
 from ropeswitch.loadtests.client.assertions import LATENCIES, NUMBERS, STATISTICS
 from ropeswitch.loadtests.client.cli import add_parser
 from ropeswitch.loadtests.client.lengths import LONGEST, Crossing, Drawn
 from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.workload import Workload
+from tests.docs.made import Tables, table, write
+from tests.loadtests.client import reference_words as words
 
 PAGE = Path("docs/loadtests.md")
-_MADE = re.compile(r"(<!-- (\w+): made by make docs-loadtests -->\n).*?(<!-- end -->)", re.DOTALL)
 Schema = Mapping[str, Any]
-
-
-def written(page: str) -> str:
-    """A page with its tables as the code has them now.
-
-    Raises:
-        KeyError: for a table that there is not, or a key of the code that there is no sentence on.
-    """
-    return _MADE.sub(lambda found: f"{found[1]}\n{_TABLES[found[2]]()}\n{found[3]}", page)
 
 
 def _keys() -> str:
     schema = Workload.model_json_schema()
     rows = ((f"`{path}`", *rest) for path, *rest in _below(schema, schema["$defs"], ""))
-    return _table(("Key", "Value", "Default", "Meaning"), rows)
+    return table(("Key", "Value", "Default", "Meaning"), rows)
 
 
 def _below(schema: Schema, classes: Schema, path: str) -> Iterator[tuple[str, str, str, str]]:
@@ -109,7 +96,7 @@ def _lengths() -> str:
         told = words.LENGTHS.get(name) or _sentences(inspect.getdoc(field.annotation) or "")
         inside = ", ".join(f"{key}: {_example(key)}" for key in sorted(keys, key=_order)) if keys else "8k"
         rows.append((f"`{name}: {{{inside}}}`" if keys else f"`{name}: {inside}`", told))
-    return _table(("Length", "Meaning"), rows)
+    return table(("Length", "Meaning"), rows)
 
 
 def _order(key: str) -> int:
@@ -121,7 +108,7 @@ def _example(key: str) -> str:
 
 
 def _texts() -> str:
-    return _table(("Key", "Meaning"), ((f"`{key}`", meaning) for key, meaning in _attributes(Text).items()))
+    return table(("Key", "Meaning"), ((f"`{key}`", meaning) for key, meaning in _attributes(Text).items()))
 
 
 def _shipped() -> str:
@@ -133,7 +120,7 @@ def _shipped() -> str:
         ends = [f"{found.requests} requests"] if found.requests else []
         ends += [f"{found.seconds:g} s"] if found.seconds else []
         rows.append((f"`{name}`", found.about, f"{process}: {arrival}", ", ".join(ends), _longest(found)))
-    return _table(("Name", "What it is", "Arrival", "Ends after", "Longest prompt"), rows)
+    return table(("Name", "What it is", "Arrival", "Ends after", "Longest prompt"), rows)
 
 
 def _longest(workload: Workload) -> str:
@@ -163,7 +150,7 @@ def _flags() -> str:
         for flag in commands.choices["loadtest"]._actions
         if flag.option_strings and flag.dest != "help"
     ]
-    return _table(("Flag", "Meaning"), rows)
+    return table(("Flag", "Meaning"), rows)
 
 
 def _figures() -> str:
@@ -172,13 +159,13 @@ def _figures() -> str:
     late = [(f"`STAT_{name}_ms`", own, text) for name, text in words.LATENESS.items()]
     given = [(f"`{key}`", upstream, text) for key, text in words.FIGURES.items()]
     added = [(f"`{key}`", own, text) for key, text in words.OWN_FIGURES.items()]
-    return _table(("Key", "Whose", "Meaning"), [*given, *timed, *late, *added])
+    return table(("Key", "Whose", "Meaning"), [*given, *timed, *late, *added])
 
 
 def _results() -> str:
     upstream = [(f"`{key}`", "vLLM's", text) for key, text in words.RUN.items()]
     own = [(f"`{key}`", "added", text) for key, text in words.OWN_RUN.items()]
-    return _table(("Key", "Whose", "Meaning"), [*upstream, *own])
+    return table(("Key", "Whose", "Meaning"), [*upstream, *own])
 
 
 def _assertions() -> str:
@@ -187,7 +174,7 @@ def _assertions() -> str:
     rows.append(
         ("`LATENCY_STAT`", f"`STAT_LATENCY_ms`, in seconds. LATENCY is {every}; STAT is {statistics}, the median")
     )
-    return _table(("Figure", "In `results.json`"), rows)
+    return table(("Figure", "In `results.json`"), rows)
 
 
 def _sentences(text: str) -> str:
@@ -195,12 +182,7 @@ def _sentences(text: str) -> str:
     return " ".join(text.split("\n\n")[0].replace("``", "`").split()).rstrip(".")
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
-
-
-_TABLES: dict[str, Callable[[], str]] = {
+TABLES: Tables = {
     "keys": _keys,
     "lengths": _lengths,
     "texts": _texts,
@@ -212,14 +194,5 @@ _TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def main() -> int:
-    """Write the tables of :data:`PAGE` anew, in the project's folder."""
-    text = PAGE.read_text(encoding="utf-8")
-    new = written(text)
-    PAGE.write_text(new, encoding="utf-8")
-    print(f"docs-loadtests: {PAGE} {'is up to date' if new == text else 'was written'}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write(PAGE, "docs-loadtests", TABLES)

@@ -1,23 +1,18 @@
-"""``make docs-metrics``: writes the tables of ``docs/metrics.md`` from the code.
+"""``make docs-metrics``: writes the tables of ``docs/metrics.md`` from the code."""
 
-They stand between a line ``<!-- NAME: made by make docs-metrics -->`` and a line ``<!-- end -->``.
-"""
-
-import re
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front import queue_metrics
 from ropeswitch.server.length_metrics import instruments
 from ropeswitch.server.length_metrics.instruments import INSTRUMENTS, Instrument
-from ropeswitch.server.length_metrics.series import MOST_SERIES, SeriesPlan, bounds, series
+from ropeswitch.server.length_metrics.series import SeriesPlan, bounds, series
 from ropeswitch.server.scheduling_metrics import GAUGES
+from tests.docs.made import Tables, table, write
 
 PAGE = Path("docs/metrics.md")
 _QUEUE = (queue_metrics.REQUESTS, queue_metrics.TOKENS)
-_MADE = re.compile(r"(<!-- (\w+): made by make docs-metrics -->\n).*?(<!-- end -->)", re.DOTALL)
 
 # Where the sets end, in tokens, with what each ladder is an example of.
 LADDERS = {
@@ -34,15 +29,6 @@ def ladder(*ends: int) -> FactorLadder:
     return FactorLadder.checked([{"name": f"to-{end}", "max_length": end, "factors": [1.0]} for end in ends])
 
 
-def written(page: str) -> str:
-    """A page with its tables as the code has them now.
-
-    Raises:
-        KeyError: for a table that there is not.
-    """
-    return _MADE.sub(lambda found: f"{found[1]}\n{_TABLES[found[2]]()}\n{found[3]}", page)
-
-
 def _metrics() -> str:
     rows = [(each.name, each.kind, _of_four(each), _sentence(each.text)) for each in INSTRUMENTS]
     policies = (instruments.POLICY, "counter", _labels(instruments.POLICY_LABELS))
@@ -51,7 +37,7 @@ def _metrics() -> str:
     rows.append((*rejections, _sentence(instruments.REJECTIONS_TEXT)))
     rows += [(name, "gauge", _labels(("model_name", "engine")), _sentence(text)) for name, text in GAUGES.values()]
     rows += [(name, "gauge", _labels(queue_metrics.LABELS), _sentence(text)) for name, text in _QUEUE]
-    return _table(
+    return table(
         ("Name", "Type", "Labels", "Meaning"), ((f"`{name}`", kind, labels, text) for name, kind, labels, text in rows)
     )
 
@@ -64,11 +50,11 @@ def _values() -> str:
         ("`policy`", "sequences that had their first output", _labels(instruments.POLICY_VALUES)),
         ("`state`", "live sequences", _labels(instruments.LIVE.values)),
     )
-    return _table(("Label", "Of", "Values"), rows)
+    return table(("Label", "Of", "Values"), rows)
 
 
 def _edges() -> str:
-    return _table(("Buckets of", "End at, in seconds"), ((f"`{each.name}`", _ends(each)) for each in _histograms()))
+    return table(("Buckets of", "End at, in seconds"), ((f"`{each.name}`", _ends(each)) for each in _histograms()))
 
 
 def _plans() -> str:
@@ -77,7 +63,7 @@ def _plans() -> str:
         plan = SeriesPlan(ladder(*ends))
         each = sum(series(instrument, plan.ratio) for instrument in INSTRUMENTS if instrument.starting)
         rows.append((name, ", ".join(plan.bands.names), f"{plan.ratio:g}", f"{each}"))
-    return _table(("Sets end at", "Length bands", "Ratio", "Series for each band in its own set"), rows)
+    return table(("Sets end at", "Length bands", "Ratio", "Series for each band in its own set"), rows)
 
 
 def _histograms() -> Iterable[Instrument]:
@@ -105,12 +91,7 @@ def _sentence(text: str) -> str:
     return text[0].lower() + text[1:].rstrip(".")
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-_TABLES: dict[str, Callable[[], str]] = {
+TABLES: Tables = {
     "names": _metrics,
     "values": _values,
     "edges": _edges,
@@ -118,14 +99,5 @@ _TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def main() -> int:
-    """Write the tables of :data:`PAGE` anew, in the project's folder."""
-    text = PAGE.read_text(encoding="utf-8")
-    new = written(text)
-    PAGE.write_text(new, encoding="utf-8")
-    print(f"docs-metrics: {PAGE} {'is up to date' if new == text else 'was written'}; at most {MOST_SERIES} series")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write(PAGE, "docs-metrics", TABLES)
