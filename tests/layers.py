@@ -6,6 +6,7 @@ names of our modules in strings (vLLM is given classes by name) count like any o
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,3 +171,20 @@ def _module(name: str, known: dict[str, Path]) -> str | None:
         if f"{module}.__init__" in known:
             return f"{module}.__init__"
     return None
+
+
+def without_user(root: Path = ROOT) -> list[str]:
+    """Product modules that no other one imports or names, and no entry point, build file, chart or page runs."""
+    used = {each.target for each in imports(root) if each.target != each.module}
+    callers = [root / name for name in ("pyproject.toml", "Makefile", "Dockerfile", "README.md")]
+    callers += [*root.glob("docs/*.md"), *root.glob("deploy/helm/ropeswitch/templates/**/*")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in callers if path.is_file())
+    run = {name.replace(":", ".") for name in re.findall(rf"\b{PACKAGE}\.([\w.:]+)", text)}
+    return [
+        module
+        for module, path in modules(root).items()
+        if path.name != "__init__.py"
+        and module not in used
+        and not any(f"{name}.".startswith(f"{module.removesuffix('.__main__')}.") for name in run)
+        and f"files/{path.name}" not in text
+    ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.layers import LAYERS, PARTS, ROOT, imports, modules, outside, part_of
+from tests.layers import LAYERS, PARTS, ROOT, imports, modules, outside, part_of, without_user
 
 
 def test_no_import_goes_up() -> None:
@@ -20,6 +20,15 @@ def test_every_module_and_part_has_its_place() -> None:
     assert {part_of(module) for module in modules(ROOT)} == set(PARTS.values()) == set(parts)
     for name in PARTS:
         assert {name, f"{name}.__init__"} & set(modules(ROOT)), f"PARTS: {name} is gone"
+
+
+def test_every_module_has_a_user(tmp_path: Path) -> None:
+    assert not without_user()
+    for name in ("server/used.py", "server/run.py", "server/nobody.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("from ropeswitch.server import used\n" if name == "server/run.py" else "")
+    (tmp_path / "Makefile").write_text("run:\n\tpython -m ropeswitch.server.run\n")
+    assert without_user(tmp_path) == ["server.nobody"]
 
 
 def test_the_ladder_imports_the_standard_library_only() -> None:
