@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences image-digests setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs-metrics docs-loadtests docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
+.PHONY: help setup wheel sbom licences image-digests setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs-metrics docs-loadtests docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -118,6 +118,17 @@ $(LMCACHE): requirements/lmcache.txt $(STAMP)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target .lmcache -r requirements/lmcache.txt
 	@touch $@
 
+# aiperf, whose 140 packages are not those of the engine, in an environment of its own.
+AIPERF := .aiperf/.done
+
+setup-loadtest: $(AIPERF) ## Put aiperf into .aiperf, for tests/loadtests and bench-client
+
+$(AIPERF): requirements/aiperf.lock
+	@echo "setup: installing aiperf from requirements/aiperf.lock into .aiperf"
+	@$(PYTHON) -m venv --clear .aiperf
+	@.aiperf/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/aiperf.lock
+	@touch $@
+
 # Two processes, a file of tests at a time; engines of two tests slow each other down unless each has one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 LMCACHE_PYTEST := PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
@@ -150,7 +161,7 @@ test-disaggregation: $(NIXL) ## Run the tests of prefill/decode disaggregation
 test-lmcache: $(LMCACHE) ## Run the tests with LMCache
 	@$(LMCACHE_PYTEST) $(ARGS)
 
-test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(PROMETHEUS) $(REGISTRY) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
+test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(AIPERF) $(PROMETHEUS) $(REGISTRY) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
 	@echo "test-full: all tests but that of a million tokens"
 	@$(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST))
@@ -217,8 +228,8 @@ bench-metrics: $(STAMP) ## What the metrics by length cost the API server (about
 	@echo "bench-metrics: CPU time a token, and tokens/s, with the metrics and without" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench.metrics $(ARGS)
 
-bench-client: $(STAMP) ## The load test's client beside vLLM's own benchmark (about 15 minutes; ARGS="--guidellm PROGRAM" adds guidellm)
-	@echo "bench-client: three loads, the clients in turns" >&2
+bench-client: $(STAMP) $(AIPERF) ## The load test's client and aiperf in turns, with the same requests (about 12 minutes)
+	@echo "bench-client: two loads, the clients in turns" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench.client $(ARGS)
 
 # Not with .venv, whose torch is for CPUs: PYTHON must have the packages of requirements/cuda.lock (docs/benchmarks.md).
@@ -245,7 +256,7 @@ simulate-routing: $(STAMP) ## Compare routers in front of several replicas, in t
 	@$(BIN)/python -m ropeswitch.loadtests.simulation.routing $(ARGS)
 
 lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
-	@echo "lock: resolving pyproject.toml and requirements/clients.in into the files requirements/*.lock"
+	@echo "lock: resolving pyproject.toml, requirements/clients.in and requirements/aiperf.in into the files requirements/*.lock"
 	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu --extra dev $(LOCK_FLAGS) \
 		--override requirements/cpu-overrides.txt \
 		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
@@ -258,5 +269,6 @@ lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
 		$(UV) pip compile - $(LOCK_FLAGS) --generate-hashes -o requirements/build.lock
 	@$(UV) pip compile pyproject.toml --extra cuda $(LOCK_FLAGS) -o requirements/cuda.lock
 	@$(UV) pip compile requirements/clients.in $(LOCK_FLAGS) -o requirements/clients.lock
+	@$(UV) pip compile requirements/aiperf.in $(LOCK_FLAGS) -o requirements/aiperf.lock
 
 LOCK_FLAGS := --quiet --universal --python-version 3.11 --no-header --no-annotate

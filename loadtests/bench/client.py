@@ -1,113 +1,136 @@
-"""``make bench-client``: what ``ropeswitch loadtest`` measures beside vLLM's own benchmark, and guidellm, on one server.
+"""``make bench-client``: what ``ropeswitch loadtest`` and aiperf measure of the same requests at the same moments.
 
-Three loads: a closed loop of one and of eight, and Poisson arrivals at half of what the eight get. The clients take turns;
-the medians of the rounds are laid side by side. guidellm's inter-token latency is one figure for each request, which is the
-others' TPOT. With ``--paced`` the server is guidellm's mock, which answers by the clock: what differs then is the clients'.
+The server answers by the clock, so what differs is the clients'. They take turns, and it records when each body arrived.
 """
 
 import argparse
+import asyncio
 import json
+import multiprocessing
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from urllib.request import urlopen
 
-from ropeswitch.loadtests.bench.plugin_server import PluginServer
+import numpy as np
+from aiohttp import web
+
 from ropeswitch.models import BUNDLED_MODEL
 
 MODEL = BUNDLED_MODEL.name
-PROMPT, OUTPUT = 128, 64
 PROGRAM = str(Path(sys.executable).with_name("ropeswitch"))
-SERVER = (
-    PROGRAM,
-    "serve",
-    "--enforce-eager",
-    "--kv-cache-memory-bytes",
-    "1G",
-)
-UPSTREAM = (
-    "import sys; from vllm.benchmarks.serve import add_cli_args, main; "
-    "from vllm.utils.argparse_utils import FlexibleArgumentParser as P; p = P(); add_cli_args(p); main(p.parse_args())"
-)
-# A core for the model, and what else there is for the API server and the client: they do not wait for each other.
-# Milliseconds to the first token of the paced server, and between tokens.
-PACE = ("--ttft-ms", "60", "--itl-ms", "12")
-ONE_CORE = {"VLLM_CPU_OMP_THREADS_BIND": "0"}
-FIGURES = (
-    "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_itl_ms", "p99_itl_ms", "output_throughput",
-)  # fmt: skip
+# Seconds to the first token of the server, and between tokens.
+TTFT, ITL = 0.060, 0.012
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Load:
-    """One of the loads; ``rate`` is None in a closed loop, and ``clients`` elsewhere."""
+    """Poisson arrivals of ``requests`` completions at ``rate`` a second, lengths in tokens."""
 
-    name: str
     requests: int
-    clients: int | None = None
-    rate: float | None = None
+    rate: float
+    prompt: int
+    output: int
+
+    def __str__(self) -> str:
+        return f"{self.requests} prompts of {self.prompt:,} tokens, {self.output} of answer, {self.rate:g} a second"
 
 
-Figures = Mapping[str, float]
-Client = Callable[[str, Load, int, Path], Figures]
+LOADS = (Load(300, 20, 128, 64), Load(30, 2, 100_000, 16))
 
 
-def ours(url: str, load: Load, seed: int, work: Path) -> Figures:
-    """``ropeswitch loadtest``, with the server's metrics scraped as by default."""
-    arrival = {"closed": {"concurrency": load.clients}} if load.clients else {"poisson": {"rate": load.rate}}
+def serve(ready: Connection) -> None:
+    """An OpenAI server that streams tokens by the clock; ``/seen`` returns the bodies and when they arrived, once."""
+    arrivals: list[float] = []
+    bodies: list[str] = []
+
+    async def complete(request: web.Request) -> web.StreamResponse:
+        bodies.append(await request.text())
+        arrivals.append(time.time())
+        loop = asyncio.get_running_loop()
+        start, count = loop.time() + TTFT, json.loads(bodies[-1])["max_tokens"]
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        head = {"id": "cmpl", "object": "text_completion", "created": 1, "model": MODEL}
+        chunks = [{"index": 0, "text": " a", "finish_reason": None}] * (count - 1)
+        for number, choice in enumerate([*chunks, {"index": 0, "text": " a", "finish_reason": "length"}]):
+            await asyncio.sleep(start + number * ITL - loop.time())
+            await response.write(b"data: " + json.dumps(head | {"choices": [choice]}).encode() + b"\n\n")
+        usage = {"prompt_tokens": 1, "completion_tokens": count, "total_tokens": count + 1}
+        last = json.dumps(head | {"choices": [], "usage": usage}).encode()
+        await response.write(b"data: " + last + b"\n\ndata: [DONE]\n\n")
+        return response
+
+    async def seen(request: web.Request) -> web.Response:
+        found = {"arrivals": arrivals[:], "bodies": bodies[:]}
+        arrivals.clear()
+        bodies.clear()
+        return web.json_response(found)
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+
+    async def run() -> None:
+        app = web.Application(client_max_size=1 << 30)
+        app.add_routes([web.post("/v1/completions", complete), web.get("/v1/models", models), web.get("/seen", seen)])
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        ready.send(runner.addresses[0][1])
+        await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
+def ours(url: str, load: Load, due: np.ndarray, work: Path) -> Figures:
+    """``ropeswitch loadtest`` with a trace of these times."""
+    line = {"input_length": load.prompt, "output_length": load.output}
+    (work / "trace.jsonl").write_text("".join(json.dumps({"timestamp": int(at), **line}) + "\n" for at in due))
     workload = {
-        "name": "simple", "endpoint": "completions", "arrival": arrival, "requests": load.requests, "warmup": 8,
-        "text": "village", "ignore_eos": True, "mix": [{"kind": "a", "prompt": PROMPT, "output": OUTPUT}],
+        "name": "paced", "endpoint": "completions", "arrival": {"trace": {"file": str(work / "trace.jsonl")}},
+        "warmup": 0, "text": "village", "ignore_eos": True, "mix": [{"kind": "a"}],
     }  # fmt: skip
     # JSON is YAML too.
     (work / "workload.yaml").write_text(json.dumps(workload))
-    command = [PROGRAM, "loadtest", str(work / "workload.yaml"), "--url", url, "--out", str(work / "out")]
-    # The paced server's own tokenizer is not that of the model that it says it is.
-    command += ["--tokenizer", str(BUNDLED_MODEL), "--cache", str(work / "cache"), "--seed", str(seed)]
-    _run([*command, "--no-report", "--quiet"])
-    found: Figures = json.loads((work / "out" / "results.json").read_text())
-    return {name: found[name] for name in (*FIGURES, "request_throughput")}
+    flags = [
+        "--url",
+        url,
+        "--out",
+        str(work / "out"),
+        "--cache",
+        str(work / "cache"),
+        "--tokenizer",
+        str(BUNDLED_MODEL),
+    ]
+    _run(
+        [PROGRAM, "loadtest", str(work / "workload.yaml"), *flags, "--no-report", "--quiet", "--metrics-interval", "0"]
+    )
+    found = json.loads((work / "out" / "results.json").read_text())
+    return {name: found[f"{name}_ms"] for name in ("median_ttft", "p99_ttft", "median_itl")}
 
 
-def upstream(url: str, load: Load, seed: int, work: Path) -> Figures:
-    """``vllm bench serve``."""
-    flags = ["--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions", "--model", MODEL]
-    flags += ["--tokenizer", str(BUNDLED_MODEL), "--dataset-name", "random", "--random-input-len", str(PROMPT)]
-    flags += ["--random-output-len", str(OUTPUT), "--num-prompts", str(load.requests), "--num-warmups", "8"]
-    flags += ["--ignore-eos", "--temperature", "0", "--seed", str(seed), "--disable-tqdm", "--save-result"]
-    flags += ["--result-dir", str(work), "--result-filename", "result.json"]
-    flags += ["--max-concurrency", str(load.clients)] if load.clients else ["--request-rate", str(load.rate)]
-    _run([sys.executable, "-c", UPSTREAM, *flags])
-    found: Figures = json.loads((work / "result.json").read_text())
-    return {name: found[name] for name in FIGURES}
-
-
-def guidellm(program: str) -> Client:
-    """guidellm, which is installed elsewhere: its packages are not those of the engine."""
-
-    def run(url: str, load: Load, seed: int, work: Path) -> Figures:
-        profile = f"kind=concurrent,streams={load.clients}" if load.clients else f"kind=poisson,rate={load.rate}"
-        flags = ["--backend", f"kind=openai_http,target={url},model={MODEL},request_format=/v1/completions"]
-        flags += ["--profile", profile, "--constraint", f"kind=max_requests,count={load.requests}"]
-        flags += ["--data", f"kind=synthetic_text,prompt_tokens={PROMPT},output_tokens={OUTPUT}"]
-        flags += ["--tokenizer", f"kind=huggingface_auto,model={BUNDLED_MODEL}", "--seed", f"kind=static,value={seed}"]
-        _run([program, "run", *flags, "--output", f"kind=json,path={work / 'guide.json'}", "--disable-console"])
-        (benchmark,) = json.loads((work / "guide.json").read_text())["benchmarks"]
-        metrics = benchmark["metrics"]
-        ttft, itl = (metrics[name]["successful"] for name in ("time_to_first_token_ms", "inter_token_latency_ms"))
-        return {
-            "median_ttft_ms": ttft["median"],
-            "p99_ttft_ms": ttft["percentiles"]["p99"],
-            "median_tpot_ms": itl["median"],
-            "p99_tpot_ms": itl["percentiles"]["p99"],
-            "output_throughput": metrics["output_tokens_per_second"]["successful"]["mean"],
-        }
-
-    return run
+def aiperf(program: Path, url: str, due: np.ndarray, bodies: list[str], work: Path) -> Figures:
+    """``aiperf profile`` with these bodies at these times."""
+    lines = (
+        json.dumps({"timestamp": int(at), "payload": json.loads(body)}) for at, body in zip(due, bodies, strict=True)
+    )
+    (work / "requests.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    flags = ["--url", url, "--model", MODEL, "--tokenizer", str(BUNDLED_MODEL), "--endpoint-type", "completions"]
+    flags += ["--streaming", "--use-server-token-count", "--ui", "none", "--input-file", str(work / "requests.jsonl")]
+    flags += ["--custom-dataset-type", "mooncake-trace", "--fixed-schedule", "--export-level", "raw"]
+    _run([str(program), "profile", *flags, "--output-artifact-dir", str(work / "out")])
+    found = json.loads((work / "out" / "profile_export_aiperf.json").read_text())
+    ttft, gaps = found["time_to_first_token"], found["inter_token_latency"]
+    return {"median_ttft": ttft["p50"], "p99_ttft": ttft["p99"], "median_itl": gaps["p50"]}
 
 
 def _run(command: list[str]) -> None:
@@ -116,77 +139,71 @@ def _run(command: list[str]) -> None:
         sys.exit(f"{' '.join(command[:4])} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
 
-def table(load: Load, measured: Mapping[str, list[Figures]]) -> str:
-    """Medians of the rounds, and of ours over each other client's in the same round."""
-    others = [name for name in measured if name != "ours"]
-    lines = [f"\n### {load.name}\n", f"| figure | ours | {' | '.join(f'{name} | ours / {name}' for name in others)} |"]
-    lines.append("| --- " * (2 + 2 * len(others)) + "|")
-    for figure in FIGURES:
-        cells = [f"{_median(measured['ours'], figure):.2f}"]
-        for name in others:
-            if figure in measured[name][0]:
-                pairs = zip(measured["ours"], measured[name], strict=True)
-                ratio = statistics.median(mine[figure] / theirs[figure] for mine, theirs in pairs)
-                cells += [f"{_median(measured[name], figure):.2f}", f"{ratio:.3f}"]
-            else:
-                cells += ["", ""]
-        lines.append(f"| {figure} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def measure(url: str, load: Load, program: Path, rounds: int) -> Mapping[str, list[Figures]]:
+    """Both clients in turns, each round with other times and the other one first; figures by client."""
+    found: dict[str, list[Figures]] = {"ours": [], "aiperf": []}
+    bodies: list[str] = []
+    # The round before the first makes the bodies, and counts for nothing.
+    for each in range(-1, rounds):
+        due = np.cumsum(np.random.default_rng(each + 1).exponential(1000 / load.rate, load.requests))
+        due = np.floor(due - due[0])
+        for client in ("ours",) if each < 0 else ("ours", "aiperf") if each % 2 else ("aiperf", "ours"):
+            with tempfile.TemporaryDirectory() as folder:
+                used, start = _cpu_seconds(), time.monotonic()
+                if client == "ours":
+                    figures = ours(url, load, due, Path(folder))
+                else:
+                    figures = aiperf(program, url, due, bodies, Path(folder))
+                figures |= {"cpu_seconds": _cpu_seconds() - used, "seconds": time.monotonic() - start}
+            seen = json.load(urlopen(f"{url}/seen"))
+            bodies = bodies or seen["bodies"]
+            late = 1000 * np.sort(seen["arrivals"]) - np.sort(due)
+            figures["p99_late"] = float(np.percentile(late - late.min(), 99))
+            if each >= 0:
+                found[client].append(figures)
+                print(f"bench-client: {load}: round {each + 1} of {rounds}, {client}", file=sys.stderr, flush=True)
+    return found
 
 
-def _median(rounds: list[Figures], figure: str) -> float:
-    return statistics.median(each[figure] for each in rounds)
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+NAMES = {
+    "median_ttft": "TTFT p50, ms",
+    "p99_ttft": "TTFT p99, ms",
+    "median_itl": "ITL p50, ms",
+    "p99_late": "body received late p99, ms",
+    "cpu_seconds": "CPU time, s",
+    "seconds": "whole command, s",
+}
+
+
+def table(load: Load, found: Mapping[str, list[Figures]]) -> str:
+    """Medians of the rounds, and the median of the rounds' ratios."""
+    lines = [f"{load}:\n", "| figure | ours | aiperf | ours / aiperf |", "| --- | --: | --: | --: |"]
+    for name, label in NAMES.items():
+        pairs = [(mine[name], theirs[name]) for mine, theirs in zip(found["ours"], found["aiperf"], strict=True)]
+        mine, theirs, ratio = (statistics.median(each) for each in zip(*((a, b, a / b) for a, b in pairs), strict=True))
+        lines.append(f"| {label} | {mine:.1f} | {theirs:.1f} | {ratio:.2f} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench_client", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=100, help="of each load (default: 100)")
-    parser.add_argument("--guidellm", metavar="PROGRAM", help="the program of guidellm, where it is installed")
-    parser.add_argument("--paced", action="store_true", help="against guidellm's mock server")
+    parser = argparse.ArgumentParser(prog="bench-client", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each load (default: 5)")
+    parser.add_argument("--aiperf", type=Path, default=Path(".aiperf/bin/aiperf"), help="aiperf's program")
     args = parser.parse_args()
-    if args.paced and not args.guidellm:
-        parser.error("--paced needs --guidellm")
-    clients: dict[str, Client] = {"ours": ours, "upstream": upstream}
-    if args.guidellm:
-        clients["guidellm"] = guidellm(args.guidellm)
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "server").mkdir()
-        paced = (args.guidellm, "mock-server", "--model", MODEL, *PACE)
-        server = PluginServer(paced if args.paced else SERVER, Path(folder) / "server", variables=ONE_CORE)
-        try:
-            server.wait()
-            loads = [
-                Load("closed loop of 1", max(8, args.requests // 3), clients=1),
-                Load("closed loop of 8", args.requests, clients=8),
-            ]
-            url = f"http://127.0.0.1:{server.port}"
-            for load in loads:
-                measured = measure(url, load, clients, args.rounds, Path(folder))
-                print(table(load, measured), flush=True)
-            rate = round(_median(measured["ours"], "request_throughput") / 2, 2)
-            load = Load(f"Poisson arrivals, {rate:g} requests/s (half capacity)", args.requests, rate=rate)
-            print(table(load, measure(url, load, clients, args.rounds, Path(folder))), flush=True)
-        finally:
-            server.stop()
-
-
-def measure(url: str, load: Load, clients: Mapping[str, Client], rounds: int, folder: Path) -> dict[str, list[Figures]]:
-    """Every client in turn, each round beginning with another one."""
-    measured: dict[str, list[Figures]] = {name: [] for name in clients}
-    names = list(clients)
-    for each in range(rounds):
-        start = each % len(names)
-        for name in names[start:] + names[:start]:
-            with tempfile.TemporaryDirectory(dir=folder) as work:
-                # Upstream's prompts depend on the seed alone: another load must not find them in the prefix cache.
-                seed = 1000 * len(load.name) + each
-                measured[name].append(clients[name](url, load, seed, Path(work)))
-            said: dict[str, Any] = {key: round(value, 2) for key, value in measured[name][-1].items()}
-            print(
-                f"bench_client: {load.name}, round {each + 1} of {rounds}, {name}: {said}", file=sys.stderr, flush=True
-            )
-    return measured
+    if not args.aiperf.exists():
+        parser.error(f"--aiperf: there is no {args.aiperf}; run make setup-loadtest")
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    server = context.Process(target=serve, args=(there,), daemon=True)
+    server.start()
+    url = f"http://127.0.0.1:{here.recv()}"
+    for load in LOADS:
+        print(table(load, measure(url, load, args.aiperf, args.rounds)), flush=True)
 
 
 if __name__ == "__main__":
