@@ -119,18 +119,19 @@ $(LMCACHE): requirements/lmcache.txt $(STAMP)
 	@touch $@
 
 # aiperf, whose 140 packages are not those of the engine, in an environment of its own.
-AIPERF := .aiperf/.done
+AIPERF := .venv/aiperf/.done
 
-setup-loadtest: $(AIPERF) ## Put aiperf into .aiperf, for tests/loadtests and bench-client
+setup-loadtest: $(AIPERF) ## Put aiperf into .venv/aiperf, for tests/loadtests and bench-client
 
-$(AIPERF): requirements/aiperf.lock
-	@echo "setup: installing aiperf from requirements/aiperf.lock into .aiperf"
-	@$(PYTHON) -m venv --clear .aiperf
-	@.aiperf/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/aiperf.lock
+$(AIPERF): requirements/aiperf.lock $(STAMP)
+	@echo "setup: installing aiperf from requirements/aiperf.lock into .venv/aiperf"
+	@$(PYTHON) -m venv --clear .venv/aiperf
+	@.venv/aiperf/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/aiperf.lock
 	@touch $@
 
-# Two processes, a file of tests at a time; engines of two tests slow each other down unless each has one thread.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+# Two processes, a file of tests at a time, in the order of their names: files of few tests, which start engines, are not left to the end.
+# Engines of two tests slow each other down unless each has one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 LMCACHE_PYTEST := PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
 NIXL_PYTEST := PYTHONPATH=$(CURDIR)/.nixl $(BIN)/python -m pytest tests/disaggregation
 VISION_PYTEST := PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m pytest tests/vision
@@ -163,7 +164,7 @@ test-lmcache: $(LMCACHE) ## Run the tests with LMCache
 
 test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(AIPERF) $(PROMETHEUS) $(REGISTRY) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
 	@echo "test-full: all tests but that of a million tokens"
-	@$(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
+	@ALL_EXAMPLES=1 $(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST))
 	@$(if $(ARGS),,$(NIXL_PYTEST))
 	@$(if $(ARGS),,$(LMCACHE_PYTEST))

@@ -193,7 +193,7 @@ def table(load: Load, found: Mapping[str, list[Figures]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench-client", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each load (default: 5)")
-    parser.add_argument("--aiperf", type=Path, default=Path(".aiperf/bin/aiperf"), help="aiperf's program")
+    parser.add_argument("--aiperf", type=Path, default=Path(".venv/aiperf/bin/aiperf"), help="aiperf's program")
     args = parser.parse_args()
     if not args.aiperf.exists():
         parser.error(f"--aiperf: there is no {args.aiperf}; run make setup-loadtest")

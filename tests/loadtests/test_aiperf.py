@@ -15,7 +15,7 @@ from tests.passkey_tiny import FOLDER, SERVED
 from tests.passkey_tiny.passkey import REPLY_TOKENS, found, make_prompt, prompt_ids
 from tests.server.running import ENGINE, running
 
-PROGRAM = ROOT / ".aiperf/bin/aiperf"
+PROGRAM = ROOT / ".venv/aiperf/bin/aiperf"
 LENGTHS = (60, 230, 700)  # below, across and above the limit of the first set
 
 

@@ -19,6 +19,7 @@ from vllm.v1.request import Request, RequestStatus
 from ropeswitch.model_patches.scheduling import next_set
 from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
 from tests.exactness import checkpoints
+from tests.examples import examples
 from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Mode, engine_config, expected
 from tests.model_patches.hash_tier import HashTier
 
@@ -63,7 +64,7 @@ REQUESTS = st.lists(
     reset=st.sampled_from([None, None, *range(1, 30)]),
     throttled=st.sampled_from([set(), set(range(0, 60, 2)), set(range(60))]),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_token_in_its_set(
     configs: Configs, mode: Mode, requests: list[Any], blocks: int, reset: int | None, throttled: set[int]
 ) -> None:
@@ -198,7 +199,7 @@ SESSION_MODES = [name for name, mode in MODES.items() if mode.drafter is None an
 @given(
     turns=st.lists(st.tuples(st.integers(1, 10), st.integers(1, 6)), min_size=2, max_size=4), blocks=st.integers(35, 50)
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_streaming_session_moves_up_as_its_prompt_grows(
     configs: Configs, mode: Mode, turns: list[tuple[int, int]], blocks: int
 ) -> None:

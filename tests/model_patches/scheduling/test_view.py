@@ -16,6 +16,7 @@ from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, chunk
 from ropeswitch.model_patches.scheduling.view import StepView
 from ropeswitch.model_patches.switch import scheduler as switch_scheduler
 from ropeswitch.model_patches.switch.scheduler import LadderScheduler
+from tests.examples import examples
 from tests.model_patches.hash_engine import LADDER, MODES, Engine, Mode
 
 Configs = Callable[[Mode], VllmConfig]
@@ -30,7 +31,9 @@ REQUESTS = st.lists(
     min_size=1,
     max_size=7,
 )
-random_run = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+random_run = settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.fixture(autouse=True)
