@@ -1,4 +1,4 @@
-"""The needle question: one number in a text, after RULER (arXiv:2404.06654, section 3), in wording of our own."""
+"""The needle question: one number in a long text, after RULER (arXiv:2404.06654, section 3), with our own wording."""
 
 import random
 from collections.abc import Callable
@@ -11,12 +11,12 @@ CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
 @dataclass(frozen=True)
 class Writer:
-    """A question whose length is still open.
+    """A question that can be written at any length.
 
     Attributes:
-        make: The prompt with so much filler; see :func:`~ropeswitch.factors.evaluate.exact_length.exact_length`.
-        answers: What a right reply holds.
-        depth: Share of the text before the place where the answer stands.
+        make: Returns the prompt for an amount of filler; see :func:`~ropeswitch.factors.evaluate.exact_length.exact_length`.
+        answers: Strings that a correct reply contains.
+        depth: Share of the haystack that precedes the answer, 0 to 1.
     """
 
     make: Callable[[int, int], str]
@@ -25,7 +25,7 @@ class Writer:
 
 
 def needle(rng: random.Random, haystack: Haystack, depth: float | None) -> Writer:
-    """The number of a made-up word, told at ``depth`` (0 to 1; drawn where None) of the haystack, asked for at the end."""
+    """Hide the number of a made-up word in the haystack at ``depth`` (0 to 1, random if None) and ask for it at the end."""
     share = rng.random() if depth is None else depth
     word = "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(3))
     number = str(rng.randrange(10**6, 10**7))
@@ -33,7 +33,7 @@ def needle(rng: random.Random, haystack: Haystack, depth: float | None) -> Write
 
     def make(characters: int, extra: int) -> str:
         return (
-            "Some words have a special number, which is told somewhere in the text below. Remember every special number.\n\n"
+            "The text below states the special number of one word. Remember it.\n\n"
             f"{hide(haystack, hidden, characters, extra)}\n\n"
             f"Question: what is the special number of {word}?\nAnswer: the special number of {word} is"
         )
