@@ -150,21 +150,35 @@ def findings(results: Results) -> str:
 
 
 def summary(results: Results) -> str:
-    """The table of README.md: what each way costs within the window, against the unscaled model."""
-    lines = ["| | static YaRN x4 | ropeswitch |", "| --- | --: | --: |"]
+    """The table of README.md: perplexity, pass keys and changed chat answers of the three ways to serve.
+
+    Beyond the window native has no perplexity: stock vLLM refuses such requests.
+    """
+    titles = ["prompt length", TITLES[NATIVE], TITLES[STATIC], TITLES[OURS]]
+    lines = [f"| {' | '.join(titles)} |", "| --- | --: | --: | --: |"]
     for length in _comparable(results):
+        native, static, ours = (f"{math.exp(fmean(results.losses(each, length))):.1f}" for each in ROTATIONS)
         if length <= WINDOW:
-            cells = [_percent(results.ratio(each, NATIVE, length)) for each in (STATIC, OURS)]
-            lines.append(f"| perplexity at {length:,} tokens | {' | '.join(cells)} |")
+            static, ours = (
+                f"{value} ({_percent_alone(results.ratio(rotation, NATIVE, length))})"
+                for value, rotation in ((static, STATIC), (ours, OURS))
+            )
+        else:
+            native = "rejected"
+        lines.append(f"| perplexity at {length:,} tokens | {native} | {static} | **{ours}** |")
     shares = [changed(results, f"{each}-{FLOAT32}", f"{NATIVE}-{FLOAT32}") for each in (STATIC, OURS)]
     if all(count for _, count in shares):
-        cells = [f"{differ} of {count}" for differ, count in shares]
-        lines.append(f"| short chat answers that change | {' | '.join(cells)} |")
+        static, ours = (f"{differ} of {count}" for differ, count in shares)
+        lines.append(f"| short chat answers changed | | {static} | **{ours}** |")
     return "\n".join(lines) + "\n" if len(lines) > 2 else f"{_NONE}\n"
 
 
 def _comparable(results: Results) -> list[int]:
     return [length for length in results.lengths(PERPLEXITY) if len(results.losses(OURS, length)) > 1]
+
+
+def _percent_alone(ratio: Ratio) -> str:
+    return "equal" if _is_equal(ratio) else f"{_signed(ratio.value)}%"
 
 
 def _percent(ratio: Ratio) -> str:

@@ -15,6 +15,7 @@ from ropeswitch.server.serve import HELP
 from tests.docs.pages import ROOT, blocks, commands, pages
 
 README = ROOT / "README.md"
+START = ROOT / "docs" / "start.md"
 FACTORS = ROOT / "docs" / "factors.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 FILE = re.compile(
@@ -46,8 +47,10 @@ def test_make_targets_exist(page: Path) -> None:
     assert set(named) <= set(targets)
 
 
-def test_readme_starts_with_two_commands() -> None:
-    assert commands(README, "make")[:2] == [["serve"], ["test"]]
+def test_readme_is_one_screen_with_three_commands() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) < 120
+    assert commands(README, "ropeswitch") == [["serve", "Qwen/Qwen3-8B", "--max-model-len", "131072"]]
+    assert commands(README, "make") == [["serve"], ["demo"]]
 
 
 def test_every_target_is_explained_in_help() -> None:
@@ -57,15 +60,15 @@ def test_every_target_is_explained_in_help() -> None:
     assert phony and phony[1].split() == explained
 
 
-def test_the_bundled_model_answers_the_prompts_of_the_readme() -> None:
+def test_the_bundled_model_answers_the_first_requests() -> None:
     """The reader's first two requests, at Hugging Face: one below the limit of the config's short list, one above."""
     # Those after them are for the model of `make demo`.
-    request, *_ = [json.loads(words[words.index("-d") + 1]) for words in commands(README, "curl")]
-    code, *_ = blocks(README, "python")
+    request, *_ = [json.loads(words[words.index("-d") + 1]) for words in commands(START, "curl")]
+    code, *_ = blocks(START, "python")
     variables: dict[str, str] = {}
     for statement in ast.parse(code).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp | ast.Constant):
-            exec(compile(ast.Module([statement], []), "README.md", "exec"), variables)
+            exec(compile(ast.Module([statement], []), "start.md", "exec"), variables)
 
     folder = ROOT / "models" / request["model"]
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -115,7 +118,7 @@ def test_example_file_is_valid() -> None:
     assert parse(example).ladder.names == ("short", "long")
 
 
-@pytest.mark.parametrize("page", [README, FACTORS], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, START, FACTORS], ids=lambda page: page.name)
 def test_serve_flags_exist(page: Path) -> None:
     known = re.findall(r"--[a-z-]+", HELP)
     used = [word for words in commands(page, "ropeswitch") if words[0] == "serve" for word in words if word[:2] == "--"]

@@ -1,4 +1,4 @@
-"""The demo as a reader runs it: `make demo`, then the requests of the README."""
+"""The demo as a reader runs it: `make demo`, then the requests of docs/start.md."""
 
 import json
 import os
@@ -22,6 +22,7 @@ from tests.docs.pages import ROOT, blocks, commands
 from tests.server.running import START_SECONDS, Server, environment, free_port
 
 pytestmark = pytest.mark.full
+START = ROOT / "docs" / "start.md"
 FOLDER = ROOT / ".demo"
 """The one that `make demo` uses: what a reader or an earlier run fetched is not fetched again."""
 
@@ -58,10 +59,10 @@ def _is_ready(server: Server) -> bool:
     return False
 
 
-def test_it_answers_the_question_of_the_readme(demo: Server) -> None:
+def test_it_answers_the_question_of_the_page(demo: Server) -> None:
     [request] = [
         body
-        for words in commands(ROOT / "README.md", "curl")
+        for words in commands(START, "curl")
         if (body := json.loads(words[words.index("-d") + 1]))["model"] == NAME
     ]
     answer = demo.post("/v1/chat/completions", request)
@@ -70,12 +71,12 @@ def test_it_answers_the_question_of_the_readme(demo: Server) -> None:
     assert answer.json["model"] == NAME and answer.sets == "original"
 
 
-def test_it_finds_the_sentence_of_the_readme_in_12000_tokens(demo: Server) -> None:
-    code = blocks(ROOT / "README.md", "python")[1]
+def test_it_finds_the_sentence_of_the_page_in_12000_tokens(demo: Server) -> None:
+    code = blocks(START, "python")[1]
     assert f'model="{NAME}"' in code
-    output, variables = StringIO(), {"__name__": "readme"}
+    output, variables = StringIO(), {"__name__": "start"}
     with redirect_stdout(output):
-        exec(compile(code.replace("http://127.0.0.1:8000", demo.url), "README.md", "exec"), variables)
+        exec(compile(code.replace("http://127.0.0.1:8000", demo.url), "start.md", "exec"), variables)
     used, reply = output.getvalue().split("\n", 1)
     assert used == "16k"
     assert "lives in Lisbon" in reply
