@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences image-digests setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs-metrics docs-loadtests docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
+.PHONY: help setup wheel sbom licences image-digests setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-loadtests docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -129,6 +129,22 @@ $(AIPERF): requirements/aiperf.lock $(STAMP)
 	@.venv/aiperf/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/aiperf.lock
 	@touch $@
 
+# MkDocs, for the docs as a site, in an environment of its own.
+DOCS := .venv/docs/.done
+MKDOCS := .venv/docs/bin/mkdocs
+# Material's advertisement for its successor.
+export NO_MKDOCS_2_WARNING := 1
+# A site has one root, and pages link to files of other folders.
+LAY_OUT_DOCS := rm -rf build/docs && mkdir -p build/docs/factors build/docs/loadtests && \
+	ln -s $(foreach name,README.md CHANGELOG.md LICENSE Dockerfile docs deploy models,$(CURDIR)/$(name)) build/docs/ && \
+	ln -s $(CURDIR)/factors/factor_file.schema.json build/docs/factors/ && ln -s $(CURDIR)/loadtests/texts build/docs/loadtests/
+
+$(DOCS): requirements/docs.lock $(STAMP)
+	@echo "setup: installing MkDocs from requirements/docs.lock into .venv/docs"
+	@$(PYTHON) -m venv --clear .venv/docs
+	@.venv/docs/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/docs.lock
+	@touch $@
+
 # Two processes, a file of tests at a time, in the order of their names: files of few tests, which start engines, are not left to the end.
 # Engines of two tests slow each other down unless each has one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -181,11 +197,22 @@ test-gpu: ## Run the kernel, exactness and server tests on a CUDA GPU, on both m
 	@$(PYTHON) requirements/lay_out.py build/tree
 	@PYTHONPATH=$(CURDIR)/build/tree:$$PYTHONPATH $(PYTHON) -m tests.gpu.run $(ARGS)
 
-check: $(STAMP) ## Lint, check formatting and types; changes nothing
-	@echo "check: ruff check, ruff format --check, mypy"
+check: $(STAMP) $(DOCS) ## Lint, check formatting, types and the docs' links; changes nothing
+	@echo "check: ruff check, ruff format --check, mypy, mkdocs build --strict"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(LAY_OUT_DOCS)
+	@$(MKDOCS) build --quiet --strict --config-file docs/mkdocs.yml
+
+docs: $(DOCS) ## Build the docs as a site, with search, into build/site
+	@$(LAY_OUT_DOCS)
+	@$(MKDOCS) build --quiet --strict --config-file docs/mkdocs.yml
+	@echo "docs: open build/site/index.html, or use make docs-serve"
+
+docs-serve: $(DOCS) ## Serve the docs at http://127.0.0.1:8001, rebuilt as pages change
+	@$(LAY_OUT_DOCS)
+	@exec $(MKDOCS) serve --config-file docs/mkdocs.yml --dev-addr $(HOST):8001
 
 docs-metrics: $(STAMP) ## Write the tables of docs/metrics.md from the code
 	@$(BIN)/python -m tests.server.length_metrics.page
@@ -257,7 +284,7 @@ simulate-routing: $(STAMP) ## Compare routers in front of several replicas, in t
 	@$(BIN)/python -m ropeswitch.loadtests.simulation.routing $(ARGS)
 
 lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
-	@echo "lock: resolving pyproject.toml, requirements/clients.in and requirements/aiperf.in into the files requirements/*.lock"
+	@echo "lock: resolving pyproject.toml, requirements/clients.in, aiperf.in and docs.in into the files requirements/*.lock"
 	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu --extra dev $(LOCK_FLAGS) \
 		--override requirements/cpu-overrides.txt \
 		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
@@ -271,5 +298,6 @@ lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
 	@$(UV) pip compile pyproject.toml --extra cuda $(LOCK_FLAGS) -o requirements/cuda.lock
 	@$(UV) pip compile requirements/clients.in $(LOCK_FLAGS) -o requirements/clients.lock
 	@$(UV) pip compile requirements/aiperf.in $(LOCK_FLAGS) -o requirements/aiperf.lock
+	@$(UV) pip compile requirements/docs.in $(LOCK_FLAGS) -o requirements/docs.lock
 
 LOCK_FLAGS := --quiet --universal --python-version 3.11 --no-header --no-annotate
