@@ -1,11 +1,12 @@
-"""The report's lists: what went wrong, wrong answers, assertions, objectives."""
+"""The report's lists: objectives, assertions, failures, wrong answers, slow requests."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from ropeswitch.loadtests.client.bands import Band, band
-from ropeswitch.loadtests.client.records import Point
+from ropeswitch.loadtests.client.records import Exchange, Point
 from ropeswitch.loadtests.report import written
 from ropeswitch.loadtests.report.markup import Markup, join, tag
 from ropeswitch.loadtests.report.reading import band_names, sides
@@ -14,6 +15,7 @@ from ropeswitch.loadtests.report.tables import heading, table
 from ropeswitch.loadtests.report.verdict import subject
 
 MOST = 20
+MOST_SLOW = 5
 MOST_CHARACTERS = 400
 
 
@@ -81,6 +83,44 @@ def wrong_answers(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
         ),
         *more,
     )
+
+
+def slowest(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
+    """The target's requests whose first token took longest against the median of their length band and point.
+
+    A band's figure counts from two completed requests on: one alone is its own median.
+    """
+    found: list[tuple[float, Point, Exchange]] = []
+    for point in points:
+        done = [
+            exchange
+            for run in point.side("target")
+            for exchange in run.exchanges
+            if exchange.status == "completed" and exchange.ttft is not None
+        ]
+        for each in bands:
+            inside = [(exchange.ttft, exchange) for exchange in done if length(exchange) in each]
+            if len(inside) > 1:
+                middle = median(ttft for ttft, _ in inside)
+                found += [(ttft / middle if middle else 1.0, point, exchange) for ttft, exchange in inside]
+    found.sort(key=lambda row: -row[0])
+    rows = [
+        tag(
+            "tr",
+            tag("th", point.label, scope="row"),
+            tag("td", written.whole(length(exchange))),
+            tag("td", written.milliseconds(1000 * exchange.ttft)),
+            tag("td", written.times(times)),
+            tag("td", written.milliseconds(1000 * max(exchange.itl, default=0.0))),
+            tag("td", f"{exchange.sent:.1f} s"),
+            class_="first",
+        )
+        for times, point, exchange in found[:MOST_SLOW]
+    ]
+    if not rows:
+        return Markup()
+    columns = ("load", "prompt tokens", "first token", "of its band's median", "longest gap", "sent at")
+    return join(tag("h2", "Slowest requests"), table([heading(*columns)], rows))
 
 
 def shortened(text: str) -> str:

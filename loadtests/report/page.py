@@ -38,23 +38,25 @@ def html(results: Mapping[str, Any], points: Sequence[Point], bands: Sequence[Ba
         limits: Tokens that the factor sets of the target reach, where they are known; marked in the plots.
     """
     title = f"Load test of {results['model_id']}"
-    sections = [_header(title, results), _verdict(results)]
-    if len(results["points"]) > 1:
-        caption = (
-            "Each mark is one load; the target's lines are solid, the baseline's dashed, and the tails have the colours "
-            "of the length bands. Where tails rise and throughput no longer does, the server is full."
-        )
-        sections += [tag("h2", "The sweep"), _figure(sweep("sweep", results["points"], bands), caption)]
-        sections += [report_tables.by_point(results["points"]), tag("h2", "Each point by itself")]
     slos = [Slo.parse(text) for text in results["slo"]]
-    sections.append(tag("nav", class_="tabs", role="tablist", aria_label="Points", hidden=""))
-    for place, (result, point) in enumerate(zip(results["points"], points, strict=True)):
-        sections.append(_point(f"point-{place}", result, point, bands, limits, slos))
-    sections += [tag("h2", "What went wrong"), report_lists.errors(points), report_lists.wrong_answers(points, bands)]
-    if results["assertions"]:
-        sections += [tag("h2", "Assertions"), report_lists.assertions(results)]
+    sections = [_header(title, results), _verdict(results)]
     if slos:
         sections += [tag("h2", "Objectives"), report_lists.objectives(results)]
+    if results["assertions"]:
+        sections += [tag("h2", "Assertions"), report_lists.assertions(results)]
+    sections += [report_lists.wrong_answers(points, bands), tag("h2", "Failed requests"), report_lists.errors(points)]
+    sections.append(report_lists.slowest(points, bands))
+    if len(results["points"]) > 1:
+        caption = (
+            "Each mark is one load. The target's lines are solid, the baseline's dashed; tails have the colours of the "
+            "length bands. The server is saturated where tails rise and throughput does not."
+        )
+        drawn = _figure(sweep("sweep", results["points"], bands), caption)
+        sections.append(_folded("All loads", drawn, report_tables.by_point(results["points"])))
+    details = [tag("nav", class_="tabs", role="tablist", aria_label="Loads", hidden="")]
+    for place, (result, point) in enumerate(zip(results["points"], points, strict=True)):
+        details.append(_point(f"point-{place}", result, point, bands, limits, slos))
+    sections.append(_folded("Throughput and latency in detail", *details))
     sections.append(_footer(results))
     head = tag(
         "head",
@@ -154,6 +156,10 @@ def _cards(result: Figures) -> Markup:
             content.append(tag("span", words, class_=report_tables.compared(times, less_is_better)))
         cards.append(tag("div", *content, class_="card"))
     return tag("div", *cards, class_="cards")
+
+
+def _folded(title: str, *content: Markup) -> Markup:
+    return tag("details", tag("summary", tag("h2", title)), *content, class_="folded")
 
 
 def _figure(svg: str, caption: str) -> Markup:

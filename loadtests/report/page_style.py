@@ -86,8 +86,14 @@ figcaption { max-width: 60rem; font-size: 0.9rem; }
 footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); font-size: 0.9rem; }
 pre { overflow-x: auto; font-size: 0.85rem; }
 [hidden] { display: none; }
-@media print { .tabs { display: none; } .pointpre { overflow-x: auto; font-size: 0.85rem; }
-[hidden] { display: block; } }
+.folded { margin-top: 1.5rem; border-top: 1px solid var(--line); }
+.folded > summary { padding: 0.75rem 0; cursor: pointer; }
+.folded > summary h2 { display: inline; margin: 0; }
+@media print {
+  .tabs { display: none; }
+  .point[hidden] { display: block; }
+  .folded::details-content { content-visibility: visible; height: auto; }
+}
 """
 
 # Without a script all points are shown, one after the other.

@@ -115,6 +115,25 @@ def test_wrong_answers_are_shown_and_right_ones_are_not(page: Page) -> None:
     assert "target: 74 requests completed, 4 failed, 1 of 2 checked answers correct" in page.text
 
 
+def test_the_first_screen_says_whether_it_is_good_enough(text: str) -> None:
+    before = text[: text.index("<details")]
+    for title in ("Objectives", "Assertions", "Wrong answers", "Failed requests", "Slowest requests"):
+        assert f"<h2>{title}</h2>" in before
+    assert "<svg" not in before
+
+
+def test_the_slowest_requests_are_those_far_from_the_median_of_their_band() -> None:
+    usual = [exchange(i, 300, sent=float(i)) for i in range(8)]
+    slow = exchange(8, 310, sent=8.5, ttft=3.5)
+    long, alone = exchange(9, 20_000), exchange(10, 900_000)
+    found = point("one load", baseline=False)
+    made = replace(found, runs=(run("target", [*usual, slow, long, exchange(11, 20_000), alone]),))
+    rows = Page(report_lists.slowest([made], BANDS)).table("load", "prompt tokens")[1:]
+    assert rows[0] == ["one load", "310", "3.50 s", written.times(100), "12.0 ms", "8.5 s"]
+    assert len(rows) == 5 and "900,000" not in [row[1] for row in rows]
+    assert report_lists.slowest([replace(found, runs=(run("target", [alone]),))], BANDS) == ""
+
+
 def test_assertions_and_objectives_are_listed(page: Page) -> None:
     rows = page.table("assertion")[1:]
     # With two points each assertion names its point.
@@ -260,6 +279,10 @@ def test_tabs_show_one_point_at_a_time(tmp_path: Path) -> None:
         page.on("dialog", lambda dialog: events.append(dialog.message))
         page.goto(file.as_uri())
         shown = [page.locator(f"#point-{place}") for place in range(2)]
+        # The answers come first; figures unfold.
+        assert page.get_by_text("Failed requests").is_visible()
+        assert [section.is_visible() for section in shown] == [False, False]
+        page.get_by_text("Throughput and latency in detail").click()
         assert [section.is_visible() for section in shown] == [True, False]
         tabs = page.get_by_role("tab")
         assert tabs.all_text_contents() == ["first", EVIL]
