@@ -53,6 +53,7 @@ from ropeswitch.server.ingest.routes import read_long_bodies
 from ropeswitch.server.ladder_updates import DRAFTLESS, LadderUpdates
 from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.left_out_routes import leave_out
+from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.start import start as start_length_metrics
 from ropeswitch.server.parts import ServerParts
 from ropeswitch.server.patches import SERVER_PATCHES
@@ -60,6 +61,8 @@ from ropeswitch.server.plugin_names import PLUGIN
 from ropeswitch.server.scheduling_metrics import SchedulingMetrics
 from ropeswitch.server.start import ready
 from ropeswitch.server.ui import page, status
+from ropeswitch.server.ui.history import History
+from ropeswitch.server.ui.running import RunningSequences
 from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
 from ropeswitch.server.xargs_readers import others_read_xargs
 
@@ -104,6 +107,8 @@ class RopeSwitchEndpoints:
         _wrap(engine_client, state, checked, aliases_listed=args.ladder_aliases)
         # Tasks live as long as what holds them.
         state.ropeswitch_tasks = go_on(parts.front.queue.watch())
+        if parts.status.measured is not None:
+            state.ropeswitch_tasks += go_on(parts.status.measured.history.watch())
         if args.ropeswitch_front.refresh_tls:
             state.ropeswitch_tasks += go_on(tls.refresh(args, partial(vllm_adapter.tls_context, state)))
         WATCH.start(
@@ -168,7 +173,7 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
     length_metrics = start_length_metrics(engine_client, ladders.start, ladders.names)
     updates = LadderUpdates(engine_client, settings, ladders, rope_info) if args.allow_ladder_updates else None
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
-    log = args.ropeswitch_access_log
+    log, registry = args.ropeswitch_access_log, vllm_adapter.metrics_registry()
     return ServerParts(
         front=checked.front,
         queue_metrics=QueueMetrics(checked.front.queue, model.served_model_name),
@@ -176,8 +181,8 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
         status=status.StatusSource(
             model=model.served_model_name,
             rope=rope_info,
-            bands=None if length_metrics is None else length_metrics.plan.bands,
-            registry=vllm_adapter.metrics_registry(),
+            registry=registry,
+            measured=None if length_metrics is None else _measured(engine_client, length_metrics, ladders, registry),
         ),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
         length_metrics=length_metrics,
@@ -186,6 +191,13 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
         request_ids=args.enable_request_id_headers,
         ladder_updates=updates,
     )
+
+
+def _measured(engine_client: Any, metrics: LengthMetrics, ladders: ServedLadders, registry: Any) -> status.Measured:
+    """What the status page shows beyond the metrics."""
+    states, computed = engine_client.output_processor.request_states, engine_utilities.computed_tokens(engine_client)
+    running = RunningSequences(states, ladders.names, computed)
+    return status.Measured(metrics, running, History(registry, metrics.plan.bands), ladders.names)
 
 
 def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed: bool) -> None:

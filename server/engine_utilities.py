@@ -46,6 +46,23 @@ async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> An
         return None
 
 
+def computed_tokens(engine_client: Any) -> Callable[[list[str]], Awaitable[dict[str, int]]]:
+    """Make a function that returns the prompt tokens that are computed or cached, for internal request IDs.
+
+    Requests that no engine knows are left out.
+    """
+    client = engine_client.engine_core
+
+    async def computed(request_ids: list[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for engine in client.core_engines:
+            progress = await _utility(client, engine, "prefill_progress", request_ids)
+            found |= {request_id: tokens for request_id, (tokens, _cached) in (progress or {}).items()}
+        return found
+
+    return computed
+
+
 def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int]]]:
     """Make a function that returns, for a request ID, its prompt tokens that are computed or cached, and those cached.
 

@@ -1,5 +1,7 @@
 """The per-length metrics of one API server process: what its steps and its requests add to them."""
 
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +63,9 @@ class LengthMetrics:
         model_name: The label that vLLM's own metrics have.
         registry: Where to register the metrics.
         names: See :class:`~ropeswitch.server.length_metrics.series.SeriesPlan`.
+
+    Attributes:
+        recent_switches: The process's last 50 switches, oldest first, each with the monotonic time at which it was added.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class LengthMetrics:
         self._policies = StepCounter(
             instruments.POLICY, instruments.POLICY_TEXT, instruments.POLICY_LABELS, registry=registry
         )
+        self.recent_switches: deque[tuple[float, tuple[BandSet, float, int, int]]] = deque(maxlen=50)
         self._known_live: dict[tuple[BandSet, str], Gauge] = {}
         self._known_histograms: dict[tuple[Instrument, int, BandSet], StepHistogram] = {}
         self._known_counters: dict[tuple[Instrument, int | None, BandSet, str | None], StepCounter] = {}
@@ -109,7 +115,9 @@ class LengthMetrics:
                 self._counter(instruments.GENERATED_TOKENS, engine, band_set).inc(tokens)
             self._histogram(instruments.TTFT, engine, band_set).add(seconds)
             self._counter(instruments.PROMPT_TOKENS, engine, band_set).inc(prompt)
-        for band_set, stall, computed, cached in step.switches:
+        for switch in step.switches:
+            band_set, stall, computed, cached = switch
+            self.recent_switches.append((time.monotonic(), switch))
             self._counter(instruments.SWITCHES, engine, band_set).inc()
             self._histogram(instruments.STALL, engine, band_set).add(stall)
             self._counter(instruments.RECOMPUTED, engine, band_set).inc(computed)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from ropeswitch.model_patches.switch.request_set import SetRule
@@ -53,6 +54,7 @@ class OutputWatch:
         self._bands = metrics.plan.bands
         self._metrics = metrics
         self._engine_of = engine_of
+        self._numbers = count(1)
         self.spans: Callable[[Track], AbstractContextManager[None]] | None = None
 
     def place(self, track: Track, prompt: int, length: int) -> BandSet:
@@ -95,6 +97,7 @@ class OutputWatch:
             # A realtime session, whose prompt grows, or a prompt of the server's own making.
             decision = decide(self._rule, min(state.prompt_len, self._rule.ladder.max_length), params)
         track = Track(decision, state)
+        track.number = next(self._numbers)
         track.first = self.place(track, state.prompt_len, state.prompt_len)
         setattr(state, KEPT, track)
         self.live(track, WAITING)

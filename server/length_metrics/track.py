@@ -11,6 +11,7 @@ class Track:
 
     Attributes:
         decision: What was decided for its prompt, when that was given to the engine client.
+        number: Unique among the sequences of its API server process.
         band_set: Its band and its present set.
         first: The band and set of its first output.
         engine: The index of its engine, None before its first output.
@@ -38,6 +39,7 @@ class Track:
         "gaps",
         "later",
         "live",
+        "number",
         "outcome",
         "prompt",
         "recomputed",
@@ -55,6 +57,7 @@ class Track:
             decision: What was decided for its prompt.
             state: ``vllm.v1.engine.output_processor.RequestState``, of which nothing large is kept.
         """
+        self.number = 0
         self.decision = decision
         self.band_set: BandSet = (0, 0)
         self.first: BandSet = (0, 0)

@@ -1,5 +1,8 @@
-"""``/ui``: the files of the status page, which need no key. They link to each other by relative URLs, so that they work
-behind a proxy and under ``--root-path``, and load nothing from other hosts."""
+"""``/ui`` and ``/ui/chat``: the files of the status page and the chat, which need no key.
+
+They link to each other by relative URLs, so they work behind a proxy and under ``--root-path``, and load nothing from other
+hosts.
+"""
 
 from pathlib import Path
 
@@ -9,9 +12,16 @@ from fastapi.responses import FileResponse, RedirectResponse, Response
 router = APIRouter(include_in_schema=False)
 
 _FOLDER = Path(__file__).with_name("static")
-# Files that the page loads; the page itself is only at ``/ui``.
-_TYPES = {"app.js": "text/javascript", "icon.svg": "image/svg+xml", "style.css": "text/css"}
-# The page holds an API key: it runs only its own script, connects only to its own server and cannot be framed.
+# Files that the pages load; a page itself has only the URL without a suffix.
+_TYPES = {
+    "app.js": "text/javascript",
+    "chat.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+    "lines.js": "text/javascript",
+    "picture.js": "text/javascript",
+    "style.css": "text/css",
+}
+# The pages hold an API key: they run only their own scripts, connect only to their own server and cannot be framed.
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -36,6 +46,11 @@ def show_page() -> FileResponse:
 def leave_out_the_slash() -> RedirectResponse:
     """Below ``/ui/`` the page's relative URLs would mean other paths. Relative itself: a proxy may have cut off a prefix."""
     return RedirectResponse("../ui")
+
+
+@router.get("/ui/chat")
+def show_chat() -> FileResponse:
+    return _file("chat.html", "text/html")
 
 
 @router.get("/ui/{name}")

@@ -1,6 +1,8 @@
-"""``GET /v1/status``: returns the figures of the status page, read from the metrics. Requires a key."""
+"""``GET /v1/status``: returns the figures of the status page. Requires a key."""
 
-from collections.abc import Iterable
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -10,8 +12,11 @@ from pydantic import BaseModel, Field
 
 from ropeswitch.server.length_metrics import instruments
 from ropeswitch.server.length_metrics.bands import OTHER, Bands
+from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.rope_route import FactorSetInfo, RopeInfo
+from ropeswitch.server.ui.history import History, LatencyPoint
 from ropeswitch.server.ui.readings import Readings, Times
+from ropeswitch.server.ui.running import RunningSequence, RunningSequences
 
 router = APIRouter()
 
@@ -44,10 +49,24 @@ class Switches(BaseModel):
     stall: Times
 
 
+class SwitchEvent(BaseModel):
+    """One switch of a sequence."""
+
+    seconds_ago: float
+    length_band: str
+    factor_set: str = Field(description="The set that the sequence went on in.")
+    recomputed_tokens: int
+    cached_tokens: int
+    stall: float = Field(description="Seconds between the last output before the switch and the first one after it.")
+
+
 class Figures(BaseModel):
-    """Figures from the metrics."""
+    """Figures from the metrics of all API server processes, and sequences and events of the process that answers."""
 
     live: list[LiveRequests]
+    running: list[RunningSequence] = Field(description="Sequences in flight in this API server process, at most 2,000.")
+    history: list[LatencyPoint] = Field(description="The last 15 minutes, oldest first.")
+    events: list[SwitchEvent] = Field(description="The last 50 switches in this API server process, newest first.")
     latency: list[Latencies]
     switches: list[Switches]
     outcomes: dict[str, int] = Field(description="Sequences that ended, and requests that never reached an engine.")
@@ -74,18 +93,17 @@ class StatusSource:
     Attributes:
         model: The served model's name.
         rope: The ladder in use.
-        bands: The length bands of the metrics; None where nothing is measured.
         registry: The registry that ``/metrics`` reads.
+        measured: What is measured; None with ``--disable-log-stats``.
     """
 
     model: str
     rope: RopeInfo
-    bands: Bands | None
     registry: CollectorRegistry
+    measured: "Measured | None"
 
-    def read(self) -> Status:
+    async def read(self) -> Status:
         """The current status."""
-        sets = [each.name for each in self.rope.sets]
         return Status(
             model=self.model,
             version=version("ropeswitch"),
@@ -94,31 +112,58 @@ class StatusSource:
             policy=self.rope.policy,
             angles=self.rope.angles,
             max_model_len=self.rope.max_model_len,
-            figures=None if self.bands is None else figures(Readings(self.registry), self.bands, sets),
+            figures=None if self.measured is None else await self._figures(self.measured),
         )
 
+    async def _figures(self, measured: "Measured") -> Figures:
+        running = await measured.running.read()
+        # In a thread: with many API server processes there are many files to read.
+        readings = await asyncio.to_thread(Readings, self.registry)
+        return figures(readings, measured, running, [each.name for each in self.rope.sets])
 
-# A plain function, which runs in a thread: reading the metric files of many processes takes a while.
+
+@dataclass(frozen=True)
+class Measured:
+    """What one API server process measures.
+
+    Attributes:
+        metrics: The metrics by length.
+        running: The sequences in flight.
+        history: The latencies of the last minutes.
+        names: The names of all factor sets that were ever served.
+    """
+
+    metrics: LengthMetrics
+    running: RunningSequences
+    history: History
+    names: Sequence[str]
+
+
 @router.get("/v1/status", response_model=Status)
-def show_status(request: Request, response: Response) -> Status:
+async def show_status(request: Request, response: Response) -> Status:
     """Return the ladder in use, requests in flight, latencies and switches."""
     response.headers["cache-control"] = "no-store"
     source: StatusSource = request.app.state.ropeswitch.status
-    return source.read()
+    return await source.read()
 
 
-def figures(readings: Readings, bands: Bands, sets: list[str]) -> Figures:
-    """Figures of a ladder from the metrics.
+def figures(readings: Readings, measured: Measured, running: list[RunningSequence], sets: list[str]) -> Figures:
+    """Figures of a ladder.
 
     Args:
-        readings: The metrics.
-        bands: The ladder's length bands.
-        sets: The names of its sets, in order.
+        readings: The metrics of all API server processes.
+        measured: What this process measures.
+        running: Its sequences in flight.
+        sets: The names of the ladder's sets, in order.
     """
+    bands = measured.metrics.plan.bands
     requests = instruments.REQUESTS.name
     reasons = {each: readings.total(instruments.REJECTIONS, reason=each) for each in instruments.REASONS}
     return Figures(
         live=list(_live(readings, bands, sets)),
+        running=running,
+        history=measured.history.read(),
+        events=list(_events(measured)),
         latency=list(_latencies(readings, bands)),
         switches=list(_switches(readings, sets)),
         outcomes={
@@ -127,6 +172,19 @@ def figures(readings: Readings, bands: Bands, sets: list[str]) -> Figures:
         },
         rejections={reason: count for reason, count in reasons.items() if count},
     )
+
+
+def _events(measured: Measured) -> Iterable[SwitchEvent]:
+    now, bands = time.monotonic(), measured.metrics.plan.bands.names
+    for when, ((band, index), stall, computed, cached) in reversed(measured.metrics.recent_switches):
+        yield SwitchEvent(
+            seconds_ago=now - when,
+            length_band=bands[band],
+            factor_set=measured.names[index],
+            recomputed_tokens=computed,
+            cached_tokens=cached,
+            stall=stall,
+        )
 
 
 def _live(readings: Readings, bands: Bands, sets: list[str]) -> Iterable[LiveRequests]:

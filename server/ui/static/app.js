@@ -1,5 +1,6 @@
-// Asks the server for its figures and shows them. Paths are relative, so that any prefix of a proxy stays in them.
-"use strict";
+// Polls /v1/status and shows it. Paths are relative, so they work behind a proxy that adds a prefix.
+import { drawLines, newest } from "./lines.js";
+import { colour, drawPicture, summary } from "./picture.js";
 
 const PERIOD = 2000;
 const TIMEOUT = 10000;
@@ -11,8 +12,9 @@ let timer;
 let asking = false;
 let paused = false;
 let needsKey = false;
+let latest = null;
 
-// What the server answers: {status: data}, or {message, needsKey} where there is nothing to show.
+// The server's answer: {status: data}, or {message, needsKey} if there is nothing to show.
 async function ask() {
   const key = sessionStorage.getItem(KEY);
   const headers = key === null ? {} : { Authorization: `Bearer ${key}` };
@@ -23,7 +25,7 @@ async function ask() {
     body = await response.text();
   } catch (error) {
     if (error.name !== "TypeError" && error.name !== "TimeoutError") throw error;
-    return { message: "The server does not answer. It is asked again every 2 seconds." };
+    return { message: "The server does not respond. Retrying every 2 s." };
   }
   const isJson = (response.headers.get("content-type") ?? "").startsWith("application/json");
   if (response.ok && isJson) return { status: JSON.parse(body) };
@@ -33,7 +35,7 @@ async function ask() {
   }
   // An error in OpenAI's shape; a proxy before the server may answer anything.
   const why = isJson ? JSON.parse(body).error?.message : undefined;
-  return { message: `There are no figures: ${why ?? `the answer is ${response.status} ${response.statusText}`}` };
+  return { message: `No data: ${why ?? `status ${response.status} ${response.statusText}`}` };
 }
 
 async function update() {
@@ -59,7 +61,7 @@ function next() {
   timer = setTimeout(update, PERIOD);
 }
 
-// Only what is new is written: a screen reader tells every change.
+// Writes only changes: a screen reader announces each one.
 function say(text, bad = false) {
   if (element("state").textContent !== text) element("state").textContent = text;
   element("state").classList.toggle("bad", bad);
@@ -67,12 +69,12 @@ function say(text, bad = false) {
 
 function show(status) {
   element("server").textContent = `${status.model}, ropeswitch ${status.version} on vLLM ${status.vllm_version}`;
-  element("time").textContent = `Figures of ${new Date().toLocaleTimeString()}.`;
+  element("time").textContent = `Updated at ${new Date().toLocaleTimeString()}.`;
   element("figures").hidden = false;
   const angles = status.angles === "exact" ? "exact angles" : "Hugging Face's angles";
   element("ladder-note").textContent =
-    `Sequences of up to ${number(status.max_model_len)} tokens, rotated with ${angles}` +
-    (status.policy === "reserve" ? ", each in the set of its prompt and output limit." : ".");
+    `Maximum length ${number(status.max_model_len)} tokens; ${angles}` +
+    (status.policy === "reserve" ? "; each request uses the set for its prompt and output limit." : ".");
   rows("ladder", status.sets, (set) => [
     head(set.name),
     number(set.max_length),
@@ -84,8 +86,37 @@ function show(status) {
   const figures = status.figures;
   for (const section of document.querySelectorAll("[data-measured]")) section.hidden = figures === null;
   element("note").hidden = figures !== null;
-  element("note").textContent = "The server was started with --disable-log-stats and measures nothing.";
-  if (figures !== null) showFigures(figures);
+  element("note").textContent = "The server runs with --disable-log-stats, so nothing is measured.";
+  latest = figures === null ? null : status;
+  if (figures !== null) {
+    showFigures(figures);
+    showPictures();
+  }
+}
+
+function showPictures() {
+  if (latest === null) return;
+  const { sets, figures } = latest;
+  drawPicture(element("picture"), latest);
+  element("picture-summary").textContent = summary(latest);
+  // A band has the colour of the set that its prompts start in; the first row of a band names it.
+  const colours = new Map();
+  for (const row of figures.live) {
+    if (!colours.has(row.length_band)) colours.set(row.length_band, sets.findIndex((set) => set.name === row.factor_set));
+  }
+  for (const [id, field, title] of [
+    ["ttft-lines", "time_to_first_token", "Time to first token"],
+    ["gap-lines", "inter_token_latency", "Time between tokens"],
+  ]) {
+    drawLines(element(id), figures.history, field, colours);
+    element(id).setAttribute("aria-label", newest(figures.history, field, title));
+  }
+  const bands = figures.latency.map((row) => row.length_band).filter((name) => colours.has(name));
+  rows("lines-legend", bands, null, (name, index) => {
+    const key = filled("span");
+    key.className = `key dash-${index % 4} ${colour(colours.get(name))}`;
+    return filled("span", key, ` ${name} tokens `);
+  });
 }
 
 function showFigures(figures) {
@@ -97,8 +128,16 @@ function showFigures(figures) {
     number(row.generating),
     bar((row.waiting + row.generating) / most),
   ]);
+  rows("events", figures.events.map((event) => ({ ...event, seconds_ago: Math.round(event.seconds_ago) })), (event) => [
+    head(ago(event.seconds_ago)),
+    text(event.length_band),
+    text(event.factor_set),
+    number(event.recomputed_tokens),
+    number(event.cached_tokens),
+    seconds(event.stall),
+  ]);
   const measured = figures.latency.some((row) => row.time_to_first_token.count > 0);
-  element("latency-note").textContent = measured ? "Since the server started." : "No requests yet.";
+  element("latency-note").textContent = measured ? "Quantiles by prompt length." : "No requests yet.";
   rows("latency", figures.latency, (row) => [
     head(row.length_band),
     ...[row.time_to_first_token, row.inter_token_latency, row.end_to_end].flatMap((times) => [
@@ -110,8 +149,8 @@ function showFigures(figures) {
   ]);
   const switched = figures.switches.some((row) => row.count > 0);
   element("switches-note").textContent = switched
-    ? "Streams that outgrew their factor set and went on in the next, since the server started."
-    : "No stream has outgrown its factor set yet.";
+    ? "Requests that outgrew their factor set and continued in the next one."
+    : "No request has outgrown its factor set yet.";
   rows("switches", figures.switches, (row) => [
     head(row.factor_set),
     number(row.count),
@@ -129,12 +168,12 @@ function showFigures(figures) {
   rows("outcomes", outcomes, ([name, count]) => [head(name), number(count)]);
 }
 
-// Writes a table's body where its rows have changed.
-function rows(id, values, cells) {
+// Rewrites a table's body, or another list's items, if the values have changed.
+function rows(id, values, cells, item = (value) => filled("tr", ...cells(value).map(cell))) {
   const now = JSON.stringify(values);
   if (shown.get(id) === now) return;
   shown.set(id, now);
-  element(id).replaceChildren(...values.map((value) => filled("tr", ...cells(value).map(cell))));
+  element(id).replaceChildren(...values.map(item));
 }
 
 function cell(content) {
@@ -177,7 +216,11 @@ function seconds(value) {
   return value < 600 ? `${value.toPrecision(3)} s` : `${number(Math.round(value / 60))} min`;
 }
 
-// Of coarse buckets only their ends are known.
+function ago(value) {
+  return value < 60 ? `${value} s ago` : value < 3600 ? `${Math.floor(value / 60)} min ago` : `${Math.floor(value / 3600)} h ago`;
+}
+
+// Coarse buckets: only the upper bound is known.
 function atMost(value) {
   return value === null ? "–" : `≤ ${seconds(value)}`;
 }
@@ -211,7 +254,7 @@ element("key-form").addEventListener("submit", async (event) => {
   const field = element("key");
   const key = field.value.trim();
   if (!/^[!-~]+$/.test(key)) {
-    say("An API key has printable ASCII characters without spaces.", true);
+    say("API keys have printable ASCII characters without spaces.", true);
     field.focus();
     return;
   }
@@ -220,6 +263,8 @@ element("key-form").addEventListener("submit", async (event) => {
   await update();
   (needsKey ? field : element("figures")).focus();
 });
+
+new ResizeObserver(showPictures).observe(element("figures"));
 
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) clearTimeout(timer);

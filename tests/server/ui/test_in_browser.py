@@ -7,6 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.server.running import Server
 from tests.server.ui.conftest import KEY, PREFIX, Open, focused
+from tests.server.ui.routed import with_figures, with_requests
 from tests.server.ui.streams import lines, streaming
 
 pytestmark = pytest.mark.full
@@ -27,7 +28,7 @@ def test_the_key_is_asked_for_and_kept_for_the_tab_by_keyboard_alone(opened: Ope
     state = page.locator("#state")
     expect(state).to_have_text("This server needs an API key.")
     expect(page.locator("#figures")).to_be_hidden()
-    for stop in ("pause", "key"):
+    for stop in ("Chat", "pause", "key"):
         page.keyboard.press("Tab")
         assert focused(page) == stop
     page.keyboard.type(WRONG)
@@ -69,7 +70,13 @@ def test_the_page_works_below_a_prefix_and_with_a_slash(opened: Open, path: str)
     expect(page.locator("#ladder tr")).to_have_count(2)
     assert page.url.endswith("/ui")
     start = page.url.removesuffix("/ui")
-    assert {url.removeprefix(start) for url in seen.urls} >= {"/ui", "/ui/app.js", "/ui/style.css", "/v1/status"}
+    assert {url.removeprefix(start) for url in seen.urls} >= {
+        "/ui",
+        "/ui/app.js",
+        "/ui/picture.js",
+        "/ui/style.css",
+        "/v1/status",
+    }
     assert page.evaluate("getComputedStyle(document.querySelector('.table')).overflowX") == "auto"
 
 
@@ -80,7 +87,7 @@ def test_the_ladder_and_what_the_server_is(opened: Open) -> None:
         ("long", "1,024", "listed", "long_factor of the config"),
     ]
     expect(page.locator("#server")).to_have_text(re.compile(r"passkey-tiny, ropeswitch \d.* on vLLM 0\.32\.0"))
-    expect(page.locator("#ladder-note")).to_have_text("Sequences of up to 1,024 tokens, rotated with exact angles.")
+    expect(page.locator("#ladder-note")).to_have_text("Maximum length 1,024 tokens; exact angles.")
 
 
 def test_a_live_request_is_shown_in_its_band_while_it_streams(opened: Open, server: Server) -> None:
@@ -120,3 +127,70 @@ def test_latency_switches_and_outcomes_are_those_of_the_metrics(opened: Open, se
     assert row[:4] == ["long", *(f"{count:,}" for count in counts)]
     assert re.fullmatch(TIME, row[4]) and all(re.fullmatch(f"≤ {TIME}", value) for value in row[5:]), row
     assert dict(cells(page, "outcomes"))["length"] == f"{figures['outcomes']['length']:,}"
+
+
+def test_a_mark_moves_right_as_its_request_decodes_and_changes_colour_as_it_switches(
+    opened: Open, server: Server
+) -> None:
+    page, _ = opened(key=KEY)
+    expect(page.locator("#picture .band text")).to_have_text(["short", "long"])
+    place = "mark => Number(mark.querySelector('circle').style.transform.match(/[\\d.]+/)[0])"
+    # One request after the other: each decodes a second or two in the short set, which one of them is seen in.
+    with streaming(server, KEY, 40):
+        mark = page.wait_for_selector("#picture .mark.set-0.decoding", state="attached")
+        assert mark is not None
+        start = mark.evaluate(place)
+        expect(page.locator("#picture-summary")).to_contain_text("1 decoding")
+        page.wait_for_function("mark => mark.classList.contains('set-1')", arg=mark)
+        assert mark.evaluate(place) > start
+        expect(page.locator("#events tr").first).to_contain_text("long")
+        [first, *_] = cells(page, "events")
+        assert first[1:3] == [SHORT, "long"] and re.fullmatch(TIME, first[-1]), first
+    expect(page.locator("#picture .mark")).to_have_count(0)
+
+
+def test_a_thousand_requests_are_drawn_and_stay_fluent(opened: Open, server: Server) -> None:
+    page, _ = opened()
+    running = [
+        {
+            "number": number,
+            "prompt_tokens": 16 + number % 200,
+            "tokens": 20 + number,
+            "factor_set": "short" if number < 237 else "long",
+            "state": ("decoding", "decoding", "prefilling", "queued")[number % 4],
+            "computed_tokens": 8,
+            "switches": 0,
+        }
+        for number in range(1000)
+    ]
+    with_requests(page, running)
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.locator("#picture .mark")).to_have_count(1000)
+    expect(page.locator("#picture-summary")).to_contain_text("500 decoding (119 in short, 381 in long), 250 prefilling")
+    # What a refresh may keep the page from answering, in ms; far below the 2 s between two.
+    longest = page.evaluate(
+        "new Promise(done => { let last = performance.now(), longest = 0;"
+        "  const end = last + 5000; const step = now => { longest = Math.max(longest, now - last); last = now;"
+        "  now > end ? done(longest) : requestAnimationFrame(step); }; requestAnimationFrame(step); })"
+    )
+    assert longest < 1000
+
+
+def test_lines_of_the_last_minutes(opened: Open) -> None:
+    page, _ = opened()
+    bands = [
+        {"length_band": SHORT, "time_to_first_token": 0.05, "inter_token_latency": 0.004},
+        {"length_band": LONG, "time_to_first_token": None, "inter_token_latency": None},
+    ]
+    history = [{"seconds_ago": 15.0 * number, "bands": bands} for number in reversed(range(60))]
+    with_figures(page, lambda figures: figures.update(history=history))
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_role("button", name="Use this key").click()
+    lines = page.locator("#ttft-lines path.line")
+    expect(lines).to_have_count(2)
+    first, second = (lines.nth(index).get_attribute("d") for index in (0, 1))
+    assert first.count("L") == 59 and second == ""
+    label = page.locator("#ttft-lines").get_attribute("aria-label")
+    assert label == f"Time to first token, newest values. {SHORT} tokens: 50 ms."
+    expect(page.locator("#lines-legend > span")).to_have_count(2)

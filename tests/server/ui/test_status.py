@@ -1,5 +1,6 @@
 """The data of the status page, as the route answers it, from metrics that the server's own code has filled."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -14,8 +15,12 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.settings import RopeSettings
 from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
+from ropeswitch.server.length_metrics.track import Track
+from ropeswitch.server.prompt_set import PromptSet
 from ropeswitch.server.rope_route import rope_info
 from ropeswitch.server.ui import status
+from ropeswitch.server.ui.history import POINTS, History
+from ropeswitch.server.ui.running import MOST, RunningSequences
 from tests.server.length_metrics.ladders import DEFAULT, SEVEN, ladder
 from tests.server.length_metrics.test_series import TIMES
 
@@ -28,6 +33,8 @@ class Shown:
 
     metrics: LengthMetrics
     client: TestClient
+    engine: "Engine"
+    history: History
 
     def data(self) -> Any:
         answer = self.client.get("/v1/status")
@@ -38,12 +45,37 @@ class Shown:
         return self.data()["figures"]
 
 
-def app_of(sets: FactorLadder, registry: CollectorRegistry, metrics: LengthMetrics | None) -> TestClient:
+class Engine:
+    """The sequences of an output processor, and what an engine answers of their prompts."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, Any] = {}
+        self.computed: dict[str, int] = {}
+        self.answers = True
+        self.asked: list[list[str]] = []
+
+    async def __call__(self, request_ids: list[str]) -> dict[str, int]:
+        self.asked.append(request_ids)
+        if not self.answers:
+            await asyncio.sleep(60)
+        return self.computed
+
+    def add(self, name: str, prompt: int, generated: int = 0, factor_set: int = 0, **attributes: Any) -> None:
+        stats = SimpleNamespace(num_generation_tokens=generated)
+        state = SimpleNamespace(external_req_id=name, prompt_len=prompt, lora_name=None, stats=stats)
+        track = Track(PromptSet(0, 0, None, "length"), state)
+        track.number, track.band_set = len(self.states) + 1, (0, factor_set)
+        track.live = track.band_set, GENERATING if generated else WAITING
+        for attribute, value in attributes.items():
+            setattr(track, attribute, value)
+        self.states[name] = SimpleNamespace(ropeswitch=track)
+
+
+def app_of(sets: FactorLadder, registry: CollectorRegistry, measured: status.Measured | None) -> TestClient:
     rope = rope_info(RopeSettings(ladder=sets, theta=10000.0), sets.max_length, [])
     app = FastAPI()
     app.include_router(status.router)
-    source = status.StatusSource("m", rope, metrics.plan.bands if metrics else None, registry)
-    app.state.ropeswitch = SimpleNamespace(status=source)
+    app.state.ropeswitch = SimpleNamespace(status=status.StatusSource("m", rope, registry, measured))
     return TestClient(app)
 
 
@@ -53,9 +85,12 @@ def shown() -> Iterator[Shown]:
 
 
 def server(*ends: int) -> Shown:
-    registry = CollectorRegistry()
-    metrics = LengthMetrics(ladder(*ends), "m", registry)
-    return Shown(metrics, app_of(ladder(*ends), registry, metrics))
+    registry, sets, engine = CollectorRegistry(), ladder(*ends), Engine()
+    metrics = LengthMetrics(sets, "m", registry)
+    history = History(registry, metrics.plan.bands)
+    running = RunningSequences(engine.states, sets.names, engine)
+    measured = status.Measured(metrics, running, history, sets.names)
+    return Shown(metrics, app_of(sets, registry, measured), engine, history)
 
 
 def test_the_ladder_in_force(shown: Shown) -> None:
@@ -132,3 +167,66 @@ def test_what_has_no_series_of_its_own_has_a_row() -> None:
 def test_where_nothing_is_measured() -> None:
     data = app_of(ladder(*DEFAULT), CollectorRegistry(), None).get("/v1/status").json()
     assert data["figures"] is None and len(data["sets"]) == 2
+
+
+def test_each_sequence_in_flight(shown: Shown) -> None:
+    shown.engine.add("queued", 100)
+    shown.engine.add("prefilling", 200)
+    shown.engine.add("decoding", 250, generated=60, factor_set=1, later=[1])
+    shown.engine.computed = {"prefilling": 64}
+    names = ("number", "prompt_tokens", "tokens", "factor_set", "state", "computed_tokens", "switches")
+    assert [tuple(each[name] for name in names) for each in shown.figures()["running"]] == [
+        (1, 100, 100, "set0", "queued", 0, 0),
+        (2, 200, 200, "set0", "prefilling", 64, 0),
+        (3, 250, 310, "set1", "decoding", 250, 1),
+    ]
+    assert shown.engine.asked == [["queued", "prefilling"]]
+
+
+def test_a_busy_engine_does_not_hold_up_the_page(shown: Shown) -> None:
+    shown.engine.add("waiting", 100)
+    shown.engine.answers = False
+    [waiting] = shown.figures()["running"]
+    assert (waiting["state"], waiting["computed_tokens"]) == ("queued", None)
+
+
+def test_the_oldest_of_too_many_are_listed(shown: Shown) -> None:
+    for number in range(MOST + 10):
+        shown.engine.add(str(number), 100, generated=1)
+    running = shown.figures()["running"]
+    assert [each["number"] for each in running] == list(range(1, MOST + 1))
+    assert shown.engine.asked == []
+
+
+def test_history_is_of_each_interval_alone(shown: Shown) -> None:
+    def answer(seconds: float) -> None:
+        shown.metrics.add_step(Step(firsts=[((0, 0), seconds, 100, 1)], later=[((0, 0), [seconds / 10], 1)]), 0)
+
+    answer(5.0)
+    assert shown.figures()["history"] == []
+    shown.history.sample()
+    assert shown.figures()["history"] == []
+    answer(0.1)
+    shown.history.sample()
+    shown.history.sample()
+    first, second = shown.figures()["history"]
+    assert first["seconds_ago"] >= second["seconds_ago"] >= 0
+    assert [each["length_band"] for each in first["bands"]] == [SHORT, LONG]
+    assert first["bands"][0]["time_to_first_token"] == pytest.approx(0.1, rel=0.1)
+    assert first["bands"][0]["inter_token_latency"] == pytest.approx(0.01, rel=0.1)
+    nothing = {"time_to_first_token": None, "inter_token_latency": None}
+    assert first["bands"][1] == {"length_band": LONG} | nothing
+    assert second["bands"][0] == {"length_band": SHORT} | nothing
+    for _ in range(POINTS):
+        shown.history.sample()
+    assert len(shown.figures()["history"]) == POINTS
+
+
+def test_the_newest_switch_comes_first(shown: Shown) -> None:
+    shown.metrics.add_step(Step(switches=[((0, 1), 0.2, 50, 206), ((0, 1), 0.4, 6, 250)]), 0)
+    newest, oldest = shown.figures()["events"]
+    names = ("length_band", "factor_set", "recomputed_tokens", "cached_tokens", "stall")
+    assert [newest[name] for name in names] == [SHORT, "set1", 6, 250, 0.4]
+    assert oldest["recomputed_tokens"] == 50 and 0 <= newest["seconds_ago"] <= oldest["seconds_ago"]
+    shown.metrics.add_step(Step(switches=[((0, 1), 0.1, 1, 1)] * 60), 0)
+    assert len(shown.figures()["events"]) == 50

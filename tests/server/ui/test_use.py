@@ -12,7 +12,8 @@ def test_tab_reaches_everything_in_order_and_shows_where_it_is(opened: Open) -> 
     page, _ = opened(key=KEY, viewport={"width": 320, "height": 640})
     page.reload()
     expect(page.locator("#state")).to_have_text("Up to date")
-    order = ["pause", "forget", *(f"{name}-title" for name in ("ladder", "live", "latency", "switches", "outcomes"))]
+    regions = ("events", "live", "latency", "switches", "outcomes", "ladder")
+    order = ["Chat", "pause", "forget", *(f"{name}-title" for name in regions)]
     for stop in order:
         page.keyboard.press("Tab")
         assert focused(page) == stop
@@ -23,7 +24,7 @@ def test_tab_reaches_everything_in_order_and_shows_where_it_is(opened: Open) -> 
         assert focused(page) == stop
     # A narrow window scrolls tables by their own, and the arrows do it.
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
-    table = page.get_by_role("region", name="Latency")
+    table = page.get_by_role("region", name="Latency since startup")
     table.focus()
     page.keyboard.press("ArrowRight")
     expect(table).not_to_have_js_property("scrollLeft", 0)
@@ -55,7 +56,7 @@ def test_pause_and_hidden_windows_ask_for_nothing(opened: Open) -> None:
 def test_a_server_that_does_not_answer(opened: Open) -> None:
     page, seen = opened(key=KEY)
     page.context.set_offline(True)
-    expect(page.locator("#state")).to_contain_text("The server does not answer.")
+    expect(page.locator("#state")).to_contain_text("The server does not respond.")
     expect(page.locator("#figures")).to_have_class("stale")
     expect(page.locator("#ladder tr")).to_have_count(2)
     page.context.set_offline(False)
@@ -68,8 +69,15 @@ def test_a_server_that_does_not_answer(opened: Open) -> None:
 def test_what_assistive_technology_is_told(opened: Open) -> None:
     page, seen = opened(key=KEY)
     expect(page.get_by_role("status")).to_have_text("Up to date")
-    for name in ("Ladder in force", "Live requests", "Latency", "Switches", "What became of requests"):
-        expect(page.get_by_role("region", name=name).get_by_role("table")).to_be_visible()
+    for name in (
+        "Ladder",
+        "Requests in flight by length",
+        "Latency since startup",
+        "Switches since startup",
+        "Recent switches",
+        "Request outcomes",
+    ):
+        expect(page.get_by_role("region", name=name, exact=True).get_by_role("table")).to_be_visible()
     assert page.locator("th:not([scope])").count() == 0
     assert page.get_by_role("rowheader", name="257-1024").count() == 2
     # A screen reader announces new content only, not every refresh of two seconds.
