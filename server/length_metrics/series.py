@@ -18,10 +18,10 @@ from ropeswitch.server.length_metrics.instruments import (
     Instrument,
 )
 
-# Series of all metrics of this package's, the three of the scheduler, those by policy, and two of each set's queue, for one
+# Series of all metrics of this package's, the four of the scheduler, those by policy, and two of each set's queue, for one
 # model and one engine.
 MOST_SERIES = 3000
-SCHEDULER_SERIES = 3
+SCHEDULER_SERIES = 4
 POLICY_SERIES = len(POLICY_VALUES)
 QUEUE_SERIES = 2
 # A fine bucket ends at so many times the end of the one before. Prometheus takes a quantile to be inside its bucket, so its

@@ -28,6 +28,7 @@ from ropeswitch.server.length_metrics.series import (
 )
 from ropeswitch.server.length_metrics.track import Track
 from ropeswitch.server.prompt_set import PromptSet
+from ropeswitch.server.scheduling_metrics import GAUGES
 from tests.server.length_metrics.ladders import DEFAULT, LADDERS, LLAMA2, PHI3, SEVEN, ladder, read
 
 TIMES = SimpleNamespace(
@@ -69,6 +70,10 @@ def used(sets: FactorLadder, band_sets: Sequence[BandSet]) -> CollectorRegistry:
     for outcome in ("error", "disconnect"):
         metrics.count_outside(outcome)
     return registry
+
+
+def test_the_budget_counts_every_gauge_of_the_scheduler() -> None:
+    assert len(GAUGES) == SCHEDULER_SERIES
 
 
 @pytest.mark.parametrize("ends", [DEFAULT, PHI3, LLAMA2, (8192, 131072, 2097152), SEVEN, (2097152,)])
