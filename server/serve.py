@@ -128,7 +128,7 @@ def _start(argv: Sequence[str]) -> int:
 def _serve(argv: Sequence[str], console: Console) -> int:
     try:
         # Importing it takes seconds, and vLLM reads the plugin names while it is imported.
-        from ropeswitch.server import model_config, vllm_adapter
+        from ropeswitch.server import model_config, tool_parsers, vllm_adapter
     except RuntimeError as error:
         # A CUDA build of torchvision beside a CPU torch, say.
         if "torchvision" not in str(error):
@@ -164,6 +164,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         check_device(device_name)
         check_features(args)
         hf_config = model_config.text_config(args)
+        tool_notes = tool_parsers.choose(args, hf_config)
         settings, made = _settings(args, hf_config, taken)
         configure(args, settings, hf_config, device_name=device_name)
         notes = _fit_memory(args, vllm_adapter.machine(args), settings, hf_config)
@@ -174,7 +175,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names, counts)
         # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
-        console.say(*summary(args, made, notes))
+        console.say(*summary(args, made, [*notes, *tool_notes]))
         console.stage("starting the engine")
         if (folder := hub.cache_folder(args.model, args.download_dir)) is not None:
             console.downloads_to(folder)
@@ -237,6 +238,8 @@ def _add_flags(parser: Any) -> None:
     front_flags.add(parser)
     access_log_flags.add(parser)
     options = variables.read(os.environ)
+    # None, where it is not given: the model's family decides (tool_parsers.py).
+    parser.set_defaults(enable_auto_tool_choice=None)
     parser.set_defaults(**{flag: options[field] for field, flag in _FLAGS.items() if field in options})
 
 

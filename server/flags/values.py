@@ -82,7 +82,8 @@ def _check_numbers(args: argparse.Namespace) -> None:
 def _check_chat(args: argparse.Namespace) -> None:
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         raise UsageError(
-            "--enable-auto-tool-choice: needs --tool-call-parser, the format of the model's tool calls, such as hermes"
+            "--enable-auto-tool-choice: needs --tool-call-parser, the format of the model's tool calls, such as hermes; "
+            "without both flags the model's chat template decides"
         )
     if args.enable_log_outputs and not args.enable_log_requests:
         raise UsageError("--enable-log-outputs: would be ignored without --enable-log-requests; add it")

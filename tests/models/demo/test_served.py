@@ -61,9 +61,7 @@ def _is_ready(server: Server) -> bool:
 
 def test_it_answers_the_question_of_the_page(demo: Server) -> None:
     [request] = [
-        body
-        for words in commands(START, "curl")
-        if (body := json.loads(words[words.index("-d") + 1]))["model"] == NAME
+        body for words in commands(START, "curl") if (body := json.loads(words[words.index("-d") + 1]))["model"] == NAME
     ]
     answer = demo.post("/v1/chat/completions", request)
     [choice] = answer.json["choices"]

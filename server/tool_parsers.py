@@ -1,0 +1,115 @@
+"""The default of ``--tool-call-parser``: chosen by the model's family and the markup of tool calls in its chat template.
+
+vLLM has the parsers and asks for the flag; its documentation names the parser of each family ("Tool Calling"). A template
+without the family's markup was not made for tools, or for another format, so it gets no parser.
+"""
+
+import json
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from transformers.utils import cached_file
+
+_Choices = tuple[tuple[str, str], ...]
+_HERMES: _Choices = (("<tool_call>", "hermes"),)
+_QWEN: _Choices = (("<function=", "qwen3_coder"), *_HERMES)
+_MISTRAL: _Choices = (("[TOOL_CALLS]", "mistral"), *_HERMES)
+
+FAMILIES: Mapping[str, _Choices] = MappingProxyType(
+    {
+        "apertus": (("<|tools_prefix|>", "apertus"),),
+        "deepseek_v3": (("```json", "deepseek_v3"), ("<｜tool▁calls▁begin｜>", "deepseek_v31")),  # noqa: RUF001
+        "ernie4_5_moe": (("<tool_call>", "ernie45"),),
+        "gemma3": (("<start_function_call>", "functiongemma"),),
+        "glm4_moe": (("<arg_key>", "glm45"),),
+        "gpt_oss": (("<|channel|>", "openai"),),
+        "granite": (("<|tool_call|>", "granite"), ("<tool_call>", "granite4")),
+        "granitemoehybrid": (("<tool_call>", "granite4"),),
+        "hunyuan_v1_moe": (("<tool_calls>", "hunyuan_a13b"),),
+        "internlm2": (("<|plugin|>", "internlm"),),
+        "jamba": (("<tool_calls>", "jamba"),),
+        "kimi_k2": (("<|tool_calls_section_begin|>", "kimi_k2"),),
+        "lfm2": (("<|tool_call_start|>", "lfm2"),),
+        "lfm2_moe": (("<|tool_call_start|>", "lfm2"),),
+        "llama": (("Environment: ipython", "llama3_json"), *_HERMES),
+        "llama4": (("<|python_start|>", "llama4_pythonic"),),
+        "minimax_m2": (("<minimax:tool_call>", "minimax_m2"),),
+        "ministral3": _MISTRAL,
+        "mistral": _MISTRAL,
+        "mistral3": _MISTRAL,
+        "mixtral": _MISTRAL,
+        "olmo3": (("<function_calls>", "olmo3"),),
+        "phi3": (("<|tool|>", "phi4_mini_json"),),
+        "qwen2": _HERMES,
+        "qwen2_5_vl": _HERMES,
+        "qwen2_moe": _HERMES,
+        "qwen2_vl": _HERMES,
+        "qwen3": _QWEN,
+        "qwen3_5": _QWEN,
+        "qwen3_5_moe": _QWEN,
+        "qwen3_moe": _QWEN,
+        "qwen3_next": _QWEN,
+        "qwen3_vl": _QWEN,
+        "qwen3_vl_moe": _QWEN,
+        "seed_oss": (("<seed:tool_call>", "seed_oss"),),
+    }
+)
+"""By ``model_type``: markup in the chat template, and the name of vLLM's parser. The first markup found counts."""
+
+
+def choose(args: Namespace, config: Mapping[str, Any]) -> list[str]:
+    """Set ``--enable-auto-tool-choice`` and ``--tool-call-parser`` where the user has set neither.
+
+    Args:
+        args: The command line; ``enable_auto_tool_choice`` is None where the flag is not given.
+        config: The model's text config.
+
+    Returns:
+        A line for the summary, or none.
+    """
+    is_set = args.enable_auto_tool_choice is not None or args.tool_call_parser
+    args.enable_auto_tool_choice = bool(args.enable_auto_tool_choice)
+    if is_set:
+        return []
+    choices = FAMILIES.get(str(config.get("model_type", "")).removesuffix("_text"), ())
+    template = _template(args) if choices else ""
+    parser = next((name for markup, name in choices if markup in template), None)
+    if parser is None:
+        return []
+    args.enable_auto_tool_choice, args.tool_call_parser = True, parser
+    return [f"tool calls are parsed as {parser} (--tool-call-parser chooses another format)"]
+
+
+def _template(args: Namespace) -> str:
+    """The text of all chat templates that the server may use; empty where there are none."""
+    given: str | None = args.chat_template
+    if given is None:
+        return "\n".join((_read(args, "chat_template.jinja"), _embedded(_read(args, "tokenizer_config.json"))))
+    # The template itself, or the path of its file.
+    return given if "{" in given or not Path(given).is_file() else Path(given).read_text(encoding="utf-8")
+
+
+def _embedded(config: str) -> str:
+    """The template in a ``tokenizer_config.json``: one, or a list of several with names."""
+    found = json.loads(config or "{}").get("chat_template") or ""
+    return found if isinstance(found, str) else "\n".join(each["template"] for each in found)
+
+
+def _read(args: Namespace, name: str) -> str:
+    """A file beside the model's tokenizer, of a folder or of the Hugging Face hub; empty where there is none."""
+    source = args.tokenizer or args.model
+    file: str | Path | None = Path(source, name)
+    if not Path(source).exists():
+        file = cached_file(
+            source,
+            name,
+            revision=args.tokenizer_revision or args.revision,
+            cache_dir=args.download_dir,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    return Path(file).read_text(encoding="utf-8") if file is not None and Path(file).is_file() else ""

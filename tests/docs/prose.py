@@ -1,0 +1,65 @@
+"""``python -m tests.docs.prose``: finds turns of phrase in the pages that a native writer of this field would not use.
+
+Each has a reason and a replacement. Code, inline code and links are left out.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.docs.pages import ROOT, pages
+
+PHRASES: tuple[tuple[str, str], ...] = (
+    (r"in hand", "not the field's word; write: in flight"),
+    (r"tells?|told", "programs do not talk; write: shows, reports, returns, lists"),
+    (r"beside", "vague; write: next to, alongside, with, in addition to"),
+    (r"as long as|so (?:many|long|often)", "a clause without a noun; write: while, if, or name the number"),
+    (r"(?:of|with|by|for|from|than|and|is|are|to) what", "a clause without a noun; name the thing"),
+    (r"what (?:became|becomes|comes) of", "write: the outcome, the status"),
+    (r"that (?:is|are) there|is there(?= and)", "write: exists, is running, is installed"),
+    (r"anew", "write: again, or use a verb with re-"),
+    (r"compute[sd]? again", "write: recompute"),
+    (r"in vain", "write what fails"),
+    (r"g(?:o|oes|oing) on|went on", "write: continue, resume"),
+    (r"of (?:its|their|our|your) own", "write: its own ..., separate"),
+    (r"a stream that|streams that", "the field's word is request, where a request is meant"),
+    (r"ways? round", "write: workaround"),
+    (r"(?:wanted|asked) (?:were|was|is)", "write: target"),
+    (r"deserves? a word", "write what differs"),
+    (r"whatever (?:a|an|the|it|they|comes)", "write: regardless of, any"),
+    (r"at its (?:begin|start and)", "write: at the beginning"),
+    (r"the way (?:from|to) .{1,40} to", "write: how to get from ... to"),
+)
+_FOUND = re.compile("|".join(rf"(?P<p{number}>\b(?:{phrase})\b)" for number, (phrase, _) in enumerate(PHRASES)), re.I)
+_FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]+`|\]\([^)]*\)|<!--.*?-->|\"[^\"\n]+\"")
+
+
+def findings(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line, phrase and reason of everything that is found in a page."""
+    prose = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
+    prose = _CODE.sub(lambda code: "`" * len(code[0]), prose)
+    for number, line in enumerate(prose.splitlines(), 1):
+        for found in _FOUND.finditer(line):
+            assert found.lastgroup is not None
+            yield number, found[0], PHRASES[int(found.lastgroup[1:])][1]
+
+
+def check(files: Iterable[Path]) -> list[str]:
+    """A line for each finding."""
+    return [
+        f"{file.relative_to(ROOT)}:{line}: {phrase!r}: {reason}"
+        for file in files
+        for line, phrase, reason in findings(file.read_text(encoding="utf-8"))
+    ]
+
+
+def main() -> int:
+    found = check(pages())
+    print(*found, sep="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
