@@ -16,7 +16,7 @@ SECONDS = 2.0
 GAUGES = {
     "target_seconds": (
         "ropeswitch_step_latency_target_seconds",
-        "Seconds that a step should take while others wait.",
+        "Target seconds of a step while requests wait.",
     ),
     "error": (
         "ropeswitch_step_time_error_ratio",

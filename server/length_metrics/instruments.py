@@ -93,29 +93,29 @@ GAP = Instrument(
 )
 END_TO_END = Instrument(
     "ropeswitch_e2e_request_latency_seconds",
-    "Seconds from a request's arrival to its last token, for sequences that were answered to their end.",
+    "Seconds from a request's arrival to its last token, for sequences that completed.",
     lowest=0.01,
     crossing=True,
 )
 QUEUE = Instrument(
     "ropeswitch_request_queue_time_seconds",
-    "Seconds that an answered sequence waited in the engine before its first step.",
+    "Seconds a completed sequence waited in the engine before its first step.",
     buckets=COARSE,
 )
 PREFILL = Instrument(
     "ropeswitch_request_prefill_time_seconds",
-    "Seconds from an answered sequence's first step to its first token.",
+    "Seconds from the first step of a completed sequence to its first token.",
     buckets=COARSE,
 )
 DECODE = Instrument(
     "ropeswitch_request_decode_time_seconds",
-    "Seconds from an answered sequence's first token to its last, for those of two tokens or more.",
+    "Seconds from the first token of a completed sequence to its last, for sequences of at least two tokens.",
     buckets=COARSE,
     crossing=True,
 )
 PER_OUTPUT_TOKEN = Instrument(
     "ropeswitch_request_time_per_output_token_seconds",
-    "Mean seconds per token after the first, for answered sequences of two tokens or more.",
+    "Mean seconds per token after the first, for completed sequences of at least two tokens.",
     buckets=PER_TOKEN,
     crossing=True,
 )
@@ -136,11 +136,11 @@ REQUESTS = Instrument(
 )
 PROMPT_TOKENS = Instrument(
     "ropeswitch_prompt_tokens_total",
-    "Prompt tokens of sequences that had their first output, cached ones too.",
+    "Prompt tokens, cached ones included, of sequences that had their first output.",
 )
 GENERATED_TOKENS = Instrument("ropeswitch_generated_tokens_total", "Tokens generated.", crossing=True)
 SWITCHES = Instrument(
-    "ropeswitch_switches_total", "Sequences that went on in the next factor set.", crossing=True, starting=False
+    "ropeswitch_switches_total", "Switches of a sequence to a longer factor set.", crossing=True, starting=False
 )
 STALL = Instrument(
     "ropeswitch_switch_stall_seconds",
@@ -151,13 +151,13 @@ STALL = Instrument(
 )
 RECOMPUTED = Instrument(
     "ropeswitch_switch_recomputed_tokens_total",
-    "Tokens that streams computed again because they went on in the next factor set.",
+    "Tokens recomputed at switches of factor sets.",
     crossing=True,
     starting=False,
 )
 CACHED = Instrument(
     "ropeswitch_switch_cached_tokens_total",
-    "Tokens that switches found in the prefix cache, most of them prefilled in the background.",
+    "Tokens found in the prefix cache at switches, mostly prefilled in the background.",
     crossing=True,
     starting=False,
 )
@@ -182,11 +182,13 @@ INSTRUMENTS = (
 
 # Without length, set and engine: their combinations are left for latencies.
 POLICY = "ropeswitch_ladder_policy_requests_total"
-POLICY_TEXT = "Sequences that had their first output, by what chose their set: a ladder policy, or the request by name."
+POLICY_TEXT = (
+    "Sequences that had their first output, by how their set was chosen: a ladder policy, or by name in the request."
+)
 POLICY_LABELS = ("model_name", "policy")
 POLICY_VALUES = CHOSEN_BY
 
 # It has labels of its own: what is refused has no engine and no factor set.
 REJECTIONS = "ropeswitch_rejections_total"
-REJECTIONS_TEXT = "Requests that were refused before they reached an engine, by reason."
+REJECTIONS_TEXT = "Requests rejected before they reached an engine, by reason."
 REJECTIONS_LABELS = ("model_name", "input_sequence_length", "reason")
