@@ -36,6 +36,6 @@ def check(args: argparse.Namespace) -> None:
     count = args.data_parallel_size if args.api_server_count is None else args.api_server_count
     if count != 1:
         raise UsageError(
-            f"--api-server-count: {count} processes: one would not learn of an update that another one takes; set it to 1, "
+            f"--api-server-count: {count} processes: one would miss an update that another one receives; set it to 1, "
             "or leave --allow-ladder-updates out"
         )

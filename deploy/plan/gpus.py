@@ -94,7 +94,7 @@ def parse(text: str, source: str) -> dict[str, Gpu]:
         reason = "is nested too deeply" if isinstance(error, RecursionError) else f"is not valid TOML: {error}"
         raise UsageError(f"{source} {reason}") from error
     if not tables:
-        raise UsageError(f"{source} has no GPU in it; each is a table, [NAME], with {', '.join(FIELDS)}")
+        raise UsageError(f"{source} contains no GPU; each is a table, [NAME], with {', '.join(FIELDS)}")
     return {name: _gpu(source, name, values) for name, values in tables.items()}
 
 

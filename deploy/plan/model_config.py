@@ -44,7 +44,7 @@ def find_config(model: str) -> Path:
     try:
         cached = try_to_load_from_cache(model, "config.json")
     except HFValidationError as error:
-        raise UsageError(f"MODEL: there is no folder {model!r}, and it is no name on a hub either") from error
+        raise UsageError(f"MODEL: there is no folder {model!r}, and it is not a hub name either") from error
     if not isinstance(cached, str):
         raise UsageError(
             f"MODEL: there is no folder {model!r}, and the local Hugging Face cache has no config.json under that name; "

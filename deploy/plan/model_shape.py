@@ -101,7 +101,9 @@ def _read(config: Mapping[str, Any]) -> ModelShape:
         raise UsageError(f"num_key_value_heads: {kv_heads} must divide num_attention_heads, {heads}")
     hidden = whole(config, "hidden_size")
     if config.get("head_dim") is None and hidden % heads:
-        raise UsageError(f"head_dim: missing, and hidden_size {hidden} is no multiple of num_attention_heads, {heads}")
+        raise UsageError(
+            f"head_dim: missing, and hidden_size {hidden} is not a multiple of num_attention_heads, {heads}"
+        )
     experts, active = _experts(config, family)
     attention_bias = _flag(config, "attention_bias")
     return ModelShape(

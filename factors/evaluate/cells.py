@@ -73,7 +73,7 @@ class Cells:
         if changed := sorted(key for key in old.keys() & new.keys() if old[key] != new[key]):
             raise FactorError(
                 f"{str(path)!r}: holds an evaluation with other settings ({', '.join(changed)}); give another -o, or remove "
-                "it to begin anew"
+                "it to start over"
             )
         if more := {key: value for key, value in new.items() if key not in old}:
             self._append({"settings": more})
@@ -92,7 +92,7 @@ class Cells:
             _check(line)
         except FactorError as error:
             raise FactorError(
-                f"{str(self.path)!r}, line {number}: is no cell: {error}; remove the file to begin anew"
+                f"{str(self.path)!r}, line {number}: is not a cell: {error}; remove the file to start over"
             ) from error
         digest, result = line.pop("set_digest"), line.pop("result")
         cell = Cell(**line)

@@ -34,7 +34,7 @@ class Answer:
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"the server's answer is no JSON: {self.body[:100]!r}") from error
+            raise UsageError(f"the server's answer is not JSON: {self.body[:100]!r}") from error
 
     @property
     def message(self) -> str:

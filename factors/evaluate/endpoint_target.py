@@ -232,7 +232,7 @@ def _ladder(endpoint: Endpoint) -> list[dict[str, Any]]:
     answer = endpoint.get("/v1/rope")
     # 400 to 405: servers have several ways to say that there is no such route. What may pass is no answer.
     if answer.status in (401, 403, 408, 429) or answer.status >= 500:
-        raise FactorError(f"{endpoint.url}/v1/rope: answered {answer.status}; which factor sets there are is not known")
+        raise FactorError(f"{endpoint.url}/v1/rope: answered {answer.status}; the factor sets are unknown")
     try:
         content = json.loads(answer.body) if answer.status == 200 else None
     except (ValueError, RecursionError):

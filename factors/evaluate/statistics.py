@@ -46,7 +46,7 @@ def perplexity(sums: Sequence[tuple[float, int]]) -> tuple[float, float | None]:
     tokens = sum(count for _, count in sums)
     mean = math.fsum(nll for nll, _ in sums) / tokens
     if mean > MOST_NATS:
-        raise FactorError(f"perplexity: a mean loss of {mean:g} nats is beyond what a perplexity can be told of")
+        raise FactorError(f"perplexity: a mean loss of {mean:g} nats is too large for a perplexity")
     value = math.exp(mean)
     documents = len(sums)
     if documents < 2:

@@ -59,7 +59,7 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
         if (value := hf_config.get(field)) is not None:
             where = field if isinstance(value, Mapping) else f"{field}: {value}"
             raise UnsupportedError(
-                f"{where}: the indexer of sparse attention rotates in kernels of its own, which read cos and sin by position"
+                f"{where}: the sparse-attention indexer rotates in its own kernels, which read cos and sin by position"
             )
     check_latent_attention(hf_config)
     if hf_config.get("dual_chunk_attention_config"):
@@ -74,7 +74,7 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
         raise UnsupportedError(f"rope_theta: {theta!r} must be a finite number greater than 0")
     bases = hf_config.get("layer_rope_theta") or []
     if not isinstance(bases, list) or any(base and base != theta for base in bases):
-        raise UnsupportedError(f"layer_rope_theta: has bases of its own for some layers: {bases!r}")
+        raise UnsupportedError(f"layer_rope_theta: sets separate bases for some layers: {bases!r}")
     # MiMo-V2's layers take the one where the config leaves the other out.
     default = theta if str(hf_config.get("model_type")).startswith("mimo_v2") else None
     if hf_config.get("swa_rope_theta", default) == theta:

@@ -58,7 +58,7 @@ def read_keys(path: str, source: str = "--api-key-file") -> tuple[bytes, ...]:
         with Path(path).open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise UsageError(f"{source}: {path!r} has more than {_MOST_BYTES} bytes, which no list of keys needs")
+            raise UsageError(f"{source}: {path!r} has more than {_MOST_BYTES} bytes, too large for a list of keys")
         lines = [line.strip() for line in content.decode().splitlines()]
     except OSError as error:
         raise UsageError(f"{source}: {path!r} cannot be read: {error.strerror or error}") from error

@@ -55,7 +55,7 @@ class TextProcess:
             answer = pipe.recv()
         except (EOFError, OSError) as error:
             self.stop()
-            raise RuntimeError("the process that tokenizes long texts ended; was there memory enough?") from error
+            raise RuntimeError("the process that tokenizes long texts ended, possibly for lack of memory") from error
         if isinstance(answer, Exception):
             raise answer
         ids = np.frombuffer(answer, np.uint32)

@@ -168,7 +168,7 @@ def test_a_cached_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         (["plan", "~no-user/m", *PHI[2:]], "MODEL: '~no-user/m': the home folder of '~no-user' is unknown"),
         (["plan", "./nowhere", *PHI[2:]], "MODEL: there is no folder './nowhere'"),
         (["plan", "nobody/nothing", *PHI[2:]], "has no config.json under that name; download it first"),
-        (["plan", "a b?c", *PHI[2:]], "MODEL: there is no folder 'a b?c', and it is no name on a hub either"),
+        (["plan", "a b?c", *PHI[2:]], "MODEL: there is no folder 'a b?c', and it is not a hub name either"),
         (["plan", ".", *PHI[2:]], "MODEL: the folder '.' has no config.json"),
     ],
 )
@@ -187,7 +187,7 @@ def test_wrong_input(arguments: list[str], message: str, capsys: pytest.CaptureF
         ({"num_hidden_layers": None}, "num_hidden_layers: missing"),
         ({"vocab_size": "many"}, "vocab_size: 'many' must be a whole number from 1 to 2147483647"),
         ({"num_key_value_heads": 7}, "num_key_value_heads: 7 must divide num_attention_heads, 24"),
-        ({"hidden_size": 3071}, "head_dim: missing, and hidden_size 3071 is no multiple of num_attention_heads, 24"),
+        ({"hidden_size": 3071}, "head_dim: missing, and hidden_size 3071 is not a multiple of num_attention_heads, 24"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "every layer must be 'full_attention'"),
         ({"sliding_window": 2047}, "sliding_window: 2047 is less than the 131072 tokens of --max-model-len"),
         ({"torch_dtype": "int8"}, "torch_dtype: 'int8' cannot be planned; allowed are float16, bfloat16, float32"),

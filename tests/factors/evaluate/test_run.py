@@ -250,7 +250,7 @@ CELL |= {"result": [{"score": 1.0}]}
         (HEAD + '{"task": "passkey"\n', "'cells.jsonl', line 2: is not JSON"),
         (HEAD + '{"settings": 5}\n', "line 2: settings: 5 must be an object"),
         *(
-            (HEAD + json.dumps(CELL | {key: value}) + "\n", f"^'cells.jsonl', line 2: is no cell: {key}: ")
+            (HEAD + json.dumps(CELL | {key: value}) + "\n", f"^'cells.jsonl', line 2: is not a cell: {key}: ")
             for key, value in [
                 ("task", 1),
                 ("task", "piqa"),
@@ -269,7 +269,10 @@ CELL |= {"result": [{"score": 1.0}]}
             ]
         ),
         *(
-            (HEAD + json.dumps(CELL | {"task": "perplexity", "result": [one]}) + "\n", "line 2: is no cell: result: ")
+            (
+                HEAD + json.dumps(CELL | {"task": "perplexity", "result": [one]}) + "\n",
+                "line 2: is not a cell: result: ",
+            )
             for one in ({"nll": 1.0}, {"nll": 1.0, "tokens": 0}, {"nll": None, "tokens": 2})
         ),
         (HEAD + json.dumps(CELL).replace("1.0", "NaN") + "\n", "line 2: holds NaN"),

@@ -92,7 +92,7 @@ def test_redirects_are_not_followed(tmp_path: Path) -> None:
         ({"_tokenize": says({"tokens": ["a"]})}, "which has no tokens: give --tokenizer"),
         ({"_rope": says({"sets": [{"max_length": "long"}]})}, "/v1/rope: sets: every one must have a max_length"),
         ({"_models": says({"data": [{"id": "a", "max_model_len": "8k"}]})}, "max_model_len: '8k' must be a number"),
-        ({"_models": says(b"[" * 100_000)}, "the server's answer is no JSON"),
+        ({"_models": says(b"[" * 100_000)}, "the server's answer is not JSON"),
     ],
 )
 def test_what_a_server_tells_of_itself_is_checked(
