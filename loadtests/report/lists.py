@@ -90,32 +90,32 @@ def slowest(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
 
     A band's figure counts from two completed requests on: one alone is its own median.
     """
-    found: list[tuple[float, Point, Exchange]] = []
+    found: list[tuple[float, float, Point, Exchange]] = []
     for point in points:
         done = [
-            exchange
+            (exchange.ttft, exchange)
             for run in point.side("target")
             for exchange in run.exchanges
             if exchange.status == "completed" and exchange.ttft is not None
         ]
         for each in bands:
-            inside = [(exchange.ttft, exchange) for exchange in done if length(exchange) in each]
+            inside = [(ttft, exchange) for ttft, exchange in done if length(exchange) in each]
             if len(inside) > 1:
                 middle = median(ttft for ttft, _ in inside)
-                found += [(ttft / middle if middle else 1.0, point, exchange) for ttft, exchange in inside]
+                found += [(ttft / middle if middle else 1.0, ttft, point, exchange) for ttft, exchange in inside]
     found.sort(key=lambda row: -row[0])
     rows = [
         tag(
             "tr",
             tag("th", point.label, scope="row"),
             tag("td", written.whole(length(exchange))),
-            tag("td", written.milliseconds(1000 * exchange.ttft)),
+            tag("td", written.milliseconds(1000 * ttft)),
             tag("td", written.times(times)),
             tag("td", written.milliseconds(1000 * max(exchange.itl, default=0.0))),
             tag("td", f"{exchange.sent:.1f} s"),
             class_="first",
         )
-        for times, point, exchange in found[:MOST_SLOW]
+        for times, ttft, point, exchange in found[:MOST_SLOW]
     ]
     if not rows:
         return Markup()
