@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences image-digests setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-loadtests docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
+.PHONY: help setup wheel sbom licences image-digests setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-loadtests docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -219,6 +219,9 @@ docs-metrics: $(STAMP) ## Write the tables of docs/metrics.md from the code
 
 docs-loadtests: $(STAMP) ## Write the tables of docs/loadtests.md from the code
 	@$(BIN)/python -m tests.loadtests.client.reference
+
+docs-tool-parsers: $(STAMP) ## Write the table of tool-call parsers in docs/configuration.md from the code
+	@$(BIN)/python -m tests.docs.tool_parsers
 
 docs-models: $(VISION) ## Measure each architecture of vLLM with a tiny checkpoint and write docs/models.md (an interrupted run goes on; ARGS="--only NAME" measures one anew)
 	@PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m tests.matrix.run $(ARGS)

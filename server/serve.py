@@ -73,6 +73,8 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
   --ladder-aliases      list MODEL@SET, the model with each factor set, in /v1/models
   --allow-ladder-updates
                         serve POST /v1/rope/ladder, which replaces the ladder of the running engine
+  --tool-call-parser NAME
+                        format of tool calls (default: by the chat template of known model families)
   --max-model-len N     maximum tokens of a sequence; auto is the most that fit the KV cache (default: the model's maximum)
   --verbose             print vLLM's own log (default: its warnings, and progress at start)
   --host, --port        address and port to listen on (default: every address, port 8000)

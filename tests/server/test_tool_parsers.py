@@ -10,6 +10,9 @@ import vllm.tool_parsers
 from vllm.tool_parsers import ToolParserManager
 
 from ropeswitch.server.tool_parsers import FAMILIES, choose
+from tests.docs import tool_parsers
+from tests.docs.made import written
+from tests.docs.pages import ROOT
 
 HERMES = "{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}"
 # Markup of the prompt, which a parser of answers does not name.
@@ -91,3 +94,9 @@ def test_each_parser_is_vllms_and_reads_its_markup() -> None:
         for markup, parser in choices:
             assert parser in ToolParserManager.list_registered()
             assert markup in OF_PROMPTS or markup in sources, markup
+
+
+def test_the_table_of_the_docs_is_made_from_the_code() -> None:
+    page = (ROOT / tool_parsers.PAGE).read_text(encoding="utf-8")
+    assert "made by make docs-tool-parsers" in page
+    assert written(page, "docs-tool-parsers", tool_parsers.TABLES) == page

@@ -1,0 +1,24 @@
+"""``make docs-tool-parsers``: writes the table of ``docs/configuration.md`` on tool calls from the code."""
+
+from pathlib import Path
+
+from ropeswitch.server.tool_parsers import FAMILIES
+from tests.docs.made import Tables, table, write
+
+PAGE = Path("docs/configuration.md")
+
+
+def _parsers() -> str:
+    families: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for family, choices in FAMILIES.items():
+        families.setdefault(choices, []).append(f"`{family}`")
+    rows = (
+        (", ".join(names), markup, f"`{parser}`") for choices, names in families.items() for markup, parser in choices
+    )
+    return table(("`model_type`", "markup in the chat template", "parser"), ((a, f"`` {b} ``", c) for a, b, c in rows))
+
+
+TABLES: Tables = {"tool-parsers": _parsers}
+
+if __name__ == "__main__":
+    write(PAGE, "docs-tool-parsers", TABLES)
