@@ -197,11 +197,12 @@ test-gpu: ## Run the kernel, exactness and server tests on a CUDA GPU, on both m
 	@$(PYTHON) requirements/lay_out.py build/tree
 	@PYTHONPATH=$(CURDIR)/build/tree:$$PYTHONPATH $(PYTHON) -m tests.gpu.run $(ARGS)
 
-check: $(STAMP) $(DOCS) ## Lint, check formatting, types and the docs' links; changes nothing
-	@echo "check: ruff check, ruff format --check, mypy, mkdocs build --strict"
+check: $(STAMP) $(DOCS) ## Lint, check formatting, types, and the wording and links of the docs; changes nothing
+	@echo "check: ruff check, ruff format --check, mypy, phrases of the docs, mkdocs build --strict"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/python -m tests.docs.prose
 	@$(LAY_OUT_DOCS)
 	@$(MKDOCS) build --quiet --strict --config-file docs/mkdocs.yml
 

@@ -182,9 +182,9 @@ def licences() -> str:
     demanding = sum(len(by_licence[name]) for name in order if DEMANDING.search(name))
     return f"""# Licences of the CPU image
 
-`make licences` writes this page from `requirements/image-cpu.lock` and what its packages say of themselves. Each package's
+`make licences` writes this page from `requirements/image-cpu.lock` and its packages' declarations. Each package's
 licence text lies in its `.dist-info` folder in the image. {demanding} of {len(listed)} packages ask for more than that their
-notice is kept, or are under terms of their own; they come first.
+notice is kept, or are under their own terms; they come first.
 
 | Licence | Packages |
 | --- | --- |

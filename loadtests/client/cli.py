@@ -40,7 +40,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add("--model", help="model to request (default: the first that the server lists)")
     add("--baseline", metavar="URL", help="URL of a second server that alternates with the first, such as stock vLLM")
     add("--baseline-model", metavar="MODEL", help="model to request from the second server")
-    add("--ca", metavar="FILE", help="PEM file of certificates to trust beside the system's")
+    add("--ca", metavar="FILE", help="PEM file of certificates to trust in addition to the system's")
     add(
         "--wait",
         type=flag(number, 0, 86_400),

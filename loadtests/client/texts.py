@@ -18,15 +18,15 @@ class Text(Strict):
     """A text file.
 
     Attributes:
-        about: One line on it.
-        opening: How a prompt begins.
+        about: One-line description.
+        opening: Start of each prompt.
         filler: Sentences, drawn at random.
-        key: Tells the pass key, ``{key}``.
-        question: Asks for it, at the end.
-        next: How a conversation's later messages begin.
-        reply: What stands for the answers to its earlier messages.
-        digits: Of a pass key.
-        answer: Tokens that an answer needs to tell the key; answers to requests for fewer are not judged.
+        key: Sentence with the pass key, ``{key}``.
+        question: Question for the key, at the end.
+        next: Start of a conversation's later messages.
+        reply: Stands for the answers to earlier messages.
+        digits: Digits of a pass key.
+        answer: Tokens needed for an answer with the key; requests with a lower limit are not judged.
     """
 
     about: Words

@@ -40,7 +40,7 @@ class Bursts(Strict):
 
 
 class Closed(Strict):
-    """So many clients, each of which waits for its answer, and ``think`` seconds more, before it sends the next one."""
+    """``concurrency`` clients; each sends its next request ``think`` seconds after the answer to the last one."""
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)]
     think: Seconds = 0.0
@@ -78,7 +78,7 @@ class Arrival(Strict):
 
 
 class Cancel(Strict):
-    """So large a share of the requests is given up by the client after so many chunks of the answer; 0 is at once."""
+    """The client disconnects from a ``share`` of the requests after ``after`` chunks of the answer (0: at once)."""
 
     share: Share
     after: Annotated[int, Field(ge=0, le=1_000_000)] = 1
@@ -94,7 +94,7 @@ class Prefix(Strict):
 class Turns(Strict):
     """A conversation of ``count`` messages. Each one's prompt is ``grow`` tokens longer than the one before, by a reply and
     the next message; it is sent ``think`` seconds after the answer to the one before. Replies are made up ahead, like all of
-    the prompt, so that lengths are exact whatever the server answers."""
+    the prompt, so lengths are exact regardless of the answers."""
 
     count: Annotated[int, Field(ge=2, le=1000)]
     grow: Length
@@ -120,19 +120,19 @@ class Workload(Strict):
     """A workload file.
 
     Attributes:
-        name: Names the results' folder, by default.
-        about: One line on what it is.
+        name: Default name of the results folder.
+        about: One-line description.
         endpoint: ``chat`` (chat/completions) or ``completions``.
-        arrival: When requests come.
-        requests: How many at most, a conversation of several turns counting once.
-        seconds: For how long they come, at most.
-        warmup: Requests sent before, four at a time, that count for nothing.
-        text: What prompts are made of: the name of a text that is shipped, or a file.
-        mix: Kinds of requests. Those with a ``count`` are so many, evenly spread over the run; the others are drawn by their
-            ``share``.
-        ignore_eos: Whether answers go on to their full length, which vLLM's servers can do.
-        bands: Length bands to report by; by default those of the server's factor sets.
-        slo: What a good answer is, such as ``band=0-8k,ttft<0.5,tpot<0.1``.
+        arrival: Arrival process of the requests.
+        requests: Maximum number of requests; a conversation of several turns counts once.
+        seconds: Maximum seconds to send requests.
+        warmup: Uncounted requests before the run, four at a time.
+        text: Text of the prompts: the name of a shipped text, or a file.
+        mix: Kinds of requests. A kind with a ``count`` has exactly that number, evenly spread over the run; the others are
+            drawn by ``share``.
+        ignore_eos: Generate each answer to its full length; needs a vLLM server.
+        bands: Length bands of the report (default: the server's factor sets).
+        slo: Latency objective, such as ``band=0-8k,ttft<0.5,tpot<0.1``.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]

@@ -59,7 +59,7 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
         if (value := hf_config.get(field)) is not None:
             where = field if isinstance(value, Mapping) else f"{field}: {value}"
             raise UnsupportedError(
-                f"{where}: the sparse-attention indexer rotates in its own kernels, which read cos and sin by position"
+                f"{where}: the indexer of sparse attention rotates in kernels of its own, which read cos and sin by position"
             )
     check_latent_attention(hf_config)
     if hf_config.get("dual_chunk_attention_config"):
