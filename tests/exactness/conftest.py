@@ -37,7 +37,8 @@ def starting(**environment: str) -> Iterator[Callable[..., Any]]:
         return started[-1]
 
     # Starting and stopping an engine collect garbage four times, 0.6 s each over the million objects of the imports.
-    # What was there before the engine is left out.
+    # What was there before the engine is left out, but for garbage, which may hold locks and modes of torch.
+    gc.collect()
     gc.freeze()
     with pytest.MonkeyPatch.context() as patch, undecorated_afterwards():
         for name in ("freeze", "unfreeze"):
