@@ -1,7 +1,6 @@
 """What the images are made of: the CycloneDX list, the page of licences, and base images by digest."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from tests import debian
 from tests.deploy.test_image import DOCKERFILE, locked
 from tests.docs.pages import ROOT
 from tests.server.running import free_port
@@ -99,10 +99,8 @@ def registry(tmp_path: Path) -> Iterator[str]:
 
 
 def skopeo(*arguments: str) -> str:
-    path = f"{REGISTRY / 'usr/bin'}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["skopeo", *arguments], env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True
-    )
+    program = [str(REGISTRY / "usr/bin/skopeo"), *arguments]
+    done = subprocess.run(program, env=debian.environment(REGISTRY), capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
@@ -139,9 +137,8 @@ def test_digests_are_renewed(registry: str, tmp_path: Path) -> None:
 
 
 def renew(file: Path) -> subprocess.CompletedProcess[str]:
-    path = f"{REGISTRY / 'usr/bin'}:{os.environ['PATH']}"
     command = ["sh", str(ROOT / "deploy" / "image" / "digests.sh"), str(file)]
-    variables = os.environ | {"PATH": path, "SKOPEO_FLAGS": "--tls-verify=false"}
+    variables = debian.environment(REGISTRY) | {"SKOPEO_FLAGS": "--tls-verify=false"}
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 

@@ -36,7 +36,13 @@ def starting(**environment: str) -> Iterator[Callable[..., Any]]:
         started.append(engine(*args, **kwargs))
         return started[-1]
 
+    # Starting and stopping an engine collect garbage four times, 0.6 s each over the million objects of the imports.
+    # What was there before the engine is left out, but for garbage, which may hold locks and modes of torch.
+    gc.collect()
+    gc.freeze()
     with pytest.MonkeyPatch.context() as patch, undecorated_afterwards():
+        for name in ("freeze", "unfreeze"):
+            patch.setattr(gc, name, lambda: None)
         for name, value in environment.items():
             patch.setenv(name, value)
         yield start_engine

@@ -1,12 +1,12 @@
 """Debian's Chromium without a window, where ``make test-full`` unpacks it (``requirements/debian.py``)."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
+from tests import debian
 from tests.docs.pages import ROOT
 
 FOLDER = ROOT / ".venv" / "debian" / "chromium"
@@ -28,12 +28,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
     """A browser that keeps what it writes in ``folder``."""
     fonts = folder / "fonts.conf"
     fonts.write_text(FONTS.format(folder=FOLDER, cache=folder / "fonts"))
-    libraries = {file.parent for top in ("lib", "usr/lib") for file in FOLDER.glob(f"{top}/**/*.so*")}
-    environment = os.environ | {
-        "LD_LIBRARY_PATH": ":".join(map(str, sorted(libraries))),
-        "FONTCONFIG_FILE": str(fonts),
-        "HOME": str(folder),
-    }
+    environment = debian.environment(FOLDER) | {"FONTCONFIG_FILE": str(fonts), "HOME": str(folder)}
     # Its sandbox needs root's help, and the pages are our own.
     flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     program = FOLDER / "usr" / "lib" / "chromium" / "chromium-headless-shell"
