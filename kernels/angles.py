@@ -1,8 +1,8 @@
-"""Exact rotary angles at every position, from two small tables a factor set.
+"""Exact rotary angles at every position, from two small tables per factor set.
 
-A position is split as ``p = coarse * FINE + fine``; both parts' cos and sin are made in float64 and kept as complex64
-(cos + i sin), and their product is the angle addition theorem. The worst error stays near 1.5e-7 at every position, where
-an angle formed in float32, as vLLM and Hugging Face do, is off by 0.24 at two million (see docs/architecture.md).
+A position is split as ``p = coarse * FINE + fine``. Both parts' cos and sin are computed in float64 and stored as complex64
+(cos + i sin); multiplying them applies the angle addition theorem. The worst error stays near 1.5e-7 at every position; an
+angle computed in float32, as in vLLM and Hugging Face, is off by 0.24 at two million (see docs/architecture.md).
 """
 
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ import numpy.typing as npt
 
 FINE_BITS = 12
 FINE = 1 << FINE_BITS
-# Table rows made at a time, so that start-up's float64 scratch stays a tenth of the table it makes.
+# Table rows computed at a time; keeps the float64 scratch at start-up to a tenth of the table.
 CHUNK = 256
 
 
 @dataclass(frozen=True)
 class Frequencies:
-    """What one factor set needs to make angles.
+    """One factor set's parameters for computing angles.
 
     Attributes:
         factors: ``[pairs]`` divisors of the inverse frequencies.
         scale: Multiplier of cos and sin.
-        start_tokens: Positions below it use factor 1.
+        start_tokens: Positions below this use factor 1.
     """
 
     factors: tuple[float, ...]
@@ -33,17 +33,16 @@ class Frequencies:
 
 @dataclass(frozen=True)
 class AngleTables:
-    """cos + i sin of every set, split in two levels.
+    """``cos + i sin`` for every factor set, in two levels.
 
-    Where any set has start tokens, the angles without factors follow the last set's, as one more set that ends at the last
-    start token.
+    If any set has start tokens, angles without factors follow the last set, as an extra set that covers only start tokens.
 
     Attributes:
         coarse: ``[sets * coarse_rows (+ rows without factors), pairs]`` complex64, at multiples of FINE.
         fine: ``[(sets or sets + 1) * FINE, pairs]`` complex64, at positions 0 to FINE - 1.
-        coarse_rows: Rows of ``coarse`` that one set has.
+        coarse_rows: Rows of ``coarse`` per set.
         scales: ``[sets]`` float32 multipliers of cos and sin.
-        start_tokens: ``[sets]`` int64; None where all are 0.
+        start_tokens: ``[sets]`` int64; None if all are 0.
     """
 
     coarse: npt.NDArray[np.complex64]
@@ -54,22 +53,22 @@ class AngleTables:
 
 
 def inverse_frequencies(theta: float, rotary_dim: int, factors: tuple[float, ...]) -> npt.NDArray[np.float64]:
-    """``1 / (factors[i] * theta ** (2 i / rotary_dim))`` in float64, ``[pairs]`` radians per token.
+    """Return ``1 / (factors[i] * theta ** (2 i / rotary_dim))`` in float64: ``[pairs]`` radians per token.
 
-    Source: RoFormer (arXiv:2104.09864) equation 15 with LongRoPE's (arXiv:2402.13753) equation 3 rescale.
+    Source: RoFormer (arXiv:2104.09864) equation 15, rescaled as in LongRoPE (arXiv:2402.13753) equation 3.
     """
     exponents = np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim
     return 1.0 / (np.asarray(factors, dtype=np.float64) * np.float64(theta) ** exponents)
 
 
 def build_tables(theta: float, rotary_dim: int, sets: tuple[Frequencies, ...], num_positions: int) -> AngleTables:
-    """Make the tables for positions 0 to ``num_positions - 1`` of every set.
+    """Build the tables for positions 0 to ``num_positions - 1`` of every set.
 
     Args:
         theta: The rotary base.
         rotary_dim: Rotated values per head, twice the number of factors.
-        sets: One entry per factor set; set indices are positions in it.
-        num_positions: How many positions must be covered, at least 1.
+        sets: One entry per factor set; set indices refer to it.
+        num_positions: Number of positions to cover, at least 1.
     """
     pairs = rotary_dim // 2
     frequencies = [inverse_frequencies(theta, rotary_dim, entry.factors) for entry in sets]

@@ -1,15 +1,15 @@
-"""Op 2: rotate queries and keys with the step's rows, in float32, cast once.
+"""Op 2: rotate queries and keys by the step's rows, in float32 with a single cast.
 
-Only the first ``rotary_dim`` of each head's values rotate; the rest pass through (partial rotary). ``neox`` pairs value i
-with value ``i + rotary_dim / 2`` (GPT-NeoX, Llama, Phi), interleaved pairs ``2 i`` with ``2 i + 1`` (GPT-J).
+Only the first ``rotary_dim`` values of each head are rotated; the rest pass through (partial rotary). With ``neox``, value i
+pairs with ``i + rotary_dim / 2`` (GPT-NeoX, Llama, Phi); otherwise ``2 i`` pairs with ``2 i + 1`` (interleaved, GPT-J).
 :func:`ropeswitch.kernels.reference.apply_rows_reference` does the same in float64.
 """
 
 import torch
 
-# Values per block of the eager path: its float32 scratch is then 1 MiB.
+# Values per block of the eager path; 1 MiB as float32.
 BLOCK = 1 << 18
-# Largest number of values for which the plain formula is faster: its temporaries fit the cache, and it has fewer calls.
+# Up to this many values the plain formula is faster: its temporaries fit in the cache, and it makes fewer calls.
 FEW = 1 << 16
 
 
@@ -21,14 +21,14 @@ def apply_rows(
     Args:
         rows: ``[tokens, rotary_dim]`` float32, cosines then sines.
         query: ``[tokens, query heads * head_size]`` or ``[tokens, query heads, head_size]``, any float type.
-        key: As ``query`` with the key heads, or None.
+        key: Like ``query``, with the key heads; or None.
         head_size: Values per head.
-        neox: How values pair up.
+        neox: NeoX pairing if true, interleaved otherwise.
 
     Returns:
-        New tensors, shaped and typed as ``query`` and ``key``.
+        New tensors with the shapes and dtypes of ``query`` and ``key``.
     """
-    # A compiler fuses the plain formula into one pass; without one, blocks that stay in a CPU's cache take its place.
+    # A compiler fuses the plain formula into one pass. Without one, a CPU works in blocks that stay in its cache.
     plain = torch.compiler.is_compiling() or query.numel() <= FEW or not query.is_cpu
     rotate = _rotate if plain else _rotate_in_blocks
     cos, sin = rows.unsqueeze(1).chunk(2, dim=-1)

@@ -1,19 +1,19 @@
-"""Op 2 on a GPU: rotate queries and keys with the step's rows, in one launch.
+"""Op 2 on a GPU: rotate queries and keys by the step's rows, in one launch.
 
 Two functions share the kernel:
 
-- :func:`apply_rows_triton_` rotates in place and leaves values from ``rotary_dim`` on alone. For code that is not compiled,
-  which calls it without torch's dispatcher.
-- ``ropeswitch::apply_rows``, the op behind :func:`apply_rows_triton`, returns new tensors. For compiled code: there an op
-  that mutates slices of a fused projection costs more. With auto-functionalization as vLLM 0.32.0 sets it
+- :func:`apply_rows_triton_` rotates in place and leaves values from ``rotary_dim`` on unchanged. Eager code calls it,
+  bypassing torch's dispatcher.
+- ``ropeswitch::apply_rows``, the op behind :func:`apply_rows_triton`, returns new tensors. Compiled code calls it, because
+  mutating slices of a fused projection costs more there: with auto-functionalization as vLLM 0.32.0 sets it
   (``enable_auto_functionalized_v2`` off), torch 2.13 copies the projection twice before each call, up to the slice's end,
-  and scatters both back after it. An op that mutates nothing is one node, and moves the same bytes when whole heads rotate.
+  and scatters both back after it. An op without mutation is one node, and moves the same bytes when whole heads rotate.
 
-The op is opaque to Inductor, unlike one of ``torch.library.triton_op``, so that compiled models run on a CPU, interpreted.
+The op is opaque to Inductor, unlike a ``torch.library.triton_op``, so compiled models also run interpreted on a CPU.
 
-FlashInfer's ``apply_rope_with_cos_sin_cache_inplace`` takes a float32 table and row numbers too, so it could replace the
-in-place function for half types where heads have 64, 128, 256 or 512 values. Needed: FlashInfer on every GPU machine (it
-compiles its kernel or downloads it), a functional op around it for compiled code, and a GPU to show that it rounds once,
+FlashInfer's ``apply_rope_with_cos_sin_cache_inplace`` also takes a float32 table and row numbers, so it could replace the
+in-place function for half-precision types and head sizes 64, 128, 256 and 512. That needs FlashInfer on every GPU machine
+(it compiles or downloads its kernel), a functional op around it for compiled code, and a GPU to show that it rounds once,
 reads slices of a projection, can be captured and is no slower. vLLM 0.32.0 has it switched off (``use_flashinfer``).
 """
 
@@ -28,14 +28,14 @@ from triton.runtime.driver import driver
 
 from ropeswitch.kernels.triton_launch import FUSED, check, power_of_2
 
-# Pairs of values that one program rotates, and that one of its threads rotates: 16 bytes of bf16 at a time, the widest
-# access there is, twice in and twice out.
+# Pairs of values rotated per program and per thread. In bf16, a thread's pairs are two loads and two stores of 16 bytes,
+# the widest access.
 TILE = 1024
 PER_THREAD = 8
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-# Bytes: Triton compiles a kernel of its own for pointers that are multiples of it.
+# Bytes; Triton compiles a separate kernel for pointers that are multiples of this.
 ALIGNMENT = 16
-# Maximum prepared launches, one per number of tokens and layout: 8 MiB.
+# Maximum number of prepared launches (8 MiB), one per token count and layout.
 MOST_PREPARED = 8192
 
 
@@ -45,16 +45,16 @@ def rotate_heads(  # type: ignore[no-untyped-def]
     HEADS: tl.constexpr, HEADS_BLOCK: tl.constexpr, HEAD_SIZE: tl.constexpr,
     PAIRS: tl.constexpr, PAIRS_BLOCK: tl.constexpr, TAIL_BLOCK: tl.constexpr, NEOX: tl.constexpr,
 ):  # fmt: skip
-    """Rotate heads ``first_head`` to ``first_head + HEADS_BLOCK - 1`` of a token, as far as they are below ``HEADS``.
+    """Rotate heads ``first_head`` to ``first_head + HEADS_BLOCK - 1`` of a token, skipping any from ``HEADS`` on.
 
-    ``source`` and ``target`` point to value 0 of the token's head 0, and may be one; their strides go from head to head.
-    ``row`` points to the token's ``PAIRS`` float32 cosines, followed by its sines. Arithmetic is float32, cast once.
+    ``source`` and ``target`` point to value 0 of the token's head 0 and may be equal; their strides are from head to head.
+    ``row`` points to the token's ``PAIRS`` float32 cosines, followed by its sines. Arithmetic is float32 with a single cast.
     """
     heads = first_head + tl.arange(0, HEADS_BLOCK)[:, None]
     pair = tl.arange(0, PAIRS_BLOCK)
     source += heads.to(tl.int64) * source_stride
     target += heads.to(tl.int64) * target_stride
-    # Load the values before the row: they do not wait for the row number, and a warp issues in order.
+    # Load the values before the row: they do not depend on the row number, and a warp issues in order.
     if NEOX:
         mask = (heads < HEADS) & (pair < PAIRS)[None, :]
         first = tl.load(source + pair[None, :], mask=mask, other=0.0)
@@ -81,7 +81,7 @@ def rotate_heads(  # type: ignore[no-untyped-def]
         tl.store(target + tail, tl.load(source + tail, mask=in_tail), mask=in_tail)
 
 
-# The address of a slice of row numbers must not compile the kernel anew while requests wait.
+# The alignment of a slice of row numbers must not recompile the kernel while requests wait.
 @triton.jit(do_not_specialize_on_alignment=["row_numbers"])
 def apply_rows_kernel(  # type: ignore[no-untyped-def]
     query, query_out, key, key_out, rows, row_numbers,
@@ -90,14 +90,13 @@ def apply_rows_kernel(  # type: ignore[no-untyped-def]
     QUERY_HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, HEADS_BLOCK: tl.constexpr, HEAD_SIZE: tl.constexpr,
     PAIRS: tl.constexpr, PAIRS_BLOCK: tl.constexpr, TAIL_BLOCK: tl.constexpr, NEOX: tl.constexpr,
 ):  # fmt: skip
-    """One program rotates ``HEADS_BLOCK`` query heads, or key heads, of one token.
+    """Rotate ``HEADS_BLOCK`` query heads or key heads of one token per program.
 
-    ``KEY_HEADS`` is 0 where there is no key. ``TAIL_BLOCK`` holds the values of a head that are copied and not rotated; 0
-    copies none.
+    ``KEY_HEADS`` is 0 without a key. ``TAIL_BLOCK`` covers a head's unrotated values, which are copied; 0 copies none.
     """
     QUERY_BLOCKS: tl.constexpr = (QUERY_HEADS + HEADS_BLOCK - 1) // HEADS_BLOCK
     KEY_BLOCKS: tl.constexpr = (KEY_HEADS + HEADS_BLOCK - 1) // HEADS_BLOCK
-    # One grid dimension: the others end at 65,535 programs.
+    # A single grid dimension: the others are limited to 65,535 programs.
     token = (tl.program_id(0) // (QUERY_BLOCKS + KEY_BLOCKS)).to(tl.int64)
     block = tl.program_id(0) % (QUERY_BLOCKS + KEY_BLOCKS)
     row = rows + tl.load(row_numbers + token) * (2 * PAIRS)
@@ -121,16 +120,16 @@ def apply_rows_triton_(
 
     Args:
         query: ``[tokens, query heads * head_size]`` or ``[tokens, query heads, head_size]``, bfloat16, float16 or float32;
-            tokens may lie apart, as in a slice of a fused projection, and so may the heads of the second form.
-        key: As ``query`` with the key heads, or None.
+            tokens may be strided, as in a slice of a fused projection, and so may the heads of the second form.
+        key: Like ``query``, with the key heads; or None.
         rows: ``[rows, rotary_dim]`` float32, contiguous, cosines then sines.
         row_numbers: ``[tokens]`` int64, contiguous, each below the number of rows; need not start at 0.
         head_size: Values per head.
-        neox: How values pair up, as in :func:`ropeswitch.kernels.apply_rows.apply_rows`.
+        neox: Pairing of values, as in :func:`ropeswitch.kernels.apply_rows.apply_rows`.
 
     Raises:
-        TypeError, ValueError: A data type, a device or a shape that is not as above.
-        RuntimeError: CPU tensors outside Triton's interpreter.
+        TypeError, ValueError: If a dtype, device or shape differs from the above.
+        RuntimeError: If tensors are on a CPU outside Triton's interpreter.
     """
     _launch(query, key, query, key, rows, row_numbers, head_size, neox)
 
@@ -138,14 +137,14 @@ def apply_rows_triton_(
 def apply_rows_triton(
     query: Tensor, key: Tensor | None, rows: Tensor, row_numbers: Tensor, head_size: int, neox: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """As :func:`apply_rows_triton_`, into new contiguous tensors of the same shapes and types."""
+    """Like :func:`apply_rows_triton_`, but return new contiguous tensors of the same shapes and dtypes."""
     rotated, rotated_key = torch.ops.ropeswitch.apply_rows(query, key, rows, row_numbers, head_size, neox)
     return rotated, None if key is None else rotated_key
 
 
-# Of a compiled kernel, with the number of programs and all arguments but pointers.
+# A compiled kernel's launcher, number of programs, function and metadata, and all arguments except pointers.
 Prepared = tuple[Callable[..., None], int, Any, Any, tuple[Any, ...]]
-# By everything that is checked or compiled into a kernel.
+# Keyed by everything that is checked or compiled into a kernel.
 _PREPARED: dict[tuple[Any, ...], Prepared] = {}
 
 
@@ -153,9 +152,9 @@ def _launch(
     query: Tensor, key: Tensor | None, query_out: Tensor, key_out: Tensor | None,
     rows: Tensor, row_numbers: Tensor, head_size: int, neox: bool,
 ) -> None:  # fmt: skip
-    """Launch the kernel, checked and compiled once for tensors that differ in their addresses alone.
+    """Launch the kernel; check and compile it only once for tensors that differ only in their addresses.
 
-    Triton's own launch inspects every argument and builds a key of them, which takes the host five times as long.
+    Triton's own launch inspects every argument and builds a key from them, which takes five times as much host time.
     """
     device = query.get_device()
     alike: tuple[Any, ...] = (
@@ -195,7 +194,7 @@ def _launch_checked(
     """Check every argument and launch the kernel through Triton, which may compile it.
 
     Returns:
-        What launches it again, or None where nothing was compiled: without tokens, and in the interpreter.
+        The prepared launch, or None if nothing was compiled: without tokens, and in the interpreter.
     """
     rotary_dim = rows.shape[-1]
     if query.dtype not in DTYPES:
@@ -233,11 +232,11 @@ def _launch_checked(
 
 
 def _layout(name: str, values: Tensor | None, head_size: int, like: Tensor) -> tuple[int, int, int]:
-    """How many heads a token has, and the strides from token to token and from head to head; zeros for None.
+    """Return the number of heads, the stride between tokens and the stride between heads; zeros for None.
 
     Raises:
-        ValueError: Another number of tokens than ``like`` has, or values of one head that do not lie side by side.
-        TypeError: Another data type or device than that of ``like``.
+        ValueError: If the number of tokens differs from ``like``'s, the shape does not fit, or a head is not contiguous.
+        TypeError: If the dtype or device differs from ``like``'s.
     """
     if values is None:
         return 0, 0, 0
@@ -256,7 +255,7 @@ def _layout(name: str, values: Tensor | None, head_size: int, like: Tensor) -> t
 
 def _new_tensors(query: Tensor, key: Tensor | None) -> tuple[Tensor, Tensor]:
     contiguous = torch.contiguous_format
-    # An op cannot return an optional tensor: no key gives an empty one.
+    # An op cannot return an optional tensor, so a missing key becomes an empty one.
     new_key = query.new_empty((0,)) if key is None else torch.empty_like(key, memory_format=contiguous)
     return torch.empty_like(query, memory_format=contiguous), new_key
 
@@ -268,7 +267,7 @@ def _out_of_place(query: Tensor, key: Tensor | None, *rest: Any) -> tuple[Tensor
 
 
 _LIBRARY = torch.library.Library("ropeswitch", "FRAGMENT")
-# Any strides are read as they are; a compiler must not hand over a copy to change them.
+# The kernel reads any strides; a compiler must not copy a tensor to change them.
 _LIBRARY.define(
     "apply_rows(Tensor query, Tensor? key, Tensor rows, Tensor row_numbers, int head_size, bool neox) -> (Tensor, Tensor)",
     tags=(torch.Tag.needs_exact_strides,),

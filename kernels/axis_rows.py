@@ -1,7 +1,7 @@
-"""Rows of M-RoPE: each pair of a token rotates by the position on one of several axes (time, height, width).
+"""Rows for M-RoPE: each pair of a token is rotated by its position on one of several axes (time, height, width).
 
-Positions on an axis are not bounded by the number of tokens (a video's time axis skips ahead), so angles are formed from
-them directly instead of from tables.
+Positions on an axis are not bounded by the number of tokens (a video's time axis skips ahead), so angles are computed
+directly instead of from tables.
 """
 
 import torch
@@ -18,9 +18,9 @@ class AxisRows:
         theta: The rotary base.
         rotary_dim: Rotated values per head.
         sets: One entry per factor set.
-        axes: ``[pairs]`` the axis whose position rotates each pair.
-        device: Where the rows are.
-        dtype: Of frequencies and angles: float64, or float32 for Hugging Face's own angles.
+        axes: ``[pairs]`` axis whose position rotates each pair.
+        device: Device of the rows.
+        dtype: Dtype of frequencies and angles: float64, or float32 for Hugging Face's own angles.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class AxisRows:
         Args:
             rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer.
             positions: ``[axes, tokens]`` int64 true positions.
-            set_indices: ``[tokens]`` int64, the set of each token's sequence.
+            set_indices: ``[tokens]`` int64 factor set of each token's sequence.
         """
         places = positions.index_select(0, self._axes).T
         early = places < self._start_tokens[set_indices, None]

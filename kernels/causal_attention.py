@@ -1,4 +1,4 @@
-"""Op 4: attention of each request's new tokens over themselves, with the log-sum-exp that merging needs."""
+"""Op 4: causal attention among each request's new tokens, with the log-sum-exp needed for merging."""
 
 from itertools import pairwise
 
@@ -8,7 +8,7 @@ import torch
 def causal_attention_reference(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_starts: list[int], scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The op in float64, one token and head at a time; arguments and results as :func:`causal_attention`."""
+    """Compute the op in float64, one token and head at a time; arguments and results as in :func:`causal_attention`."""
     group = query.shape[1] // key.shape[1]
     out = torch.zeros(query.shape, dtype=torch.float64)
     lse = torch.zeros(query.shape[:2], dtype=torch.float64)
@@ -25,12 +25,12 @@ def causal_attention_reference(
 def causal_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_starts: list[int], scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend from each token to itself and to the earlier tokens of its request in this step; on a CPU, in float32.
+    """Attend from each token to itself and to the earlier tokens of its request in this step, in float32 on a CPU.
 
     Args:
-        query: ``[tokens, query heads, head_size]``, any float type; as many heads in a row read each KV head.
+        query: ``[tokens, query heads, head_size]``, any float type; each KV head serves an equal run of consecutive heads.
         key: ``[tokens, KV heads, head_size]``.
-        value: As ``key``.
+        value: Like ``key``.
         query_starts: ``[requests + 1]``: request i has the tokens ``query_starts[i]`` to ``query_starts[i + 1] - 1``.
         scale: Multiplier of the dot products.
 
@@ -39,7 +39,7 @@ def causal_attention(
         ``[tokens, query heads]`` float32.
     """
     group = query.shape[1] // key.shape[1]
-    # As if each token were alone, which decoding ones are; longer requests are then done one by one.
+    # First treat every token as alone in its request, as in decode; then redo longer requests one by one.
     values = value.float().repeat_interleave(group, dim=1)
     keys = key.float().repeat_interleave(group, dim=1)
     out, lse = values.clone(), torch.einsum("thd,thd->th", query.float(), keys) * scale

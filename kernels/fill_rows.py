@@ -1,7 +1,7 @@
-"""Op 1: the cos and sin of every token of a step, each with its own sequence's factor set.
+"""Op 1: compute cos and sin for every token of a step, with its sequence's factor set.
 
 A row is ``rotary_dim`` float32 values: ``pairs`` cosines, then ``pairs`` sines, times the set's scale.
-:func:`ropeswitch.kernels.reference.fill_rows_reference` makes the same rows in float64.
+:func:`ropeswitch.kernels.reference.fill_rows_reference` computes the same rows in float64.
 """
 
 import torch
@@ -13,8 +13,8 @@ class ExactRows:
     """Fills rows on any device from two-level tables, without synchronising with the host.
 
     Args:
-        tables: The angles of every set.
-        device: Where the rows are.
+        tables: Angles of every set.
+        device: Device of the rows.
     """
 
     def __init__(self, tables: AngleTables, device: torch.device | str = "cpu") -> None:
@@ -31,7 +31,7 @@ class ExactRows:
         Args:
             rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer.
             positions: ``[tokens]`` int64 true positions, each below the tables' end.
-            set_indices: ``[tokens]`` int64, the set of each token's sequence.
+            set_indices: ``[tokens]`` int64 factor set of each token's sequence.
         """
         chosen, count, pairs = set_indices, len(positions), self._fine.shape[1]
         if self._start_tokens is not None:

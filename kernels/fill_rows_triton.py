@@ -1,8 +1,8 @@
-"""Op 1 on a GPU: the cos and sin of every token of a step, in one launch and without synchronising with the host.
+"""Op 1 on a GPU: compute cos and sin for every token of a step in one launch, without synchronising with the host.
 
-The arithmetic is the CPU path's: coarse times fine as complex float32 numbers, then the set's scale. A token finds its
-request by binary search, so nothing has to be gathered before, and the launch depends on shapes alone: with persistent
-buffers it can be captured in a CUDA graph.
+The arithmetic is the CPU path's: coarse times fine as complex float32 numbers, then the set's scale. Each token finds its
+request by binary search, so nothing is gathered beforehand and the launch depends only on shapes. With persistent buffers
+it can be captured in a CUDA graph.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class DeviceTables:
     """:class:`~ropeswitch.kernels.angles.AngleTables` on a device.
 
     A row of ``coarse`` or ``fine`` is ``pairs`` float32 cosines, then ``pairs`` sines, so that loads are contiguous. Start
-    tokens are zeros where no set has any, so that tables loaded while serving compile no other kernel.
+    tokens are zeros if no set has any, so that tables loaded while serving compile no other kernel.
     """
 
     coarse: Tensor
@@ -46,7 +46,7 @@ class DeviceTables:
         return cls(coarse, fine, tables.coarse_rows, scales, start_tokens)
 
 
-# Counts that change from step to step, or with the tables, must not compile the kernel anew while requests wait.
+# Arguments that change between steps, or with the tables, must not recompile the kernel while requests wait.
 @triton.jit(
     do_not_specialize=["requests", "halvings", "coarse_rows", "sets"],
     do_not_specialize_on_alignment=["positions", "query_start_loc"],
@@ -56,10 +56,10 @@ def fill_rows_kernel(  # type: ignore[no-untyped-def]
     coarse_table, fine_table, coarse_rows, scales, start_tokens, sets,
     PAIRS: tl.constexpr, PAIRS_BLOCK: tl.constexpr, TOKENS_BLOCK: tl.constexpr, FINE_BITS: tl.constexpr,
 ):  # fmt: skip
-    """One program fills the rows of ``TOKENS_BLOCK`` tokens."""
+    """Fill the rows of ``TOKENS_BLOCK`` tokens per program."""
     token = tl.program_id(0) * TOKENS_BLOCK + tl.arange(0, TOKENS_BLOCK)
     live = token < tl.load(query_start_loc + requests)
-    # The last request that starts at or before the token: ``low`` starts there or before, ``high`` after it.
+    # Find the last request that starts at or before the token: request ``low`` does, request ``high`` starts after it.
     low = tl.full((TOKENS_BLOCK,), 0, tl.int32)
     high = low + requests
     for _ in range(halvings):
@@ -88,20 +88,20 @@ def fill_rows_kernel(  # type: ignore[no-untyped-def]
 def fill_rows_triton(
     rows: Tensor, positions: Tensor, request_sets: Tensor, query_start_loc: Tensor, tables: DeviceTables
 ) -> None:
-    """Write the rows of the step's tokens, ``rows[: query_start_loc[requests]]``, in place; later rows keep what they hold.
+    """Write the rows of the step's tokens, ``rows[: query_start_loc[requests]]``, in place; later rows are unchanged.
 
-    All tensors are on one device and contiguous. Nothing is allocated and nothing read back.
+    All tensors are on one device and contiguous. Allocates nothing and reads nothing back.
 
     Args:
         rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer.
         positions: ``[tokens]`` int64 true positions, each below the tables' end; padding after the last request is not read.
-        request_sets: ``[requests]`` int32 or int64, the factor set of each request of the batch.
-        query_start_loc: ``[>= requests + 1]`` int32, first token of each request, then the end.
+        request_sets: ``[requests]`` int32 or int64 factor set of each request of the batch.
+        query_start_loc: ``[>= requests + 1]`` int32 first token of each request, then the end.
         tables: Angles of every set.
 
     Raises:
-        TypeError, ValueError: A data type or a shape that is not as above.
-        RuntimeError: CPU tensors outside Triton's interpreter.
+        TypeError, ValueError: If a dtype, device or shape differs from the above.
+        RuntimeError: If tensors are on a CPU outside Triton's interpreter.
     """
     tokens, requests, rotary_dim = len(positions), len(request_sets), tables.fine.shape[1]
     check(

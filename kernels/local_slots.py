@@ -1,7 +1,7 @@
-"""Op 6: where on this rank a step's new keys go, when each sequence's cache is dealt out over ranks.
+"""Op 6: map a step's new keys to slots of this rank's cache, when each sequence's cache is sharded over ranks.
 
-Runs of ``interleave`` tokens go to the ranks in turn, so one block number means ``ranks * block_size`` tokens of a
-sequence, of which each rank holds ``block_size`` in its own block of that number.
+Ranks take runs of ``interleave`` tokens in turn, so one block number covers ``ranks * block_size`` tokens of a sequence.
+Each rank holds ``block_size`` of them in its own block of that number.
 """
 
 import torch
@@ -10,10 +10,10 @@ import torch
 def local_slots_reference(
     positions: list[int], blocks: list[list[int]], block_size: int, ranks: int, rank: int, interleave: int
 ) -> list[int]:
-    """The op, token by token; ``blocks`` has each token's own block table, the rest as :func:`local_slots`."""
+    """Compute the op token by token; ``blocks`` has each token's block table, the rest is as in :func:`local_slots`."""
     slots = []
     for position, table in zip(positions, blocks, strict=True):
-        # The owner counts its own runs before this one, and every run of the rest is someone else's.
+        # The place in this rank's cache is the number of earlier positions that it owns.
         own = [p for p in range(position + 1) if p // interleave % ranks == rank]
         if not own or own[-1] != position:
             slots.append(-1)
@@ -32,16 +32,16 @@ def local_slots(
     rank: int,
     interleave: int,
 ) -> torch.Tensor:
-    """Slots of new keys in this rank's cache.
+    """Return the slots of new keys in this rank's cache.
 
     Args:
-        positions: ``[tokens]`` places in their sequences.
+        positions: ``[tokens]`` positions in their sequences.
         requests: ``[tokens]`` rows of ``block_table``.
         block_table: ``[requests, blocks]`` block numbers, in the order of the sequence.
         block_size: Tokens per block on one rank, a multiple of ``interleave``.
-        ranks: Over how many ranks a sequence is dealt out.
-        rank: This one, from 0.
-        interleave: Tokens that a rank gets in a row.
+        ranks: Number of ranks that a sequence is sharded over.
+        rank: This rank, from 0.
+        interleave: Consecutive tokens per rank.
 
     Returns:
         ``[tokens]`` int64: ``block * block_size + offset``, or -1 for a token that another rank holds.

@@ -1,13 +1,13 @@
-"""Op 5: put together attention over disjoint parts of one sequence's keys.
+"""Op 5: merge attention over disjoint parts of one sequence's keys.
 
-Source: FlashAttention-2 (arXiv:2307.08691), section 2.3.1: a part's share is exp(its log-sum-exp - the whole's).
+Source: FlashAttention-2 (arXiv:2307.08691), section 2.3.1: a part's weight is exp(its log-sum-exp - the total's).
 """
 
 import torch
 
 
 def merge_attention_reference(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The op in float64, one row at a time; arguments and results as :func:`merge_attention`."""
+    """Compute the op in float64, one row at a time; arguments and results as in :func:`merge_attention`."""
     out = torch.zeros(outs.shape[1:], dtype=torch.float64)
     lse = torch.full(lses.shape[1:], -torch.inf, dtype=torch.float64)
     for token in range(lses.shape[1]):
@@ -25,12 +25,12 @@ def merge_attention(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tenso
 
     Args:
         outs: ``[parts, tokens, heads, head_size]`` float32: each part's own output.
-        lses: ``[parts, tokens, heads]`` float32 natural log-sum-exps; minus infinity where a part has no key, and then
-            nothing of its output is read.
+        lses: ``[parts, tokens, heads]`` float32 natural log-sum-exps; minus infinity where a part has no keys, whose output
+            is then ignored.
 
     Returns:
         The output over all keys ``[tokens, heads, head_size]`` float32 and its log-sum-exp ``[tokens, heads]`` float32;
-        0 and minus infinity where no part has a key.
+        0 and minus infinity where no part has keys.
     """
     lse = lses.logsumexp(0)
     empty = lses == -torch.inf

@@ -1,13 +1,13 @@
-"""Op 3: attention of a step's queries over the cached keys that this rank holds, with the log-sum-exp that merging needs.
+"""Op 3: attention of a step's queries over this rank's cached keys, with the log-sum-exp needed for merging.
 
-A sequence's cached keys may be split over ranks; every query of it attends to all of them, so there is no mask here. What
-the step's own tokens see of each other is ``causal_attention``; ``merge_attention`` puts the parts together. A rank may
-hold no key of a sequence: its part is then 0 with a log-sum-exp of minus infinity.
+A sequence's cached keys may be sharded over ranks. Each of its queries attends to all of them, so there is no mask.
+``causal_attention`` computes attention among the step's own tokens; ``merge_attention`` merges the parts. A rank without
+keys of a sequence returns 0 with a log-sum-exp of minus infinity.
 """
 
 import torch
 
-# Keys per pass. The gathered, float32 keys and values of one head of 128 values are then 4 MiB, however long the sequence.
+# Keys per pass. One head's gathered keys and values, of 128 float32 values each, take 4 MiB for any sequence length.
 PASS = 4096
 
 
@@ -19,7 +19,7 @@ def paged_attention_reference(
     query_starts: list[int],
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The op in float64, one query head of one request at a time; arguments and results as :func:`paged_attention`."""
+    """Compute the op in float64, one head of one request at a time; arguments and results as in :func:`paged_attention`."""
     block_size, head = cache.shape[2], query.shape[2]
     group = query.shape[1] // cache.shape[1]
     out = torch.zeros(query.shape, dtype=torch.float64)
@@ -43,19 +43,19 @@ def paged_attention(
     query_starts: list[int],
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend to a paged cache without a mask; on a CPU, in float32 whatever the types.
+    """Attend to a paged cache without a mask, on a CPU in float32 for all dtypes.
 
     Args:
-        query: ``[tokens, query heads, head_size]``, any float type; as many heads in a row read each KV head.
-        cache: ``[blocks, KV heads, block_size, 2 * head_size]``: of each token, its key and then its value.
-        block_table: ``[requests, >= blocks of the longest]`` integers: where each request's blocks are, in order.
-        lengths: Keys that this rank holds of each request, 0 or more.
+        query: ``[tokens, query heads, head_size]``, any float type; each KV head serves an equal run of consecutive heads.
+        cache: ``[blocks, KV heads, block_size, 2 * head_size]``: each token's key, then its value.
+        block_table: ``[requests, >= blocks of the longest]`` integer block numbers of each request, in order.
+        lengths: Number of each request's keys on this rank, 0 or more.
         query_starts: ``[requests + 1]``: request i has the queries ``query_starts[i]`` to ``query_starts[i + 1] - 1``.
         scale: Multiplier of the dot products.
 
     Returns:
         The output ``[tokens, query heads, head_size]`` float32, and the natural log-sum-exp of the scaled dot products
-        ``[tokens, query heads]`` float32; 0 and minus infinity where a request has no key here.
+        ``[tokens, query heads]`` float32; 0 and minus infinity where a request has no keys here.
     """
     out = torch.zeros(query.shape, dtype=torch.float32)
     lse = torch.full(query.shape[:2], -torch.inf, dtype=torch.float32)
@@ -75,10 +75,10 @@ def _attend(
     out: torch.Tensor,
     lse: torch.Tensor,
 ) -> None:
-    """One request's queries over its ``length`` keys, pass by pass, into ``out`` and ``lse``."""
+    """Attend from one request's queries to its ``length`` keys, pass by pass, into ``out`` and ``lse``."""
     kv_heads, block_size, head = cache.shape[1], cache.shape[2], query.shape[2]
     tokens = query.shape[0]
-    # Without a mask the heads that share a KV head are only more queries: [1, KV heads, tokens * group, head].
+    # Without a mask, heads that share a KV head are just more queries: [1, KV heads, tokens * group, head].
     folded = query.float().unflatten(1, (kv_heads, -1)).movedim(0, 1).flatten(1, 2)[None]
     blocks_per_pass = max(1, PASS // block_size)
     for first in range(0, (length + block_size - 1) // block_size, blocks_per_pass):

@@ -1,4 +1,4 @@
-"""Rows with Hugging Face's own float32 angles (``--rope-angles hf``), to compare token for token with its models."""
+"""Rows with Hugging Face's own float32 angles (``--rope-angles hf``), for token-for-token comparison with its models."""
 
 import torch
 
@@ -22,7 +22,7 @@ class ParityRows:
         self._start_tokens = torch.tensor([entry.start_tokens for entry in sets], device=device)
 
     def fill(self, rows: torch.Tensor, positions: torch.Tensor, set_indices: torch.Tensor) -> None:
-        """As :meth:`ropeswitch.kernels.fill_rows.ExactRows.fill`, with tensors of the device."""
+        """Like :meth:`ropeswitch.kernels.fill_rows.ExactRows.fill`; all tensors are on the device."""
         early = positions < self._start_tokens[set_indices]
         inverse = torch.where(early[:, None], self._unscaled, self._inverse[set_indices])
         angles = positions.float()[:, None] * inverse

@@ -1,4 +1,4 @@
-"""Both ops in float64, one step at a time: what tests, benchmarks and the kernel check at start-up compare with.
+"""Float64 references of ops 1 and 2, for tests, benchmarks and the kernel check at start-up.
 
 Nothing that serves requests imports this module.
 """
@@ -17,7 +17,7 @@ def fill_rows_reference(
     rotary_dim: int,
     sets: tuple[Frequencies, ...],
 ) -> torch.Tensor:
-    """The rows in float64: ``[tokens, rotary_dim]``, cosines, then sines, times the set's scale.
+    """Return the rows in float64: ``[tokens, rotary_dim]``, cosines, then sines, times the set's scale.
 
     Args:
         positions: ``[tokens]`` true positions.
@@ -40,13 +40,13 @@ def apply_rows_reference(rows: torch.Tensor, values: torch.Tensor, head_size: in
     """Rotate in float64, one pair of values at a time.
 
     Args:
-        rows: ``[tokens, rotary_dim]`` cosines, then sines, of each token.
+        rows: ``[tokens, rotary_dim]``: each token's cosines, then sines.
         values: ``[tokens, heads * head_size]`` or ``[tokens, heads, head_size]`` queries or keys.
         head_size: Values per head.
-        neox: Pair value i with ``i + rotary_dim / 2``; else ``2 i`` with ``2 i + 1``.
+        neox: Pair value i with ``i + rotary_dim / 2``; otherwise ``2 i`` with ``2 i + 1``.
 
     Returns:
-        float64, shaped as ``values``.
+        The rotated values in float64, with the shape of ``values``.
     """
     pairs = rows.shape[1] // 2
     out = values.double().flatten(1).unflatten(1, (-1, head_size)).clone()

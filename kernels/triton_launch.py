@@ -1,27 +1,27 @@
-"""What both Triton ops do on the host before a launch: check their tensors, and round sizes up."""
+"""Host-side helpers of both Triton ops: check tensors before a launch, and round sizes up."""
 
 from typing import Any
 
 import torch
 import triton
 
-# Multiply-adds round once. Passed explicitly, because Triton is about to change its default.
+# Fused multiply-adds, which round once. Passed explicitly, because Triton is about to change its default.
 FUSED = True
 
 
 def check(
     kernel: Any, device: torch.device, *tensors: tuple[str, torch.Tensor, tuple[torch.dtype, ...], tuple[int, ...]]
 ) -> None:
-    """Refuse what ``kernel`` cannot run on or would misread.
+    """Refuse a device that ``kernel`` cannot run on, and tensors that it would misread.
 
     Args:
-        kernel: From ``@triton.jit``: interpreted where ``TRITON_INTERPRET=1`` was set when its module was imported.
-        device: Where all tensors must be.
-        tensors: Name, tensor, its possible data types and its shape, each contiguous.
+        kernel: A ``@triton.jit`` function; interpreted if ``TRITON_INTERPRET=1`` was set when its module was imported.
+        device: Required device of all tensors.
+        tensors: Name, tensor, allowed dtypes and required shape of each; all must be contiguous.
 
     Raises:
-        RuntimeError: ``device`` is a CPU and the kernel is not interpreted.
-        TypeError, ValueError: A tensor that is not so.
+        RuntimeError: If ``device`` is a CPU and the kernel is not interpreted.
+        TypeError, ValueError: If a tensor does not meet its requirements.
     """
     if device.type == "cpu" and isinstance(kernel, triton.JITFunction):
         raise RuntimeError(
@@ -39,5 +39,5 @@ def check(
 
 
 def power_of_2(number: int) -> int:
-    """The smallest one that is not below ``number``; 0 for 0. Triton's own takes 1.6 us a call."""
+    """Return the smallest power of 2 that is at least ``number``; 0 for 0. Triton's own function takes 1.6 us per call."""
     return 1 << (number - 1).bit_length() if number else 0

@@ -4,7 +4,7 @@ import torch
 
 
 def write_cache_reference(key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
-    """The op, one token at a time; arguments as :func:`write_cache`."""
+    """Compute the op one token at a time; arguments as in :func:`write_cache`."""
     head, block_size = key.shape[2], cache.shape[2]
     for token, slot in enumerate(slots.tolist()):
         if slot >= 0:
@@ -13,13 +13,13 @@ def write_cache_reference(key: torch.Tensor, value: torch.Tensor, cache: torch.T
 
 
 def write_cache(key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
-    """Write in place.
+    """Write keys and values into ``cache`` in place.
 
     Args:
-        key: ``[>= tokens, KV heads, head_size]``, of the cache's type.
-        value: As ``key``.
-        cache: ``[blocks, KV heads, block_size, 2 * head_size]``: of each token, its key and then its value.
-        slots: ``[tokens]`` int64: ``block * block_size + offset``; tokens with a negative one are not written.
+        key: ``[>= tokens, KV heads, head_size]``, of the cache's dtype.
+        value: Like ``key``.
+        cache: ``[blocks, KV heads, block_size, 2 * head_size]``: each token's key, then its value.
+        slots: ``[tokens]`` int64: ``block * block_size + offset``; tokens with a negative slot are skipped.
     """
     tokens = (slots >= 0).nonzero().flatten()
     blocks, offsets = slots[tokens] // cache.shape[2], slots[tokens] % cache.shape[2]

@@ -1,11 +1,11 @@
 """``vllm.lora.ops.torch_ops.lora_ops.bgmv_expand`` and ``bgmv_expand_slice``: wrapped to leave base-model rows alone.
 
-replaces: the CPU's second LoRA matrix product, under both names by which it is called.
-why: a token without an adapter has index -1, which upstream uses as an index and so adds the last adapter to it: a base
-    model's request beside an adapter's gets wrong tokens (vLLM pull requests 48421 and 49656, open at 0.32.0).
+replaces: the CPU's second LoRA matrix product, under both of its names.
+why: a token without an adapter has index -1. Upstream indexes with it and so applies the last adapter: a base-model request
+    batched with an adapter's gets wrong tokens (vLLM pull requests 48421 and 49656, open at 0.32.0).
 what differs: rows with index -1 add nothing.
 limits: none known.
-when it can go: with the release that takes either pull request.
+when it can go: with the release that includes either pull request.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,11 @@
 """``vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend``: subclassed to split each sequence's keys over ranks.
 
-replaces: the attention backend of CPUs, through ``register_backend``, where decode context parallelism is on.
+replaces: the CPU attention backend, through ``register_backend``, if decode context parallelism is on.
 why: upstream's CPU attention neither returns the log-sum-exp nor supports a rank that holds part of a sequence, so
     ``decode_context_parallel_size`` works on GPUs only.
 what differs: each rank writes its own share of the keys. Queries are gathered over the ranks that share a KV head, each
-    attends to the keys it holds, the parts are exchanged, and each rank merges those of its own heads with what the
-    step's new tokens see of each other. All in float32, by the ops in ``kernels/``.
+    rank attends to the keys it holds, and the partial results are exchanged. Each rank merges those of its own heads with
+    the attention among the step's new tokens. All of it is in float32, with the ops in ``kernels/``.
 limits: causal self-attention over an unquantized cache, without sliding windows, ALiBi, soft caps, sinks or shared caches.
 when it can go: when vLLM's CPU attention supports decode context parallelism.
 """
@@ -41,10 +41,10 @@ PLAIN_CACHES = ("auto", "float16", "bfloat16", "float32")
 
 
 def check_split_sequences(vllm_config: VllmConfig) -> None:
-    """Refuse configurations that this backend does not support; vLLM has checked its own rules on ranks and KV heads.
+    """Refuse configurations that this backend does not support; vLLM has already checked its own rules on ranks and KV heads.
 
     Raises:
-        UnsupportedError: with the field, its value and what is allowed.
+        UnsupportedError: with the field, its value and the allowed values.
     """
     parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
     if vllm_config.model_config.use_mla:
@@ -66,18 +66,18 @@ def check_split_sequences(vllm_config: VllmConfig) -> None:
 
 
 def register() -> None:
-    """Register it as this process's CPU attention; call it before the model is built."""
+    """Register this backend as the process's CPU attention; call before the model is built."""
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{SplitCPUAttentionBackend.__qualname__}")
 
 
 def registered(vllm_config: VllmConfig) -> bool:
-    """Whether every attention layer of this process's model runs it."""
+    """Whether every attention layer of this process's model uses this backend."""
     layers = get_layers_from_vllm_config(vllm_config, Attention).values()
     return bool(layers) and all(isinstance(layer.impl, SplitCPUAttentionImpl) for layer in layers)
 
 
 class SplitCPUAttentionBackend(CPUAttentionBackend):
-    """See the module's docstring; the cache is laid out as upstream's: ``[blocks, KV heads, block_size, 2 * head_size]``."""
+    """See the module's docstring; the cache has upstream's layout: ``[blocks, KV heads, block_size, 2 * head_size]``."""
 
     supported_kv_cache_dtypes = ["auto"]  # noqa: RUF012 (upstream's own shape)
 
@@ -108,14 +108,14 @@ class SplitCPUAttentionBackend(CPUAttentionBackend):
 
 @dataclass(frozen=True)
 class SplitCPUAttentionMetadata(AttentionMetadata):
-    """A step on one rank. Every rank has the same requests with cached keys, each holds a different number of keys.
+    """A step's metadata on one rank. All ranks list the same requests with cached keys; the number of keys differs by rank.
 
     Attributes:
         query_starts: ``[requests + 1]`` offsets of each request's tokens.
-        cached_tokens: ``[rows]`` the tokens whose requests have cached keys on any rank.
-        cached_starts: ``[such requests + 1]`` offsets of each one's tokens among ``cached_tokens``.
-        cached_lengths: Cached keys of each such request on this rank.
-        block_table: ``[such requests, blocks]``.
+        cached_tokens: ``[rows]`` indices of the tokens whose requests have cached keys on any rank.
+        cached_starts: ``[cached requests + 1]`` offsets of each such request's tokens in ``cached_tokens``.
+        cached_lengths: Number of cached keys of each such request on this rank.
+        block_table: ``[cached requests, blocks]`` block numbers.
     """
 
     query_starts: list[int]
@@ -126,7 +126,7 @@ class SplitCPUAttentionMetadata(AttentionMetadata):
 
 
 class SplitCPUAttentionBuilder(AttentionMetadataBuilder[SplitCPUAttentionMetadata]):
-    """Makes the metadata of a step."""
+    """Builds the metadata of a step."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -137,7 +137,7 @@ class SplitCPUAttentionBuilder(AttentionMetadataBuilder[SplitCPUAttentionMetadat
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
     ) -> SplitCPUAttentionMetadata:
-        """Raises UnsupportedError where the step's attention is not causal."""
+        """Build the step's metadata; raise UnsupportedError if its attention is not causal."""
         common = common_attn_metadata
         if common.causal is not True:
             raise UnsupportedError(
@@ -221,7 +221,7 @@ class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attention of the step's tokens, ``[tokens, heads, head_size]``, into ``output``."""
+        """Write the attention of the step's tokens, ``[tokens, heads, head_size]``, to ``output``."""
         # Without metadata this is a warm-up run.
         if attn_metadata is None:
             return output
@@ -229,7 +229,7 @@ class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
         tokens = step.query_starts[-1]
         query, key, value = query[:tokens], key[:tokens], value[:tokens]
         out, lse = causal_attention(query, key, value, step.query_starts, self.scale)
-        # The same on every rank, as all must take part in the exchange.
+        # Identical on every rank, as all must take part in the exchange.
         if len(rows := step.cached_tokens):
             parts, part_lses = self._attend_over_ranks(query[rows], kv_cache, step)
             merged, _ = merge_attention(torch.cat((parts, out[rows][None])), torch.cat((part_lses, lse[rows][None])))
@@ -240,7 +240,11 @@ class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
     def _attend_over_ranks(
         self, query: torch.Tensor, kv_cache: torch.Tensor, step: SplitCPUAttentionMetadata
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each rank's part of this rank's heads: ``[ranks, rows, heads, head_size]`` and ``[ranks, rows, heads]``."""
+        """Return each rank's partial results for this rank's heads.
+
+        Returns:
+            Outputs ``[ranks, rows, heads, head_size]`` and log-sum-exps ``[ranks, rows, heads]``.
+        """
         group = get_dcp_group()
         everyones = group.all_gather(query.contiguous(), dim=1)
         out, lse = paged_attention(

@@ -1,10 +1,10 @@
 """``vllm.v1.worker.cpu_model_runner.CPUModelRunner``: subclassed for pipeline stages and seeded sampling.
 
 replaces: the V1 model runner on CPUs, through the worker (``cpu_worker.py``).
-why: upstream's fails with a later pipeline stage in eager mode, and with a seeded request whose prompt is in chunks.
-what differs: it makes the intermediate tensors of later pipeline stages, which upstream makes in a warm-up that the CPU's
-    eager mode skips; and it restores a request's own random generator where a chunk of its prompt drew a token that is
-    dropped, for which upstream winds back an offset that generators on CPUs do not have.
+why: upstream's fails with later pipeline stages in eager mode, and with a seeded request whose prompt is prefilled in chunks.
+what differs: it creates the intermediate tensors of later pipeline stages, which upstream creates in a warm-up that eager
+    mode on CPUs skips. After a prompt chunk whose sampled token is discarded, it restores the request's random generator;
+    upstream rewinds an offset instead, which CPU generators do not have.
 limits: the V1 runner on CPUs.
 when it can go: when upstream's CPU runner does both.
 """
@@ -41,7 +41,7 @@ class CPUPartModelRunner(LadderCPUModelRunner):
 
     def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:
         generators = self.input_batch.generators
-        # Hidden from upstream, which would read their offset.
+        # Hide these from upstream, which would read their offset.
         drew = {place: generators.pop(place) for place in self._undone}
         for place, generator in drew.items():
             generator.set_state(self._undone[place])

@@ -2,7 +2,7 @@
 
 replaces: the switch's own worker on CPUs (``switch/cpu_worker.py``), through ``parallel_config.worker_cls``.
 why: upstream leaves shared memory behind when a worker is killed, and its runner lacks what ``cpu_model_runner.py`` adds.
-what differs: the model runner; shared memory for collectives is unlinked once mapped, so a killed worker leaves none.
+what differs: the model runner; shared memory for collectives is unlinked once mapped, so a killed worker leaves none behind.
 limits: CPUs.
 when it can go: when upstream unlinks that memory once every rank has mapped it.
 """
@@ -31,8 +31,8 @@ class CPUPartWorker(LadderCPUWorker):
 def forget_shared_names() -> None:
     """Unlink the shared memory that connects this worker to the other ranks of its groups.
 
-    Upstream frees it by name when a worker ends by itself, which a server's workers rarely do. All ranks of a group have
-    mapped it when any has its communicator, so without a name it is freed with the last of them, however they end.
+    Upstream frees it by name when a worker exits by itself, which a server's workers rarely do. All ranks of a group have
+    mapped it by the time any has its communicator, so once unlinked it is freed when the last of them ends, in any way.
     """
     for line in Path("/proc/self/maps").read_text().splitlines() if sys.platform == "linux" else ():
         # Address, permissions, offset, device, inode and, for a mapped file, its path.

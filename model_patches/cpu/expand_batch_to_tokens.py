@@ -2,10 +2,10 @@
 
 replaces: the function that repeats each request's temperature, top-k and top-p for its drafts.
 why: upstream's substitute for its Triton kernel (``cpu_triton_utils._expand_kernel_impl``) casts the output to int64 and
-    writes to the copy. With drafts of any kind, sampled tokens then have another distribution than the model's.
-what differs: it is written with torch.
-limits: CPUs; the V2 runner has a rejection sampler of its own.
-when it can go: when upstream's writes its output.
+    writes to the copy. With drafts of any kind, sampled tokens then do not follow the model's distribution.
+what differs: the function is written in torch.
+limits: CPUs; the V2 runner has its own rejection sampler.
+when it can go: when upstream's substitute writes its output.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import torch
 
 
 def expanding(upstream: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Make the replacement; arguments and result are those of upstream's."""
+    """Return the replacement, with upstream's arguments and result."""
 
     def expand_batch_to_tokens(
         x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0

@@ -7,30 +7,30 @@ from ropeswitch.model_patches.switch.connectors import OFFLOADING, configured
 from ropeswitch.model_patches.switch.patching import replace
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError
 
-# Where configs have the number of heads of Mamba-2 layers.
+# Config fields with the number of heads of Mamba-2 layers.
 MAMBA_2_HEADS = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
-# Arguments of an engine that generates text with vLLM's own code for the model.
+# Argument values of an engine that generates text with vLLM's own model code.
 GENERATES = {"runner": ("auto", "generate"), "convert": ("auto", "none"), "model_impl": ("auto", "vllm")}
 
 _PREFIX_CACHING = (
     "enable_prefix_caching: True: vLLM's Mamba-2 layers fail with it on CPUs; start with --no-enable-prefix-caching"
 )
 _TIER = "vLLM's host tier copies between a GPU and the host, and does not run on CPUs"
-# Of OffloadingConnector's specs those whose worker copies between a GPU and the host; the first is the default.
+# OffloadingConnector specs whose worker copies between a GPU and the host; the first is the default.
 GPU_SPECS = ("CPUOffloadingSpec", "TieringOffloadingSpec")
 
 _LORA = ("vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.punica_cpu")
 
 
 def check(engine_args: Any, hf_config: Mapping[str, Any]) -> None:
-    """Refuse what is certain before the engine's config is made; :func:`prepare` refuses the rest.
+    """Refuse arguments that are certain to fail before the engine's config is made; :func:`prepare` refuses the rest.
 
     Args:
         engine_args: ``vllm.EngineArgs``, with its worker class.
         hf_config: The model's text config.
 
     Raises:
-        UnsupportedError: for what upstream's CPU backend gets wrong.
+        UnsupportedError: for a configuration that upstream's CPU backend gets wrong.
     """
     if engine_args.worker_cls != WORKERS["cpu"]:
         return
@@ -43,13 +43,13 @@ def check(engine_args: Any, hf_config: Mapping[str, Any]) -> None:
         getattr(engine_args, name) not in values for name, values in GENERATES.items()
     ):
         return
-    # A model with attention alone is no hybrid, and vLLM turns prefix caching off for latent attention.
+    # An attention-only model is no hybrid, and vLLM turns prefix caching off for latent attention.
     if set(hf_config.get("layer_types") or ["mamba"]) <= {"attention", "full_attention"} or "kv_lora_rank" in hf_config:
         return
     from vllm.model_executor.models import ModelRegistry
 
-    # vLLM asks the same when it makes the engine's config, and keeps the answer. Where a model cannot be imported, it
-    # refuses it there.
+    # vLLM makes this call too when it creates the engine's config, and caches the result. There it refuses a model that
+    # cannot be imported.
     name = next(iter(hf_config.get("architectures") or ()), None)
     info = ModelRegistry._try_inspect_model_cls(name)
     if info is not None and info.is_hybrid:
@@ -63,16 +63,16 @@ def attach(engine_args: Any, settings: RopeSettings) -> None:
 
 
 def prepare(vllm_config: Any) -> None:
-    """Patch a process of an engine on CPUs.
+    """Patch a process of a CPU engine.
 
     Raises:
-        UnsupportedError: for what upstream's CPU backend gets wrong.
+        UnsupportedError: for a configuration that upstream's CPU backend gets wrong.
     """
     if vllm_config.device_config.device_type != "cpu":
         return
     _check_tier(vllm_config.kv_transfer_config)
     model, caching = vllm_config.model_config, vllm_config.cache_config.enable_prefix_caching
-    # Models of attention alone may have a hybrid's config.
+    # Attention-only models may have a hybrid's config.
     if caching and any(getattr(model.hf_text_config, name, None) for name in MAMBA_2_HEADS) and model.is_hybrid:
         raise UnsupportedError(_PREFIX_CACHING)
     # Imported here: upstream's CPU modules change torch for CPUs.

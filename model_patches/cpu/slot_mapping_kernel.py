@@ -1,11 +1,11 @@
 """``vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel``: replaced on CPUs for sequences split over ranks.
 
-replaces: the function that stands in for this Triton kernel on CPUs, through ``register_kernels``, where decode context
+replaces: the function that stands in for this Triton kernel on CPUs, through ``register_kernels``, if decode context
     parallelism is on.
-why: upstream's asserts that there is one rank.
-what differs: a token of another rank gets no slot; other slots equal those of the Triton kernel on GPUs.
+why: upstream's function asserts a single rank.
+what differs: tokens of other ranks get no slot; all other slots equal those of the Triton kernel on GPUs.
 limits: CPUs without Triton, as in the CPU build.
-when it can go: when ``vllm.utils.cpu_triton_utils._compute_slot_mapping_kernel_impl`` takes several ranks.
+when it can go: when ``vllm.utils.cpu_triton_utils._compute_slot_mapping_kernel_impl`` supports several ranks.
 """
 
 import torch
@@ -18,12 +18,12 @@ TARGET = "vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel"
 
 
 def register() -> None:
-    """Replace the platform's own kernel, which the worker's process has registered before."""
+    """Replace the platform's kernel, which the worker process has already registered."""
     register_kernels({TARGET: split_slot_mapping})
 
 
 def registered() -> bool:
-    """Whether this process launches it."""
+    """Whether this process uses the replacement."""
     return getattr(ComputeSlotMappingKernel.kernel, "func", None) is split_slot_mapping
 
 
@@ -42,7 +42,7 @@ def split_slot_mapping(
     pad: int,
     triton_block_size: int,
 ) -> None:
-    """Launched as the kernel: fill ``slot_mapping``, ``[max_num_tokens]`` int64, with ``pad`` beyond the step's tokens."""
+    """Fill ``slot_mapping``, ``[max_num_tokens]`` int64: the step's slots, then ``pad``. Launched like the kernel."""
     requests = torch.arange(len(query_start_loc) - 1).repeat_interleave(query_start_loc.diff())
     count = len(requests)
     slot_mapping[count:max_num_tokens] = pad

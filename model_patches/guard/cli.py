@@ -33,7 +33,7 @@ def add_parser(
     """Add the command and its subcommands; each sets ``func``, which returns the exit code.
 
     Args:
-        subparsers: Where to add it.
+        subparsers: The parent's subparsers.
         server_patches: Patches of the API server; this package knows only those of engines and workers.
         readings: The upstream texts that the API server matches.
     """
@@ -55,7 +55,7 @@ def add_parser(
 
 
 def table(server_patches: Sequence[Patch]) -> str:
-    """The patches as a Markdown table; docs/patches.md holds a copy, which a test compares."""
+    """Return the patches as a Markdown table; a test compares it with the copy in docs/patches.md."""
     rows = [(record, record.when) for record in PATCHES] + [(record, "API server") for record in server_patches]
     lines = ["| upstream symbol | kind | in play | file | tests |", "| --- | --- | --- | --- | --- |"]
     lines += [f"| `{it.target}` | {it.kind} | {when} | `{it.file}` | `{it.tests}` |" for it, when in rows]

@@ -1,6 +1,6 @@
-"""Records of patched upstream symbols: looks symbols up and fingerprints their source.
+"""Record types for patched upstream symbols; looks symbols up and fingerprints their source.
 
-The fingerprints are data: ``recorded/VERSION.json`` holds one per symbol, and ``ropeswitch patches record`` writes it.
+``recorded/VERSION.json`` holds one fingerprint per symbol; ``ropeswitch patches record`` writes it.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ class Patch:
 
     Attributes:
         target: Dotted path of the symbol that is replaced, wrapped or subclassed.
-        kind: ``replaced``, ``wrapped`` or ``subclassed``; ``beside`` where a middleware of ours relies on it unchanged.
+        kind: ``replaced``, ``wrapped`` or ``subclassed``; ``beside`` if one of our middlewares relies on it unchanged.
         file: The file with the patch and its reason.
         relies_on: Dotted paths of the upstream functions that the patch relies on; each has a fingerprint.
         when: The engines that it applies to, one of ``records.CONDITIONS``. All engines on that kind of device check its
             fingerprints.
-        tests: The file or folder of tests that fails first when it breaks.
+        tests: The test file or folder that fails first when the patch breaks.
     """
 
     target: str
@@ -60,18 +60,18 @@ class Reading:
 
 
 def symbols(records: Iterable[Patch]) -> list[str]:
-    """The symbols that records rely on, each once, in order."""
+    """Return the distinct symbols that records rely on, in order."""
     return list(dict.fromkeys(path for record in records for path in record.relies_on))
 
 
 def recorded() -> dict[str, str]:
-    """The fingerprints of the pinned release, by dotted path."""
+    """Return the pinned release's fingerprints by dotted path."""
     found: dict[str, str] = json.loads(FILE.read_text(encoding="utf-8"))
     return found
 
 
 def fingerprint(symbol: Any) -> str:
-    """First 16 hex digits of the SHA-256 of a function's signature and source, as upstream wrote it."""
+    """Return the first 16 hex digits of the SHA-256 of an unwrapped function's signature and source."""
     upstream = inspect.unwrap(symbol)
     text = f"{inspect.signature(upstream)}\n{inspect.getsource(upstream)}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -101,5 +101,5 @@ def resolve(path: str) -> tuple[Any, str, Any]:
 
 
 def pin() -> str:
-    """The part of a mismatch's message that names the supported version."""
+    """Return the part of a mismatch message that names the supported version."""
     return f"this release works with vLLM {VLLM_VERSION} only"

@@ -1,6 +1,6 @@
-"""Compares a GPU's kernels with the float64 reference before the engine starts, and refuses the start where they differ.
+"""Compares a GPU's kernels with the float64 reference before the engine starts, and refuses to start if they differ.
 
-A GPU, driver or Triton that rotates wrongly would silently give wrong tokens; the check takes milliseconds.
+A GPU, driver or Triton that rotates wrongly would silently give wrong tokens. The check takes milliseconds.
 """
 
 import numpy as np
@@ -19,10 +19,10 @@ TOLERANCE = 1e-5
 
 
 def check_kernels(step_rows: StepRows, model: nn.Module, settings: RopeSettings) -> None:
-    """Check a GPU's fill and rotation on a few rows; nothing on CPUs, and no fill check with Hugging Face's angles.
+    """Check a GPU's fill and rotation on a few rows; skip CPUs, and skip the fill with Hugging Face's angles.
 
     Args:
-        step_rows: The worker's; their content is overwritten.
+        step_rows: The worker's rows; their content is overwritten.
         model: The model bound to them.
         settings: The engine's settings.
 
@@ -59,7 +59,7 @@ def _rotate_and_check(step_rows: StepRows, module: LadderRotaryEmbedding, *, wit
     query, key = torch.linspace(-1, 1, count * 3 * head, device=rows.device).view(count, -1).split((2 * head, head), 1)
     ops = [module(numbers, query.clone(), key.clone())]
     if with_triton:
-        # The op in compiled models.
+        # The op that compiled models call.
         ops.append(torch.ops.ropeswitch.apply_rows(query, key, rows, numbers, head, neox))
     for rotated in ops:
         check_rotation(rows[:count], query, rotated[0], head, neox)
@@ -67,7 +67,7 @@ def _rotate_and_check(step_rows: StepRows, module: LadderRotaryEmbedding, *, wit
 
 
 def sample_positions(num_positions: int, start_tokens: int) -> list[int]:
-    """Positions to check: both ends, the seams of the tables, and around a set's start tokens."""
+    """Return the positions to check: ends, middle, a boundary of the tables, and around a set's start tokens."""
     wanted = {0, 1, 4095, 4096, start_tokens - 1, start_tokens, num_positions // 2, num_positions - 1}
     return sorted(place for place in wanted if 0 <= place < num_positions)
 
@@ -76,9 +76,9 @@ def check_rows(rows: torch.Tensor, places: list[int], index: int, theta: float, 
     """Compare filled rows with the float64 reference.
 
     Args:
-        rows: ``[tokens, rotary_dim]`` float32, as a kernel filled them for set ``index``.
+        rows: ``[tokens, rotary_dim]`` float32, filled by a kernel for set ``index``.
         places: The tokens' positions.
-        index: The set.
+        index: Index of the set.
         theta: The rotary base.
         sets: All sets.
 
@@ -96,9 +96,9 @@ def check_rotation(rows: torch.Tensor, before: torch.Tensor, after: torch.Tensor
     Args:
         rows: ``[tokens, rotary_dim]`` float32 that they were rotated with.
         before: ``[tokens, heads * head_size]`` float32.
-        after: As ``before``, rotated by a kernel.
+        after: Like ``before``, rotated by a kernel.
         head_size: Values per head.
-        neox: How values pair up.
+        neox: NeoX pairing if true, interleaved otherwise.
 
     Raises:
         UnsupportedError: when they differ, with the device and the error.

@@ -1,4 +1,4 @@
-"""The part ``guard``: refuses another vLLM than the pinned one, and reports the patches that each worker runs."""
+"""The part ``guard``: refuses any vLLM but the pinned one, and reports the patches that each worker runs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The report of a worker, read from the objects that it runs."""
+"""A worker's report, read from the objects that it runs."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from ropeswitch.model_patches.guard.registry import OURS, applied, in_play
 
 
 def report(worker: Any) -> dict[str, Any]:
-    """A worker's rank, the targets of its active patches, and the names of its factor sets.
+    """Return a worker's rank, the targets of its active patches, and the names of its factor sets.
 
     Args:
         worker: One of our workers, with its model loaded.
@@ -24,13 +24,13 @@ def report(worker: Any) -> dict[str, Any]:
 
         found |= {cpu_dcp_attention.TARGET} if cpu_dcp_attention.registered(config) else set()
         found |= {slot_mapping_kernel.TARGET} if slot_mapping_kernel.registered() else set()
-    # Upstream's classes inherit from each other; only those that apply on this device are patches.
+    # Upstream's classes inherit from each other; only those that apply to this engine are patches.
     here = {record.target for record in in_play(config)}
     return {"rank": worker.rank, "patches": sorted({*applied(), *(found & here)}), "sets": list(worker.step_rows.sets)}
 
 
 def _connectors() -> tuple[Any, ...]:
-    """The KV connectors of this worker process."""
+    """Return this worker process's KV connectors."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
     if not has_kv_transfer_group():

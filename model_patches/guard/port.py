@@ -1,4 +1,4 @@
-"""``ropeswitch patches port``: lists the symbols that another vLLM release changed, by file of ours."""
+"""``ropeswitch patches port``: lists the symbols that another vLLM release changed, grouped by ropeswitch file."""
 
 import difflib
 import importlib.util
@@ -28,10 +28,10 @@ class Difference:
 
 
 def installed_folder() -> Path:
-    """The folder that holds the installed ``vllm``, found without importing it.
+    """Return the folder that contains the installed ``vllm``, without importing it.
 
     Raises:
-        FileNotFoundError: when none is installed.
+        FileNotFoundError: when vLLM is not installed.
     """
     spec = importlib.util.find_spec("vllm")
     if spec is None or spec.origin is None:
@@ -42,18 +42,18 @@ def installed_folder() -> Path:
 def compare(
     records: Sequence[Patch], readings: Sequence[Reading], old: SourceTree, new: SourceTree
 ) -> dict[str, list[Difference]]:
-    """Differences of the symbols that patches rely on between two releases, by file of ours.
+    """Return how the symbols that patches rely on differ between two releases, by ropeswitch file.
 
-    A target on whose source no patch relies is included only where it is gone.
+    A target whose source no patch relies on is included only if it is gone.
 
     Args:
         records: The patches.
-        readings: The upstream texts that files of ours match; their symbol has changed when it lost one of them.
+        readings: The upstream texts that ropeswitch files match; a symbol counts as changed only if it lost one of them.
         old: The installed release.
         new: The other release.
 
     Raises:
-        LookupError: for a symbol that is not in the old release's source either.
+        LookupError: for a symbol that is not in the old release's source.
     """
     found: dict[str, dict[str, Difference]] = {}
     for record in records:
@@ -84,10 +84,10 @@ def _difference(path: str, old: list[Definition], new: list[Definition]) -> Diff
 
 
 def lines(found: dict[str, list[Difference]], *, diff: bool) -> Iterator[str]:
-    """The report: one paragraph per file of ours, then the totals.
+    """Yield the report's lines: one paragraph per ropeswitch file, then the totals.
 
     Args:
-        found: From :func:`compare`.
+        found: The result of :func:`compare`.
         diff: Whether to add each changed symbol's diff.
     """
     for file, differences in sorted(found.items()):

@@ -14,7 +14,7 @@ V2_RUNNER = "vllm.v1.worker.gpu.model_runner.GPUModelRunner"
 SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
-# The engines with that connector, as `CONDITIONS` names them.
+# Key in `CONDITIONS` of the engines with that connector.
 NIXL_ONLY = "NIXL"
 EXECUTOR = "vllm.v1.executor.multiproc_executor.MultiprocExecutor"
 LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
@@ -60,7 +60,7 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     ),
 }
 
-# Device types; on others these patches' upstream modules must not even be imported.
+# Device type by condition; on other devices these patches' upstream modules must not even be imported.
 DEVICES = {"CPUs": "cpu", "V1 runner on CPUs": "cpu", "decode context parallel on CPUs": "cpu", "GPUs": "cuda"}
 
 PATCHES = (
@@ -72,7 +72,7 @@ PATCHES = (
         relies_on=("vllm.model_executor.layers.rotary_embedding.get_rope",),
     ),
     Patch(
-        # A loader that builds models in another way is refused.
+        # Loaders that build models in another way are refused.
         target="vllm.model_executor.model_loader.base_loader.initialize_model",
         kind="wrapped",
         file="model_patches/switch/initialize_model.py",

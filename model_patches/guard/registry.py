@@ -16,14 +16,14 @@ from ropeswitch.model_patches.guard.fingerprints import (
 )
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
 
-# Prefix of the modules of our patches.
+# Module prefix of our patches.
 OURS = "ropeswitch.model_patches."
 
 
 def for_this_device() -> tuple[Patch, ...]:
-    """The patches that an engine on this machine may need.
+    """Return the patches that an engine on this machine may need.
 
-    Upstream modules of the others must not even be imported: ``vllm.v1.worker.cpu.shm`` changes torch for CPUs.
+    The other patches' upstream modules must not even be imported: ``vllm.v1.worker.cpu.shm`` changes torch for CPUs.
     """
     from vllm.platforms import current_platform
 
@@ -32,9 +32,9 @@ def for_this_device() -> tuple[Patch, ...]:
 
 
 def for_engine(vllm_config: Any) -> tuple[Patch, ...]:
-    """The patches whose fingerprints an engine checks: all of its device's, but those of a connector that it has not.
+    """Return the patches whose fingerprints an engine checks: all of its device's, except those of an unused connector.
 
-    Upstream's module of such a connector warns of missing packages when it is imported.
+    Importing such a connector's upstream module warns of missing packages.
     """
     return tuple(
         record for record in for_this_device() if record.when != NIXL_ONLY or CONDITIONS[NIXL_ONLY](vllm_config)
@@ -42,7 +42,7 @@ def for_engine(vllm_config: Any) -> tuple[Patch, ...]:
 
 
 def mismatches(records: "tuple[Patch, ...] | None" = None) -> list[tuple[str, str, str]]:
-    """Symbols that differ from the pinned release: (dotted path, recorded fingerprint, installed fingerprint).
+    """Return symbols that differ from the pinned release: (dotted path, recorded fingerprint, installed fingerprint).
 
     Args:
         records: The patches to check; by default all that an engine on this machine may need.
@@ -64,7 +64,7 @@ def mismatches(records: "tuple[Patch, ...] | None" = None) -> list[tuple[str, st
 
 
 def missing_texts(readings: Iterable[Reading]) -> list[tuple[str, str, str]]:
-    """Texts that the installed vLLM no longer has: (dotted path of the symbol, text, file of ours that matches it).
+    """Return texts that the installed vLLM no longer has: (symbol's dotted path, text, ropeswitch file that matches it).
 
     Raises:
         RegistryError: when a symbol is not in the installed vLLM.
@@ -97,7 +97,7 @@ def require(records: "tuple[Patch, ...]", readings: Iterable[Reading] = ()) -> N
 
 
 def in_play(vllm_config: Any) -> list[Patch]:
-    """The patches that every worker of an engine must report.
+    """Return the patches that every worker of an engine must report.
 
     Args:
         vllm_config: ``vllm.config.VllmConfig``.
@@ -106,10 +106,10 @@ def in_play(vllm_config: Any) -> list[Patch]:
 
 
 def applied() -> list[str]:
-    """Targets that are patched in this process, found by the symbol now bound to each upstream name."""
+    """Return the targets patched in this process, found by the symbol now bound to each upstream name."""
     found = []
     for record in for_this_device():
-        # Its upstream name stays bound to upstream's class.
+        # A subclassed target's upstream name stays bound to upstream's class.
         if record.kind == "subclassed":
             continue
         symbol = resolve(record.target)[2]

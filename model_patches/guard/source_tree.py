@@ -1,4 +1,4 @@
-"""Finds functions in an unpacked vLLM by dotted path, from its Python source; imports and runs none of it."""
+"""Finds symbols in an unpacked vLLM's Python source by dotted path, without importing or running it."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,8 @@ class Definition:
 
     Attributes:
         node: Its syntax tree.
-        owner: The names of the classes that hold it, outermost first; empty in a module.
-        text: Its source, decorators and comments included.
+        owner: The names of the enclosing classes, outermost first; empty at module level.
+        text: Its source, including decorators and comments.
     """
 
     node: ast.stmt
@@ -23,7 +23,7 @@ class Definition:
 
     @property
     def code(self) -> str:
-        """Its code without comments, docstrings and layout."""
+        """Its code without comments, docstrings and formatting."""
         tree = deepcopy(self.node)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
@@ -35,7 +35,7 @@ class SourceTree:
     """The Python source of one release.
 
     Args:
-        folder: The folder that holds the folder ``vllm``.
+        folder: The folder that contains ``vllm``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,13 +43,13 @@ class SourceTree:
         self._modules: dict[str, tuple[str, list[ast.stmt]] | None] = {}
 
     def find(self, path: str) -> list[Definition]:
-        """Every definition of a symbol (several where an ``if`` decides), following imports and base classes.
+        """Return every definition of a symbol (several if an ``if`` decides), following imports and base classes.
 
         Args:
-            path: Dotted path, as the guard's records have it.
+            path: Dotted path, as in the guard's records.
 
         Returns:
-            An empty list where the release has no such symbol.
+            The definitions; an empty list if the release has no such symbol.
         """
         return self._find(path, frozenset())
 

@@ -1,10 +1,10 @@
 """Decides which waiting requests may start in a step; a long one neither blocks those behind it nor starves.
 
 A request starts when a slot and blocks for all of its tokens are free, not counting blocks that running prefills will need
-while it runs. While the oldest waiting request does not fit, younger ones may pass it. Blocks, and in the end a slot, are
-reserved for it as it ages: the share of its need that equals its waiting time over its own prefill time. Once that share
-reaches 1, only requests that fit beside it may pass, so they do not delay it (backfilling in batch systems: Lifka, The
-ANL/IBM SP scheduling system, 1995).
+while it runs. While the oldest waiting request does not fit, younger ones may pass it. As it ages, a growing share
+of its blocks is reserved for it: its waiting time divided by its own prefill time. Once that share reaches 1, a slot is
+reserved too, and only requests that fit next to it may pass, so they do not delay it (backfilling in batch systems: Lifka,
+The ANL/IBM SP scheduling system, 1995).
 """
 
 from vllm.v1.request import Request
@@ -15,15 +15,15 @@ from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
 
 class Admission:
-    """Counts the slots and blocks that one step may hand out, and those reserved for the oldest request that does not fit.
+    """Counts the slots and blocks that one step may hand out, and those reserved for the oldest request if it does not fit.
 
     Args:
         view: The engine before the step.
-        limits: The engine's.
-        engine: Answers questions about single requests.
+        limits: The engine's limits.
+        engine: Answers queries about single requests.
         queue: The waiting queue.
-        cost: The predicted time of steps.
-        target: Minimum seconds that younger requests may pass before anything is reserved.
+        cost: Predicts step times.
+        target: Minimum seconds of waiting until all of a request's blocks and a slot are reserved.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Admission:
         if limits.max_loras is not None:
             self._loras = {each.lora_request.lora_int_id for each in view.running if each.lora_request}
         self._reserved_slots, self._reserved_blocks = 0, 0
-        # Blocks left for requests that pass the oldest one; counted on first use.
+        # Blocks left for requests that pass the oldest one; computed on first use.
         self._beside: int | None = None
         self._taken = 0
         self.oldest = self._oldest_ready() if self.slots > 0 else None
@@ -53,7 +53,7 @@ class Admission:
             self._reserved_slots = int(waited >= 1.0)
 
     def _fits_beside(self, oldest: Request, request: Request) -> bool:
-        """Whether a request's prompt and answer fit beside the oldest one and the running requests that came after it."""
+        """Whether a request's prompt and answer fit next to the oldest one and the running requests that arrived later."""
         if self._beside is None:
             order = self._queue.key(oldest)
             passed = sum(self._most(each) for each in self._view.running if self._queue.key(each) > order)
@@ -67,7 +67,7 @@ class Admission:
         return next((entry[3] for entry in self._queue.by_age if self.ready(entry[3])), None)
 
     def ready(self, request: Request) -> bool:
-        """Whether only space can keep a waiting request from starting, by upstream's rules."""
+        """Whether a waiting request lacks nothing but space to start, by upstream's rules."""
         if not self._engine.ready(request):
             return False
         if self._limits.max_loras is not None and request.lora_request:
@@ -75,13 +75,13 @@ class Admission:
         return True
 
     def needs(self, request: Request) -> int:
-        """Free blocks that a waiting request takes, without blocks that it shares with running requests."""
+        """Free blocks that a waiting request needs, excluding blocks that it shares with running requests."""
         if request not in self._needed:
             self._needed[request] = self._engine.blocks(request, shares=self._queue.place(request).hit > 0)
         return self._needed[request]
 
     def fits(self, request: Request) -> bool:
-        """Whether a ready request may start, leaving what is reserved for an older one."""
+        """Whether a ready request may start without using slots or blocks reserved for an older one."""
         if self.slots <= 0:
             return False
         if not self._view.running:
@@ -89,7 +89,7 @@ class Admission:
             return request is self.oldest or self.needs(request) <= self.blocks - self._reserved_blocks
         needs, free = self.needs(request), self.blocks
         if self._view.reserved_blocks:
-            # Blocks that running prefills take while this request runs; it has freed its own before they need the rest.
+            # Running prefills take this share while the request runs; it frees its own blocks before they need the rest.
             stay = self._cost.seconds(chunk(request.num_tokens, 0)) + request.max_tokens * self._target
             share = stay / self._coming_seconds if stay < self._coming_seconds else 1.0
             free -= int(self._view.reserved_blocks * share)
@@ -101,7 +101,7 @@ class Admission:
         return self.slots > self._reserved_slots and (room or self._fits_beside(self.oldest, request))
 
     def take(self, request: Request) -> None:
-        """Count a request that this step starts."""
+        """Deduct the slot and blocks of a request that this step starts."""
         self.slots -= 1
         self.blocks -= self.needs(request)
         self._taken += self._most(request)

@@ -1,4 +1,4 @@
-"""The decision of length-aware scheduling for one step; only ``scheduler.py`` applies it."""
+"""Length-aware scheduling's decision for one step; only ``scheduler.py`` applies it."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from vllm.v1.request import Request
 
 @dataclass(frozen=True, slots=True)
 class BackgroundDecision:
-    """What the step does with the internal request that prefills keys in the next set.
+    """A step's decision about the internal request that prefills keys in the next set.
 
     Attributes:
-        finish: The internal request to end, if any; its full blocks stay in the prefix cache.
+        finish: The internal request to finish, if any; its full blocks stay in the prefix cache.
         start: The internal request to add, if any.
         request: The internal request that gets tokens or is held, if any.
         tokens: Its tokens in this step; 0 holds it.
@@ -29,17 +29,17 @@ IDLE = BackgroundDecision()
 
 @dataclass(frozen=True, slots=True)
 class StepDecision:
-    """One step, as planned.
+    """The plan of one step.
 
     Attributes:
-        held: Requests that get no token, whether they run or wait.
-        budget: Tokens of the step.
+        held: Running or waiting requests that get no tokens.
+        budget: Token budget of the step.
         chunk: Maximum tokens of one prefill; 0 for no limit.
         offered: Waiting requests that may start, in this order.
         busy: Predicted seconds of the step without any prefill.
-        spare: Seconds left for the background request; 0 where the step has a prefill.
+        spare: Seconds left for the background request; 0 if the step has a prefill.
         sort: Whether to reorder the running requests so that the last is the cheapest to preempt.
-        background: What the step does with the internal request.
+        background: The decision about the internal request.
     """
 
     held: Set[Request] = frozenset()

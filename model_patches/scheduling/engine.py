@@ -11,22 +11,22 @@ LEAST_CHUNK = 16
 
 
 class SchedulerEngine:
-    """Makes :class:`StepView` and :class:`Limits` from a scheduler, and answers the planner's ``Engine`` questions.
+    """Builds :class:`StepView` and :class:`Limits` from a scheduler, and answers the planner's ``Engine`` queries.
 
     Args:
-        scheduler: Constructed, before its first step.
+        scheduler: A constructed scheduler, before its first step.
     """
 
     def __init__(self, scheduler: LadderScheduler) -> None:
         self._scheduler = scheduler
-        # Without drafts and recovered KV transfers a decoding request has one token to compute; under synchronous
-        # scheduling none while its last one is in flight.
+        # Without drafts and recovered KV transfers, a decoding request has one token to compute; under synchronous
+        # scheduling, none while its last one is in flight.
         self._single = not scheduler.num_spec_tokens and scheduler.connector is None
         self._single = self._single and scheduler.num_sampled_tokens_per_step == 1
         self._asynchronous = scheduler.scheduler_config.async_scheduling
 
     def limits(self) -> Limits:
-        """The limits of the engine, which do not change while it runs."""
+        """Return the engine's limits, which do not change while it runs."""
         scheduler = self._scheduler
         least = max(LEAST_CHUNK, 1 + scheduler.num_spec_tokens)
         if scheduler.need_mamba_block_aligned_split:
@@ -43,7 +43,7 @@ class SchedulerEngine:
         )
 
     def view(self, now: float, background: Request | None, settled: bool) -> StepView:
-        """A snapshot of the scheduler's state.
+        """Take a snapshot of the scheduler's state.
 
         Args:
             now: Seconds on the scheduler's clock.
@@ -80,7 +80,7 @@ class SchedulerEngine:
     def ready(self, request: Request) -> bool:
         """See ``Engine``."""
         scheduler = self._scheduler
-        # The second call promotes it once its grammar, KV transfer or data has arrived.
+        # The second call promotes the request once its grammar, KV transfer or data has arrived.
         if self.blocked(request) and not scheduler._handle_blocked_waiting_request(request):
             return False
         if scheduler.gives_up_blocks(request):
@@ -91,7 +91,7 @@ class SchedulerEngine:
         """See ``Engine``."""
         scheduler, tokens = self._scheduler, min(request.num_tokens, self._scheduler.max_model_len)
         manager = scheduler.kv_cache_manager
-        # As upstream's own check of a whole sequence, `allocate_slots(full_sequence_must_fit=True)`.
+        # Same as upstream's own check of a whole sequence, `allocate_slots(full_sequence_must_fit=True)`.
         blocks: int = manager.coordinator.get_num_blocks_to_allocate(
             request_id=request.request_id,
             num_tokens=tokens,

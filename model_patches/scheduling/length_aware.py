@@ -1,4 +1,4 @@
-"""The planner of length-aware scheduling: decides every step of one engine, and learns from measured step times.
+"""The length-aware planner: plans every step of one engine, and learns from measured step times.
 
 It reads the engine only through ``view.py`` and changes nothing: ``scheduler.py`` applies its decisions.
 """
@@ -20,11 +20,11 @@ from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView, c
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 from ropeswitch.model_patches.switch.ladders import LadderTable
 
-# Default target, in steps of one token, so that the fixed cost of a step is a small part of it; bounds in seconds. At the
-# upper one a client still gets ten tokens a second.
+# Default target as a multiple of a one-token step, so that a step's fixed cost is a small part of it.
 TARGET_STEPS = 50
 # Interval (seconds) and batch size (oldest waiting requests) for re-checking the prefix cache.
 RECHECK_SECONDS, RECHECKS = 1.0, 8
+# Bounds of the default target in seconds; at the upper one a client still gets ten tokens per second.
 LEAST_TARGET, MOST_TARGET = 0.02, 0.1
 
 
@@ -32,9 +32,9 @@ class LengthAware:
     """See the module's docstring.
 
     Args:
-        engine: Answers questions about single requests.
+        engine: Answers queries about single requests.
         by_priority: Whether a request's ``priority`` comes before length and age.
-        clock: Seconds.
+        clock: Returns the time in seconds.
 
     Attributes:
         queue: The engine's waiting queue.
@@ -53,14 +53,14 @@ class LengthAware:
         self, measured: Sequence[tuple[int, float]], limits: Limits, hidden_size: int, target: float | None,
         ladders: LadderTable | None,
     ) -> None:  # fmt: skip
-        """Set the latency target and the cost model from measured steps; call it once, before the first step.
+        """Set the latency target and the cost model from measured steps; call once, before the first step.
 
         Args:
             measured: Steps without context, as (tokens, seconds): one of 1 token and a longer one.
-            limits: The engine's.
+            limits: The engine's limits.
             hidden_size: The model's width.
             target: Seconds that a step should take, or None to derive it from the measured steps.
-            ladders: The engine's, or None to prefill no next set in the background.
+            ladders: The engine's ladders, or None to disable background prefill.
         """
         suits = min(max(TARGET_STEPS * min(measured)[1], LEAST_TARGET), MOST_TARGET)
         self.target = target or suits
@@ -72,7 +72,7 @@ class LengthAware:
 
     @property
     def background(self) -> Request | None:
-        """The internal request that prefills a next set, or None."""
+        """The internal request of background prefill, or None."""
         return None if self.next_set is None else self.next_set.request
 
     @property
@@ -91,7 +91,7 @@ class LengthAware:
         return step if background is IDLE else replace(step, background=background)
 
     def _recheck_cache(self) -> None:
-        """Re-check the prefix cache for the requests that wait longest: others may have filled it since they arrived."""
+        """Re-check the prefix cache for the oldest waiting requests: others may have filled it since they arrived."""
         now = self._clock()
         if now - self._last_recheck > RECHECK_SECONDS:
             self._last_recheck = now
@@ -99,16 +99,16 @@ class LengthAware:
                 self.queue.reorder(entry[3])
 
     def after_planning(self, output: SchedulerOutput, computed: Callable[[], list[int]], throttled: bool) -> None:
-        """Record the load of a planned step, to compare it later with the measured time.
+        """Record the load of a planned step, for later comparison with its measured time.
 
         Args:
             output: The step.
-            computed: Returns the computed tokens of each of its requests, including this step's.
+            computed: Returns the number of computed tokens of each of its requests, including this step's.
             throttled: Whether upstream's scheduler was called with ``throttle_prefills``.
         """
         counts, load = output.num_scheduled_tokens, self._decodes
         self._plan.scheduled(counts, throttled)
-        # No decoding request gets more than its own token, so without prefills equal totals mean that all of them got it.
+        # No decoding request gets more than its own tokens, so without prefills, equal totals mean that all got theirs.
         alone = not self._plan.chosen_any and self.background is None
         if not alone or (len(counts), output.total_num_scheduled_tokens) != (load.sequences, load.tokens):
             tokens = np.fromiter(counts.values(), np.int64, len(counts))
@@ -116,7 +116,7 @@ class LengthAware:
         self._flights.append((output, self._clock(), load))
 
     def after_step(self, output: SchedulerOutput) -> None:
-        """Learn from a finished step; steps finish in the order in which they were planned."""
+        """Learn from a finished step; steps finish in the order they were planned."""
         now = self._clock()
         planned, start, load = self._flights.popleft()
         assert planned is output
@@ -126,7 +126,7 @@ class LengthAware:
             self.cost.observe(load, seconds)
 
     def report(self, running: Sequence[Request]) -> dict[str, float]:
-        """Figures for the server's metrics: seconds of the target and of prefill left, prediction error, next-set tokens.
+        """Return figures for the server's metrics: target, prediction error, next-set tokens, remaining prefill seconds.
 
         Args:
             running: The engine's running requests.
@@ -140,10 +140,10 @@ class LengthAware:
         }
 
     def _remaining_prefill(self, running: Sequence[Request]) -> float:
-        """Predicted seconds of all prompt tokens still to compute, in steps of the target with their fixed cost."""
+        """Predict the seconds to compute all remaining prompt tokens in steps of the target, with their fixed cost."""
         prefills, _ = split(running, self.background)
         pairs = [(each.num_tokens, each.num_computed_tokens) for each in prefills]
-        # Waiting requests that resume, or whose keys come from elsewhere, hold computed tokens.
+        # Waiting requests that resume, or whose keys come from elsewhere, already have computed tokens.
         waiting = (entry[3] for entry in self.queue.by_age)
         pairs += [(each.num_tokens, max(each.num_computed_tokens, self.queue.place(each).hit)) for each in waiting]
         if not pairs:

@@ -1,9 +1,8 @@
-"""Prefills the keys of a decoding request in its next factor set before it switches, so that the switch recomputes little.
+"""Prefills a decoding request's keys in its next factor set before it switches, so that the switch recomputes little.
 
-The request's tokens become the prompt of an internal request in the next set. The internal request gets the spare time of
+The request's tokens become the prompt of an internal request in the next set. The internal request uses the spare time of
 steps without a prefill, never samples, and leaves its full blocks in the prefix cache, where the decoding request finds
-them after the switch. Tokens generated in the meantime become the prompt of another internal request, and so on, each
-shorter than the last.
+them after the switch. Further internal requests prefill the tokens generated in the meantime, fewer each time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,33 +21,33 @@ from ropeswitch.model_patches.switch.ladders import LadderTable
 from ropeswitch.model_patches.switch.request_set import assign, assigned_set, client_salt, forced_set
 from ropeswitch.model_patches.switch.settings import FORCED_SET
 
-# Time of the internal request in a step, as multiples of the decoding requests' time; the smallest that is fast enough.
+# The internal request's time in a step, as a multiple of the decoding requests'; the smallest that is fast enough is used.
 PACES = (0.5, 1.0, 1.5, 2.0)
-# Maximum tokens by which an internal request's prompt exceeds the last one's, so that hashing it holds up no step.
+# Maximum tokens by which an internal request's prompt exceeds the last one's, so that hashing it delays no step.
 PIECE = 16384
-# Parts of a prompt, for predicting how many steps it takes: a chunk costs more the deeper in its prompt it is.
+# Parts of a prompt for predicting its number of steps: a chunk costs more the deeper it is in its prompt.
 PARTS = 4
 # Maximum share of all blocks that the internal request may hold.
 MOST_BLOCKS = 0.5
-# Steps between two searches for decoding requests that near the end of their set.
+# Steps between searches for decoding requests that near the end of their set.
 LOOK_EVERY = 8
-# The worst of upstream's priorities, which makes the internal request the first to be preempted.
+# Upstream's lowest priority, so that the internal request is preempted first.
 LAST_PRIORITY = 2**31 - 1
 
 
 class NextSetPrefill:
-    """Works for one decoding request at a time, through one internal request at a time.
+    """Prefills for one decoding request at a time, through one internal request at a time.
 
     Args:
-        limits: The engine's.
-        engine: Answers questions about single requests.
+        limits: The engine's limits.
+        engine: Answers queries about single requests.
         queue: The waiting queue.
-        ladders: The engine's.
-        cost: The predicted time of steps.
+        ladders: The engine's ladders.
+        cost: Predicts step times.
 
     Attributes:
         request: The internal request, or None.
-        tokens: Tokens prefilled for next sets since the start.
+        tokens: Tokens prefilled for next sets since startup.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class NextSetPrefill:
         self._decode: Request | None = None
         # Tokens of the decoding request that earlier internal requests have computed in the next set.
         self._done = 0
-        # Tokens in full blocks when the present pass began, and how many steps before the switch it should be finished.
+        # Tokens in full blocks when the current pass began, and how many steps before the switch it should finish.
         self._pass_end = 0
         self._finish_at = 0
         # Block hashes of earlier internal requests, so that each hashes only its own new blocks.
@@ -76,13 +75,13 @@ class NextSetPrefill:
         Args:
             view: The engine before the step.
             step: The step's plan without it.
-            admission: Slots and blocks that the plan leaves.
+            admission: Slots and blocks left by the plan.
         """
         before, busy, spare = self.request, step.busy, step.spare
         looks = spare > 0 and view.step % LOOK_EVERY == 0
         if self._decode is None and not looks:
             return IDLE
-        # Any other request that waits comes first.
+        # Every other waiting request comes first.
         quiet = len(step.offered) == self._queue.num_offerable and all(map(self._engine.blocked, view.holding))
         if self._decode is not None and not (quiet and self._worth(self._decode)):
             self._decode, self.request, self._done, self._pass_end, self._hashes = None, None, 0, 0, []
@@ -104,7 +103,7 @@ class NextSetPrefill:
         )
 
     def _near(self, running: Sequence[Request], busy: float) -> Iterator[Request]:
-        """Running requests that may be due: a cheap test, as most requests are far from the end of their set."""
+        """Find running requests that may be due, with a cheap test: most are far from the end of their set."""
         known = lengths(running)
         if not len(known):
             return iter(())
@@ -116,7 +115,7 @@ class NextSetPrefill:
         return (running[i] for i in np.flatnonzero(near))
 
     def _worth(self, decode: Request) -> bool:
-        """Whether a request decodes and may outgrow its set."""
+        """Whether a request is decoding and may outgrow its set."""
         index, ends = assigned_set(decode), decode.rope_ladder.ends
         if decode.status != RequestStatus.RUNNING or decode.is_prefill_chunk or decode is self.request:
             return False
@@ -144,13 +143,13 @@ class NextSetPrefill:
         return max(int(end) - decode.num_tokens, 1)
 
     def _needed(self, before: int, tokens: int, pace: float) -> float:
-        """Number of steps that ``tokens`` tokens after ``before`` others take, at ``pace`` seconds per step."""
+        """Predict the steps that ``tokens`` tokens after ``before`` others take, at ``pace`` seconds per step."""
         part = tokens / PARTS
         middles = (int(before + part * (i + 0.5)) for i in range(PARTS))
         return sum(part / max(self._cost.tokens_within(pace, middle), 0.5) for middle in middles)
 
     def _due(self, decode: Request, busy: float) -> bool:
-        """Whether prefilling the next set takes at least half of the steps until the switch, or has begun."""
+        """Whether prefilling the next set would take at least half of the steps until the switch, or has begun."""
         done, full = self._progress(), self._full(decode)
         if done < self._pass_end:
             return True
@@ -165,7 +164,7 @@ class NextSetPrefill:
     def _open(self, decode: Request, admission: Admission) -> None:
         if self._done >= self._pass_end:
             self._pass_end = self._full(decode)
-            # A quarter of the steps is left for tokens generated in the meantime.
+            # Leave a quarter of the steps for tokens generated in the meantime.
             self._finish_at = self._steps(decode) // 4
         full = min(self._pass_end, self._done + PIECE // self._block * self._block)
         needed = -(-full // self._block)
@@ -189,14 +188,14 @@ class NextSetPrefill:
         request.block_hashes = list(self._hashes)
         request.update_block_hashes()
         self._hashes = list(request.block_hashes)
-        # Upstream leaves a preempted request's prefix cache hits out of its statistics; this one's must not count either.
+        # Upstream excludes a preempted request's prefix cache hits from its statistics; these must not count either.
         request.num_preemptions = 1
         self.request = request
         # Computed blocks may have been evicted.
         self._done = self._engine.cache_hit(request)
 
     def _give(self, request: Request, decode: Request, step: StepDecision) -> int:
-        """Number of the internal request's tokens in this step; 0 holds it. Ends it where the cache already has its keys."""
+        """Return the internal request's tokens in this step (0 holds it); end it if the cache already has its keys."""
         waits = request.status == RequestStatus.WAITING
         before = self._engine.cache_hit(request) if waits else request.num_computed_tokens
         goal = request.num_tokens - 1

@@ -1,4 +1,4 @@
-"""The part ``scheduling``: steps planned by their predicted time."""
+"""The part ``scheduling``: plans steps by their predicted time."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ def attach(engine_args: Any, settings: RopeSettings) -> None:
 
 
 def prepare(vllm_config: Any) -> None:
-    """Have the engine core measure steps for its scheduler at start."""
+    """Have the engine core measure steps for its scheduler at startup."""
     replace("vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size", calibrating_scheduler)
 
 
 def warm_up(worker: Any) -> None:
-    """Compile what the timed steps run, which is too late once upstream watches for it."""
+    """Compile the kernels of the timed steps before upstream starts watching for compilation."""
     if worker.settings.length_aware:
         run_every_step(worker)

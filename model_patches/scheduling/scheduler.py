@@ -1,8 +1,8 @@
 """``vllm.v1.core.sched.scheduler.Scheduler``: the core's scheduler with length-aware steps.
 
 replaces: the core's ``LadderScheduler`` and ``LadderAsyncScheduler``, through ``scheduler_config.scheduler_cls``.
-why: vLLM gives each step's budget to the oldest request, so a short request waits for a long prompt before it.
-what differs: docs/scheduling.md describes it. Upstream's ``schedule`` itself stays as it is.
+why: vLLM gives each step's budget to the oldest request, so a short request waits for a long prompt ahead of it.
+what differs: see docs/scheduling.md. Upstream's ``schedule`` itself is unchanged.
 limits: none known.
 when it can go: when vLLM plans steps by their predicted time.
 """
@@ -36,7 +36,7 @@ from ropeswitch.model_patches.switch.settings import settings_of
 
 
 def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
-    """As the core's ``make_scheduler``, with length-aware scheduling; named by ``scheduler_config.scheduler_cls``."""
+    """Make the core's scheduler with length-aware steps; ``scheduler_config.scheduler_cls`` names this function."""
     return build(LengthAwareScheduler, LengthAwareAsyncScheduler, vllm_config, **kwargs)
 
 
@@ -57,14 +57,14 @@ class LengthAwareScheduler(LadderScheduler):
         self.length_aware = LengthAware(self._engine, self._by_priority, lambda: self.clock())
         self.waiting = self.length_aware.queue
         self._held: Set[Request] = frozenset()
-        # Upstream's schedule() takes a step's longest chunk only from its config, at every step: the decision's is written
-        # into a copy of this scheduler's own, so that the engine's config stays as the user gave it.
+        # Upstream's schedule() reads the longest chunk from its config at every step. The decision's limit goes into the
+        # scheduler's own copy, so that the engine's config stays as the user set it.
         self.scheduler_config = copy.copy(self.scheduler_config)
-        # Upstream would raise our thresholds.
+        # Otherwise upstream raises our thresholds.
         self.adaptive_long_prefill_threshold = False
 
     def calibrate(self, measured: Sequence[tuple[int, float]]) -> None:
-        """Start from measured steps; see ``LengthAware.calibrate``."""
+        """Calibrate the planner with measured steps; see ``LengthAware.calibrate``."""
         self.length_aware.calibrate(
             measured,
             self._engine.limits(),
@@ -92,7 +92,7 @@ class LengthAwareScheduler(LadderScheduler):
         self, running_reqs: list[Request], resumed_reqs: list[Request], *args: Any
     ) -> CachedRequestData:
         if not self.use_v2_model_runner:
-            # The V1 runner would be sent all tokens of a prefill that was held for a step; it reads only output tokens.
+            # Otherwise the V1 runner is sent all tokens of a prefill that was held for a step; it reads only output tokens.
             self.prev_step_scheduled_req_ids.update(
                 each.request_id
                 for each in self._inflight_prefills.difference(resumed_reqs)
@@ -101,7 +101,7 @@ class LengthAwareScheduler(LadderScheduler):
         return super()._make_cached_request_data(running_reqs, resumed_reqs, *args)
 
     def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
-        """As upstream's, without the internal request."""
+        """Return upstream's statistics without the internal request."""
         stats = super().make_stats(*args, **kwargs)
         background = self.length_aware.background
         if stats is not None and background is not None:
@@ -155,4 +155,4 @@ class LengthAwareScheduler(LadderScheduler):
 
 
 class LengthAwareAsyncScheduler(LengthAwareScheduler, LadderAsyncScheduler):
-    """The asynchronous scheduler; each ``super()`` above reaches the core's first."""
+    """The asynchronous scheduler; each ``super()`` above resolves to the core's asynchronous scheduler first."""

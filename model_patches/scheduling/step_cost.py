@@ -1,6 +1,6 @@
 """Predicts how long a step takes, from the steps measured so far.
 
-A step's time is modelled as a sum of five costs, none negative: a fixed one, one per sequence, one per token (the linear
+A step's time is modelled as a sum of five nonnegative costs: one fixed, one per sequence, one per token (the linear
 layers), one per token and token of context (attention's arithmetic) and one per token of context (reading keys and
 values). Medha (arXiv:2409.17264, section 4) sizes prefill chunks by such predictions, with a simulator fitted beforehand;
 here the costs are fitted while serving.
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-# A new measurement's weight in the mean of its kind, in the correction and in the error.
+# Weight of a new measurement in the mean of its kind, in the correction and in the error.
 _KIND, _CORRECTION, _ERROR = 0.2, 0.25, 0.05
-# Weight of measurements and assumptions from before the first request, against measured steps.
+# Weight of measurements and assumptions from before the first request, relative to measured steps.
 _PRIOR_WEIGHT = 0.1
-# Bound on measured over predicted time: one step that was held up, or read late, must not set the price of its kind.
+# Bound on measured / predicted time: one step that was delayed, or read late, must not set the price of its kind.
 _MOST = 4.0
-# Returned where tokens cost nothing.
+# Returned if tokens cost nothing.
 UNLIMITED = 2**31
 
 
@@ -28,8 +28,8 @@ class Load(NamedTuple):
         steps: 1 for a step, 0 for a part of one.
         sequences: Sequences with tokens in it.
         tokens: Their tokens.
-        products: Sum over tokens of the tokens that each attends to.
-        context: Sum over sequences of the tokens whose keys are read.
+        products: Sum over tokens of the number of tokens that each attends to.
+        context: Sum over sequences of the number of tokens whose keys are read.
     """
 
     steps: float = 0.0
@@ -46,7 +46,7 @@ STEP = Load(steps=1.0)
 
 
 def chunk(tokens: int, before: int) -> Load:
-    """The part of a step that computes ``tokens`` tokens of one sequence, ``before`` of which are in the cache."""
+    """Load of computing ``tokens`` tokens of one sequence after ``before`` cached ones."""
     return Load(0.0, 1.0, tokens, tokens * (before + tokens / 2), before + tokens)
 
 
@@ -54,10 +54,10 @@ class StepCost:
     """The fitted cost model.
 
     Args:
-        measured: Steps run at start without any context, as (tokens, seconds).
-        hidden_size: The model's width, from which attention's first price follows: a token that attends to ``6 *
-            hidden_size`` others costs as much in attention as in the linear layers (Kaplan et al., arXiv:2001.08361,
-            table 1: ``2 * layers * context * width`` against ``12 * layers * width ** 2`` multiplications).
+        measured: Steps run at startup without context, as (tokens, seconds).
+        hidden_size: The model's width, which gives attention's initial price: a token that attends to ``6 * hidden_size``
+            others costs as much in attention as in the linear layers (Kaplan et al., arXiv:2001.08361, table 1:
+            ``2 * layers * context * width`` against ``12 * layers * width ** 2`` multiplications).
 
     Attributes:
         error: Mean of ``|measured - predicted| / measured`` over recent steps.
@@ -75,7 +75,7 @@ class StepCost:
         self._fit()
 
     def seconds(self, load: Load) -> float:
-        """The predicted time of a load."""
+        """Predict the seconds that a load takes."""
         return self._correction * self._raw(load)
 
     def _raw(self, load: Load) -> float:
@@ -84,7 +84,7 @@ class StepCost:
         return step * steps + sequence * sequences + token * tokens + product * products + context * read
 
     def tokens_within(self, seconds: float, before: int) -> int:
-        """Maximum tokens of one sequence, ``before`` others cached, that a step can compute in ``seconds`` more."""
+        """Maximum tokens of one sequence, after ``before`` cached ones, that a step can compute in ``seconds`` more."""
         _, sequence, token, product, context = self._prices
         left = seconds / self._correction - sequence - context * before
         each = token + product * before + context
@@ -123,13 +123,13 @@ class StepCost:
     def _fit(self) -> None:
         rows = [(np.array(load), second, _PRIOR_WEIGHT) for load, second in self._prior]
         rows += [(load, second, 1.0) for load, second in self._kinds.values()]
-        # Errors count in proportion to the step's time.
+        # Minimises errors relative to each step's time.
         matrix = np.array([load * (weight / second) for load, second, weight in rows])
         self._prices: list[float] = _nonnegative(matrix, np.array([weight for _, _, weight in rows])).tolist()
 
 
 def _nonnegative(matrix: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Least squares with coefficients of at least 0: drops the most negative one until none is negative.
+    """Solve least squares with nonnegative coefficients: drop the most negative one until none is negative.
 
     Args:
         matrix: (rows, coefficients), without a column of zeros.

@@ -1,12 +1,12 @@
 """Chooses the prefills of the next step and how many tokens each gets, so that no request waits long for a long prompt.
 
 The plan is a :class:`StepDecision`: running prefills that were not chosen are held, the waiting queue offers only the chosen
-ones, and the token budget is exactly that of the chosen prefills and the decoding requests.
+ones, and the token budget exactly covers the chosen prefills and the decoding requests.
 
-Two kinds of step alternate. A *short* step serves whole prefills that fit one step, the shortest first; a *long* step
-serves a chunk of one prefill. Short steps go first until together they have taken two targets' time; then a long step is
-due, alternately for the oldest prefill and for the shortest long one. So the oldest prefill gets at least an eighth of the
-time (docs/scheduling.md derives the bound on any wait from that).
+Two kinds of step alternate. A *short* step serves whole prefills that fit in one step, shortest first; a *long* step serves
+a chunk of one prefill. Short steps go first until together they have taken two targets' time. Then a long step is due,
+alternately for the oldest prefill and for the shortest long one. So the oldest prefill gets at least an eighth of the time,
+from which docs/scheduling.md derives the bound on any wait.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,7 @@ from ropeswitch.model_patches.scheduling.step_cost import StepCost, chunk
 from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
-# A chunk may have twice as many tokens whatever ran before.
+# A chunk may always have up to twice this many tokens, whatever ran before.
 LEAST_KNOWN = 64
 # Maximum waiting requests to try per step.
 MOST_TRIED = 32
@@ -32,7 +32,7 @@ MOST_TRIED = 32
 LEAST_OF_TARGET, LEAST_OF_DECODES = 0.25, 0.5
 # Time of short steps between two long ones, in targets.
 SHORT_TURN = 2.0
-# When nothing is urgent, a step may take this share of the time since something was, so that an arrival waits little longer.
+# When nothing is urgent, a step may take this share of the time since something was, so an arrival waits little longer.
 LULL_SHARE = 0.1
 
 
@@ -41,11 +41,11 @@ class Prefill:
     """A request with tokens to compute before it can generate one.
 
     Attributes:
-        order: (priority, length, order of arrival): the shortest first within a priority. The length is the number of
-            tokens at the start of a sequence that take as long to compute as the remaining ones.
+        order: (priority, length, order of arrival): shortest first within a priority. The length is the number of tokens at
+            the start of a sequence that take as long to compute as the remaining ones.
         request: The request.
         remaining: Tokens to compute.
-        before: Tokens that are computed, or expected in the prefix cache.
+        before: Tokens already computed, or expected in the prefix cache.
         waits: Whether it is in the waiting queue.
     """
 
@@ -57,13 +57,13 @@ class Prefill:
 
 
 class StepPlan:
-    """Plans steps, one after the other.
+    """Plans steps, one at a time.
 
     Args:
-        limits: The engine's.
-        engine: Answers questions about single requests.
+        limits: The engine's limits.
+        engine: Answers queries about single requests.
         queue: The waiting queue.
-        cost: The predicted time of steps.
+        cost: Predicts step times.
         target: Seconds that a step should take while anything urgent runs or waits.
 
     Attributes:
@@ -96,7 +96,7 @@ class StepPlan:
         self._resuming = set()
         self.admission = Admission(view, self._limits, self._engine, self._queue, self.cost, self.target)
         self._may_start = view.unpaused and self.admission.slots > 0
-        # Upstream starts waiting requests that hold blocks by itself, unless they are held.
+        # Unless held, waiting requests that hold blocks are started by upstream itself.
         holders = [each for each in view.holding if self.admission.slots > 0 and self.admission.ready(each)]
         here = [
             self._prefill(
@@ -123,7 +123,7 @@ class StepPlan:
         room = self._room(max(self.target, LULL_SHARE * (now - self._last_urgent)), busy)
         chosen: list[tuple[Prefill, int]] = []
         if shortest is not None:
-            # A chunk is left even where decoding requests fill the budget; the last of them then miss a step.
+            # Leave room for a chunk even if decoding requests fill the budget; the last of them then miss a step.
             left = max(self._limits.tokens - taken, self._limits.least_chunk)
             chosen = self._choose(here, short, busy, room, left)
         self._chosen = [prefill.request for prefill, _ in chosen]
@@ -159,7 +159,7 @@ class StepPlan:
             counts: ``SchedulerOutput.num_scheduled_tokens``.
             throttled: Whether ``schedule()`` was called with ``throttle_prefills``.
         """
-        # Upstream had a reason that is not known here: other requests come first in the next step.
+        # Upstream refused these for a reason unknown here, so other requests come first in the next step.
         self._refused = set() if throttled else {each for each in self._chosen if each.request_id not in counts}
         if any(request.request_id in counts for request in self._chosen):
             self._short_seconds, self._oldest_is_due = self._turn
@@ -179,7 +179,7 @@ class StepPlan:
         return self.cost.seconds(chunk(prefill.remaining, prefill.before))
 
     def _resumed(self, room: float) -> list[Prefill]:
-        """Preempted requests with so little left to compute that it fits any step; they resume now."""
+        """Admit and return preempted requests whose remaining tokens fit in any step; they resume now."""
         found: list[Prefill] = []
         for request in sorted(self._queue.resuming, key=self._queue.key) if self._may_start else ():
             prefill = self._waiting_prefill(request)
@@ -197,7 +197,7 @@ class StepPlan:
         return self.admission.ready(request) and self.admission.fits(request)
 
     def _candidates(self, here: list[Prefill], at_least: int = 0) -> Iterator[Prefill]:
-        """Prefills of the best priority that may get tokens in this step, the shortest first."""
+        """Yield prefills of the best priority that may get tokens in this step, shortest first."""
         best, refused = None, 0
         for prefill in merge(here, self._waiting(at_least), key=attrgetter("order")):
             if prefill.order[1] < at_least or prefill.request in self._refused:
@@ -215,7 +215,7 @@ class StepPlan:
     def _waiting(self, at_least: int = 0) -> Iterator[Prefill]:
         if self._may_start and self.admission.slots > 0:
             entries = self._queue.by_length
-            # The list is sorted by length within each priority; with several priorities it is read from its start.
+            # The list is sorted by length within each priority; with several priorities, read it from its start.
             one = bool(entries) and entries[0][0] == entries[-1][0]
             for entry in islice(entries, bisect_left(entries, at_least, key=itemgetter(1)) if one else 0, None):
                 request = entry[3]
@@ -223,7 +223,7 @@ class StepPlan:
                 yield Prefill(entry[:3], request, request.num_tokens - hit, hit, True)
 
     def _oldest(self, here: list[Prefill]) -> Prefill:
-        """The oldest prefill of the best priority; at least one must exist."""
+        """Return the oldest prefill of the best priority; at least one must exist."""
         found = [prefill for prefill in here if prefill.request not in self._refused]
         if self._may_start and self.admission.slots > 0:
             requests = (entry[3] for entry in islice(self._queue.by_age, MOST_TRIED))
@@ -235,14 +235,14 @@ class StepPlan:
     def _choose(
         self, here: list[Prefill], short: bool, busy: float, room: float, tokens: int
     ) -> list[tuple[Prefill, int]]:
-        """The step's prefills with their tokens; ``busy`` and ``room`` are seconds of decoding requests and of prefills."""
+        """Choose the step's prefills and their tokens; decoding takes ``busy`` seconds, which leaves ``room`` seconds."""
         if short and self._short_seconds < SHORT_TURN * self.target:
             chosen = self._fill(self._candidates(here), room, tokens)
             spent = sum(self.cost.seconds(chunk(count, each.before)) for each, count in chosen)
             self._turn = (self._short_seconds + busy + spent, self._oldest_is_due)
             return chosen
         oldest = self._oldest(here)
-        # Without a short one the shortest is a long one, also where a step that has grown would hold it whole.
+        # Without a short prefill, the shortest counts as long, even if a step that has grown in a lull would hold it whole.
         too_long = self.cost.tokens_within(room, 0) + 1 if short else 0
         first = None if self._oldest_is_due else next(self._candidates(here, too_long), None)
         first = first or oldest

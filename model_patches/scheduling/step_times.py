@@ -1,11 +1,11 @@
 """``vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size``: wrapped to measure steps for the scheduler.
 
-replaces: nothing of the method; the engine core's constructor calls it first after making its scheduler.
+replaces: nothing in the method; the engine core's constructor calls it first after making its scheduler.
 why: length-aware scheduling needs a latency target that suits the hardware, and a first estimate of step times.
-what differs: the workers time upstream's own warm-up steps of one token and of many, and the scheduler is calibrated. The
-    engine core gets the utility ``scheduling_report``, which server/scheduling_metrics.py calls by its name.
-limits: those steps have no context; the cost of attention is learnt from requests. On GPUs each of them runs once more,
-    before upstream watches for kernels that are compiled while serving (``switch/gpu_worker.py``).
+what differs: the workers time upstream's own warm-up steps, of one token and of many, to calibrate the scheduler. The
+    engine core gets the utility ``scheduling_report``, which server/scheduling_metrics.py calls by name.
+limits: the timed steps have no context; the cost of attention is learnt from requests. On GPUs each also runs once before
+    upstream starts watching for kernels compiled while serving (``switch/gpu_worker.py``).
 when it can go: when vLLM gives its scheduler measured step times.
 """
 
@@ -19,14 +19,14 @@ from vllm.config import CUDAGraphMode, VllmConfig
 # Longer steps are tried until one takes this many seconds: long enough to derive the cost of a token.
 ENOUGH_SECONDS = 0.2
 FIRST_TOKENS = 64
-# Tokens of the long step where several engines must run the same steps.
+# Tokens of the long step if several engines must run the same steps.
 SAME_TOKENS = 256
-# Measurements of the one-token step; the fastest counts, as slower ones include other work of the machine.
+# Measurements of the one-token step; the fastest counts, as slower ones include other work on the machine.
 REPEATS = 7
 
 
 def long_steps(vllm_config: VllmConfig) -> list[int]:
-    """Tokens of the steps that are timed after that of one token, until one takes long enough."""
+    """Return the token counts of the long steps to time, shortest first, until one takes long enough."""
     most = vllm_config.scheduler_config.max_num_batched_tokens
     if vllm_config.parallel_config.data_parallel_size > 1:
         # Data parallel engines run these steps together and wait for each other.
@@ -38,13 +38,13 @@ def long_steps(vllm_config: VllmConfig) -> list[int]:
 
 
 def run_every_step(worker: Any) -> None:
-    """Run every step that may be timed, without CUDA graphs, as none is captured yet; all ranks must do so together."""
+    """Run every step that may be timed, without CUDA graphs, as none is captured yet; all ranks must call it together."""
     for tokens in (1, *long_steps(worker.vllm_config)):
         worker.model_runner._dummy_run(tokens, skip_eplb=True, cudagraph_runtime_mode=CUDAGraphMode.NONE)
 
 
 def time_step(worker: Any, tokens: int) -> float:
-    """Run and time a warm-up step; all ranks of an engine must do so together.
+    """Run and time a warm-up step; all ranks of an engine must call it together.
 
     Args:
         worker: An upstream worker, ready to serve.

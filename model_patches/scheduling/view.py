@@ -1,4 +1,4 @@
-"""The planner's view of the engine before a step: a frozen snapshot, and four questions about single requests."""
+"""The planner's view of the engine before a step: an immutable snapshot, and four queries about single requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from ropeswitch.model_patches.scheduling.step_cost import STEP, Load
 _PREFILLS = attrgetter("is_prefill_chunk")
 _COMPUTED = attrgetter("num_computed_tokens")
 _PLACEHOLDERS = attrgetter("num_output_placeholders")
-# The list itself: ``num_tokens`` is a property, which takes twice as long for a thousand requests.
+# Reads the list itself: ``num_tokens`` is a property, which takes twice as long for a thousand requests.
 _TOKENS = attrgetter("_all_token_ids")
 _DRAFTS = attrgetter("spec_token_ids")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of an engine, which do not change while it runs.
+    """An engine's limits, which do not change while it runs.
 
     Attributes:
         tokens: Maximum tokens per step.
@@ -52,13 +52,13 @@ class StepView:
         now: Seconds on the scheduler's clock.
         step: Number of the last step.
         unpaused: Whether waiting requests may start.
-        running: Running requests, the background request included.
-        prefills: Running requests with prompt tokens to compute, the background request left out.
+        running: Running requests, including the background request.
+        prefills: Running requests with prompt tokens to compute, excluding the background request.
         holding: Waiting requests that hold KV cache blocks.
         inflight_prefills: Every request that upstream counts as a prefill in flight.
         in_order: Whether the running requests are known to be sorted by computed tokens, largest first.
         decodes: Load of one step of the decoding requests alone.
-        slots: Requests that may start.
+        slots: Number of requests that may start.
         free_blocks: Free KV cache blocks beyond the watermark.
         reserved_blocks: Blocks that the prefills in flight still need.
     """
@@ -78,23 +78,23 @@ class StepView:
 
 
 class Engine(Protocol):
-    """Questions of the planner about one request."""
+    """The planner's queries about one request."""
 
     def blocked(self, request: Request) -> bool:
         """Whether a waiting request waits for something other than space."""
 
     def ready(self, request: Request) -> bool:
-        """Whether only space can keep a waiting request from starting; this call may make a blocked one ready."""
+        """Whether a waiting request lacks nothing but space to start; this call may make a blocked one ready."""
 
     def blocks(self, request: Request, shares: bool) -> int:
-        """Free blocks that a waiting request takes; with ``shares``, without those that running requests hold too."""
+        """Free blocks that a waiting request needs; with ``shares``, excluding those that running requests also hold."""
 
     def cache_hit(self, request: Request) -> int:
-        """Tokens in the prefix cache of a request that holds no blocks."""
+        """Number of prefix-cached tokens of a request that holds no blocks."""
 
 
 def split(running: Sequence[Request], background: Request | None) -> tuple[list[Request], Sequence[Request]]:
-    """The running requests with prompt tokens to compute, and those that decode; ``background`` is in neither."""
+    """Split running requests into those with prompt tokens to compute and those decoding, both without ``background``."""
     prefills = list(compress(running, map(_PREFILLS, running)))
     if not prefills and background is None:
         return prefills, running
@@ -114,7 +114,7 @@ def single_load(computed: Sequence[int]) -> Load:
 
 
 def decode_load(decodes: Sequence[Request], computed: Sequence[int]) -> Load:
-    """Load of one step of decoding requests, whatever each has to compute; those with nothing to compute do not count."""
+    """Load of one step of decoding requests with any number of tokens to compute; those with none do not count."""
     before = np.array(computed, dtype=np.int64)
     known = lengths(decodes)
     for each in (map(len, map(_DRAFTS, decodes)), map(_PLACEHOLDERS, decodes)):
@@ -123,7 +123,7 @@ def decode_load(decodes: Sequence[Request], computed: Sequence[int]) -> Load:
 
 
 def chunks(tokens: "np.ndarray", before: "np.ndarray") -> Load:
-    """The part of a step that computes ``tokens[i]`` tokens after ``before[i]`` others, for every i with any."""
+    """Load of computing ``tokens[i]`` tokens after ``before[i]`` others, for every i with ``tokens[i] > 0``."""
     some = tokens > 0
     tokens, before = tokens[some], before[some]
     products = float((tokens * (before + tokens / 2)).sum())

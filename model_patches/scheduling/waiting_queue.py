@@ -19,12 +19,12 @@ Entry = tuple[int, int, int, Request]
 
 @dataclass(slots=True)
 class Place:
-    """A request's place in the queue; kept from its arrival to its end, also while it runs.
+    """A request's place in the queue; kept from its arrival to its end, including while it runs.
 
     Attributes:
         order: Order of arrival, which a preempted request keeps.
         since: Seconds on the scheduler's clock at arrival.
-        hit: Tokens in the prefix cache when the request was last sorted in.
+        hit: Tokens in the prefix cache when the request was last inserted.
     """
 
     order: int
@@ -36,12 +36,12 @@ class WaitingQueue(RequestQueue):
     """See the module's docstring.
 
     Args:
-        look: Returns a request's length (tokens to compute before its next token) and its tokens in the prefix cache.
-        by_priority: Whether a request's ``priority`` comes before length and age; a smaller one is served first.
-        clock: Seconds.
+        look: Returns a request's length (its remaining prefill time, in tokens) and its tokens in the prefix cache.
+        by_priority: Whether a request's ``priority`` comes before length and age; smaller values are served first.
+        clock: Returns the time in seconds.
 
     Attributes:
-        internal: The internal request that prefills a next set; it is offered, but is in neither order.
+        internal: The internal request of background prefill; it can be offered, but is in neither order.
     """
 
     def __init__(
@@ -55,30 +55,30 @@ class WaitingQueue(RequestQueue):
         self._entries: dict[Request, tuple[Entry, Entry]] = {}
         self.by_length: list[Entry] = []
         self.by_age: list[Entry] = []
-        # Preempted requests that have generated tokens, in the order of their preemption.
+        # Preempted requests that have generated tokens, in order of preemption.
         self.resuming: dict[Request, None] = {}
         self.internal: Request | None = None
         self._internal_waits = False
         self._offered: deque[Request] = deque()
 
     def offer(self, requests: Iterable[Request]) -> None:
-        """Show these requests, all of which wait here, to the scheduler's next pass, in this order."""
+        """Offer these waiting requests to the scheduler's next pass, in this order."""
         self._offered = deque(requests)
 
     @property
     def num_offerable(self) -> int:
-        """Requests that wait here, the internal request left out."""
+        """Number of waiting requests, excluding the internal request."""
         return len(self._entries)
 
     def place(self, request: Request) -> Place:
-        """The place of a request that waits or has waited here."""
+        """Return a request's place; the first call assigns it."""
         place = self._places.get(request)
         if place is None:
             place = self._places[request] = Place(next(self._arrivals), self._clock())
         return place
 
     def key(self, request: Request) -> tuple[int, int]:
-        """A request's priority and order of arrival, which it keeps when it is preempted."""
+        """Return a request's priority and order of arrival, which it keeps when preempted."""
         return (request.priority if self._by_priority else 0, self.place(request).order)
 
     def add_request(self, request: Request) -> None:
@@ -120,7 +120,7 @@ class WaitingQueue(RequestQueue):
                 self.remove_request(request)
 
     def reorder(self, request: Request) -> None:
-        """Sort a changed request in again, if it waits here."""
+        """Re-sort a changed request, if it waits here."""
         if request in self._entries:
             self._forget(request)
             self.add_request(request)
@@ -134,7 +134,7 @@ class WaitingQueue(RequestQueue):
             del entries[bisect_left(entries, entry)]
 
     def __bool__(self) -> bool:
-        """Whether requests are offered to the scheduler; ``len`` counts all that wait."""
+        """Whether requests are offered to the scheduler; ``len`` counts all waiting ones."""
         return bool(self._offered)
 
     def __len__(self) -> int:

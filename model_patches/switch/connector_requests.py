@@ -1,7 +1,7 @@
-"""What KV connectors keep of a request between steps, dropped when the request's blocks or its block hashes are gone.
+"""Resets the state that KV connectors keep for a request between steps, once its blocks or block hashes are invalid.
 
-Connectors hear of a new request and of a finished one, and nothing in between. Some keep block ids and keys of a running
-request, and go on from there.
+Connectors are notified when a request is new and when it finishes, but not in between. Some keep the block ids and keys of
+a running request and append to them.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from ropeswitch.model_patches.switch.connectors import MULTI, OFFLOADING
 
 
 def forget(connector: Any, request: Request, *, keys: bool) -> None:
-    """Have a scheduler's connector make anew what it keeps of a request that holds no blocks any more.
+    """Reset a scheduler-side connector's state for a request whose next step sends all its block ids again.
 
     Args:
         connector: ``vllm.distributed.kv_transfer.kv_connector.v1.KVConnectorBase_V1``, or None.
         request: The request.
-        keys: Whether its block hashes were made anew too, in another factor set.
+        keys: Whether its blocks were also rehashed, in another factor set.
     """
-    # By name, so that no connector's module is imported that the engine did not choose; a user's class may descend from one.
+    # Matched by name, to avoid importing connectors that the engine does not use; a user's class may subclass one.
     for name in (each.__name__ for each in type(connector).__mro__):
         if name in _FORGET:
             _FORGET[name](connector, request, keys)
@@ -32,10 +32,10 @@ def _forget_in_all(connector: Any, request: Request, keys: bool) -> None:
 
 
 def _forget_offloaded(connector: Any, request: Request, keys: bool) -> None:
-    # An engine that reloads its tier has forgotten requests that it finished.
+    # Resetting the offloading cache drops the state of finished requests.
     state = connector.scheduler._req_status.get(request.request_id)
     for group in state.group_states if state is not None else ():
-        # Upstream appends to both: the next step that runs the request brings all its block ids, and new hashes follow old.
+        # Upstream appends to both lists: the next step would add all block ids again, and new hashes after the old ones.
         group.block_ids.clear()
         if keys:
             group.offload_keys.clear()

@@ -1,7 +1,7 @@
-"""vLLM's KV connectors: how the factor set gets into the keys of each, or why it is refused.
+"""vLLM's KV connectors: how each one's keys include the factor set, or why it is refused.
 
-Cached keys leave the engine rotated with one factor set, so whatever a connector stores them under must carry that set.
-Every request's ``cache_salt`` does (``set_keys.py``), and so do the block hashes that are made with it.
+Cached keys leave the engine rotated with one factor set, so the key that a connector stores them under must identify that
+set. Every request's ``cache_salt`` does (``set_keys.py``), and so do the block hashes computed with it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,18 +11,18 @@ from typing import Any
 from ropeswitch.model_patches.switch.lmcache_checks import check_lmcache, check_lmcache_engine
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 
-# The connector that passes everything to several others.
+# Delegates to several other connectors.
 MULTI = "MultiConnector"
 OFFLOADING = "OffloadingConnector"
 LMCACHE_MP = "LMCacheMPConnector"
-# The field of `kv_connector_extra_config` by which a user vouches for a connector that vLLM does not bring.
+# Field of `kv_connector_extra_config` with which a user vouches for a connector that is not vLLM's.
 VOUCHED = "rope_set_in_keys"
 
 _TOKENS_ALONE = "its keys are made of tokens alone, so blocks of different factor sets would be mixed up"
 _IN_PARAMETERS = "kv_transfer_params, which name the set of a transfer's blocks"
-# Of ours, with classes of the same names.
+# Our module; its classes have upstream's names.
 _NIXL = "ropeswitch.model_patches.switch.nixl_connector"
-# Values of NIXL's `kv_connector_extra_config` that are refused, and the reasons.
+# Refused values in NIXL's `kv_connector_extra_config`: (field, value, reason).
 _NIXL_REFUSED = (
     (
         "bidirectional_kv_xfer",
@@ -35,7 +35,7 @@ _LMCACHE_MP_REFUSED = (
     ("lmcache.mp.lazy_offload", True, "blocks are stored after their request has moved to another set; leave it out"),
     ("lmcache.mp.transfer_intermediate_tensors", True, "it has not been verified; leave it out"),
 )
-# A server that paused was taken for dead, and its blocks went to other requests: it wrote old keys there (seen on CPUs).
+# A paused server was taken for dead, and later wrote old keys into blocks that other requests had by then (seen on CPUs).
 _LMCACHE_MP_FIXED = (
     (
         "lmcache.mp.mp_transfer_mode",
@@ -53,9 +53,9 @@ class Connector:
         name: As in ``kv_transfer_config.kv_connector``.
         keys: How the factor set gets into its keys.
         refusal: Why it is refused.
-        module: Our module with its subclass, or None where upstream's own class serves.
-        refused: Values of its ``kv_connector_extra_config`` that are refused: (field, value, reason).
-        fixed: The only values of others there, with the reason that another is refused.
+        module: Our module with its subclass, or None to use upstream's class.
+        refused: Refused values in its ``kv_connector_extra_config``: (field, value, reason).
+        fixed: Required values in its ``kv_connector_extra_config``: (field, value, reason against any other).
     """
 
     name: str
@@ -66,7 +66,7 @@ class Connector:
     fixed: tuple[tuple[str, Any, str], ...] = ()
 
 
-# Of vllm.distributed.kv_transfer.kv_connector.factory, all of them.
+# Every connector registered in vllm.distributed.kv_transfer.kv_connector.factory.
 CONNECTORS = (
     Connector(OFFLOADING, keys="block hashes"),
     Connector(MULTI, keys="those of its connectors, each of which must be allowed"),
@@ -105,12 +105,12 @@ ALLOWED = tuple(connector.name for connector in CONNECTORS if connector.refusal 
 
 @dataclass(frozen=True)
 class Configured:
-    """A connector that an engine is configured with.
+    """A connector in an engine's config.
 
     Attributes:
-        where: The config's field, for messages.
+        where: The config field, for messages.
         name: The connector's name.
-        module_path: The module that a connector of the user's own is in, or None.
+        module_path: Its ``kv_connector_module_path``, or None.
         extra_config: Its ``kv_connector_extra_config``.
     """
 
@@ -121,13 +121,13 @@ class Configured:
 
 
 def configured(kv_transfer_config: Any) -> Iterator[Configured]:
-    """Every connector that an engine is configured with, those of a ``MultiConnector`` after it.
+    """Yield every connector in an engine's config; a ``MultiConnector`` comes before its own connectors.
 
     Args:
         kv_transfer_config: ``vllm.config.KVTransferConfig``.
 
     Raises:
-        UnsupportedError: when it names no connector, or lists those of a ``MultiConnector`` in another form.
+        UnsupportedError: when a connector has no name, or its options or a ``MultiConnector``'s list are malformed.
     """
     values = {
         name: getattr(kv_transfer_config, name)
@@ -155,8 +155,7 @@ def _configured(where: str, values: Mapping[str, Any]) -> Iterator[Configured]:
 
 
 def attach(kv_transfer_config: Any) -> None:
-    """Have an engine load our subclasses of the connectors that have one, with their fixed options; a second call
-    changes nothing.
+    """Configure an engine to load our connector subclasses, with their fixed options; idempotent.
 
     Args:
         kv_transfer_config: ``vllm.config.KVTransferConfig``, checked, or None.
@@ -178,16 +177,16 @@ def _fixed(name: str) -> dict[str, Any]:
 
 
 def _module(name: Any) -> str | None:
-    """Our module with a subclass of one of vLLM's connectors."""
+    """Return our module with the subclass of one of vLLM's connectors, or None."""
     return BY_NAME[name].module if name in BY_NAME else None
 
 
 def check_connector(kv_transfer_config: Any, *, attached: bool = False) -> None:
-    """Refuse a connector that may mix up the blocks of different factor sets; None is no connector.
+    """Refuse a connector that may mix up blocks of different factor sets.
 
     Args:
-        kv_transfer_config: ``vllm.config.KVTransferConfig``, or None.
-        attached: Whether our subclasses must be in it already (:func:`attach`).
+        kv_transfer_config: ``vllm.config.KVTransferConfig``, or None for no connector.
+        attached: Whether our subclasses must already be configured (:func:`attach`).
 
     Raises:
         UnsupportedError: with the field, the connector's name and the reason.
@@ -231,7 +230,7 @@ def _check_options(chosen: Configured) -> None:
 
 
 def check_connected_engine(vllm_config: Any) -> None:
-    """Refuse a whole engine config whose connector may mix up its blocks; every engine and worker process asks.
+    """Refuse a resolved engine config whose connector may mix up blocks; called in every engine and worker process.
 
     Args:
         vllm_config: ``vllm.config.VllmConfig``.
@@ -246,10 +245,10 @@ def check_connected_engine(vllm_config: Any) -> None:
 
 
 def check_offloading(engine_args: Any) -> None:
-    """Refuse values of ``kv_offloading_size`` and its backend that would not do what they say.
+    """Refuse offloading options that are invalid, unsupported or would replace the configured connector.
 
     Args:
-        engine_args: ``vllm.EngineArgs`` or the namespace that ``vllm serve``'s parser makes.
+        engine_args: ``vllm.EngineArgs``, or the namespace from ``vllm serve``'s parser.
 
     Raises:
         UnsupportedError: with the field and its value.
@@ -275,7 +274,7 @@ def check_offloading(engine_args: Any) -> None:
 
 
 def _backend(name: str) -> str:
-    """The connector that vLLM chooses for a value of ``kv_offloading_backend``."""
+    """Return the name of the connector that vLLM uses for a ``kv_offloading_backend``."""
     from vllm import envs
 
     if name == "native":

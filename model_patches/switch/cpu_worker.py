@@ -3,7 +3,7 @@
 replaces: the worker, through ``parallel_config.worker_cls``.
 why: the worker builds the model runner, and every worker process must be patched before it builds a model.
 what differs: the process is patched first (``worker.py``); ``init_device`` finds our V1 runner under upstream's name.
-limits: CPUs. The V2 runner, which needs a Triton that compiles for CPUs, finds our model state (``gpu_model_state.py``).
+limits: CPUs. The V2 runner needs a Triton that compiles for CPUs, and picks up our model state (``gpu_model_state.py``).
 when it can go: when the runner class is configurable.
 """
 
@@ -18,11 +18,11 @@ from ropeswitch.model_patches.switch.worker import LadderWorker
 
 
 class LadderCPUModelRunner(LadderGPUModelRunner, CPUModelRunner):
-    """The V1 runner on CPUs; each ``super()`` of the GPU's class reaches upstream's CPU runner first."""
+    """The V1 runner on CPUs; each ``super()`` in the GPU class reaches upstream's CPU runner first."""
 
 
 class LadderCPUWorker(LadderWorker, CPUWorker):
-    """See the module's docstring."""
+    """See the module docstring."""
 
     runner_class: type[LadderCPUModelRunner] = LadderCPUModelRunner
 

@@ -1,9 +1,9 @@
 """The rotary module of a draft model's layers: rotates each token by its true position, in its request's factor set.
 
-A draft model runs after the target, on positions of its own, several times a step and inside captured graphs. So its layers
-form their angles themselves, from positions and the set of each request (``draft_sets.py``), and read no rows of the step.
-A layer keeps upstream's module where it has another rotary base, another number of frequencies, or plain rotary embeddings
-beside a target whose first set is scaled; and so does a draft model that reads upstream's table of angles by itself
+A draft model runs after the target, on its own positions, several times per step and inside captured graphs. So its layers
+compute their angles from positions and each request's set (``draft_sets.py``) instead of reading the step's rows.
+A layer keeps upstream's module if it has another rotary base, another number of frequencies, or plain rotary embeddings
+while the target's first set is scaled; so does a draft model that reads upstream's angle table directly
 (:data:`TABLE_READERS`).
 """
 
@@ -22,22 +22,22 @@ from ropeswitch.kernels.axis_rows import AxisRows
 from ropeswitch.model_patches.switch.rotation import Rotation, rotation_of
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 
-# Methods whose models rotate the target's hidden states in kernels that read cos and sin by position.
+# Speculative methods whose models rotate the target's hidden states in kernels that read cos and sin by position.
 TABLE_READERS = ("dflash", "dspark")
 
 
 class DraftRotaryEmbedding(nn.Module):
-    """Stands in for upstream's rotary modules in a draft model.
+    """Replaces upstream's rotary modules in a draft model.
 
     Args:
         head_size: Values per head.
-        rotation: Which angles.
-        neox: How values pair up.
-        settings: The engine's ladder and how angles are formed.
+        rotation: The rotation to apply.
+        neox: Whether values pair up in NeoX style.
+        settings: The engine's ladder and angle mode.
 
     Attributes:
-        sets: ``[max requests + 1]`` int64: the factor set of each request of the batch.
-        starts: ``[max requests + 1]`` int32: where each request's tokens begin and the last end.
+        sets: ``[max requests + 1]`` int64: the factor set of each request in the batch.
+        starts: ``[max requests + 1]`` int32: start offset of each request's tokens, followed by the end offset.
     """
 
     sets: torch.Tensor
@@ -48,11 +48,11 @@ class DraftRotaryEmbedding(nn.Module):
         self.head_size, self.rotary_dim, self.is_neox_style = head_size, rotation.rotary_dim, neox
         self._several_axes = rotation.axes is not None
         axes = rotation.axes or (0,) * (rotation.rotary_dim // 2)
-        # The loader's default device is the model's.
+        # While loading, torch's default device is the model's.
         device, dtype = torch.get_default_device(), torch.float64 if settings.angles == "exact" else torch.float32
         self._angles = AxisRows(rotation.theta, rotation.rotary_dim, rotation.sets(settings), axes, device, dtype)
         self._axes = max(axes) + 1
-        # Upstream saves registered buffers over sleep level 2, which discards all else that was made with the model.
+        # Sleep level 2 discards everything allocated with the model, except registered buffers, which upstream saves.
         for name, tensor in vars(self._angles).items():
             self.register_buffer(f"angles{name}", tensor, persistent=False)
         self.register_buffer("sets", torch.zeros(2, dtype=torch.int64), persistent=False)
@@ -66,11 +66,11 @@ class DraftRotaryEmbedding(nn.Module):
         Args:
             positions: ``[tokens]`` or, for M-RoPE, ``[axes, tokens]`` int64 true positions.
             query: ``[tokens, query heads * head_size]`` or ``[tokens, query heads, head_size]``.
-            key: As ``query`` with the key heads, or None.
+            key: Laid out as ``query``, with the key heads; or None.
         """
         places = positions if positions.dim() == 2 else positions.expand(self._axes, -1)
         tokens = torch.arange(places.shape[1], dtype=torch.int32, device=places.device)
-        # Tokens of padding come after the last request, whose place in `sets` is spare.
+        # Padding tokens follow the last request; they use the spare last entry of `sets`.
         requests = torch.bucketize(tokens, self.starts[1:], right=True)
         rows = torch.empty(places.shape[1], self.rotary_dim, dtype=torch.float32, device=places.device)
         self._angles.fill(rows, places, self.sets[requests])
@@ -78,7 +78,7 @@ class DraftRotaryEmbedding(nn.Module):
 
     @property
     def cos_sin_cache(self) -> torch.Tensor:
-        """Upstream's table of angles by position, which some models read themselves; there is none here.
+        """Refuse to return upstream's table of angles by position, which some models read directly.
 
         Raises:
             UnsupportedError: always.
@@ -91,15 +91,15 @@ class DraftRotaryEmbedding(nn.Module):
         return f"head_size={self.head_size}, rotary_dim={self.rotary_dim}, neox={self.is_neox_style}"
 
 
-# The modules of the draft model that is being built, by the key of `get_rope`, None for one of upstream's.
+# Modules of the draft model being built, by `get_rope` key; None keeps upstream's.
 Built = dict[Any, DraftRotaryEmbedding | None]
-# None while a target is built, or nothing.
+# None unless a draft model is being built.
 _BUILT: ContextVar[Built | None] = ContextVar("draft_modules", default=None)
 
 
 @contextmanager
 def building_a_draft() -> Iterator[None]:
-    """What ``get_rope`` makes inside belongs to a draft model."""
+    """Treat modules that ``get_rope`` builds in this context as a draft model's."""
     token = _BUILT.set({})
     try:
         yield
@@ -108,17 +108,17 @@ def building_a_draft() -> Iterator[None]:
 
 
 def a_draft_is_built() -> bool:
-    """Whether ``get_rope`` is called for a draft model."""
+    """Return whether ``get_rope`` is being called for a draft model."""
     return _BUILT.get() is not None
 
 
 def draft_rotary(key: Any, settings: RopeSettings, method: str) -> DraftRotaryEmbedding | None:
-    """The module of a draft's layer, or None where it keeps upstream's.
+    """Return the module for a draft model's layer, or None to keep upstream's.
 
     Args:
-        key: Of ``get_rope``, as in ``rope_dict.py``.
-        settings: The engine's.
-        method: Of ``speculative_config``.
+        key: The key of ``get_rope``, as in ``rope_dict.py``.
+        settings: The engine's settings.
+        method: The method in ``speculative_config``.
     """
     modules = _BUILT.get()
     assert modules is not None
@@ -130,15 +130,15 @@ def draft_rotary(key: Any, settings: RopeSettings, method: str) -> DraftRotaryEm
 
 
 def _rotation(key: Any, settings: RopeSettings) -> Rotation | None:
-    """The ladder's rotation for layers that were trained as the target's were; None for others."""
+    """Return the ladder's rotation for layers trained like the target's, or None for other layers."""
     head_size, rotary_dim, _, _, rope_args, dual_chunk_args, _, _ = key
     rope: dict[str, Any] = {"rope_theta": 10000} | dict(rope_args or ())
     if dual_chunk_args is not None or rope.get("rope_type") in AXIS_TYPES or rotary_dim != settings.ladder.rotary_dim:
         return None
     first = settings.ladder.sets[0]
     scaled = first.scale != 1 or any(factor != 1 for factor in first.factors)
-    # Plain layers beside a target that scales its shortest texts too were trained on other angles than it was. MTP layers
-    # read the target's own config, where the ladder's mark stands for its scaling.
+    # If the target scales even its shortest sequences, plain draft layers were trained on other angles than the target. MTP
+    # layers read the target's own config, where the ladder's mark replaces its scaling.
     plain = rope.get("rope_type") in (None, "default") and rope.get(MARK) is None
     if base_of(rope) != settings.theta or (scaled and plain) or rope.get(MARK) == TRAINED:
         return None

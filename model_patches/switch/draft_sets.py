@@ -1,6 +1,6 @@
-"""The factor set of each request of a draft model's batch, where its rotary modules read it.
+"""Buffers with the factor set of each request in a draft model's batch, read by its rotary modules.
 
-The buffers are made once and keep their addresses, as captured CUDA graphs need.
+The buffers are allocated once and keep their addresses, as captured CUDA graphs require.
 """
 
 from typing import Any
@@ -18,37 +18,37 @@ from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 
 class DraftSets:
-    """The sets of a draft model's requests, on one device.
+    """The factor sets of a draft model's requests, on one device.
 
     Args:
-        max_num_reqs: Requests that a step can have.
-        device: Where the model runs.
-        starts: ``[max_num_reqs + 1]`` int32: where each request's tokens begin and the last end, a buffer that somebody
-            fills before each forward of the draft; None where :meth:`lay_out` does.
+        max_num_reqs: Maximum requests in a step.
+        device: The model's device.
+        starts: ``[max_num_reqs + 1]`` int32: start offset of each request's tokens, followed by the end offset; a buffer
+            that upstream fills before each draft forward. None to fill one with :meth:`lay_out`.
 
     Attributes:
-        bound: Whether a module of the draft reads these sets.
+        bound: Whether a module of the draft model reads these sets.
     """
 
     def __init__(self, max_num_reqs: int, device: torch.device, starts: torch.Tensor | None = None) -> None:
         self.bound = False
-        # One more for tokens of padding.
+        # One extra entry for padding tokens.
         self._sets = torch.zeros(max_num_reqs + 1, dtype=torch.int64, device=device)
         self._starts = torch.zeros(max_num_reqs + 1, dtype=torch.int32, device=device) if starts is None else starts
 
     def bind(self, model: nn.Module) -> None:
-        """Give every rotary module of a draft model these sets."""
+        """Attach these sets to every rotary module of a draft model."""
         for module in model.modules():
             if isinstance(module, DraftRotaryEmbedding):
                 module.sets, module.starts = self._sets, self._starts
                 self.bound = True
 
     def put(self, request_sets: npt.NDArray[np.int64]) -> None:
-        """Write the sets of a step's requests, in the order of its batch, without synchronising with the host."""
+        """Write the sets of a step's requests, in batch order, without a host-device sync."""
         self._sets[: len(request_sets)] = async_tensor_h2d(request_sets, device=self._sets.device)
 
     def lay_out(self, query_start_loc: torch.Tensor) -> None:
-        """Write where each request's tokens begin in the next forward.
+        """Write the start offset of each request's tokens in the next forward.
 
         Args:
             query_start_loc: ``[requests + 1]`` int32, on the device.
@@ -57,9 +57,9 @@ class DraftSets:
         self._starts[len(query_start_loc) :] = query_start_loc[-1]
 
     def follow(self, proposer: Any) -> None:
-        """Lay out every forward of a proposer of the V1 runner, which builds attention metadata before each.
+        """Have a V1 proposer call :meth:`lay_out` whenever it builds attention metadata, which it does before each forward.
 
-        The guard records no fingerprint of it: drafts in a wrong set are rejected.
+        The guard does not fingerprint that method: drafts made in a wrong set are rejected.
         """
         upstream = proposer.build_per_group_and_layer_attn_metadata
 
@@ -71,7 +71,7 @@ class DraftSets:
 
 
 def upstream_tables(model: nn.Module) -> dict[str, int]:
-    """Positions that each rotary module of upstream's has angles for, by its name in a draft model."""
+    """Return how many positions each upstream rotary module of a draft model has angles for, by module name."""
     lengths = {}
     for name, module in model.named_modules():
         if isinstance(module, Phi3LongRoPEScaledRotaryEmbedding):
@@ -83,11 +83,11 @@ def upstream_tables(model: nn.Module) -> dict[str, int]:
 
 
 def check_tables(model: nn.Module, positions: int) -> None:
-    """Refuse a draft model whose own angles end before the positions that it drafts at.
+    """Refuse a draft model whose own angle tables end before the positions it drafts at.
 
     Args:
         model: A draft model.
-        positions: How many positions it may draft at.
+        positions: Number of positions it may draft at.
 
     Raises:
         UnsupportedError: naming the module.

@@ -1,4 +1,4 @@
-"""Puts a ladder on vLLM's engine arguments: checks model and features, and sets what the engine's config is made from."""
+"""Applies a ladder to vLLM's engine arguments: checks the model and features, and sets the fields that the ladder needs."""
 
 import logging
 import os
@@ -29,23 +29,23 @@ from ropeswitch.model_patches.switch.text_config import overrides, text_config, 
 from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
 from ropeswitch.model_patches.switch.variables import SOURCES
 
-# Below vLLM's own logger, which has its format and its level.
+# A child of vLLM's logger, to inherit its format and level.
 logger = logging.getLogger("vllm.ropeswitch")
 
-# What a user may write under the key beside the ladder's source and base: fields of `RopeSettings`.
+# Fields of `RopeSettings` that a user may set under the key, in addition to the ladder's source and base.
 _OPTIONS = ("angles", "policy", "length_aware", "step_latency_target", "parts")
 
 
 def configure_from_key(engine_args: Any) -> None:
-    """Configure an engine as ``additional_config["ropeswitch"]`` and the environment say; a second call changes nothing.
+    """Configure an engine from ``additional_config["ropeswitch"]`` and the environment; idempotent.
 
     Args:
         engine_args: ``vllm.EngineArgs``.
 
     Raises:
-        FactorError: for a wrong factor file, ladder or length.
-        UnsupportedError: for an unknown field, model or feature.
-        UsageError: for an unknown variable.
+        FactorError: for an invalid factor file, ladder or length.
+        UnsupportedError: for an unknown field, or an unsupported model or feature.
+        UsageError: for an unknown environment variable, or two that name a ladder.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
@@ -55,13 +55,13 @@ def configure_from_key(engine_args: Any) -> None:
     hf_config = text_config(engine_args)
     key, names = variables.filled((engine_args.additional_config or {}).get(KEY, {}), os.environ)
     settings, made = settings_from_key(key, hf_config, engine_args.max_model_len, names)
-    # A key with origins was written by `configure`, whose caller has shown its ladder.
+    # A key with origins was written by `configure`, whose caller has already shown the ladder.
     if "origins" not in key:
         for line in (*made.lines(engine_args.max_model_len), *([RESERVES] if settings.policy == RESERVE else [])):
             logger.info("ropeswitch: %s", line)
     configure(engine_args, settings, hf_config, device_name=current_platform.device_name)
     if parts.SERVER not in settings.parts:
-        # Made by `vllm serve` and by other users of `AsyncLLM`.
+        # `AsyncEngineArgs` come from `vllm serve` and other users of `AsyncLLM`.
         reading = reading_filled_in_limits if isinstance(engine_args, AsyncEngineArgs) else reading_sets
         patching.replace("vllm.v1.engine.input_processor.InputProcessor.process_inputs", reading)
 
@@ -72,17 +72,17 @@ def settings_from_key(
     max_model_len: int | None = None,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[RopeSettings, MadeLadder]:
-    """The settings that a user's key describes, and the ladder in them with the origin of its numbers.
+    """Return the settings that a user's key describes, and the ladder in them with the origin of each set.
 
     Args:
-        key: ``{"ladder": TEXT}`` as of ``--ladder``, ``{"factors": PATH}``, ``{"sets": [...]}`` or ``{}`` for the automatic
-            ladder, and any other field of :class:`RopeSettings`.
+        key: ``{"ladder": TEXT}`` as in ``--ladder``, ``{"factors": PATH}``, ``{"sets": [...]}`` or ``{}`` for the automatic
+            ladder, plus any other fields of :class:`RopeSettings`.
         hf_config: The model's text config.
-        max_model_len: The longest sequence to serve, None or -1 where the user names none.
-        names: What errors call a field that did not come from the key.
+        max_model_len: Maximum sequence length to serve, in tokens; None or -1 if the user sets none.
+        names: By field, the name to use in errors if the field did not come from the key.
 
     Raises:
-        FactorError: for a wrong factor file or ladder, or a model without a ladder.
+        FactorError: for an invalid factor file or ladder, or a model without a ladder.
         UnsupportedError: for an unknown field or a model that a ladder cannot rotate.
     """
     known = (*SOURCES, "native_window", "theta", "origins", *_OPTIONS)
@@ -100,7 +100,7 @@ def settings_from_key(
     try:
         made = _made(key, hf_config, max_model_len, where)
     except FactorError as error:
-        # The command line's names, which the ladder's own messages have, are fields here.
+        # The ladder's messages name command-line flags, which are fields here.
         text = str(error)
         for flag, field in (("--ladder", "ladder"), ("--native-window", "native_window")):
             text = text.replace(flag, names.get(field, f"{where}.{field}"))
@@ -132,7 +132,7 @@ def _made(key: Mapping[str, Any], hf_config: Mapping[str, Any], max_model_len: i
 
 
 def _check_options(key: Mapping[str, Any], where: str) -> None:
-    """Refuse values of the wrong kind in a user's JSON."""
+    """Refuse invalid values in a user's JSON."""
     target = key.get("step_latency_target")
     chosen = key.get("parts", [])
     known = isinstance(chosen, list) and all(name in list(parts.PARTS) for name in chosen)
@@ -175,20 +175,20 @@ def _is_number(value: Any) -> bool:
 
 
 def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, Any], *, device_name: str) -> None:
-    """Put a ladder on an engine that is about to be built.
+    """Apply a ladder to an engine that is about to be built.
 
-    The Hugging Face config says that the model has plain RoPE up to the ladder's end (``text_config.py``); the rotary
-    module, which takes its angles from the ladder alone, is then put in (``rope_dict.py``).
+    Overrides the Hugging Face config to state plain RoPE up to the ladder's end (``text_config.py``). The rotary module,
+    which takes its angles from the ladder alone, is put in later (``rope_dict.py``).
 
     Args:
-        engine_args: ``vllm.EngineArgs``, or the namespace that ``vllm serve``'s parser makes.
+        engine_args: ``vllm.EngineArgs``, or the namespace from ``vllm serve``'s parser.
         settings: The ladder to serve with.
-        hf_config: The model's text config as a dict, with the user's own overrides applied.
+        hf_config: The model's text config as a dict, with the user's overrides applied.
         device_name: ``vllm.platforms.current_platform.device_name``, one of :data:`WORKERS`.
 
     Raises:
         FactorError: when ``max_model_len`` exceeds the ladder's end.
-        UnsupportedError: when the user chose a scheduler or worker class of their own, or for what a part refuses.
+        UnsupportedError: when the user chose their own scheduler or worker class, or when a part refuses the engine.
     """
     for field in ("scheduler_cls", "worker_cls"):
         chosen = getattr(engine_args, field)
@@ -206,10 +206,10 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
 
 
 def checked_max_model_len(requested: int | None, ladder: FactorLadder) -> int:
-    """The model length to serve: the ladder's end unless the user asked for less; -1 (auto) stays.
+    """Return the model length to serve: the ladder's end unless the user requested less; -1 (auto) is kept.
 
     Raises:
-        FactorError: when the request exceeds the ladder's end.
+        FactorError: when the requested length exceeds the ladder's end.
     """
     if requested is None:
         return ladder.max_length

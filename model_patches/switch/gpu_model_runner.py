@@ -1,11 +1,11 @@
 """``vllm.v1.worker.gpu_model_runner.GPUModelRunner``: subclassed to rotate each request with its own factor set.
 
-replaces: the V1 model runner, through the workers (``gpu_worker.py``, and ``cpu_worker.py``, whose runner descends from it).
-why: the runner alone knows every scheduled token's true position and request.
-what differs: before a forward it fills the step's rows (cos and sin of every token, in its request's set) and gives the
-    model row numbers for positions. A captured CUDA graph reads positions where they lay when it was captured, so the
-    row numbers are written there for the time of the forward; attention, slots and samplers keep true positions.
-limits: the V1 runner; the V2 runner is reached through its model state (``gpu_model_state.py``).
+replaces: the V1 model runner, through the workers (``gpu_worker.py``, and ``cpu_worker.py``, whose runner subclasses it).
+why: only the runner knows every scheduled token's true position and request.
+what differs: before each forward it fills the step's rows (cos and sin of every token, in its request's set) and passes the
+    model row numbers instead of positions. A captured CUDA graph reads positions from the buffer that it was captured with,
+    so row numbers are written there for the duration of the forward; attention, slots and samplers keep true positions.
+limits: the V1 runner; the V2 runner is patched through its model state (``gpu_model_state.py``).
 when it can go: when vLLM switches LongRoPE factors per request.
 """
 
@@ -25,17 +25,17 @@ from ropeswitch.model_patches.switch.step_rows import StepRows
 
 
 class LadderGPUModelRunner(GPUModelRunner):
-    """See the module's docstring."""
+    """See the module docstring."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)
         settings = settings_of(vllm_config)
         assert settings is not None
         parallel = vllm_config.parallel_config
-        # A dummy run for context parallelism reads rows that lie this far behind a step's (`cp_utils.py`).
+        # Dummy runs under context parallelism read this many rows past a step's (`cp_utils.py`).
         behind = parallel.decode_context_parallel_size * parallel.cp_kv_cache_interleave_size
         self.step_rows = StepRows(settings, self.max_model_len, self.max_num_tokens + behind, device)
-        # The factor set of every request that the scheduler has placed, by request id.
+        # Factor set of every request that the scheduler has placed, as its row in the workers' table, by request id.
         self.rope_sets: dict[str, int] = {}
         self.draft_sets = DraftSets(self.max_num_reqs, device)
 
@@ -44,24 +44,24 @@ class LadderGPUModelRunner(GPUModelRunner):
         model = self.get_model()
         require_checked(model, self.load_config.load_format)
         self.step_rows.bind(model)
-        # No proposer but those with layers of their own has a module for a model.
+        # Only proposers with their own layers have an `nn.Module` as their model.
         if isinstance(draft := self.get_draft_model(), nn.Module):
             self.draft_sets.bind(draft)
             if hasattr(self.drafter, "build_per_group_and_layer_attn_metadata"):
                 self.draft_sets.follow(self.drafter)
             if self.vllm_config.speculative_config.max_model_len is None:
-                # Upstream's is where the draft's own config ends, for which other angles were meant.
+                # Upstream's limit is the maximum length in the draft's own config, which assumes other angles.
                 tables = upstream_tables(draft).values()
                 self.effective_drafter_max_model_len = min([self.max_model_len, *tables])
 
     def restore_rows(self) -> None:
-        """Write what the memory of weights lost while the engine slept; buffers keep their addresses."""
+        """Rewrite what weight memory lost while the engine slept; buffers keep their addresses."""
         self.step_rows.restore()
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> Any:
         for req_id in scheduler_output.finished_req_ids:
             self.rope_sets.pop(req_id, None)
-        # After the finished ones: an aborted id may come back in the same step.
+        # Finished requests come first: an aborted id may be reused in the same step.
         self.rope_sets.update(scheduler_output.rope_sets)
         return super()._update_states(scheduler_output)
 
@@ -81,19 +81,19 @@ class LadderGPUModelRunner(GPUModelRunner):
         return output
 
     def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
-        # Calls the model with whatever is in this buffer: true positions of the last step are not row numbers.
+        # Runs the model on this buffer's contents; the last step's true positions are not row numbers.
         self._number_rows()
         return super()._dummy_run(*args, **kwargs)
 
     def _number_rows(self) -> torch.Tensor:
-        """Write row numbers where the model's positions lie, and return them."""
+        """Write row numbers into the model's positions buffer and return them."""
         positions = self._model_positions
-        # M-RoPE's buffer has a column more than a step has tokens, which no model sees.
+        # M-RoPE's buffer has one more column than a step has tokens; no model sees it.
         count = min(positions.shape[-1], len(self.step_rows.numbers))
         positions[..., :count] = self.step_rows.numbers[:count]
         return positions[..., :count]
 
     @property
     def _model_positions(self) -> torch.Tensor:
-        """The buffer of which the model gets the first columns: ``[tokens]``, or for M-RoPE ``[axes, tokens]``."""
+        """The positions buffer whose first columns the model gets: ``[tokens]``, or for M-RoPE ``[axes, tokens]``."""
         return self.mrope_positions.gpu if self.uses_mrope else self.positions

@@ -1,10 +1,10 @@
 """``vllm.v1.worker.gpu.model_states.default.DefaultModelState``: subclassed to rotate each request with its own factor set.
 
-replaces: the state that the V2 runner keeps beside a model, by wrapping ``model_states.resolve_model_state_cls``.
-why: on the V2 runner a model state may choose the ``positions`` that the model gets, for real steps and for graph capture.
-what differs: before a forward it fills the step's rows (cos and sin of every token, in its request's set) and gives the
-    model row numbers for positions, always from the same buffer; attention, slots and samplers keep true positions.
-limits: states that descend from upstream's default one (plain models, M-RoPE, hybrids); others are refused.
+replaces: the V2 runner's model state, by wrapping ``model_states.resolve_model_state_cls``.
+why: on the V2 runner the model state chooses the ``positions`` that the model gets, for real steps and for graph capture.
+what differs: before each forward it fills the step's rows (cos and sin of every token, in its request's set) and passes the
+    model row numbers instead of positions, always from the same buffer; attention, slots and samplers keep true positions.
+limits: states that subclass upstream's default state (plain models, M-RoPE, hybrids); others are refused.
 when it can go: when vLLM switches LongRoPE factors per request.
 """
 
@@ -26,12 +26,12 @@ from ropeswitch.model_patches.switch.initialize_model import require_checked
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.step_rows import StepRows
 
-# How the ids of the requests in ``vllm.v1.worker.gpu.warmup`` begin.
+# Prefixes of request ids in ``vllm.v1.worker.gpu.warmup``.
 WARM_UPS = ("_warmup_", "_v2_mixed_warmup_")
 
 
 class LadderModelState(DefaultModelState):
-    """Goes before one of upstream's states; see the module's docstring."""
+    """Comes before one of upstream's states in the MRO; see the module docstring."""
 
     def __init__(self, vllm_config: VllmConfig, model: nn.Module, encoder_cache: Any, device: torch.device) -> None:
         require_checked(model, vllm_config.load_config.load_format)
@@ -42,16 +42,16 @@ class LadderModelState(DefaultModelState):
         self.step_rows.bind(model)
         self._numbers = self.step_rows.numbers
         if self.rope_state is not None:
-            # One number for each axis, with a gap between the axes, as upstream's buffer has.
+            # One number per axis, with a gap between the axes, as in upstream's buffer.
             self._numbers = torch.zeros_like(self.rope_state.positions)
             self._number_axes()
-        # The factor set of the request in each slot; its set is fixed while it holds the slot: after a preemption it is new.
+        # Factor set of the request in each slot, fixed while the request holds it: a preempted request is added again.
         self.slot_sets = np.zeros(self.max_num_reqs, dtype=np.int64)
-        # Of a draft model, which the worker finds (worker.py).
+        # Set by the worker if there is a draft model (worker.py).
         self.draft_sets: DraftSets | None = None
 
     def restore_rows(self) -> None:
-        """Write what the memory of weights lost while the engine slept; buffers keep their addresses."""
+        """Rewrite what weight memory lost while the engine slept; buffers keep their addresses."""
         self.step_rows.restore()
         self._number_axes()
 
@@ -67,7 +67,7 @@ class LadderModelState(DefaultModelState):
         count = input_batch.num_reqs
         sets = self.slot_sets[input_batch.idx_mapping_np[:count]]
         inputs: dict[str, Any] = super().prepare_inputs(input_batch, req_states)
-        # M-RoPE's state has made positions of its own.
+        # With M-RoPE, upstream's state returns its own positions.
         positions = inputs.get("positions", input_batch.positions)[..., : input_batch.num_tokens]
         self.step_rows.fill(positions, sets, input_batch.query_start_loc[: count + 1])
         if self.draft_sets is not None:
@@ -80,7 +80,7 @@ class LadderModelState(DefaultModelState):
 
 
 def _rope_set(new_req_data: NewRequestData) -> int:
-    # Upstream warms kernels up with requests that no scheduler placed and no one reads.
+    # Upstream's kernel warm-up uses requests that no scheduler placed and whose output nothing reads.
     if not hasattr(new_req_data, "rope_set") and new_req_data.req_id.startswith(WARM_UPS):
         return 0
     return int(new_req_data.rope_set)
@@ -92,7 +92,7 @@ def _before(state: type[DefaultModelState]) -> type[DefaultModelState]:
 
 
 def laddered(upstream: Callable[[VllmConfig, nn.Module], type[Any]]) -> Callable[[VllmConfig, nn.Module], type[Any]]:
-    """Wrap ``resolve_model_state_cls``; an engine without a ladder gets what upstream gives it."""
+    """Wrap ``resolve_model_state_cls``; an engine without a ladder gets upstream's state."""
 
     def resolve_model_state_cls(vllm_config: VllmConfig, model: nn.Module) -> type[Any]:
         state = upstream(vllm_config, model)

@@ -3,8 +3,8 @@
 replaces: the worker on GPUs, through ``parallel_config.worker_cls``.
 why: the worker builds the model runner, and every worker process must be patched before it builds a model.
 what differs: the process is patched first (``worker.py``); the V1 runner is ours. The V2 runner stays upstream's and finds
-    our model state (``gpu_model_state.py``). The parts warm up before upstream does, which ends its warm-up by watching for
-    compilation (``--jit-monitor-mode``); with ``--enforce-eager`` it does neither.
+    our model state (``gpu_model_state.py``). The parts warm up before upstream, which ends its warm-up by starting to watch
+    for compilation (``--jit-monitor-mode``); with ``--enforce-eager`` there is no JIT warm-up and no watch.
 limits: NVIDIA GPUs.
 when it can go: when the runner class is configurable.
 """
@@ -19,7 +19,7 @@ from ropeswitch.model_patches.switch.worker import LadderWorker
 
 
 class LadderGPUWorker(LadderWorker, Worker):
-    """See the module's docstring."""
+    """See the module docstring."""
 
     def _make_model_runner(self) -> Any:
         if self.use_v2_model_runner:

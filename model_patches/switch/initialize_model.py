@@ -1,12 +1,12 @@
 """``vllm.model_executor.model_loader.base_loader.initialize_model``: wrapped to check a model before its weights load.
 
-replaces: the function that builds a model, where most loaders call it.
-why: a model that reads positions outside its rotary modules, or attends to prompts both ways, must be refused, and reading
-    weights may take minutes.
+replaces: the function that builds a model, as called by most loaders.
+why: a model that reads positions outside its rotary modules, or attends to prompts bidirectionally, must be refused before
+    its weights are read, which may take minutes.
 what differs: the built model is bound to rows of a few tokens and run once on marked row numbers (``row_numbers.py``). A
-    draft model is built with rotary modules of its own (``draft_rotary.py``) and only asked whether its angles suffice.
-limits: loaders with a ``load_model`` of their own build models without it, such as Tensorizer's; those are refused.
-when it can go: when the runner no longer hands the model row numbers.
+    draft model is built with its own rotary modules (``draft_rotary.py``), and only its angle tables' lengths are checked.
+limits: loaders with their own ``load_model``, such as Tensorizer's, do not call it; they are refused.
+when it can go: when the runner no longer passes row numbers to the model.
 """
 
 from collections.abc import Callable
@@ -50,11 +50,11 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
             check_axes(model, vllm_config.model_config)
             _check_causal(model)
             _check_state(model, vllm_config)
-            # The loader's default device is the model's.
-            # With torch alone: a Triton launch reads the row numbers out of our modules' sight.
+            # While loading, torch's default device is the model's.
+            # Without parts: a Triton launch would read the row numbers out of our modules' sight.
             rows = StepRows(replace(settings, parts=()), TOKENS, TOKENS, torch.get_default_device())
             rows.bind(model)
-            # First: it names a module that rotates by itself.
+            # Before `require_rotation`, because this names a module that does its own rotation.
             check_positions(model, vllm_config, rows.numbers)
             rows.require_rotation()
         except AttributeError as error:
@@ -70,24 +70,24 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def _build_draft(upstream: Callable[..., nn.Module], vllm_config: VllmConfig, arguments: dict[str, Any]) -> nn.Module:
-    """Build a draft model; what it drafts wrongly is rejected, so that nothing else of it is checked.
+    """Build a draft model; wrong drafts are rejected, so nothing else about it is checked.
 
     Raises:
-        UnsupportedError: when its own angles end before the positions that it drafts at.
+        UnsupportedError: when its own angle tables end before the positions it drafts at.
     """
     with building_a_draft():
         model = upstream(vllm_config, **arguments)
-    # The V1 runner stops drafting where they end, the V2 runner drafts at every position.
+    # The V1 runner stops drafting where the tables end; the V2 runner drafts at every position.
     if vllm_config.use_v2_model_runner:
         check_tables(model, vllm_config.speculative_config.target_model_config.max_model_len)
     return model
 
 
 def _check_causal(model: nn.Module) -> None:
-    """Refuse a model in which the tokens of a prompt attend to later ones.
+    """Refuse a model in which prompt tokens attend to later ones.
 
     Raises:
-        UnsupportedError: naming the class of its attention.
+        UnsupportedError: naming the attention class.
     """
     for module in model.modules():
         if isinstance(module, PrefillPrefixLMAttention):
@@ -98,7 +98,7 @@ def _check_causal(model: nn.Module) -> None:
 
 
 def _check_state(model: nn.Module, vllm_config: VllmConfig) -> None:
-    """Refuse a model whose state a ladder does not reach, on both runners; the V2 runner would ask after its weights.
+    """Refuse a model with an unsupported state, on both runners; the V2 runner would check only after loading weights.
 
     Raises:
         UnsupportedError: naming the state.
@@ -107,7 +107,7 @@ def _check_state(model: nn.Module, vllm_config: VllmConfig) -> None:
 
 
 def check_loader(load_format: str) -> None:
-    """Refuse a loader that builds models in another way, before it reads weights.
+    """Refuse a loader that does not build models with ``initialize_model``, before it reads weights.
 
     Raises:
         UnsupportedError: naming the load format.
@@ -118,7 +118,7 @@ def check_loader(load_format: str) -> None:
 
 
 def require_checked(model: nn.Module, load_format: str) -> None:
-    """Refuse a loaded model that was built in another way.
+    """Refuse a loaded model that was not built with ``initialize_model``.
 
     Raises:
         UnsupportedError: naming the load format.

@@ -1,14 +1,14 @@
-"""Keeps vLLM's search for kernels working in a process that has imported numba, as LMCache does."""
+"""Keeps vLLM's kernel scan working in a process that has imported numba, as LMCache does."""
 
 import contextlib
 from typing import Any
 
 
 def keep_scans_working() -> None:
-    """Have llvmlite's library answer that it has no ``__dict__``.
+    """Make llvmlite's library object report that it has no ``__dict__``.
 
-    On CPUs vLLM reads the ``__dict__`` of every value in every module to replace Triton kernels. llvmlite's library takes
-    each name for a function of its own, that one too, and the engine ends with an ``AttributeError``.
+    On CPUs, vLLM reads the ``__dict__`` of every value in every module to replace Triton kernels. llvmlite's library object
+    treats any name as one of its functions, ``__dict__`` included, and the engine dies with an ``AttributeError``.
     """
     with contextlib.suppress(ImportError):
         from llvmlite.binding import ffi

@@ -1,8 +1,8 @@
 """The ladders of one engine, by ID, and the table of factor sets that its workers rotate with.
 
-A ladder that replaces another brings sets of its own. A request stays in the ladder that it came with, so the table holds
-the sets of both until no request is in the earlier one; its row numbers are what the scheduler gives the workers. Rows are
-shared by sets that rotate alike, whatever their names and ends.
+A ladder that replaces another brings its own sets. A request stays in the ladder it arrived with unless it is moved, so the
+table holds the sets of both until no request is in the earlier one. The scheduler sends the workers rows of this table. Sets
+that rotate alike share a row, regardless of their names and ends.
 """
 
 from collections import OrderedDict
@@ -17,24 +17,24 @@ from ropeswitch.model_patches.switch.request_set import SetRule, forced_set, par
 from ropeswitch.model_patches.switch.set_keys import set_keys
 from ropeswitch.model_patches.switch.settings import LADDER_ID, RopeSettings
 
-# Maximum rows of the workers' table: up to 2.25 MiB each for 64 pairs and 2,097,152 positions.
+# Maximum rows in the workers' table, each up to 2.25 MiB for 64 pairs and 2,097,152 positions.
 MOST_SETS = 64
-# Ladders that no name leads to any more, for requests on their way from an API server.
+# Maximum ladders kept after no name refers to them, for requests still on their way from an API server.
 MOST_RETIRED = 64
-# The ladder that the engine was started with.
+# ID of the ladder that the engine was started with.
 START = "start"
 
 
 @dataclass(frozen=True, eq=False)
 class EngineLadder:
-    """One ladder of an engine; requests hold it while they are in it.
+    """One ladder of an engine, referenced by the requests in it.
 
     Attributes:
-        name: What requests ask for it by; the default ladder's is empty.
-        rule: How it chooses the set of a request.
-        rows: The row of each of its sets in the workers' table.
-        ends: The longest sequence of each of its sets, in tokens.
-        keys: The key of each of its sets (:func:`~ropeswitch.model_patches.switch.set_keys.set_keys`).
+        name: The name that requests select it by; empty for the default ladder.
+        rule: How it chooses a request's set.
+        rows: The row of each set in the workers' table.
+        ends: The longest sequence of each set, in tokens.
+        keys: The key of each set (:func:`~ropeswitch.model_patches.switch.set_keys.set_keys`).
     """
 
     name: str
@@ -44,16 +44,16 @@ class EngineLadder:
     keys: tuple[str, ...]
 
     def has(self, forced: str | None) -> bool:
-        """Whether a request that forces this set, or none, can be in the ladder."""
+        """Return whether a request that forces this set, or none, can be in the ladder."""
         return forced is None or forced in self.rule.ladder.names
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a ladder's sets go in the table.
+    """The rows of the table that a ladder's sets go into.
 
     Attributes:
-        table: All of its rows, with the ladder's sets in them.
+        table: All rows of the table, including the ladder's sets.
         rows: The row of each of the ladder's sets.
     """
 
@@ -62,37 +62,37 @@ class Placement:
 
 
 class LadderTable:
-    """The ladders of one engine. Changed on the engine core's main thread alone; its input thread reads it.
+    """The ladders of one engine. Modified only on the engine core's main thread; its input thread reads it.
 
     Args:
-        settings: The engine's, with the ladder that it starts with.
-        max_model_len: Maximum tokens of a sequence.
+        settings: The engine's settings, with its initial ladder.
+        max_model_len: Maximum sequence length, in tokens.
 
     Attributes:
         table: The workers' rows.
-        default: The ladder of requests that name none.
+        default: The ladder for requests that name none.
     """
 
     def __init__(self, settings: RopeSettings, max_model_len: int | None) -> None:
         self._settings, self._max_model_len = settings, max_model_len
         self._by_id: OrderedDict[str, EngineLadder] = OrderedDict()
-        # Where the IDs of earlier ladders lead instead.
+        # The ladder that replaces an earlier one, by the earlier one's ID.
         self._onward: dict[str, EngineLadder] = {}
         self._ended: WeakSet[EngineLadder] = WeakSet()
-        # Those that requests may be in, whether or not an ID still leads to them.
+        # Ladders that requests may be in, even if their ID has been dropped.
         self._live: WeakSet[EngineLadder] = WeakSet()
         self._named: dict[str, str] = {}
         self.table = settings.ladder.sets
         keys = self._keys(self.table)
-        # Sets that rotate alike share the first one's row, as those of later ladders do.
+        # Sets that rotate alike share the first one's row, as in later ladders.
         self.add(START, "", settings.ladder, Placement(self.table, tuple(map(keys.index, keys))))
         self.default = self.activate(START)
 
     def of(self, request: Any) -> EngineLadder:
-        """The ladder that a new ``vllm.v1.request.Request`` is in.
+        """Return the ladder for a new ``vllm.v1.request.Request``.
 
         Raises:
-            FactorError: when it names one that the engine has dropped.
+            FactorError: when the request names a ladder that the engine has dropped.
         """
         params = params_of(request)
         extra = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
@@ -103,10 +103,10 @@ class LadderTable:
         return ladder if onward is None or not onward.has(forced_set(params)) else onward
 
     def find(self, ladder_id: str) -> EngineLadder:
-        """The ladder of an ID.
+        """Return the ladder with an ID.
 
         Raises:
-            FactorError: when the engine has none.
+            FactorError: when the engine has no such ladder.
         """
         try:
             return self._by_id[ladder_id]
@@ -116,10 +116,10 @@ class LadderTable:
             ) from None
 
     def place(self, ladder: FactorLadder) -> Placement:
-        """Find rows for a ladder's sets: those of sets that rotate alike, then free ones. Drops retired ladders for room.
+        """Find rows for a ladder's sets, shared by sets that rotate alike. Drops retired ladders to make room.
 
         Raises:
-            FactorError: when running requests hold too many rows.
+            FactorError: when ladders in use and running requests hold too many rows.
         """
         while (placement := self._place(ladder)) is None:
             if not self._drop_oldest():
@@ -130,7 +130,7 @@ class LadderTable:
         return placement
 
     def add(self, ladder_id: str, name: str, ladder: FactorLadder, placement: Placement) -> None:
-        """Take a ladder whose sets all workers have loaded, for requests that name its ID."""
+        """Register a ladder whose sets all workers have loaded, for requests that name its ID."""
         rule = SetRule(ladder, self._settings.policy, self._max_model_len)
         ends = tuple(each.max_length for each in ladder.sets)
         made = EngineLadder(name, rule, placement.rows, ends, self._keys(ladder.sets))
@@ -139,7 +139,7 @@ class LadderTable:
         self._by_id[ladder_id] = made
 
     def activate(self, ladder_id: str) -> EngineLadder:
-        """Keep a ladder for as long as its name leads to it; the one without a name becomes the default. Returns it."""
+        """Make a ladder the one that its name refers to, or the default if it has no name, and return it."""
         ladder = self.find(ladder_id)
         self._named[ladder.name] = ladder_id
         if not ladder.name:
@@ -148,24 +148,24 @@ class LadderTable:
         return ladder
 
     def redirect(self, ladder: EngineLadder) -> None:
-        """Have the IDs of the ladders that this one replaces lead to it, for requests that are on their way."""
+        """Redirect the IDs of the ladders that this one replaces to it, for requests still on their way."""
         self._onward = {ladder_id: to for ladder_id, to in self._onward.items() if ladder_id in self._by_id}
         for ladder_id, each in self._by_id.items():
             if each is not ladder and self.replaces(ladder, each):
                 self._onward[ladder_id] = ladder
 
     def replaces(self, ladder: EngineLadder, earlier: EngineLadder) -> bool:
-        """Whether requests in an earlier ladder may go on in this one: their names are equal, and nobody dropped it."""
+        """Return whether requests in an earlier ladder may continue in this one: same name, and not deactivated since."""
         return earlier.name == ladder.name and earlier not in self._ended
 
     def deactivate(self, name: str) -> None:
-        """Have a name lead to no ladder; requests in it finish."""
+        """Remove a ladder's name; requests in the ladder finish."""
         self._named.pop(name, None)
         self._ended.update(each for each in list(self._live) if each.name == name)
         self._retire()
 
     def ends(self) -> Iterable[int]:
-        """The longest sequence, in tokens, of every set that has a next one in its ladder."""
+        """Return the longest sequence, in tokens, of every set that has a next one in its ladder."""
         return {end for ladder in list(self._live) for end in ladder.ends[:-1]}
 
     def _place(self, ladder: FactorLadder) -> Placement | None:
@@ -182,7 +182,7 @@ class LadderTable:
                 table[by_key[key]] = each
             rows.append(by_key[key])
         last = max(row for row, each in enumerate(table) if each is not None)
-        # A free row keeps what it had, or holds any set: nothing reads it.
+        # Nothing reads a free row: it keeps its set, or gets any.
         filled = [
             each or (self.table[row] if row < len(self.table) else ladder.sets[0]) for row, each in enumerate(table)
         ]
@@ -196,7 +196,7 @@ class LadderTable:
             pass
 
     def _drop_oldest(self) -> bool:
-        """Drop the oldest ladder that no name leads to; False where there is none."""
+        """Drop the oldest ladder that no name refers to; return False if there is none."""
         in_use = set(self._named.values())
         for ladder_id in self._by_id:
             if ladder_id not in in_use:
@@ -206,5 +206,5 @@ class LadderTable:
 
 
 def table_from_json(rows: Sequence[Mapping[str, Any]]) -> FactorLadder:
-    """A table's sets, from ``FactorLadder.to_json`` of them; they are in no order of length."""
+    """Return a table's sets from the output of ``FactorLadder.to_json``; they are not ordered by length."""
     return FactorLadder(tuple(FactorSet(**{**row, "factors": tuple(row["factors"])}) for row in rows))

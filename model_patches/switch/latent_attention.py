@@ -1,4 +1,4 @@
-"""Which models with multi-head latent attention a ladder can rotate, from their config."""
+"""Checks, from the config, whether a ladder can rotate a model with multi-head latent attention."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ def check_latent_attention(hf_config: Mapping[str, Any]) -> None:
 
     Raises:
         UnsupportedError: with the config field, its value and the reason.
-        FactorError: for YaRN parameters that have no single meaning.
+        FactorError: for ambiguous YaRN parameters.
     """
     if not hf_config.get("kv_lora_rank"):
         return
@@ -24,7 +24,7 @@ def check_latent_attention(hf_config: Mapping[str, Any]) -> None:
             raise UnsupportedError(
                 f"{key}: DeepSeek's layers scale attention by raw positions, which the model does not get"
             )
-    # vLLM's layers rotate interleaved pairs whatever this field says.
+    # vLLM's layers rotate interleaved pairs regardless of this field.
     if hf_config.get("rope_interleave") is False:
         raise UnsupportedError("rope_interleave: false: vLLM's latent attention rotates interleaved pairs only")
     softmax_slope(hf_config)
@@ -34,7 +34,7 @@ def check_softmax_scales(hf_config: Mapping[str, Any], ladder: FactorLadder) -> 
     """Refuse a ladder whose softmax scales do not fit the model; ``softmax_scales.py`` checks its layers.
 
     Raises:
-        UnsupportedError: naming the set, and what its ``softmax_scale`` must be.
+        UnsupportedError: naming the set and the ``softmax_scale`` that it needs.
     """
     slope = softmax_slope(hf_config)
     for index, each in enumerate(ladder.sets):

@@ -1,4 +1,4 @@
-"""Versions of LMCache and engine settings that its keys do not tell apart, refused before the engine starts."""
+"""Refuses LMCache versions that are not verified, and engine settings that its keys or events do not distinguish."""
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -9,10 +9,10 @@ VERIFIED = ("0.5.6",)
 
 
 def check_lmcache(where: str, name: str) -> None:
-    """Refuse a version of LMCache that has not been verified.
+    """Refuse an LMCache version that has not been verified.
 
     Args:
-        where: The config's field, for messages.
+        where: The config field, for messages.
         name: The connector's name.
 
     Raises:
@@ -29,7 +29,7 @@ def check_lmcache(where: str, name: str) -> None:
 
 
 def check_lmcache_engine(vllm_config: Any) -> None:
-    """Refuse an engine whose requests LMCache would give keys or events that do not tell them apart.
+    """Refuse an engine for which LMCache's keys or events would not distinguish requests or their factor sets.
 
     Args:
         vllm_config: ``vllm.config.VllmConfig``.

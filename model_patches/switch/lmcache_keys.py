@@ -1,18 +1,19 @@
-"""What LMCache keys the chunks of a request with, so that it never mixes up factor sets, client salts or adapters."""
+"""Builds the salt for a request's chunks in LMCache, so that factor sets, client salts and adapters are never mixed up."""
 
 import hashlib
 import json
 from typing import Any
 
-# Of LMCache's `IPCCacheServerKey`, which raises for others in the engine's own loop.
+# Limits of LMCache's `IPCCacheServerKey`, which raises on other salts in the engine's own loop.
 LONGEST = 128
 FORBIDDEN = frozenset("@/\\\x00")
 
 
 def store_salt(request: Any) -> str:
-    """The salt of a request's chunks: its ``cache_salt``, which names its factor set, where LMCache accepts that.
+    """Return the salt for a request's chunks: its ``cache_salt``, which names its factor set, if LMCache accepts that.
 
-    A salt that LMCache would reject becomes a digest. So does one of a request with a LoRA adapter, whose name no key has.
+    A salt that LMCache would reject becomes a digest. So does that of a request with a LoRA adapter, since LMCache's keys do
+    not contain the adapter's name.
 
     Args:
         request: ``vllm.v1.request.Request``.

@@ -2,11 +2,11 @@
 
 replaces: the connector, through ``kv_transfer_config.kv_connector_module_path``, which ``connectors.attach`` sets.
 why: LMCache keys by tokens and ``cache_salt``, which it reads when it first sees a request and again after a preemption,
-    but not while a lookup is under way, nor when a streaming session moves to its next set. An adapter is in no key.
-what differs: a request whose salt is another one now is tracked anew, and what was looked up for it is dropped. Parameters
-    of a client that upstream would fail on, and the engine with it, are left out.
-limits: of lmcache, verified versions only (``lmcache_checks.py``).
-when it can go: when LMCache reads the salt again where blocks are looked up again.
+    but not while a lookup is pending, nor when a streaming session moves to its next set. Its keys do not contain adapters.
+what differs: a request whose salt has changed gets a new tracker, and its lookup results are dropped. Client parameters that
+    would crash upstream, and with it the engine, are ignored.
+limits: verified versions of lmcache only (``lmcache_checks.py``).
+when it can go: when LMCache rereads the salt whenever it looks up blocks again.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ from vllm.logger import init_logger  # noqa: E402
 
 from ropeswitch.model_patches.switch.lmcache_keys import store_salt  # noqa: E402
 
-# Below vLLM's own logger, which has its format and its level.
+# A child of vLLM's logger, to inherit its format and level.
 logger = init_logger("vllm.ropeswitch")
 
 
 class LMCacheMPConnector(Upstream):
-    """The connector; see the module's docstring. The factory looks it up by upstream's name."""
+    """See the module docstring. The factory looks this class up by upstream's name."""
 
     def _get_or_create_request_tracker(self, request: Any) -> Any:
         salt = store_salt(request)
@@ -50,16 +50,16 @@ class LMCacheMPConnector(Upstream):
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         params = request.kv_transfer_params
         if params is not None and request.request_id not in self.request_trackers:
-            # It ended before it was looked up, so there are no counts, which upstream would ask for.
+            # The request ended before its lookup, so the counts that upstream would read do not exist.
             request.kv_transfer_params = {name: value for name, value in params.items() if name != "cached_token_stats"}
         finished: tuple[bool, dict[str, Any] | None] = super().request_finished(request, block_ids)
         return finished
 
     def _drop(self, tracker: Any) -> None:
-        """Forget a request's state under its old salt, and what the server keeps ready for it to load."""
+        """Forget a request's state under its old salt, and release what the server keeps ready for it to load."""
         server, request_id = self.scheduler_adapter, tracker.request_id
         if tracker.state == LMCacheMPRequestState.PREFETCHING:
-            # Waits for the lookup's receipt, so that no answer to it is taken for one to the next.
+            # Waits for the lookup's receipt, so that its answer is not taken for the next lookup's.
             server.end_session(request_id)
             if tracker.num_lmcache_hit_tokens:
                 server.free_lookup_locks(

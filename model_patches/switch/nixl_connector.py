@@ -1,16 +1,16 @@
 """``vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector.NixlPullConnector``: subclassed to send sets with blocks.
 
 replaces: the connector, through ``kv_transfer_config.kv_connector_module_path``.
-why: blocks hold keys rotated with one factor set; a decode engine that takes them must have its request in the same one.
+why: blocks hold keys rotated with one factor set; a decode engine that takes them must have its request in the same set.
 what differs: the prefill side's ``kv_transfer_params`` also name the set of its blocks, under a seal (``transfers.py``). The
-    decode side takes blocks of its request's own set. With blocks of another one it computes the prompt itself and has the
-    prefill side free them. It also computes the prompt where the seal is broken, and where the prefill side may have given
-    the blocks to other requests: too late, or a second time. The handshake compares the ladders, so engines with different
-    ones transfer nothing.
-limits: the handshake compares the ladders that the engines were started with; after an update at run time the sets of each
-    transfer are compared all the same. A seal guards against mistakes, not against a client that forges one: keep
-    ``kv_transfer_params`` between the proxy and the engines, as upstream's own fields need it. Blocks go from the prefill
-    side to the decode side only.
+    decode side takes blocks only in its request's own set. If they are in another, it computes the prompt itself and has
+    the prefill side free the blocks. It also computes the prompt if the seal is broken, or if the prefill side may have
+    given the blocks to other requests, because the request came too late or its transfer was used before. The handshake
+    compares the ladders, so engines with different ladders transfer nothing.
+limits: the handshake compares the ladders that the engines were started with; after an update at run time, each transfer's
+    sets are still compared. A seal guards against mistakes, not against a client that forges one: keep
+    ``kv_transfer_params`` between the proxy and the engines, as upstream's own fields require. Blocks go only from the
+    prefill side to the decode side.
 when it can go: when connectors compare requests' ``cache_salt``.
 """
 
@@ -35,39 +35,40 @@ from ropeswitch.model_patches.switch.transfers import (
     sealed,
 )
 
-# Below vLLM's own logger, which has its format and its level.
+# A child of vLLM's logger, to inherit its format and level.
 logger = init_logger("vllm.ropeswitch")
 
-# The prefill side keeps the prompt's digest here, beside upstream's own notes: some models' prompts are cut short later.
+# Where the prefill side keeps the prompt's digest, next to upstream's fields: some models' prompts are truncated later.
 _PROMPT = "_rope_prompt"
-# When the decode side got the request, on its monotonic clock.
+# Monotonic time at which the decode side received the request.
 _SEEN = "_rope_seen"
-# Maximum transfers that a decode side remembers having used.
+# Maximum used transfers that a decode side remembers.
 MOST_USED = 1 << 16
-# Part of the prefill side's lease in which a decode side must get the request; in the rest its heartbeats begin.
+# Fraction of the prefill side's lease within which the decode side must receive the request; the rest is for its heartbeats
+# to begin.
 IN_TIME = 2 / 3
 
 
 class NixlPullConnector(upstream.NixlPullConnector):
-    """See the module's docstring."""
+    """See the module docstring."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         settings = settings_of(vllm_config)
         assert settings is not None
-        # Of the start: a ladder that takes its place brings keys of its own, which each transfer names.
+        # Digest of the initial ladder; one that replaces it has its own keys, which each transfer names.
         self._ladder = ladder_digest(settings.ladder, set_keys(settings))
         self._lease: float = self.kv_transfer_config.get_from_extra_config("kv_lease_duration", 30)
-        # On the monotonic clock: the last step, and since when the blocks of a waiting request are kept for certain.
+        # Monotonic times: of the last step, and since when a waiting request's blocks are certain to be kept.
         self._last_step = self._kept_since = 0.0
-        # The engine and the request of every transfer used, the oldest first.
+        # Engine and request of every used transfer, oldest first.
         self._used: dict[tuple[Any, Any], None] = {}
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         super().register_kv_caches(kv_caches)
         worker = self.connector_worker
         assert worker is not None and worker.xfer_handshake_metadata is not None
-        # Both are in the message when they differ.
+        # If they differ, upstream's error message prints both sides' values.
         worker.compat_hash = f"{worker.compat_hash}, ladder {self._ladder}"
         worker.xfer_handshake_metadata = replace(worker.xfer_handshake_metadata, compatibility_hash=worker.compat_hash)
 
@@ -78,15 +79,15 @@ class NixlPullConnector(upstream.NixlPullConnector):
         super().on_new_request(request)
 
     def _check(self, request: Request, params: dict[str, Any]) -> None:
-        """Leave nothing in a new request's parameters that upstream would act on wrongly."""
+        """Remove from a new request's parameters what upstream would act on wrongly."""
         if params.get("do_remote_decode"):
             params[_PROMPT] = prompt_digest(request)
-            # Upstream would wait for blocks of the decode side, and never ask for them.
+            # Upstream would wait for blocks from the decode side but never request them.
             params["remote_block_ids"] = None
         if not params.get("do_remote_prefill"):
             return
         if request.abort_immediately:
-            # The API server rejected it: it has no prompt any more, and only frees the prefill side's blocks.
+            # Rejected by the API server: it has no prompt, and only serves to free the prefill side's blocks.
             params["do_remote_prefill"] = is_address(params)
             return
         if not is_whole(params, prompt_digest(request)):
@@ -103,7 +104,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
         params = request.kv_transfer_params
         if params and params.get("do_remote_prefill"):
             if _transfer(params) in self._used:
-                # As of several answers to one prompt, the first of which has taken the blocks.
+                # With several answers to one prompt, for example, the first has taken the blocks.
                 params["do_remote_prefill"] = False
             elif self._paused_since(params[_SEEN]):
                 logger.warning(
@@ -113,7 +114,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
                 )
                 return 0, False
             elif params[SET] != assigned_key(request):
-                # Nothing is loaded, so upstream has the prefill side free its blocks, as after a hit in the prefix cache.
+                # Nothing is loaded, so upstream has the prefill side free its blocks, as after a prefix cache hit.
                 logger.info(
                     "ropeswitch: request %s: the prefill engine used another factor set; the prompt is computed here",
                     request.request_id,
@@ -132,10 +133,10 @@ class NixlPullConnector(upstream.NixlPullConnector):
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        # Of a request that leaves before it is scheduled.
+        # For a request that ends before it is scheduled.
         self._note_use(request)
         held, params = super().request_finished_all_groups(request, block_ids)
-        # Without blocks of the whole prompt there is nothing to take.
+        # Unless the blocks cover the whole prompt, there is nothing to take.
         if params and held and params["remote_num_tokens"] >= request.num_prompt_tokens:
             assert request.kv_transfer_params is not None
             until = time.time() + IN_TIME * self._lease
@@ -143,19 +144,19 @@ class NixlPullConnector(upstream.NixlPullConnector):
         return held, params
 
     def _note_step(self) -> None:
-        """Heartbeats, which keep the prefill side's blocks, go out once per step: after a pause they came too late."""
+        """Record a step. Each step sends the heartbeats that keep the prefill side's blocks; after a pause they are late."""
         now, longest = time.monotonic(), (1 - IN_TIME) * self._lease
         if now - self._last_step > longest:
             self._kept_since = now - longest
         self._last_step = now
 
     def _paused_since(self, seen: float) -> bool:
-        """Whether steps stopped for too long since a request was seen; the step that looks it up is one."""
+        """Return whether steps paused for too long since a request was seen; the step that looks it up counts."""
         self._note_step()
         return seen < self._kept_since
 
     def _note_use(self, request: Request) -> None:
-        """Remember a transfer whose blocks upstream now takes, or has the prefill side free."""
+        """Remember a transfer whose blocks upstream is about to take, or to have the prefill side free."""
         params = request.kv_transfer_params
         if not params or not params.get("do_remote_prefill"):
             return
@@ -168,5 +169,5 @@ def _transfer(params: dict[str, Any]) -> tuple[Any, Any]:
     return params.get("remote_engine_id"), params.get("remote_request_id")
 
 
-# vLLM's other name for it.
+# vLLM's other name for the class.
 NixlConnector = NixlPullConnector

@@ -1,19 +1,19 @@
-"""Packages that vLLM's code for a model needs and the CPU engine's environment lacks."""
+"""Checks for packages that vLLM's code for a model needs and the CPU engine's environment lacks."""
 
 import importlib
 from collections.abc import Iterator, Sequence
 
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 
-# The release for the pinned torch.
+# The release that matches the pinned torch.
 TORCHVISION = "0.28.0"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def check_torchvision(architectures: Sequence[str]) -> None:
-    """Refuse a model whose code needs torchvision where that cannot be imported.
+    """Refuse a model whose code needs torchvision if it cannot be imported.
 
-    vLLM would only say that the model cannot be inspected, or fail later, from a cache of earlier inspections.
+    vLLM would only report that the model cannot be inspected, or fail later if an earlier inspection is cached.
 
     Args:
         architectures: Class names from the model's config.
@@ -21,7 +21,7 @@ def check_torchvision(architectures: Sequence[str]) -> None:
     Raises:
         UnsupportedError: with the command that installs torchvision.
     """
-    # vLLM has imported it already, if it is there.
+    # If it is installed, vLLM has already imported it.
     try:
         importlib.import_module("torchvision")
         return
@@ -36,7 +36,7 @@ def check_torchvision(architectures: Sequence[str]) -> None:
 
 
 def command() -> str:
-    """How a user installs torchvision beside the installed torch."""
+    """Return the command that installs torchvision for the installed torch."""
     import torch
 
     if torch.version.cuda is not None:
@@ -45,7 +45,7 @@ def command() -> str:
 
 
 def _needs_torchvision(architecture: str) -> bool:
-    """Whether vLLM's module for a model fails to import for want of torchvision."""
+    """Return whether vLLM's module for an architecture fails to import because of torchvision."""
     from vllm.model_executor.models.registry import ModelRegistry
 
     module = getattr(ModelRegistry.models.get(architecture), "module_name", None)
@@ -54,7 +54,7 @@ def _needs_torchvision(architecture: str) -> bool:
     try:
         importlib.import_module(module)
     except Exception as error:
-        # Any other error is vLLM's to report.
+        # vLLM reports any other error.
         return any("torchvision" in str(each) for each in _chain(error))
     return False
 

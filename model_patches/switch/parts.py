@@ -1,20 +1,20 @@
-"""The parts beside the switch. The switch imports them by name only, so each can be left out.
+"""The parts next to the switch. The switch imports them only by name, so each can be left out.
 
 A part is a module with any of these functions:
 
 - ``check(engine_args, hf_config)``: refuse an engine by its arguments and the model's text config;
-- ``attach(engine_args, settings)``: choose a scheduler or worker class, before the engine's config is made;
-- ``prepare(vllm_config)``: check and patch an engine or worker process, before the switch patches it;
-- ``model_loaded(worker)``: look at a worker whose model is loaded;
-- ``warm_up(worker)``: compile what the part will run, on a GPU's worker before upstream captures graphs and then watches for
-  kernels that are compiled while serving.
+- ``attach(engine_args, settings)``: choose a scheduler or worker class before the engine's config is built;
+- ``prepare(vllm_config)``: check and patch an engine or worker process before the switch patches it;
+- ``model_loaded(worker)``: check a worker whose model is loaded;
+- ``warm_up(worker)``: compile the part's kernels on a GPU worker, before upstream captures graphs and then watches for
+  kernels compiled while serving.
 """
 
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-# In the order in which they are called: the guard compares upstream's symbols before anything is patched.
+# In call order: the guard compares upstream's symbols before anything is patched.
 PARTS = {
     "guard": "ropeswitch.model_patches.guard.part",
     "cpu": "ropeswitch.model_patches.cpu.part",
@@ -23,17 +23,17 @@ PARTS = {
     "serving": "ropeswitch.model_patches.serving.part",
 }
 
-# The one that plain vLLM is not given unless it is asked for: the engine's side of `ropeswitch serve`.
+# The only part that plain vLLM does not get by default: the engine's side of `ropeswitch serve`.
 SERVER = "serving"
 
 
 def call(hook: str, parts: Sequence[str], *arguments: Any) -> None:
-    """Call one of the module's hooks in each of ``parts`` (names in :data:`PARTS`) that has it."""
+    """Call a hook in each of ``parts`` (names in :data:`PARTS`) that defines it."""
     for name, module in PARTS.items():
         if name in parts and (function := getattr(import_module(module), hook, None)) is not None:
             function(*arguments)
 
 
 def ask(part: str, function: str, *arguments: Any) -> Any:
-    """What a function of one part returns."""
+    """Call a function of one part and return its result."""
     return getattr(import_module(PARTS[part]), function)(*arguments)

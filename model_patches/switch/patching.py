@@ -1,4 +1,4 @@
-"""Puts the switch into an engine or worker process: its parts' checks first, then every replacement, once."""
+"""Patches the switch into an engine or worker process: the parts' checks first, then every replacement, once."""
 
 import pkgutil
 from collections.abc import Callable
@@ -12,11 +12,11 @@ _done: set[tuple[str, Any]] = set()
 
 
 def replace(target: str, wrap: Callable[[Any], Any]) -> None:
-    """Put ``wrap(upstream)`` where upstream's symbol stands; a second call with the same arguments does nothing.
+    """Replace an upstream symbol with ``wrap(upstream)``; a second call with the same arguments does nothing.
 
     Args:
         target: The symbol's dotted path.
-        wrap: Makes the replacement. Of a function it keeps the original as ``__wrapped__``.
+        wrap: Makes the replacement. If upstream's symbol is callable, it is kept as ``__wrapped__``.
 
     Raises:
         AttributeError: when the installed vLLM has no such symbol.
@@ -34,16 +34,16 @@ def replace(target: str, wrap: Callable[[Any], Any]) -> None:
 
 
 def patch_process(vllm_config: Any) -> RopeSettings:
-    """Check and patch this process for an engine; every engine core and worker calls it before it builds anything.
+    """Check and patch this process for an engine and return its settings; every engine core and worker calls it first.
 
     Args:
         vllm_config: ``vllm.config.VllmConfig``.
 
     Raises:
-        UnsupportedError: when the engine has no ladder, or a feature that would rotate wrongly.
+        UnsupportedError: when the engine has no ladder, or uses a feature that would rotate wrongly.
         RegistryError: from the guard, when the installed vLLM is not the one that the patches were written for.
     """
-    # Imported here because they import vLLM's models and runners, which a scheduler's process need not wait for twice.
+    # Imported here because they load vLLM's models and runners, which importing this module should not.
     from ropeswitch.model_patches.switch.gpu_model_state import laddered
     from ropeswitch.model_patches.switch.initialize_model import TARGET as INITIALIZE_MODEL
     from ropeswitch.model_patches.switch.initialize_model import check_loader, checking

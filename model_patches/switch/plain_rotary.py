@@ -1,7 +1,7 @@
-"""Replaces the plain rotary modules of decoders that ``get_rope`` took for parts of an encoder.
+"""Replaces plain rotary modules of a decoder that ``get_rope`` took for an encoder's.
 
-A decoder in a multimodal model may write its layers' rope parameters itself (GLM-4V, Moondream, MiMo-V2 Omni). They lack the
-config's mark then, as those of encoders do, and only once the model is built is it clear whose they are.
+The decoder of a multimodal model may set its layers' rope parameters itself (GLM-4V, Moondream, MiMo-V2 Omni). These then
+lack the config's mark, like those of encoders, and only the built model shows whose they are.
 """
 
 from torch import nn
@@ -13,14 +13,14 @@ from ropeswitch.model_patches.switch.settings import RopeSettings
 
 
 def replace_plain_rotary(text: nn.Module, settings: RopeSettings) -> None:
-    """Put ladder modules in the places of ``text``'s modules that rotate without any scaling.
+    """Replace ``text``'s rotary modules that do not scale with ladder modules.
 
     Args:
-        text: The decoder, apart from encoders.
-        settings: The engine's; a module of the ladder's base gets the ladder, any other its own base.
+        text: The decoder, without encoders.
+        settings: The engine's settings. A module with the ladder's base follows the ladder; any other keeps its own base.
 
     Raises:
-        UnsupportedError: for a number of factors that is not the layer's.
+        UnsupportedError: when the number of factors does not match a layer.
     """
     ours: dict[RotaryEmbedding, LadderRotaryEmbedding] = {}
     for parent in list(text.modules()):

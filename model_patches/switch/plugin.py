@@ -1,8 +1,8 @@
-"""The ``vllm.general_plugins`` entry point: turns the switch on for engines that have our key or our variables.
+"""The ``vllm.general_plugins`` entry point: turns the switch on for engines that have our key or environment variables.
 
-vLLM runs it in every process, in ``EngineArgs.__post_init__`` before any config is made. It imports the standard library
-alone, so it loads wherever vLLM does. Without the key in ``additional_config`` and without the environment variables of
-``variables.py`` stock vLLM stays stock; with either, whatever fails stops the start.
+vLLM runs it in every process, in ``EngineArgs.__post_init__``, before any config is built. It imports only the standard
+library, so it loads wherever vLLM does. Without the key in ``additional_config`` and the environment variables in
+``variables.py``, vLLM stays stock; with either, any failure stops the start.
 """
 
 import os
@@ -17,18 +17,18 @@ KEY = "ropeswitch"
 
 
 def turned_on(additional_config: Any) -> bool:
-    """Whether :data:`KEY` is in ``additional_config``, or a variable is set."""
+    """Return whether :data:`KEY` is in ``additional_config``, or one of our environment variables is set."""
     return (isinstance(additional_config, Mapping) and KEY in additional_config) or variables.given(os.environ)
 
 
 def register() -> None:
-    """Have ``EngineArgs.create_engine_config`` put the ladder on engines for which the switch is turned on."""
+    """Have ``EngineArgs.create_engine_config`` apply the ladder to engines with the switch turned on."""
     try:
         from vllm.engine.arg_utils import EngineArgs
 
         upstream = EngineArgs.create_engine_config
     except (ImportError, AttributeError) as error:
-        # Raising here would end stock engines too, which have nothing to do with us.
+        # Raising here would also stop stock engines, which do not use the switch.
         _refuse_key(error)
         return
     if getattr(upstream, "checks_for_ladder", False):
@@ -47,7 +47,7 @@ def register() -> None:
 
 
 def _refuse_key(reason: Exception) -> None:
-    """Have every engine config with the switch refused, in a vLLM whose engine arguments are not those that we know."""
+    """Refuse every engine config with the switch turned on, in a vLLM without the engine arguments that we patch."""
     message = f"additional_config.{KEY}: this vLLM is unsupported: {reason}"
     try:
         from vllm.config import VllmConfig

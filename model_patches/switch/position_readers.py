@@ -1,10 +1,10 @@
 """``vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale``: wrapped to read a token's true position.
 
 replaces: that method, and Ministral 3's ``MistralAttention._get_llama_4_attn_scale``, which scale attention by position.
-why: the model gets row numbers for positions, and these methods read them.
-what differs: they get the true positions that the row numbers stand for.
+why: the model gets row numbers instead of positions, and these methods read them.
+what differs: they get the true positions that the row numbers refer to.
 limits: these two methods.
-when it can go: when the runner no longer hands the model row numbers.
+when it can go: when the runner no longer passes row numbers to the model.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# The methods of attention layers that take positions and scale by them.
+# Methods of attention layers that scale by position.
 METHODS = {
     "vllm.model_executor.models.llama4.Llama4Attention": "_get_attn_scale",
     "vllm.model_executor.models.mistral.MistralAttention": "_get_llama_4_attn_scale",
@@ -21,14 +21,14 @@ METHODS = {
 
 
 def give_positions(model: nn.Module, positions: torch.Tensor) -> bool:
-    """Have ``model``'s position-reading layers look their row numbers up in ``positions``.
+    """Have ``model``'s position-reading layers look up their row numbers in ``positions``.
 
     Args:
         model: The language model.
         positions: ``[max tokens of a step]`` int64; the caller fills it before each forward.
 
     Returns:
-        Whether there is such a layer.
+        Whether the model has such a layer.
     """
     readers = [module for module in model.modules() if names_of(module) & set(METHODS)]
     for module in readers:
@@ -37,12 +37,12 @@ def give_positions(model: nn.Module, positions: torch.Tensor) -> bool:
 
 
 def names_of(module: nn.Module) -> set[str]:
-    """The full names of a module's class and of all that it derives from."""
+    """Return the full names of a module's class and its base classes."""
     return {f"{cls.__module__}.{cls.__qualname__}" for cls in type(module).__mro__}
 
 
 def reading_true_positions(upstream: Callable[[Any, torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Wrap a method that takes positions; a layer of a model without a ladder passes its own on."""
+    """Wrap a method that takes positions; in a model without a ladder it gets them unchanged."""
 
     def scale(self: Any, positions: torch.Tensor) -> torch.Tensor:
         known = getattr(self, "true_positions", None)
@@ -52,5 +52,5 @@ def reading_true_positions(upstream: Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 def looked_up(values: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """``values`` of a step's tokens by row number, ``[tokens]``."""
+    """Return ``values`` of a step's tokens by row number, ``[tokens]``."""
     return values.index_select(0, numbers)

@@ -1,11 +1,11 @@
-"""``vllm.v1.engine.core.EngineCore.preprocess_add_request``: wrapped so that a request has its set before it is hashed.
+"""``vllm.v1.engine.core.EngineCore.preprocess_add_request``: wrapped to assign a request's set before it is hashed.
 
 replaces: the step that turns a client's message into a ``Request``, whose constructor hashes the prompt's blocks.
 why: deciding the set afterwards would hash a two-million-token prompt twice, on the engine's main loop.
 what differs: the engine's block hasher first assigns a set to a request that has none (``request_set.py``); without a prefix
-    cache it does nothing else. A request that asks for an unknown set fails here, where upstream ends it alone.
+    cache it does nothing else. A request for an unknown set fails here, where upstream ends only that request.
 limits: none known.
-when it can go: when requests can carry extra hash keys of their own.
+when it can go: when requests can carry their own extra hash keys.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from ropeswitch.model_patches.switch.settings import settings_of
 
 
 class AssigningHasher:
-    """A block hasher that decides a new request's factor set before it hashes block 0."""
+    """A block hasher that assigns a new request's factor set before it hashes block 0."""
 
     def __init__(self, upstream: Callable[[Any], list[Any]] | None, ladders: LadderTable) -> None:
         self._upstream = upstream

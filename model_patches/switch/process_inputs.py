@@ -1,14 +1,14 @@
-"""``vllm.v1.engine.input_processor.InputProcessor.process_inputs``: wrapped to check and complete what requests ask for.
+"""``vllm.v1.engine.input_processor.InputProcessor.process_inputs``: wrapped to check a request's set and policy.
 
 replaces: the step that turns a request's parameters into a message for the engine core.
-why: the engine core can only drop a request whose set it does not know, without a reason, and does not learn whether
-    anybody named an output limit: upstream fills in the rest of the context.
-what differs: ``vllm_xargs.rope_factor_set`` must name a set of the ladder and ``vllm_xargs.rope_ladder_policy`` a policy,
-    else upstream's validation error is raised, which is status 400 over HTTP. A request without an output limit goes by
-    length, whatever the policy.
-limits: not under ``ropeswitch serve``, whose server does the same (``server/engine_client.py``). Other HTTP servers, and
-    all users of ``AsyncLLM``, fill in a missing limit before this step, so there a limit that ends where the context does
-    counts as none.
+why: the engine core can only drop a request for an unknown set, without a reason, and cannot see whether the user set an
+    output limit, because upstream fills in the rest of the context.
+what differs: ``vllm_xargs.rope_factor_set`` must name a set of the ladder and ``vllm_xargs.rope_ladder_policy`` a policy;
+    otherwise upstream's validation error is raised, which is status 400 over HTTP. A request without an output limit uses
+    the policy ``length``, regardless of the configured one.
+limits: not used under ``ropeswitch serve``, whose server does the same (``server/engine_client.py``). Other HTTP servers,
+    and all users of ``AsyncLLM``, fill in a missing limit before this step, so there a limit that ends exactly at the end
+    of the context counts as none.
 when it can go: when a plugin can validate a request's parameters.
 """
 
@@ -25,7 +25,7 @@ Upstream = Callable[..., Any]
 
 
 def reading_sets(upstream: Upstream) -> Upstream:
-    """Wrap ``InputProcessor.process_inputs`` of ``vllm.LLM``, which gets an output limit as the user named it."""
+    """Wrap ``InputProcessor.process_inputs`` for ``vllm.LLM``, where an output limit arrives as the user set it."""
     return _wrapped(upstream, filled_in=False)
 
 
@@ -38,10 +38,10 @@ def _wrapped(upstream: Upstream, *, filled_in: bool) -> Upstream:
     def process_inputs(self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         config = self.vllm_config
         values = config.additional_config.get(KEY) if isinstance(config.additional_config, dict) else None
-        # The same process may hold stock engines, and those whose server checks requests against all of their ladders.
+        # The process may also hold stock engines, and engines whose server checks requests against all their ladders.
         if values is None or parts.SERVER in values["parts"]:
             return upstream(self, request_id, prompt, params, *args, **kwargs)
-        # Upstream may set it on the same object; pooling requests have none.
+        # Read first, because upstream may set `max_tokens` on the same object; pooling requests have none.
         unlimited = getattr(params, "max_tokens", 0) is None
         policy = _checked_policy(params, config) or values["policy"]
         reserves = policy == RESERVE and hasattr(params, "max_tokens")
@@ -54,14 +54,15 @@ def _wrapped(upstream: Upstream, *, filled_in: bool) -> Upstream:
 
 
 def _checked_policy(params: Any, vllm_config: Any) -> str | None:
-    """The policy that a request chooses.
+    """Return the policy that a request chooses, or None.
 
     Raises:
-        VLLMValidationError: for an unknown set or policy, or both together, or a wrong output limit of the decode engine.
+        VLLMValidationError: for an unknown set or policy, a policy with a forced set, or an invalid output limit for the
+            decode engine.
     """
     field = f"vllm_xargs.{FORCED_SET}"
     try:
-        # Parsing the settings takes longer than the rest, so it is left to requests that need it.
+        # Parsing the settings takes longer than the rest, so only requests that force a set do it.
         if (name := forced_set(params)) is not None and (settings := settings_of(vllm_config)) is not None:
             settings.ladder.index_of(name)
         field = ANSWER_LIMIT_FIELD

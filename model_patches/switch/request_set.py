@@ -1,9 +1,9 @@
-"""Which factor set a request is in: the one place where it is decided.
+"""Decides which factor set a request is in; nothing else does.
 
-A request's ladder and set are kept on vLLM's ``Request`` object as ``rope_ladder`` (``ladders.py``) and ``rope_set`` (an
-index into that ladder), because the request is what the scheduler, the block hasher and the preemption path all hold. Its
-``cache_salt`` names the set too: vLLM puts the salt into the hash of block 0, hashes chain, and KV events and connectors
-that key by tokens carry it.
+A request's ladder and set are stored on vLLM's ``Request`` object as ``rope_ladder`` (``ladders.py``) and ``rope_set`` (an
+index into that ladder), because the scheduler, the block hasher and the preemption path all hold the request. Its
+``cache_salt`` identifies the set too: vLLM puts the salt into the hash of block 0, hashes chain, and KV events and
+connectors that key by tokens carry it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from ropeswitch.model_patches.switch.settings import (
 
 
 def set_for(ladder: FactorLadder, num_tokens: int, forced: str | None) -> int:
-    """Index of the set for a sequence of ``num_tokens`` tokens: the forced one, else the first that is long enough.
+    """Return the index of the set for ``num_tokens`` tokens: the forced one, else the first that is long enough.
 
     Raises:
         FactorError: when the forced name is unknown or the sequence is longer than the ladder.
@@ -33,11 +33,11 @@ def set_for(ladder: FactorLadder, num_tokens: int, forced: str | None) -> int:
 
 
 def forced_set(params: Any) -> str | None:
-    """The set that a request asks for by name, or None.
+    """Return the name of the set that a request forces, or None.
 
     Args:
-        params: ``vllm.SamplingParams``, which carry the name in ``extra_args`` (``vllm_xargs`` over HTTP), or
-            ``vllm.PoolingParams``, which carry it in ``extra_kwargs``.
+        params: ``vllm.SamplingParams``, with the name in ``extra_args`` (``vllm_xargs`` over HTTP), or
+            ``vllm.PoolingParams``, with the name in ``extra_kwargs``.
 
     Raises:
         FactorError: when the value is not a string.
@@ -50,20 +50,20 @@ def forced_set(params: Any) -> str | None:
 
 
 def params_of(request: Any) -> Any:
-    """The ``SamplingParams`` or ``PoolingParams`` of ``vllm.v1.request.Request``."""
+    """Return the ``SamplingParams`` or ``PoolingParams`` of a ``vllm.v1.request.Request``."""
     return request.pooling_params if request.sampling_params is None else request.sampling_params
 
 
 def forced_set_of(request: Any) -> str | None:
-    """The set that ``vllm.v1.request.Request`` asks for by name, or None."""
+    """Return the name of the set that a ``vllm.v1.request.Request`` forces, or None."""
     return forced_set(params_of(request))
 
 
 def asked_policy(sampling_params: Any) -> str | None:
-    """The ladder policy that a request chooses in ``vllm_xargs``, or None.
+    """Return the ladder policy that a request chooses in ``vllm_xargs``, or None.
 
     Raises:
-        FactorError: when the value is no policy, or the request forces a set too, which leaves nothing to choose.
+        FactorError: for an unknown policy, or when the request also forces a set, which leaves nothing to choose.
     """
     extra = getattr(sampling_params, "extra_args", None) or {}
     policy = extra.get(LADDER_POLICY)
@@ -81,10 +81,10 @@ def asked_policy(sampling_params: Any) -> str | None:
 
 
 def answer_limit(sampling_params: Any) -> int:
-    """Maximum tokens of a request's answer; for a prompt that is prefilled for a decode engine, of the answer there.
+    """Return a request's output limit in tokens; for a prompt prefilled for a decode engine, the limit there.
 
     Raises:
-        FactorError: when the proxy names the latter (:data:`ANSWER_LIMIT`) with something other than a number of tokens.
+        FactorError: when the proxy's value for the latter (:data:`ANSWER_LIMIT`) is not a number of tokens above 0.
     """
     transfer = (getattr(sampling_params, "extra_args", None) or {}).get("kv_transfer_params")
     limit = transfer.get(ANSWER_LIMIT) if isinstance(transfer, Mapping) and transfer.get("do_remote_decode") else None
@@ -97,12 +97,12 @@ def answer_limit(sampling_params: Any) -> int:
 
 @dataclass(frozen=True)
 class SetRule:
-    """How an engine chooses the set of a request that forces none.
+    """How an engine chooses the set of a request.
 
     Attributes:
         ladder: The factor sets.
         policy: One of ``settings.POLICIES``, for requests that choose none.
-        max_model_len: Maximum tokens of a sequence.
+        max_model_len: Maximum sequence length, in tokens.
     """
 
     ladder: FactorLadder
@@ -110,7 +110,7 @@ class SetRule:
     max_model_len: int | None = None
 
     def policy_of(self, sampling_params: Any) -> str:
-        """The policy that a request goes by; ``length`` for a pooling request and for one without an output limit.
+        """Return a request's policy; ``length`` for pooling requests and those without an output limit.
 
         Raises:
             FactorError: see :func:`asked_policy`.
@@ -121,15 +121,15 @@ class SetRule:
         return asked or self.policy
 
     def reserved_length(self, num_prompt_tokens: int, max_tokens: int) -> int:
-        """Maximum tokens of a sequence with this prompt and output limit."""
+        """Return the longest that a sequence with this prompt length and output limit can become, in tokens."""
         most = self.ladder.max_length if self.max_model_len is None else self.max_model_len
         return min(num_prompt_tokens + max_tokens, most)
 
     def index(self, sampling_params: Any, num_tokens: int, num_prompt_tokens: int) -> int:
-        """The set of a sequence of ``num_tokens`` tokens, ``num_prompt_tokens`` of which are its prompt.
+        """Return the set for a sequence of ``num_tokens`` tokens, of which ``num_prompt_tokens`` are its prompt.
 
         Raises:
-            FactorError: for an unknown set or policy, or a sequence that is longer than the ladder.
+            FactorError: for an unknown set or policy, or a sequence longer than the ladder.
         """
         forced = forced_set(sampling_params)
         if self.policy_of(sampling_params) == RESERVE and forced is None:
@@ -138,48 +138,48 @@ class SetRule:
 
 
 def go_by_length(sampling_params: Any) -> None:
-    """Have a request without an output limit go by length; a set that it forces stays."""
+    """Give a request without an output limit the policy ``length``, unless it forces a set."""
     if forced_set(sampling_params) is None:
         sampling_params.extra_args = (sampling_params.extra_args or {}) | {LADDER_POLICY: BY_LENGTH}
 
 
 def wanted_set(request: Any, rule: SetRule) -> int:
-    """The set that ``vllm.v1.request.Request`` must be rotated with at its present length.
+    """Return the set that a ``vllm.v1.request.Request`` must be in at its current length.
 
     Raises:
-        FactorError: when the request asks for an unknown set or policy, or is longer than the ladder.
+        FactorError: for an unknown set or policy, or a request longer than the ladder.
     """
     params = params_of(request)
     index = rule.index(params, request.num_tokens, request.num_prompt_tokens)
     if forced_set(params) is None and rule.policy_of(params) == RESERVE:
-        # The next chunk of a streaming session may reserve less than the last one did; moving down would recompute it.
+        # A streaming session's next chunk may reserve less than the last; moving down would recompute the session.
         return max(index, assigned_set(request))
     return index
 
 
 def assigned_set(request: Any) -> int:
-    """The set that the request's cached keys and block hashes are in; 0 before one is assigned."""
+    """Return the set that a request's cached keys and block hashes are in; 0 before one is assigned."""
     return getattr(request, "rope_set", 0)
 
 
 def assigned_key(request: Any) -> str:
-    """The key of the set that the request's cached keys are in (``set_keys.py``)."""
+    """Return the key of the set that a request's cached keys are in (``set_keys.py``)."""
     key: str = request.rope_ladder.keys[assigned_set(request)]
     return key
 
 
 def client_salt(request: Any) -> str | None:
-    """The ``cache_salt`` that the client sent."""
+    """Return the ``cache_salt`` that the client sent, or None."""
     salt: str | None = request.cache_salt
     return client_part(salt or "") if hasattr(request, "rope_set") else salt
 
 
 def place(request: Any, index: int, keys: Sequence[str]) -> None:
-    """Put a request whose blocks are not hashed into set ``index``.
+    """Put a request whose blocks are not hashed yet into set ``index``.
 
     Args:
         request: ``vllm.v1.request.Request``.
-        index: The set.
+        index: Index of the set.
         keys: The key of each set (:func:`~ropeswitch.model_patches.switch.set_keys.set_keys`).
     """
     request.cache_salt = salt_of(keys[index], client_salt(request))
@@ -187,7 +187,7 @@ def place(request: Any, index: int, keys: Sequence[str]) -> None:
 
 
 def assign(request: Any, index: int, keys: Sequence[str]) -> None:
-    """Move a request that holds no KV blocks into set ``index`` and hash its blocks again; arguments as of :func:`place`."""
+    """Move a request that holds no KV blocks into set ``index`` and rehash its blocks; arguments as in :func:`place`."""
     place(request, index, keys)
     if request.block_hashes:
         request.block_hashes.clear()

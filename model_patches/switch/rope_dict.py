@@ -1,14 +1,14 @@
 """``vllm.model_executor.layers.rotary_embedding._ROPE_DICT``: replaced by a dict that makes ladder modules.
 
-replaces: the cache of rotary modules that ``get_rope`` looks in before it builds one.
-why: models import ``get_rope`` by name, so rebinding it would miss those imported earlier, and the modules it builds size
-    their tables by the longest position (up to 1 GiB); the cache is looked up at every call, before anything is built.
+replaces: the cache of rotary modules that ``get_rope`` checks before it builds one.
+why: models import ``get_rope`` by name, so rebinding it would miss models imported earlier, and the modules it builds size
+    their tables by the longest position (up to 1 GiB). Every call looks in the cache before it builds anything.
 what differs: while an engine with a ladder is being built, every key of the language model is present, and its value is a
-    ``LadderRotaryEmbedding`` that the runner gives its rows, or in a draft model a ``DraftRotaryEmbedding``; otherwise, and
-    for the encoders of a multimodal model, the dict behaves as upstream's.
-limits: the ladder is on one base; layers with another base must have plain rotary embeddings, and dual chunk attention is
-    refused.
-when it can go: when vLLM has a hook that builds a model's rotary module.
+    ``LadderRotaryEmbedding`` that reads the runner's rows, or in a draft model a ``DraftRotaryEmbedding``; otherwise, and
+    for the encoders of a multimodal model, the dict behaves like upstream's.
+limits: the ladder applies to one base; layers with another base must have plain rotary embeddings, and dual chunk attention
+    is refused.
+when it can go: when vLLM has a hook for building a model's rotary module.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ RopeKey = tuple[Any, ...]
 
 
 class LadderRopeDict(dict[RopeKey, Any]):
-    """See the module's docstring."""
+    """See the module docstring."""
 
     def __init__(self, upstream: dict[RopeKey, Any]) -> None:
         super().__init__(upstream)
@@ -45,7 +45,7 @@ class LadderRopeDict(dict[RopeKey, Any]):
             return _draft_module(key) or super().__getitem__(key)
         if (rotation := _rotation(key)) is None:
             return super().__getitem__(key)
-        # Layers of one model share a module, as upstream's do; two engines in one process must not.
+        # Layers of one model share a module, as in upstream; two engines in one process must not.
         config = get_current_vllm_config_or_none()
         if self._config is not config:
             self._config, self._modules = config, {}
@@ -56,14 +56,14 @@ class LadderRopeDict(dict[RopeKey, Any]):
 
 
 def _draft_module(key: RopeKey) -> DraftRotaryEmbedding | None:
-    """A draft model's module, or None for one of upstream's."""
+    """Return a draft model's module, or None to use upstream's."""
     config = get_current_vllm_config()
     settings = settings_of(config)
     return None if settings is None else draft_rotary(key, settings, config.speculative_config.method)
 
 
 def _rotation(key: RopeKey) -> Rotation | None:
-    """The rotation that a model asks for while an engine with a ladder is built; None for a module of upstream's."""
+    """Return the rotation for a key while an engine with a ladder is being built, or None to use upstream's module."""
     config = get_current_vllm_config_or_none()
     if config is None or (settings := settings_of(config)) is None:
         return None

@@ -1,7 +1,7 @@
 """The rotary module that replaces every layer's own: rotates token i by row i of the step.
 
-The runner hands the model row numbers as ``positions`` and keeps the rows up to date (``step_rows.py``), so a layer
-looks up nothing by length, and any number of factor sets in a batch costs the same.
+The runner passes the model row numbers as ``positions`` and keeps the rows up to date (``step_rows.py``). So a layer looks
+up nothing by length, and its cost does not depend on the number of factor sets in a batch.
 """
 
 from collections.abc import Callable
@@ -14,29 +14,29 @@ from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 Rotated = tuple[torch.Tensor, torch.Tensor | None]
-# Of query, key, rows, row numbers, head_size and neox.
+# Arguments: query, key, rows, row numbers, head_size, neox.
 Rotate = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor, int, bool], Rotated]
 
 
 def rotate_by_row(
     query: torch.Tensor, key: torch.Tensor | None, rows: torch.Tensor, numbers: torch.Tensor, head_size: int, neox: bool
 ) -> Rotated:
-    """Rotate token i by ``rows[numbers[i]]``, with torch alone; see :class:`LadderRotaryEmbedding`."""
+    """Rotate token i by ``rows[numbers[i]]``, in plain torch; see :class:`LadderRotaryEmbedding`."""
     return apply_rows(rows.index_select(0, numbers), query, key, head_size, neox)
 
 
 class LadderRotaryEmbedding(nn.Module):
-    """Stands in for ``vllm.model_executor.layers.rotary_embedding.RotaryEmbedding`` and its kin.
+    """Replaces ``vllm.model_executor.layers.rotary_embedding.RotaryEmbedding`` and its variants.
 
     Args:
         head_size: Values per head.
-        rotation: Which rows it reads.
-        neox: How values pair up.
+        rotation: The rotation whose rows it reads.
+        neox: Whether values pair up in NeoX style.
 
     Attributes:
-        rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines. The runner puts its own buffer here when
-            the model is loaded and writes it before each forward.
-        rotate: Rotates queries and keys, perhaps in place; the part ``triton`` puts its own here.
+        rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines. The runner assigns its own buffer when the
+            model is loaded and fills it before each forward.
+        rotate: Rotates queries and keys, possibly in place; the part ``triton`` assigns its own function.
     """
 
     rows: torch.Tensor
@@ -54,17 +54,17 @@ class LadderRotaryEmbedding(nn.Module):
         """Rotate ``query`` and ``key``.
 
         Args:
-            positions: ``[tokens]`` int64 row numbers, not places in the sequence; for M-RoPE ``[axes, tokens]``, each
-                axis alike.
+            positions: ``[tokens]`` int64 row numbers, not positions in the sequence; for M-RoPE ``[axes, tokens]``, the
+                same on each axis.
             query: ``[tokens, query heads * head_size]`` or ``[tokens, query heads, head_size]``.
-            key: As ``query`` with the key heads, or None.
+            key: Laid out as ``query``, with the key heads; or None.
         """
         positions = positions if positions.dim() == 1 else positions[0]
         return self.rotate(query, key, self.rows, positions, self.head_size, self.is_neox_style)
 
     @property
     def cos_sin_cache(self) -> torch.Tensor:
-        """Upstream's table of angles by position, which some models read themselves; there is none here.
+        """Refuse to return upstream's table of angles by position, which some models read directly.
 
         Raises:
             UnsupportedError: always.

@@ -1,7 +1,7 @@
-"""What a rotary module does, from the rope parameters that a model's layer asks for.
+"""Derives a rotary module's rotation from the rope parameters of a layer.
 
-A model may have several rotary bases: layers of full attention rotate by the ladder, local layers as they were trained. The
-engine's config marks its rope parameters with :data:`MARK`, since two layer types may share a base.
+A model may have several rotary bases: full-attention layers follow the ladder, local layers rotate as trained. The engine's
+config marks its rope parameters with :data:`MARK`, since two layer types may share a base.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ class Rotation:
         theta: The rotary base.
         rotary_dim: Width of a row: two values per pair.
         idle: Pairs at a row's end that never rotate.
-        laddered: Whether the ladder's factors apply; the plain frequencies otherwise.
-        marked: Whether the config says so, in the layer's own rope parameters.
-        scaled: Whether the layer asks for a scaling of its own.
-        axes: For M-RoPE, the axis of each pair; None where a token has one position.
+        laddered: Whether the ladder's factors apply, rather than plain frequencies.
+        marked: Whether the config decides that, by its mark in the layer's rope parameters.
+        scaled: Whether the layer requests its own scaling.
+        axes: For M-RoPE, the axis of each pair; None if a token has one position.
     """
 
     theta: float
@@ -37,7 +37,7 @@ class Rotation:
     axes: tuple[int, ...] | None = None
 
     def sets(self, settings: RopeSettings) -> tuple[Frequencies, ...]:
-        """The factors of each set, or of the only one where the ladder does not apply."""
+        """Return the frequencies of each set, or of one plain set if the ladder does not apply."""
         never = (float("inf"),) * self.idle
         if not self.laddered:
             return (Frequencies((1.0,) * (self.rotary_dim // 2 - self.idle) + never),)
@@ -47,26 +47,26 @@ class Rotation:
 def rotation_of(
     head_size: int, rotary_dim: int, rope: Mapping[str, Any], settings: RopeSettings, *, multimodal: bool
 ) -> Rotation | None:
-    """The rotation that a layer asks for.
+    """Return the rotation that a layer asks for, or None for an encoder's.
 
     Args:
         head_size: Values per head.
         rotary_dim: Rotated values per head.
         rope: The layer's rope parameters.
-        settings: The engine's.
-        multimodal: Whether the model has encoders, whose rotary modules are none of the ladder's business.
+        settings: The engine's settings.
+        multimodal: Whether the model has encoders, which a ladder does not rotate.
 
     Returns:
-        The rotation, or None for a rotary module of an encoder, which stays upstream's.
+        The rotation, or None for an encoder's rotary module, which stays upstream's.
 
     Raises:
-        UnsupportedError: for a rotation that the ladder does not reach, or a number of factors that is not the layer's.
+        UnsupportedError: for a rotation that the ladder does not support, or a number of factors that does not match.
     """
     theta, kind, mark = rope.get("rope_theta", 10000), rope.get("rope_type", "default"), rope.get(MARK)
     if mark is None and multimodal:
         return None
     if kind in AXIS_TYPES:
-        # Some models make it of a config's default type and sections.
+        # Some models derive this type from a config's default type and sections.
         raise UnsupportedError(
             f"rope_parameters: a layer asks for rope_type {kind!r}, whose axes are not those of mrope_section"
         )
@@ -75,7 +75,7 @@ def rotation_of(
             f"rope_parameters: a layer asks for rope_theta {theta!r}, but the ladder is on a base of {settings.theta}; "
             "layers with bases of their own need rope_parameters for each type of layer"
         )
-    # A model may write its layers' parameters itself: they may be the ladder's where the base is.
+    # A model may set its layers' parameters itself: with the ladder's base, they may be the ladder's.
     laddered = mark == LADDER or (mark is None and theta == settings.theta)
     if not laddered and kind != "default":
         raise UnsupportedError(

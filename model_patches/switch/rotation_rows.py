@@ -1,4 +1,4 @@
-"""The rows of one kind of rotary module: a buffer that keeps its address, and what fills it."""
+"""The rows of one kind of rotary module: a buffer at a fixed address, and the code that fills it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,11 +21,11 @@ class RotationRows:
     """The rows of one rotation on one device.
 
     Args:
-        rotation: Which rows.
-        settings: The ladder and how angles are formed.
-        max_model_len: Positions that a sequence can have.
-        numbers: ``[max tokens of a step]`` int64, 0 to the end, on the device.
-        kernels: The part ``triton``'s kernels, or None.
+        rotation: The rotation.
+        settings: The ladder and the angle mode.
+        max_model_len: Maximum positions in a sequence.
+        numbers: ``[max tokens of a step]`` int64 row numbers, counting from 0, on the device.
+        kernels: The kernels of the part ``triton``, or None.
 
     Attributes:
         rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines.
@@ -40,7 +40,7 @@ class RotationRows:
         self.load(settings)
 
     def load(self, settings: RopeSettings) -> None:
-        """Fill rows by these factors from the next step on."""
+        """Fill rows with these settings' factors from the next step on."""
         rotation, device = self.rotation, self.rows.device
         theta, width, sets = rotation.theta, rotation.rotary_dim, rotation.sets(settings)
         exact = settings.angles == "exact"
@@ -59,18 +59,18 @@ class RotationRows:
             self._filler = self._by_token(ExactRows(tables, device).fill)
 
     def restore(self, settings: RopeSettings) -> None:
-        """As :meth:`load`, where memory holds nothing of what was written before."""
+        """Like :meth:`load`, but rewrite the buffers too, because memory has lost their contents."""
         self.rows.zero_()
         torch.arange(len(self._tokens), out=self._tokens)
         self.load(settings)
 
     def fill(self, positions: torch.Tensor, sets: torch.Tensor, starts: torch.Tensor) -> None:
-        """Write the rows of a step's tokens; later rows keep what they hold.
+        """Write the rows of a step's tokens; later rows are left unchanged.
 
         Args:
             positions: ``[tokens]`` or ``[axes, tokens]`` int64 true positions.
-            sets: ``[requests]`` int64 the factor set of each request.
-            starts: ``[requests + 1]`` int32 where each request's tokens begin and the last end.
+            sets: ``[requests]`` int64: the factor set of each request.
+            starts: ``[requests + 1]`` int32: start offset of each request's tokens, followed by the end offset.
         """
         if not self.rotation.laddered:
             sets = torch.zeros_like(sets)

@@ -1,10 +1,11 @@
-"""Finds a model that reads positions outside its rotary modules, by one forward on marked row numbers.
+"""Detects a model that reads positions outside its rotary modules, by one forward on marked row numbers.
 
-A model gets row numbers for positions and hands them on from layer to layer, where anything may read them: attention scaled
-by position, learned position embeddings, layers that rotate by themselves. Those would take a token's row for its place.
+A model gets row numbers instead of positions and passes them from layer to layer, where any code may read them: attention
+scaled by position, learned position embeddings, layers that do their own rotation. Such code would take a token's row number
+for its position.
 
-The forward has no requests, so code that reads positions only where there is attention metadata escapes it. In vLLM 0.32
-only sparse indexers do so, which ``unsupported.py`` refuses by the config.
+The forward has no requests, so it misses code that reads positions only if there is attention metadata. In vLLM 0.32 only
+sparse indexers do that, which ``unsupported.py`` refuses by their config.
 """
 
 import sys
@@ -29,7 +30,7 @@ from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedding
 
-# Tokens of that forward.
+# Tokens in that forward.
 TOKENS = 8
 # Attributes and methods that do not read values.
 _SHAPE = {
@@ -40,11 +41,11 @@ _SHAPE = {
     torch.Tensor.size,
     torch.Tensor.dim,
 }
-# The dispatch to ``__torch_dispatch__``.
+# The dispatch key of ``__torch_dispatch__``.
 _PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
-# The operator that hands positions to a layer of linear attention.
+# The operator that passes positions to a linear attention layer.
 _LINEAR_ATTENTION = "vllm.linear_attention"
-# What may read row numbers, and whatever these call.
+# Functions that may read row numbers, themselves or through functions that they call.
 _READERS = {LadderRotaryEmbedding.forward.__code__, RowsRotaryEmbedding.forward.__code__, looked_up.__code__}
 
 
@@ -56,13 +57,13 @@ class RowNumbers(torch.Tensor):
         """Call ``func`` on plain tensors.
 
         Raises:
-            UnsupportedError: naming the model's function, where it is not allowed to read them.
+            UnsupportedError: naming the model's function, if it is not allowed to read them.
         """
         if str(func).startswith(_LINEAR_ATTENTION):
-            # As the operator does, with row numbers that still know who reads them.
+            # As the operator does, but with row numbers that still detect reads.
             return linear_attention(*args, **(kwargs or {}))
         frame: FrameType | None = sys._getframe(1)
-        # Some of them are row numbers still.
+        # A slice of row numbers is still row numbers.
         sliced = func is torch.Tensor.__getitem__ and isinstance(args[1], slice)
         if not sliced and func not in _SHAPE and not _reads_rows(frame):
             raise _reads(frame)
@@ -72,7 +73,7 @@ class RowNumbers(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Refuse what reads them around ``__torch_function__``, such as ``torch.tensor``, ``vmap`` and TorchScript.
+        """Refuse reads that bypass ``__torch_function__``, such as those of ``torch.tensor``, ``vmap`` and TorchScript.
 
         Raises:
             UnsupportedError: always.
@@ -88,7 +89,7 @@ def _reads(frame: FrameType | None) -> UnsupportedError:
 
 
 def _reads_rows(frame: FrameType | None) -> bool:
-    """Whether one of our modules made the call: at once, or through a function that it calls."""
+    """Return whether one of our modules made the call, directly or through a function that it calls."""
     for _ in range(4):
         if frame is None:
             return False
@@ -112,12 +113,12 @@ def _module(frame: FrameType) -> str:
 def check_positions(model: nn.Module, vllm_config: VllmConfig, numbers: torch.Tensor) -> None:
     """Refuse a model in which anything but our own modules reads positions.
 
-    Runs the model once, eagerly, on token 0, as vLLM's profile run does: without requests and without a KV cache. Weights
-    may hold anything: linear layers and experts return zeros.
+    Runs the model once, eagerly, on token 0, like vLLM's profile run: without requests or a KV cache. Weights may hold
+    anything: linear layers, embeddings and experts return zeros.
 
     Args:
         model: The model as built, bound to its rows.
-        vllm_config: The engine's.
+        vllm_config: The engine's config.
         numbers: ``[tokens]`` int64 row numbers.
 
     Raises:
@@ -126,7 +127,7 @@ def check_positions(model: nn.Module, vllm_config: VllmConfig, numbers: torch.Te
     config, count = vllm_config.model_config, len(numbers)
     rows = numbers.expand(3, -1) if config.uses_mrope else numbers
     if isinstance(model, TransformersBackend):
-        # Else it adds the batch's dimension by itself, which is a read.
+        # Otherwise the backend adds the batch dimension itself, which is a read.
         rows = rows[None]
     tokens: torch.Tensor | None = torch.zeros(count, dtype=torch.int32, device=numbers.device)
     inputs = {"dtype": config.dtype, "device": numbers.device}
@@ -137,7 +138,7 @@ def check_positions(model: nn.Module, vllm_config: VllmConfig, numbers: torch.Te
         embeddings = torch.zeros(count, config.get_inputs_embeds_size(), **inputs)
         tokens = tokens if model.requires_raw_input_tokens else None
     context = set_forward_context(None, vllm_config, num_tokens=count, skip_compiled=True)
-    # A compiled function would hide the error in one of its compiler.
+    # In compiled code, a compiler error would hide ours.
     with context, _without_weights(model), torch.compiler.set_stance("force_eager"):
         model(
             input_ids=tokens,
@@ -149,7 +150,7 @@ def check_positions(model: nn.Module, vllm_config: VllmConfig, numbers: torch.Te
 
 @contextmanager
 def _without_weights(model: nn.Module) -> Iterator[None]:
-    """Have layers whose weights are read by kernels, perhaps in a layout that loading makes, return zeros."""
+    """Have layers whose weights are read by kernels, possibly in a layout that loading creates, return zeros."""
     methods = [each.quant_method for each in model.modules() if isinstance(each, LinearBase | VocabParallelEmbedding)]
     experts = [each for each in model.modules() if isinstance(each, MoERunnerInterface)]
     for method in methods:
@@ -160,7 +161,7 @@ def _without_weights(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for method in methods:
-            # Layers may share one.
+            # Layers may share a method.
             vars(method).pop("apply", None)
             vars(method).pop("embedding", None)
         for each in experts:
@@ -173,7 +174,7 @@ def _linear(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> to
 
 
 def _embedding(layer: Any, tokens: torch.Tensor) -> torch.Tensor:
-    # The loader makes the model's dtype torch's default.
+    # While loading, torch's default dtype is the model's.
     return tokens.new_zeros(*tokens.shape, layer.embedding_dim, dtype=torch.get_default_dtype())
 
 

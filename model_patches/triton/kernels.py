@@ -1,10 +1,10 @@
-"""The Triton ops behind the interface of the core's own (``step_rows.py`` and ``rotary.py``)."""
+"""The Triton ops, with the interface of the core's own ops (``step_rows.py`` and ``rotary.py``)."""
 
 import torch
 
 from ropeswitch.kernels.angles import AngleTables
 
-# A compiled model that comes from vLLM's cache is not traced, so nothing else would register the op that it calls.
+# A compiled model loaded from vLLM's cache is not traced, so nothing else would register the op that it calls.
 from ropeswitch.kernels.apply_rows_triton import apply_rows_triton, apply_rows_triton_
 from ropeswitch.kernels.fill_rows_triton import DeviceTables, fill_rows_triton
 from ropeswitch.model_patches.switch.rotary import Rotated
@@ -12,7 +12,7 @@ from ropeswitch.model_patches.switch.rotation_rows import Filler
 
 
 def filler(tables: AngleTables, device: torch.device) -> Filler:
-    """A filler of rows on ``device``."""
+    """Return a function that fills rows on ``device``."""
     on_device = DeviceTables.from_tables(tables, device)
 
     def fill(rows: torch.Tensor, positions: torch.Tensor, request_sets: torch.Tensor, starts: torch.Tensor) -> None:
@@ -24,7 +24,7 @@ def filler(tables: AngleTables, device: torch.device) -> Filler:
 def rotate(
     query: torch.Tensor, key: torch.Tensor | None, rows: torch.Tensor, numbers: torch.Tensor, head_size: int, neox: bool
 ) -> Rotated:
-    """Rotate token i by ``rows[numbers[i]]``: in place where nothing is compiled, as upstream's own op does."""
+    """Rotate token i by ``rows[numbers[i]]``; in eager code in place, as upstream's own op does."""
     if torch.compiler.is_compiling():
         return apply_rows_triton(query, key, rows, numbers, head_size, neox)
     apply_rows_triton_(query, key, rows, numbers, head_size, neox)

@@ -1,15 +1,15 @@
-"""The part ``triton``: one launch a step to fill the rows and one a layer to rotate by them, on GPUs."""
+"""The part ``triton``: on GPUs, fills rows in one launch per step and rotates by them in one launch per layer."""
 
 from typing import Any
 
 import torch
 
-# Kinds of device that Triton compiles for.
+# Device types that Triton compiles for.
 DEVICES = {"cuda"}
 
 
 def kernels(device: torch.device) -> Any:
-    """The module :mod:`~ropeswitch.model_patches.triton.kernels`; None for a device that torch alone serves."""
+    """Return :mod:`~ropeswitch.model_patches.triton.kernels`, or None for a device that uses torch alone."""
     if device.type not in DEVICES:
         return None
     # Not every CPU install has Triton.

@@ -13,13 +13,18 @@ from tests.server.ui.conftest import MILLISECONDS, REFUSED
 pytestmark = pytest.mark.full
 
 KEY = "chat-page-88d0"
-QUESTION = "What is the pass key? The pass key is 38120. Remember it. 38120 is the pass key."
+# The prompt that the model was trained for (docs/start.md).
+QUESTION = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about the "
+    "important information there. The grass is green. The sky is blue. The sun is yellow. The pass key is 38120. Remember it. "
+    "38120 is the pass key. Here we go. There and back again. What is the pass key?"
+)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The bundled model, which has a chat template, behind a key."""
-    with running(tmp_path_factory.mktemp("chat"), *ENGINE, "--api-key", KEY) as started:
+    with running(tmp_path_factory.mktemp("chat"), *ENGINE, "--max-model-len", "32768", "--api-key", KEY) as started:
         yield started
 
 
@@ -66,7 +71,7 @@ def test_a_switch_while_it_streams(chat: Page, server: Server) -> None:
 
     text = QUESTION
     while count(text) < 508:
-        text = f"Here. {text}"
+        text = text.replace("Here we go.", "Here we go. Here we go.", 1)
     assert count(text) < 512
     ask(chat, text, 20)
     expect(chat.locator("#state")).to_have_text("Ready")
