@@ -1,4 +1,4 @@
-"""What arrives at the engine in each workload of the front: the single long prompt, mixed, heavy and crossing."""
+"""Requests of each workload of the front: the single long prompt, mixed, heavy and crossing."""
 
 import math
 import random
@@ -7,23 +7,23 @@ from collections.abc import Callable, Mapping
 from ropeswitch.loadtests.scheduling.settings import WINDOW
 from ropeswitch.loadtests.simulation.workloads import Arrival
 
-# Tokens of the longest prompt that counts as short, of a chat's answer, and of a long prompt's.
+# Maximum tokens of a short prompt; tokens of a chat's answer and of a long prompt's answer.
 SHORT, CHAT_OUTPUT, LONG_OUTPUT = 512, 16, 16
 CHATS = 24
-# A crossing prompt ends so many tokens before the limit, and its answer so many behind it.
+# Tokens by which a crossing prompt ends before the limit, and its answer behind it.
 BEFORE, BEHIND = 40, 40
 CROSSINGS = 4
 PARETO, PARETO_LEAST, PARETO_COUNT = 0.75, 50, 40
 
 
 def arrivals(name: str, prompt: int, alone: float, seed: int) -> list[Arrival]:
-    """The requests of a workload, in order of time.
+    """Return the requests of a workload, in order of arrival.
 
     Args:
         name: A key of :data:`WORKLOADS`.
         prompt: Tokens of the longest prompt.
-        alone: Seconds that it takes alone, so that the load is the same on every machine.
-        seed: Of lengths and times.
+        alone: Seconds that this prompt takes alone; scales the times, so that the load is the same on every machine.
+        seed: Random seed for lengths and times.
     """
     return sorted(WORKLOADS[name](random.Random(seed), prompt, alone), key=lambda arrival: arrival.at)
 
@@ -45,7 +45,7 @@ def _mixed(random_: random.Random, prompt: int, alone: float) -> list[Arrival]:
 
 
 def _heavy(random_: random.Random, prompt: int, alone: float) -> list[Arrival]:
-    # A Pareto distribution's quantiles, so that every seed brings the same work.
+    # A Pareto distribution's quantiles, so that every seed has the same work.
     end = 1 - (PARETO_LEAST / prompt) ** PARETO
     shares = [1 - end * i / (PARETO_COUNT - 1) for i in range(PARETO_COUNT)]
     lengths = [min(prompt, round(PARETO_LEAST * share ** (-1 / PARETO))) for share in shares]

@@ -1,4 +1,4 @@
-"""The engines of the scheduling benchmark: each in a process of its own, one at a time."""
+"""The engines of the scheduling benchmark: each in its own process, one at a time."""
 
 import multiprocessing
 import os
@@ -11,15 +11,15 @@ from ropeswitch.loadtests.scheduling.settings import KV_BYTES, MAXIMUM, Setting
 
 
 class Side:
-    """One engine in its process; leaving its context ends the process, whatever it is doing.
+    """One engine in its own process; leaving its context ends the process even if it is busy.
 
     Args:
         folder: The checkpoint.
         setting: The engine's setting.
-        compiled: Whether the model is compiled, which is vLLM's default, or runs eagerly.
+        compiled: Whether the model is compiled (vLLM's default) or runs eagerly.
 
     Raises:
-        RuntimeError: here and in :meth:`run`, when the process ends; its own traceback is on stderr then.
+        RuntimeError: here and in :meth:`run`, when the process ends; its traceback is then on stderr.
     """
 
     def __init__(self, folder: str, setting: Setting, compiled: bool) -> None:
@@ -32,7 +32,7 @@ class Side:
         self._idle = False
         try:
             self._receive()
-        except BaseException:  # an interruption too: nobody else knows the process yet
+        except BaseException:  # including interrupts: nothing else can stop the process yet
             self._stop()
             raise
 
@@ -71,7 +71,7 @@ class Side:
 
 
 def _serve(pipe: Connection, folder: str, setting: Setting, compiled: bool) -> None:
-    """Start an engine, say that it is there, then run every workload that is asked for."""
+    """Start an engine, report that it is ready, then run every requested workload."""
     # Ctrl-C reaches the whole process group; the parent decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ |= {
@@ -92,7 +92,7 @@ def _serve(pipe: Connection, folder: str, setting: Setting, compiled: bool) -> N
 
 
 def _start(folder: str, setting: Setting, compiled: bool) -> Any:
-    """vLLM's in-process engine, with the defaults that ``vllm serve`` would give it."""
+    """Return vLLM's in-process engine, with the defaults that ``vllm serve`` would give it."""
     from vllm import EngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.llm_engine import LLMEngine

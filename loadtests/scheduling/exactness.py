@@ -1,4 +1,4 @@
-"""The scheduling benchmark's table of what exactness costs: requests that cross the limit together."""
+"""The scheduling benchmark's table of the cost of exactness: requests that cross the limit together."""
 
 import statistics
 
@@ -6,7 +6,7 @@ from ropeswitch.loadtests.scheduling.arrivals import BEHIND, CROSSINGS
 from ropeswitch.loadtests.scheduling.settings import WINDOW
 from ropeswitch.loadtests.scheduling.tables import Figure, Record, seconds, table
 
-# What a crossing may cost beyond its recomputation.
+# Maximum ratio of our seconds to stock's with the same tokens recomputed.
 MOST = 1.05
 # Tokens of the crossing requests, prompts and answers.
 SERVED = CROSSINGS * (WINDOW + BEHIND)
@@ -21,10 +21,10 @@ SIDES = STOCK, ARITHMETIC, LENGTH, RESERVE, LENGTH_IN_ORDER, RESERVE_IN_ORDER = 
 
 
 def exactness(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
-    """The table, and ours against stock's seconds with the same tokens recomputed; medians of the rounds.
+    """Return the table, and our seconds over stock's with the same tokens recomputed; medians of the rounds.
 
     Args:
-        phases: Records by phase; those of ``exactness NAME`` count.
+        phases: Records by phase; only phases ``exactness NAME`` are used.
     """
     results = {
         name: {record["round"]: record["result"] for record in phases.get(f"exactness {name}", [])} for name in SIDES

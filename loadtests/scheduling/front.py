@@ -1,7 +1,7 @@
-"""Which settings of a scheduler leave others behind: three figures a run, their intervals, and two verdicts.
+"""Compares settings of schedulers: three figures per run, their intervals, and two verdicts.
 
-Settings are compared by how long short requests wait for their first token, by the worst gap in an answer, and by when
-the long prompts are complete. Every setting runs the same seeds, so that one draw of seeds serves all of them.
+The figures are the time to first token of short requests, the worst gap in an answer, and the time until long prompts are
+complete. Every setting runs the same seeds, so one draw of seeds serves all of them.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -13,9 +13,9 @@ import numpy as np
 from ropeswitch.loadtests.scheduling.tables import table
 
 FIGURES = ("p99 first token", "worst gap", "long prompts done")
-# Two settings' figures this close are the same; up to CHANCE they are where the ratio's interval has 1.
+# A ratio up to SAME counts as equal; up to CHANCE it does if its interval reaches down to 1.
 SAME, CHANCE = 1.02, 1.1
-# The most that a figure may be of another one's to be 20% better.
+# Maximum ratio to another setting's figure that counts as 20% better.
 BETTER = 0.8
 DRAWS, SEED = 2000, 0
 
@@ -27,10 +27,10 @@ class Run:
     Attributes:
         setting: The setting's name.
         ours: Whether it is ropeswitch's scheduler.
-        seed: Of the workload.
+        seed: The workload's seed.
         firsts: Seconds to the first token of every short request.
-        gap: Seconds, the longest wait between two tokens of a request.
-        long: Seconds from a long prompt's arrival until it is complete, the mean of the run's long prompts.
+        gap: Longest wait between two tokens of a request, in seconds.
+        long: Mean seconds from a long prompt's arrival until it is complete.
     """
 
     setting: str
@@ -43,7 +43,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting's figures, in the order of :data:`FIGURES`: all seeds, and (:data:`DRAWS`, 3) of seeds drawn anew."""
+    """A setting's figures, in the order of :data:`FIGURES`: of all seeds, and (:data:`DRAWS`, 3) of resampled seeds."""
 
     name: str
     ours: bool
@@ -66,7 +66,7 @@ class Ratio:
 
     @property
     def better(self) -> bool:
-        """Whether the first setting is 20% better, and better beyond the interval."""
+        """Whether the first setting is at least 20% better, and the whole interval is below 1."""
         return self.value <= BETTER and self.high < 1
 
     def __str__(self) -> str:
@@ -79,10 +79,10 @@ class Answer:
 
     Attributes:
         stock: Stock's setting.
-        ours: The one of ours that is as good in all figures and gains most in one; without one, of those that gain enough in
-            one the one that loses least.
+        ours: Our setting that is as good in all figures and gains most in one. If there is none, the one that loses least,
+            among those that are 20% better in one figure if there are any.
         ratios: Ours over stock's, by figure.
-        met: Whether it is as good in all, and in one at most :data:`BETTER` of stock's, beyond chance.
+        met: Whether it is as good in all figures, and 20% better in one; see :class:`Ratio`.
     """
 
     stock: str
@@ -92,16 +92,16 @@ class Answer:
 
 
 def complete(runs: Sequence[Run], names: Collection[str]) -> list[Run]:
-    """The runs of the named settings, of those seeds that each of them ran."""
+    """Return the runs of the named settings, for the seeds that all of them ran."""
     ran = {(run.setting, run.seed) for run in runs}
     return [run for run in runs if run.setting in names and all((name, run.seed) in ran for name in names)]
 
 
 def settings(runs: Iterable[Run]) -> list[Setting]:
-    """Every setting's figures: the 99th percentile of all short requests, medians of the rest.
+    """Return every setting's figures: the 99th percentile over all short requests, medians of the rest.
 
     Raises:
-        ValueError: when two settings ran other seeds, or a run has no short request.
+        ValueError: when two settings ran different seeds, or a run has no short request.
     """
     grouped: dict[str, dict[int, Run]] = {}
     for run in runs:
@@ -137,14 +137,14 @@ def _setting(name: str, runs: Sequence[Run], drawn: "np.ndarray") -> Setting:
 
 
 def ratios(one: Setting, other: Setting) -> tuple[Ratio, ...]:
-    """One setting's figures over another's."""
+    """Return one setting's figures over another's."""
     low, high = np.percentile(one.draws / other.draws, (2.5, 97.5), axis=0)
     values = [a / b for a, b in zip(one.figures, other.figures, strict=True)]
     return tuple(Ratio(*map(float, each)) for each in zip(values, low, high, strict=True))
 
 
 def dominated(found: Sequence[Setting]) -> list[tuple[str, str, tuple[Ratio, ...]]]:
-    """Our settings than which one of stock's is as good in every figure, and better in one beyond its interval.
+    """Find our settings that one of stock's matches in every figure, and beats in one beyond its interval.
 
     Returns:
         Our setting, stock's, and ours over stock's by figure.
@@ -161,7 +161,7 @@ def dominated(found: Sequence[Setting]) -> list[tuple[str, str, tuple[Ratio, ...
 
 
 def answers(found: Sequence[Setting]) -> list[Answer]:
-    """Ours against every one of stock's settings."""
+    """Compare ours with every one of stock's settings."""
     ours = [each for each in found if each.ours]
     return [_answer(stock, ours) for stock in found if not stock.ours and ours]
 
@@ -178,7 +178,7 @@ def _answer(stock: Setting, ours: Sequence[Setting]) -> Answer:
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The settings' figures, and both verdicts, as Markdown."""
+    """Return the settings' figures and both verdicts as Markdown."""
     found = sorted(settings(runs), key=lambda each: (each.ours, each.figures[2], each.name))
     rows = [[each.name, *(f"{value:.3f}" for value in each.figures)] for each in found]
     seeds, firsts = {run.seed for run in runs}, sum(len(run.firsts) for run in runs) // len(found)

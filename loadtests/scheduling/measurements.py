@@ -1,4 +1,4 @@
-"""What the scheduling benchmark has measured, kept line by line so that an interrupted run goes on."""
+"""The scheduling benchmark's measurements, stored line by line so that an interrupted run can resume."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,14 @@ from ropeswitch.loadtests.scheduling.settings import Setting
 
 
 class Measurements:
-    """The measurements in one JSON-lines file that were made with the given options; others in it are left alone.
+    """The measurements in a JSON Lines file that were made with the given options; others in it are left alone.
 
     Args:
         path: The file, which need not exist.
-        options: What all of a run's measurements share: the prompt's tokens, the mode.
+        options: Options shared by all of a run's measurements: the prompt's tokens, the mode.
 
     Raises:
-        ValueError: when a line of the file is no measurement, as when a crash cut it short.
+        ValueError: when a line of the file is not a measurement, for example because a crash cut it short.
     """
 
     def __init__(self, path: Path, options: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The front's plot: first tokens and gaps against the time until long prompts are complete, one column a workload."""
+"""The front's plot: first tokens and gaps against the time until long prompts are complete, one column per workload."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +13,11 @@ LABELS = {False: "stock vLLM, by setting", True: "ours, by target"}
 
 
 def draw(workloads: Mapping[str, Sequence[Run]], path: Path) -> Path:
-    """Write the plot.
+    """Write the plot to ``path`` and return ``path``.
 
     Args:
-        workloads: Runs by the name of their workload; at least one.
-        path: Where to, a PNG file.
+        workloads: Runs by workload name; at least one.
+        path: The PNG file to write.
     """
     matplotlib.use("Agg")
     figure = Figure(figsize=(4.2 * len(workloads), 7), layout="constrained")

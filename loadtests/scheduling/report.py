@@ -7,19 +7,19 @@ from ropeswitch.loadtests.scheduling.exactness import exactness
 from ropeswitch.loadtests.scheduling.single import alone, burst, crossing
 from ropeswitch.loadtests.scheduling.tables import Figure, Record, table
 
-# The part of the cores that other work may take beside a run before its times mean little.
+# Share of the cores used by other processes above which a run's times mean little.
 OTHERS = 0.05
 SECTIONS = {"alone": alone, "crossing": crossing}
 
 
 def report(records: Iterable[Record], settings: Collection[str], bound: float | None = None) -> str:
-    """All tables as Markdown.
+    """Return all tables as Markdown.
 
     Args:
-        records: Measurements of one model and prompt length, as ``bench.scheduling`` keeps them. Phases that are not
-            there are left out.
+        records: Measurements of one model and prompt length, as stored by ``bench.scheduling``. Missing phases are left
+            out.
         settings: Names of the front's settings.
-        bound: Seconds that nothing in the burst may wait longer than, as documented.
+        bound: Documented maximum wait in the burst, in seconds.
 
     Raises:
         ValueError: when there are no measurements.
@@ -55,7 +55,7 @@ def report(records: Iterable[Record], settings: Collection[str], bound: float | 
 
 
 def front_runs(records: Iterable[Record], settings: Collection[str]) -> dict[str, list[front.Run]]:
-    """The runs of the front's settings by workload; rounds that not all of them have been through are left out."""
+    """Return the runs of the front's settings by workload, without rounds that not all settings have completed."""
     found: dict[str, list[front.Run]] = {}
     for record in records:
         phase, _, workload = record["phase"].partition(" ")

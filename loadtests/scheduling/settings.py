@@ -1,20 +1,20 @@
-"""What the scheduling benchmark compares: its model, stock vLLM's settings and ours."""
+"""The scheduling benchmark's model, and the settings of stock vLLM and of ours that it compares."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Two layers: on two cores and stock's defaults 24k tokens prefill in 10 to 25 s. Many small query heads and one key head
-# make nearly all of that attention's arithmetic, as it is in a model of 7B at some hundred thousand tokens.
+# Two layers: with stock's defaults on two cores, 24k tokens prefill in 10 to 25 s. With many small query heads and one key
+# head, nearly all of that is attention's arithmetic, as in a 7B model at a few hundred thousand tokens.
 LAYERS, HEADS, INTERMEDIATE, WINDOW, MAXIMUM, VOCABULARY = 2, (16, 1), 512, 2048, 40960, 8192
 HEAD, BFLOAT16_BYTES = 32, 2
-# A 32k prompt, and the short requests that wait meanwhile where they must.
+# Room for a 32k prompt, and for short requests that wait meanwhile.
 KV_TOKENS = 49152
-# The least and most tokens of a long prompt; the shorter ones are for trying things out.
+# Minimum and maximum tokens of a long prompt; shorter ones are for trying things out.
 PROMPTS = (1024, 32768)
 KV_BYTES = KV_TOKENS * LAYERS * 2 * HEADS[1] * HEAD * BFLOAT16_BYTES
 
-# Stock's defaults, and its ways to keep a long prompt from others; the simulation (simulation/front.py) tries more values.
+# Stock's defaults, and its ways to limit a long prompt; the simulation (simulation/front.py) tries more values.
 STOCK_SETTINGS: Mapping[str, dict[str, Any]] = {
     "stock default": {},
     "batched tokens 256": {"max_num_batched_tokens": 256},
@@ -33,11 +33,11 @@ class Setting:
     """One engine of the comparison.
 
     Attributes:
-        name: What tables and the measurements call it.
+        name: Its name in tables and measurements.
         arguments: vLLM's engine arguments that differ from its defaults.
-        ours: Whether the engine has our patches and schedules by length.
+        ours: Whether the engine has our patches.
         target: Our step latency target in seconds; None is our default.
-        length_aware: Whether ours schedules by length; vLLM's own order otherwise.
+        length_aware: Whether an engine with our patches schedules by length; vLLM's own order otherwise.
     """
 
     name: str
@@ -55,10 +55,10 @@ CROSSING_UNCACHED = Setting("ours, no prefix cache", {"block_size": 32, "enable_
 
 
 def stock() -> list[Setting]:
-    """Stock vLLM's defaults first, then its ways to limit what a long prompt takes of a step."""
+    """Return stock vLLM's defaults, then its ways to limit a long prompt's share of a step."""
     return [Setting(name, arguments) for name, arguments in STOCK_SETTINGS.items()]
 
 
 def ours(targets: Sequence[float] = TARGETS) -> list[Setting]:
-    """Our scheduling at its default target and at the given ones, in seconds."""
+    """Return our scheduling at its default target and at the given ones, in seconds."""
     return [OURS, *(Setting(f"ours {1000 * target:g} ms", ours=True, target=target) for target in targets)]

@@ -1,4 +1,4 @@
-"""The scheduling benchmark's tables of the long prompt alone, of a request that crosses the limit, and of the burst."""
+"""The scheduling benchmark's tables for the long prompt alone, a request that crosses the limit, and the burst."""
 
 import statistics
 from typing import Any
@@ -7,7 +7,7 @@ from ropeswitch.loadtests.scheduling.settings import BURST, CROSSING, CROSSING_U
 from ropeswitch.loadtests.scheduling.tables import Figure, Record, milliseconds, seconds, table
 
 ALONE, CROSSING_GAP = 1.02, 5.0
-# A switch shows in the gap that ends with its token, or in a neighbour where the engine drains first.
+# A switch shows in the gap that ends with its token, or in a neighbouring one if the engine drains first.
 BESIDE_SWITCH = 2
 
 
@@ -75,7 +75,7 @@ def _worst(results: list[dict[str, Any]], request: str) -> list[float]:
 
 
 def _usual_worst(results: list[dict[str, Any]]) -> float:
-    """Worst / median gap, where each gap is its median over the rounds, which removes noise of single rounds."""
+    """Return worst / median gap, where each gap is its median over the rounds, which removes single-round noise."""
     usual = [statistics.median(gaps) for gaps in zip(*(result["gaps"] for result in results), strict=True)]
     return max(usual) / statistics.median(usual)
 

@@ -1,4 +1,4 @@
-"""Parts of the scheduling benchmark's tables: Markdown, numbers, and figures held against what is required."""
+"""Building blocks of the scheduling benchmark's tables: Markdown, number formats, and figures with requirements."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the summary; ``met`` is None where there is nothing to hold the measurement against."""
+    """One line of the summary; ``met`` is None if there is nothing to compare the measurement with."""
 
     name: str
     required: str
@@ -18,7 +18,7 @@ class Figure:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Format a Markdown table."""
     lines: list[Sequence[str]] = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -1,4 +1,4 @@
-"""Workloads of the scheduling benchmark: sends requests to one engine and records when each token arrives.
+"""Workloads of the scheduling benchmark: send requests to one engine and record when each token arrives.
 
 The engine is driven in its own process, step by step, so that it has the machine's cores to itself: no HTTP, no second
 process. A request is added at the first step after its intended arrival, and its times count from that arrival.
@@ -25,7 +25,7 @@ SHORT_PROMPT, SHORT_OUTPUT = 100, 8
 # Tokens of the decoding request, which stays below the limit.
 DECODE_OUTPUT = WINDOW - SHORT_PROMPT
 CROSSING_PROMPT, CROSSING_OUTPUT = WINDOW - 592, 1000
-# Prompt of an equally long answer that ends below the limit.
+# Tokens of a prompt whose equally long answer ends below the limit.
 LEVEL_PROMPT = CROSSING_PROMPT - 600
 
 
@@ -75,7 +75,7 @@ class Run:
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
-        # Scheduling that looks at a request's age sees the arrival that a server would have seen.
+        # Scheduling by age must see the arrival time that a server would have seen.
         self._engine.add_request(
             name, tokens_input(prompt_token_ids=prompt), params, arrival_time=self._wall + arrival, priority=priority
         )
@@ -91,7 +91,7 @@ class Run:
             request.finished = output.finished
 
     def finish(self, *leave: str) -> None:
-        """Step until every request but those named has all its tokens, then abort these."""
+        """Step until every request except those in ``leave`` has all its tokens, then abort those."""
         while not all(request.finished for name, request in self.requests.items() if name not in leave):
             self.step()
         self._engine.abort_request(list(leave))
@@ -101,7 +101,7 @@ class Run:
             self.step()
 
     def total(self) -> dict[str, float]:
-        """Totals of the run so far: prompt and output tokens, seconds, and the share of the cores used by others."""
+        """Return totals so far: prompt and output tokens, seconds, and the share of the cores used by other processes."""
         tokens = sum(request.prompt + len(request.times) for request in self.requests.values())
         seconds = self.now()
         others = (_others_seconds() - self._busy) / (seconds * psutil.cpu_count())
@@ -109,7 +109,7 @@ class Run:
 
 
 def _others_seconds() -> float:
-    """CPU seconds of all other processes since the machine started, stolen time included."""
+    """CPU seconds of all other processes since the machine started, including stolen time."""
     times = psutil.cpu_times()
     return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice - time.process_time()
 
@@ -125,14 +125,14 @@ class Prompts:
 
 
 def served(engine: Any, *, name: str, prompt: int, alone: float, seed: int) -> dict[str, Any]:
-    """One workload of the front (``arrivals.py``), until everything is answered.
+    """Run one workload of the front (``arrivals.py``) until every request is answered.
 
     Args:
         engine: ``vllm.v1.engine.llm_engine.LLMEngine``, idle.
         name: The workload.
         prompt: Tokens of the longest prompt.
-        alone: Seconds that it takes alone.
-        seed: Of lengths, times and prompts.
+        alone: Seconds that this prompt takes alone.
+        seed: Random seed for lengths, times and prompts.
 
     Returns:
         ``firsts``: seconds to the first token of every short request; ``gap``: the longest time between two tokens of a
@@ -161,13 +161,13 @@ def served(engine: Any, *, name: str, prompt: int, alone: float, seed: int) -> d
 
 
 def exactness(engine: Any, *, policy: str | None, again: bool, seed: int) -> dict[str, Any]:
-    """Requests that cross the limit while they decode, all at once.
+    """Run requests that cross the limit while decoding, all at once.
 
     Args:
         engine: ``vllm.v1.engine.llm_engine.LLMEngine``, idle.
         policy: ``rope_ladder_policy`` of the requests; None for stock.
-        again: Whether as many other prompts of the limit's length are prefilled in the end: the recomputation by itself.
-        seed: Of the prompts.
+        again: Whether to prefill as many other prompts of the limit's length + 1 in the end: the recomputation by itself.
+        seed: Random seed for the prompts.
 
     Returns:
         ``recomputed``: tokens that went through the model beyond those of prompts and answers; ``long``: mean seconds to a
@@ -189,7 +189,7 @@ def exactness(engine: Any, *, policy: str | None, again: bool, seed: int) -> dic
         for i in range(CROSSINGS)
     ]
     run.finish()
-    # The token that outgrows the set is computed with all before it.
+    # The token that outgrows the set is computed together with all before it.
     extra = [run.add(f"again {i}", prompts.make(WINDOW + 1), 1, run.now()) for i in range(CROSSINGS) if again]
     run.finish()
     del scheduler.schedule
@@ -204,7 +204,7 @@ def exactness(engine: Any, *, policy: str | None, again: bool, seed: int) -> dic
 
 
 def alone(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:
-    """One long prompt and nothing else; ``long`` is the seconds to its first token."""
+    """Run one long prompt alone; ``long`` is the seconds to its first token."""
     long_prompt = Prompts(seed).make(prompt)
     run = Run(engine)
     long = run.add("long", long_prompt, 1)
@@ -213,7 +213,7 @@ def alone(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:
 
 
 def crossing(engine: Any, *, seed: int) -> dict[str, Any]:
-    """A request that crosses the limit while it decodes, beside a short one that does not; before it, one that stays below.
+    """Run a request that crosses the limit while decoding, next to a short one; before it, one that stays below.
 
     Returns:
         ``gaps``: the crossing request's gaps in seconds; ``switch``: the index of the gap in which its length passes the
@@ -229,7 +229,7 @@ def crossing(engine: Any, *, seed: int) -> dict[str, Any]:
 
 
 def _beside_another(run: Run, name: str, prompts: Prompts, prompt: int) -> tuple[list[float], list[float]]:
-    """Gaps of a request, and of a short request that runs beside it."""
+    """Run a request next to one with a short prompt, and return the gaps of both."""
     now = run.now()
     other = run.add(f"beside {name}", prompts.make(SHORT_PROMPT), DECODE_OUTPUT, now)
     request = run.add(name, prompts.make(prompt), CROSSING_OUTPUT, now)
@@ -239,7 +239,7 @@ def _beside_another(run: Run, name: str, prompts: Prompts, prompt: int) -> tuple
 
 
 def burst(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:
-    """A long prompt and :data:`BURST` short requests that arrive at once, the long one first.
+    """Run a long prompt and :data:`BURST` short requests that arrive at once, the long one first.
 
     Returns:
         ``long`` and ``ttfts``: seconds to the first token of the long prompt and of every short request.

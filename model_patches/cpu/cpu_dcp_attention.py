@@ -41,7 +41,7 @@ PLAIN_CACHES = ("auto", "float16", "bfloat16", "float32")
 
 
 def check_split_sequences(vllm_config: VllmConfig) -> None:
-    """Refuse configurations that this backend does not support; vLLM has already checked its own rules on ranks and KV heads.
+    """Refuse configurations that this backend does not support; vLLM has already checked its rules on ranks and KV heads.
 
     Raises:
         UnsupportedError: with the field, its value and the allowed values.

@@ -1,7 +1,7 @@
 """``vllm.v1.worker.cpu_model_runner.CPUModelRunner``: subclassed for pipeline stages and seeded sampling.
 
 replaces: the V1 model runner on CPUs, through the worker (``cpu_worker.py``).
-why: upstream's fails with later pipeline stages in eager mode, and with a seeded request whose prompt is prefilled in chunks.
+why: upstream's fails with later pipeline stages in eager mode, and with a seeded request whose prompt is in chunks.
 what differs: it creates the intermediate tensors of later pipeline stages, which upstream creates in a warm-up that eager
     mode on CPUs skips. After a prompt chunk whose sampled token is discarded, it restores the request's random generator;
     upstream rewinds an offset instead, which CPU generators do not have.

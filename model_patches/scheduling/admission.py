@@ -1,10 +1,10 @@
 """Decides which waiting requests may start in a step; a long one neither blocks those behind it nor starves.
 
 A request starts when a slot and blocks for all of its tokens are free, not counting blocks that running prefills will need
-while it runs. While the oldest waiting request does not fit, younger ones may pass it. As it ages, a growing share
-of its blocks is reserved for it: its waiting time divided by its own prefill time. Once that share reaches 1, a slot is
-reserved too, and only requests that fit next to it may pass, so they do not delay it (backfilling in batch systems: Lifka,
-The ANL/IBM SP scheduling system, 1995).
+while it runs. While the oldest waiting request does not fit, younger ones may pass it. As it ages, a growing share of its
+blocks is reserved for it: its waiting time divided by its own prefill time. Once that share reaches 1, a slot is reserved
+too, and only requests that fit next to it may pass, so they do not delay it (backfilling in batch systems: Lifka, The
+ANL/IBM SP scheduling system, 1995).
 """
 
 from vllm.v1.request import Request

@@ -1,4 +1,4 @@
-"""The engine core's utilities for ladders: loads, uses and drops them while requests run (``switch/ladders.py``)."""
+"""Engine core utilities that load, activate and drop ladders while requests run (``switch/ladders.py``)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -8,18 +8,18 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 
 
 def load_ladder(engine: Any, ladder_id: str, name: str, sets: Sequence[Mapping[str, Any]]) -> str | None:
-    """Have every worker load a ladder's sets; requests may name its ID once all engines have.
+    """Have every worker load a ladder's sets; requests may name its ID once all engines have loaded it.
 
-    The sets go into free rows of the workers' tables, so where a worker fails, the others have loaded what nobody uses.
+    The sets go into free rows of the workers' tables, so if a worker fails, nothing uses what the others have loaded.
 
     Args:
         engine: ``vllm.v1.engine.core.EngineCore``.
-        ladder_id: No other ladder of the engine's life has it.
-        name: What requests ask for it by; empty for the default ladder.
+        ladder_id: An ID that no other ladder of the engine has had.
+        name: The name that requests select it by; empty for the default ladder.
         sets: The ladder as JSON.
 
     Returns:
-        Why it is not loaded, or None.
+        The reason why it is not loaded, or None.
     """
     ladders = engine.scheduler.ladders
     ladder = FactorLadder.checked(sets)
@@ -36,15 +36,15 @@ def load_ladder(engine: Any, ladder_id: str, name: str, sets: Sequence[Mapping[s
 
 
 def use_ladder(engine: Any, ladder_id: str, recompute: bool) -> list[str]:
-    """Have a loaded ladder take the place of the one with its name.
+    """Replace the ladder of the same name with a loaded one.
 
     Args:
         engine: ``vllm.v1.engine.core.EngineCore``.
-        ladder_id: The ladder.
-        recompute: Whether requests in earlier ladders of the name go on in it; else they finish where they are.
+        ladder_id: The loaded ladder's ID.
+        recompute: Whether requests in earlier ladders of that name move to it; otherwise they finish where they are.
 
     Returns:
-        The IDs of the requests that go on in it.
+        The IDs of the requests that move to it.
     """
     scheduler = engine.scheduler
     ladder = scheduler.ladders.activate(ladder_id)
@@ -56,10 +56,10 @@ def use_ladder(engine: Any, ladder_id: str, recompute: bool) -> list[str]:
 
 
 def drop_ladder(engine: Any, name: str) -> None:
-    """Forget a named ladder; requests in it finish."""
+    """Drop a named ladder; requests in it finish."""
     engine.scheduler.ladders.deactivate(name)
 
 
 def utilities(engine: Any) -> dict[str, Callable[..., Any]]:
-    """The utilities by the names under which the server calls them (``server/ladder_updates.py``)."""
+    """Return the utilities by the names that the server calls (``server/ladder_updates.py``)."""
     return {each.__name__: partial(each, engine) for each in (load_ladder, use_ladder, drop_ladder)}

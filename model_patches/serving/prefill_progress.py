@@ -1,4 +1,4 @@
-"""The engine core's utility ``prefill_progress``, which returns how much of a prompt is computed; puts in all of ours."""
+"""The engine core utility ``prefill_progress``: how much of a prompt is computed. Installs all our utilities."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,11 +8,11 @@ from ropeswitch.model_patches.serving.ladder_updates import utilities
 
 
 def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """For each request that the engine knows, its prompt tokens that are computed or cached, and those cached.
+    """Return, for each request that the engine knows, its prompt tokens computed or cached, and those cached.
 
     Args:
         scheduler: ``vllm.v1.core.sched.scheduler.Scheduler``; scheduled tokens count as computed.
-        request_ids: The engine's own IDs.
+        request_ids: The engine's own request IDs.
     """
     found = {}
     for request_id in request_ids:

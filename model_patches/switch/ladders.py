@@ -155,7 +155,7 @@ class LadderTable:
                 self._onward[ladder_id] = ladder
 
     def replaces(self, ladder: EngineLadder, earlier: EngineLadder) -> bool:
-        """Return whether requests in an earlier ladder may continue in this one: same name, and not deactivated since."""
+        """Return whether requests in an earlier ladder may continue in this one: same name, and not deactivated."""
         return earlier.name == ladder.name and earlier not in self._ended
 
     def deactivate(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Refuses LMCache versions that are not verified, and engine settings that its keys or events do not distinguish."""
+"""Refuses unverified LMCache versions, and engine settings under which LMCache's keys or events would be ambiguous."""
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any

@@ -44,8 +44,7 @@ _PROMPT = "_rope_prompt"
 _SEEN = "_rope_seen"
 # Maximum used transfers that a decode side remembers.
 MOST_USED = 1 << 16
-# Fraction of the prefill side's lease within which the decode side must receive the request; the rest is for its heartbeats
-# to begin.
+# Fraction of the prefill side's lease in which the decode side must receive the request; its heartbeats begin in the rest.
 IN_TIME = 2 / 3
 
 

@@ -13,7 +13,7 @@ from ropeswitch.model_patches.switch.settings import RopeSettings
 
 
 def replace_plain_rotary(text: nn.Module, settings: RopeSettings) -> None:
-    """Replace ``text``'s rotary modules that do not scale with ladder modules.
+    """Replace ``text``'s unscaled rotary modules with ladder modules.
 
     Args:
         text: The decoder, without encoders.

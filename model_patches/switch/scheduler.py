@@ -1,16 +1,15 @@
 """``vllm.v1.core.sched.scheduler.Scheduler``: subclassed to move a request to its next factor set when it outgrows one.
 
 replaces: the scheduler, and ``async_scheduler.AsyncScheduler``, through ``scheduler_config.scheduler_cls``.
-why: all of a sequence's cached keys must be in one set, so the step that makes it longer than its set must recompute the
-    whole sequence under the next one.
-what differs: a request that may outgrow its set is held back while tokens of it are in flight, so that its length is
-    known. If it did, it is preempted before the step is planned, hashed again under its new set, and, being first in the
-    queue, prefilled in the same step. Draft tokens that would pass the set's end are not scheduled. The step's output says
-    which set each new or resumed request is in. The first token after a switch brings prefill statistics, as the first of
-    all does; server/length_metrics/outputs.py looks for them, and upstream's front end for those of the first token alone.
-limits: under asynchronous scheduling every switch waits for the steps in flight, and with a KV connector for one step more.
-    The switch takes more steps where upstream's own rules for the waiting queue say so: priorities, throttled prefills, no
-    free blocks.
+why: all cached keys of a sequence must be in one set, so the step that makes it longer than its set must recompute the
+    whole sequence under the next set.
+what differs: a request that may outgrow its set is held back while it has tokens in flight, so that its length is known. If
+    it has outgrown the set, it is preempted before the step is planned, rehashed under its new set and put first in the
+    queue, so the same step prefills it. Draft tokens past the set's end are not scheduled. The step's output names the set
+    of each new or resumed request. The first token after a switch carries prefill statistics, like a request's first token;
+    server/length_metrics/outputs.py reads both, upstream's front end only those of the first token.
+limits: under asynchronous scheduling every switch waits for the steps in flight, and with a KV connector for one more step.
+    Upstream's rules for the waiting queue may delay it further: priorities, throttled prefills, no free blocks.
 when it can go: when vLLM switches LongRoPE factors per request.
 """
 
@@ -35,23 +34,22 @@ from ropeswitch.model_patches.switch.patching import patch_process
 from ropeswitch.model_patches.switch.request_set import assign, assigned_key, assigned_set, forced_set_of, wanted_set
 from ropeswitch.model_patches.switch.settings import settings_of
 
-# Maximum steps between two comparisons of a running request with its set's end; bounds what is kept of finished ones.
+# Maximum steps between two checks of a running request against its set's end; bounds the entries of finished requests.
 MOST_STEPS = 512
 
 
 @dataclass
 class LadderSchedulerOutput(SchedulerOutput):
-    """A step's plan that also says which factor set each new or resumed request is in: its row in the workers' table, by
-    request id."""
+    """A step's plan with the factor set of each new or resumed request: its row in the workers' table, by request id."""
 
     rope_sets: dict[str, int] = field(default_factory=dict)
 
 
 def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
-    """Patch this engine process and build its scheduler; named by ``scheduler_config.scheduler_cls``.
+    """Patch this engine process and build its scheduler; ``scheduler_config.scheduler_cls`` names this function.
 
     Raises:
-        UnsupportedError: when the engine has no ladder, or a feature that is not patched.
+        UnsupportedError: when the engine has no ladder, or uses a feature that is not patched.
         RegistryError: when the installed vLLM is not the one that the patches were written for.
     """
     return build(LadderScheduler, LadderAsyncScheduler, vllm_config, **kwargs)
@@ -60,14 +58,14 @@ def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
 def build(
     scheduler: type[Scheduler], async_scheduler: type[Scheduler], vllm_config: VllmConfig, **kwargs: Any
 ) -> Scheduler:
-    """As :func:`make_scheduler`, from one of two classes: for synchronous and for asynchronous scheduling."""
+    """As :func:`make_scheduler`, with the given classes for synchronous and asynchronous scheduling."""
     patch_process(vllm_config)
     chosen = async_scheduler if vllm_config.scheduler_config.async_scheduling else scheduler
     return chosen(vllm_config, **kwargs)
 
 
 class LadderScheduler(Scheduler):
-    """The synchronous scheduler; see the module's docstring."""
+    """The synchronous scheduler; see the module docstring."""
 
     prev_step_scheduled_req_ids: set[str]
 
@@ -76,16 +74,16 @@ class LadderScheduler(Scheduler):
         settings = settings_of(vllm_config)
         assert settings is not None
         self.ladders = LadderTable(settings, self.max_model_len)
-        # Tokens by which a request may grow from one step to the next.
+        # Maximum tokens that a request grows by per step.
         self._growth = 1 + self.num_spec_tokens
-        # Step after which running requests are next compared with their sets' ends, by id, and the ids by that step.
+        # Step after which each running request is next checked against its set's end, by id; and the ids by that step.
         self._due: dict[str, int] = {}
         self._checks: dict[int, set[str]] = {}
-        # Waiting requests with tokens in flight that may yet outgrow their set.
+        # Waiting requests that may still outgrow their set, because they have tokens in flight.
         self._draining: set[Request] = set()
-        # Requests whose next output must report what was recomputed.
+        # Requests whose next output must report the recomputed tokens.
         self._moved_up: set[str] = set()
-        # Requests that go on in another ladder once no token of theirs is in flight, by id.
+        # The ladder that a request moves to once it has no tokens in flight, by id.
         self._moving: dict[str, EngineLadder] = {}
 
     def add_request(self, request: Request) -> None:
@@ -93,14 +91,14 @@ class LadderScheduler(Scheduler):
             request.rope_ladder = self.ladders.of(request)
             assign(request, wanted_set(request, request.rope_ladder.rule), request.rope_ladder.keys)
         if not isinstance(request.kv_transfer_params, Mapping):
-            # As a client may send them, and no connector could read them.
+            # Clients may send other types, which no connector could read.
             request.kv_transfer_params = None
         super().add_request(request)
 
     def move(self, ladder: EngineLadder) -> list[str]:
-        """Have requests in earlier ladders of the same name go on in this one, as if their tokens so far were their prompt.
+        """Move requests in earlier ladders of the same name to this one, as if their tokens so far were their prompt.
 
-        Requests whose set rotates alike in both keep their keys. Those that ask by name for a set that this ladder lacks
+        Requests whose set rotates alike in both ladders keep their keys. Requests that force a set that this ladder lacks
         stay.
 
         Returns:
@@ -109,7 +107,7 @@ class LadderScheduler(Scheduler):
         moving = [
             each
             for each in self.requests.values()
-            # A finished one is kept while a connector sends its blocks.
+            # A finished request is kept while a connector sends its blocks.
             if not each.is_finished()
             and each.rope_ladder is not ladder
             and self.ladders.replaces(ladder, each.rope_ladder)
@@ -132,7 +130,7 @@ class LadderScheduler(Scheduler):
     def schedule(self, throttle_prefills: bool = False) -> LadderSchedulerOutput:
         self._prepare_step()
         output = super().schedule(throttle_prefills)
-        # Upstream puts what a connector holds back into the other queue.
+        # Upstream puts requests that a connector holds back into the other queue.
         self._serve_while_paused()
         placed = [new.req_id for new in output.scheduled_new_reqs]
         placed += output.scheduled_cached_reqs.resumed_req_ids
@@ -141,7 +139,7 @@ class LadderScheduler(Scheduler):
             self._report_switch(self.requests[req_id], output.num_scheduled_tokens[req_id])
             self._check_after(req_id, self.current_step)
         for new in output.scheduled_new_reqs:
-            # All that the V2 runner hands on to its model state (gpu_model_state.py).
+            # The V2 runner passes only this object to its model state (gpu_model_state.py).
             new.rope_set = sets[new.req_id]
         return LadderSchedulerOutput(**vars(output), rope_sets=sets)
 
@@ -158,7 +156,7 @@ class LadderScheduler(Scheduler):
         return outputs
 
     def _prepare_step(self) -> None:
-        """Preempt the running requests that outgrew their sets, so that this step prefills them under the next ones."""
+        """Preempt running requests that have outgrown their sets, so that this step prefills them under the next ones."""
         outgrown = []
         for req_id in self._checks.pop(self.current_step, ()):
             request = self.requests.get(req_id)
@@ -167,7 +165,7 @@ class LadderScheduler(Scheduler):
             if request is None or request.status != RequestStatus.RUNNING:
                 del self._due[req_id]
                 continue
-            # Placeholders stand for tokens in flight: drafts among them may yet be rejected.
+            # Placeholders stand for tokens in flight, some of them drafts that may be rejected.
             left = -1.0
             if req_id not in self._moving:
                 left = self._end(request) - request.num_tokens - request.num_output_placeholders
@@ -175,14 +173,14 @@ class LadderScheduler(Scheduler):
                 outgrown.append(request)
                 continue
             if left < 0:
-                # The largest: a pipeline may have it wait longer.
+                # The later step: pipeline parallelism may make the request wait longer.
                 request.next_decode_eligible_step = max(request.next_decode_eligible_step, self.current_step + 2)
-            # One step is in flight under synchronous scheduling, without placeholders for its tokens.
+            # Under synchronous scheduling one step is in flight, without placeholders for its tokens.
             steps = int(min(left / self._growth, MOST_STEPS)) - 1
             self._check_after(req_id, self.current_step + max(steps, 1))
         if len(outgrown) > 1:
             outgrown.sort(key=self.running.index)
-        # Each goes to the head of the queue: backwards, so that the first stays first.
+        # Each goes to the head of the queue, so reverse order keeps the first one first.
         for request in reversed(outgrown):
             self.running.remove(request)
             self._preempt_request(request, time.monotonic())
@@ -190,25 +188,25 @@ class LadderScheduler(Scheduler):
         self._serve_while_paused()
 
     def _serve_while_paused(self) -> None:
-        """Requests that ran before a pause may finish, and only one of the queues is served until the engine resumes."""
+        """Move switched requests to the only queue served during a pause; requests that ran before it may finish."""
         if self._pause_state == PauseState.PAUSED_NEW:
             for request in reversed([each for each in self.waiting if each.request_id in self._moved_up]):
                 self.waiting.remove_request(request)
                 self.kv_holding_waiting.prepend_request(request)
 
     def _check_after(self, req_id: str, step: int) -> None:
-        """Compare a running request with its set's end before the step after ``step``."""
+        """Have a running request checked against its set's end before the step after ``step``."""
         self._due[req_id] = step
         self._checks.setdefault(step, set()).add(req_id)
 
     def _end(self, request: Request) -> float:
-        """The most tokens that the request may have in its set."""
+        """Return the maximum tokens that the request may have in its set; infinite for a forced set."""
         if forced_set_of(request) is not None:
             return float("inf")
         return float(request.rope_ladder.ends[assigned_set(request)])
 
     def _move_up(self, request: Request) -> None:
-        """Put a request that holds no keys and is to leave its set or its ladder into the set that it wants now."""
+        """Move a request that holds no keys into the set it needs now, if it has outgrown its set or changes ladders."""
         ladder = self._moving.pop(request.request_id, None)
         if ladder is not None:
             _enter(request, ladder)
@@ -216,16 +214,16 @@ class LadderScheduler(Scheduler):
             return
         assign(request, wanted_set(request, request.rope_ladder.rule), request.rope_ladder.keys)
         forget(self.connector, request, keys=True)
-        # A request that has not answered yet reports its prompt with its first token.
+        # A request without output reports its prompt with its first token.
         if ladder is None or request.num_output_tokens:
             self._moved_up.add(request.request_id)
 
     def _report_switch(self, request: Request, scheduled: int) -> None:
-        """Have the next output of a request that switched report how many of its tokens are recomputed.
+        """Have the next output of a switched request report how many of its tokens are recomputed.
 
         Args:
-            request: One that this step starts or resumes.
-            scheduled: Its tokens in this step, which are counted as computed already.
+            request: A request that this step starts or resumes.
+            scheduled: Its tokens in this step, already counted as computed.
         """
         if request.request_id not in self._moved_up:
             return
@@ -249,9 +247,9 @@ class LadderScheduler(Scheduler):
         return super()._handle_blocked_waiting_request(request)
 
     def gives_up_blocks(self, request: Request) -> bool:
-        """Whether a connector will hear with this step's output that the request's blocks are gone, and not before.
+        """Return whether a connector learns only from this step's output that the request's blocks are gone.
 
-        Upstream's connectors finish their stores then, and would take loads of the same step for stores.
+        Upstream's connectors finish their stores then, and would take loads in the same step for stores.
         """
         return self.connector is not None and request.request_id in self.reset_preempted_req_ids
 
@@ -262,7 +260,7 @@ class LadderScheduler(Scheduler):
         return super()._free_request(request, *args, **kwargs)
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        # Slots were allocated for these drafts too; what is left unused serves the next step.
+        # Slots are already allocated for these drafts; unused ones serve the next step.
         for req_id in list(scheduler_output.scheduled_spec_decode_tokens):
             request, drafts = self.requests[req_id], scheduler_output.scheduled_spec_decode_tokens[req_id]
             length = request.num_computed_tokens + scheduler_output.num_scheduled_tokens[req_id]
@@ -286,7 +284,7 @@ class LadderScheduler(Scheduler):
         moves = keys[index] != before
         if moves:
             self._free_request_blocks(session)
-            # Connectors may still be reading the blocks, as those of a preempted request.
+            # Connectors may still be reading the blocks, as with a preempted request.
             self.reset_preempted_req_ids.add(session.request_id)
             session.num_computed_tokens = 0
             assign(session, index, keys)
@@ -295,7 +293,7 @@ class LadderScheduler(Scheduler):
 
 
 def _row(request: Request) -> int:
-    """The row of the request's set in the workers' table."""
+    """Return the row of the request's set in the workers' table."""
     row: int = request.rope_ladder.rows[assigned_set(request)]
     return row
 
@@ -306,4 +304,7 @@ def _enter(request: Request, ladder: EngineLadder) -> None:
 
 
 class LadderAsyncScheduler(LadderScheduler, AsyncScheduler):
-    """The asynchronous scheduler, which plans a step while the last one runs; each ``super()`` above reaches it first."""
+    """The asynchronous scheduler, which plans a step while the last one runs.
+
+    Each ``super()`` in :class:`LadderScheduler` reaches ``AsyncScheduler`` first.
+    """

@@ -1,6 +1,6 @@
-"""Keys that identify factor sets by what they do to cached keys, for the prefix cache and for stores outside the engine.
+"""Keys that identify factor sets by their effect on cached keys, for the prefix cache and stores outside the engine.
 
-Two engines, or two ladders of one engine, give equal sets equal keys, whatever their names and ends.
+Sets that rotate alike have equal keys in all engines and ladders, regardless of their names and ends.
 """
 
 import hashlib
@@ -11,9 +11,9 @@ from ropeswitch.model_patches.switch.settings import RopeSettings
 
 
 def set_keys(settings: RopeSettings) -> tuple[str, ...]:
-    """One key per set of the ladder: a SHA-256 of all that decides the angles and scales of its cached keys.
+    """Return one key per set of the ladder: a truncated SHA-256 of all that decides its cached keys' angles and scales.
 
-    Softmax scales count too: they change a layer's output, and so the cached keys of the next layer.
+    Softmax scales are included: they change a layer's output, and so the next layer's cached keys.
     """
     return tuple(
         _digest([settings.theta, settings.angles, each.factors, each.scale, each.start_tokens, each.softmax_scale])
@@ -22,17 +22,17 @@ def set_keys(settings: RopeSettings) -> tuple[str, ...]:
 
 
 def salt_of(key: str, client_salt: str | None) -> str:
-    """The ``cache_salt`` of a request in the set with this key; no other key and client's salt have the same.
+    """Return the ``cache_salt`` of a request in the set with this key; unique to the key and the client's salt.
 
     Args:
         key: One of :func:`set_keys`.
-        client_salt: The salt that the client sent, if any.
+        client_salt: The salt that the client sent, or None.
     """
     return f"rope_set:{key}:{client_salt or ''}"
 
 
 def client_part(salt: str) -> str | None:
-    """The client's salt in one of :func:`salt_of`."""
+    """Return the client's salt from the result of :func:`salt_of`, or None."""
     return salt.split(":", 2)[2] or None
 
 

@@ -1,7 +1,7 @@
 """Settings of a patched engine: the ladder and its options, carried to every process in ``VllmConfig.additional_config``.
 
-``additional_config``, ``scheduler_cls`` and ``worker_cls`` are vLLM's documented seams; each names our code by its import
-path, so that engine cores and workers find it by themselves wherever they are started.
+``additional_config``, ``scheduler_cls`` and ``worker_cls`` are vLLM's documented seams. The classes are named by import
+path, so engine cores and workers find our code wherever they are started.
 """
 
 from collections.abc import Mapping
@@ -15,35 +15,35 @@ from ropeswitch.model_patches.switch.parts import PARTS
 from ropeswitch.model_patches.switch.plugin import KEY
 
 ANGLES = ("exact", "hf")
-# Longest target of a step.
+# Maximum step latency target, in seconds.
 MOST_STEP_SECONDS = 60.0
 SCHEDULER = "ropeswitch.model_patches.switch.scheduler.make_scheduler"
-# The worker for each kind of device that vLLM may run on.
+# The worker for each supported device type.
 WORKERS = {
     "cpu": "ropeswitch.model_patches.switch.cpu_worker.LadderCPUWorker",
     "cuda": "ropeswitch.model_patches.switch.gpu_worker.LadderGPUWorker",
 }
-# The request's field in `vllm_xargs` (SamplingParams.extra_args) that asks for one set by name.
+# Field of a request's `vllm_xargs` (SamplingParams.extra_args) that forces a set by name.
 FORCED_SET = "rope_factor_set"
-# When a sequence moves up the ladder: at its actual length, or at once to the set of its prompt and output limit.
+# When a sequence moves up the ladder: at its actual length, or at once to the set for its prompt and output limit.
 BY_LENGTH, RESERVE = POLICIES = ("length", "reserve")
-# The request's field in `vllm_xargs` that chooses one of them for itself.
+# Field of a request's `vllm_xargs` that chooses its policy.
 LADDER_POLICY = "rope_ladder_policy"
-# A proxy's field in `kv_transfer_params` of a request that only prefills: the output limit of the request that decodes.
+# Field that a proxy adds to a prefill-only request's `kv_transfer_params`: the output limit of the decoding request.
 ANSWER_LIMIT = "rope_max_tokens"
 ANSWER_LIMIT_FIELD = f"kv_transfer_params.{ANSWER_LIMIT}"
 
-# The key in `extra_args` by which `ropeswitch serve` says which ladder of an engine a request is in.
+# Key in `extra_args` with which `ropeswitch serve` names the engine's ladder that a request is in.
 LADDER_ID = "rope_ladder_id"
 
-# For the log of a start, beside the ladder.
+# For the startup log, next to the ladder.
 RESERVES = (
     f"ladder policy {RESERVE}: a request is in the set of its prompt and output limit; without a limit, of its length"
 )
 
 
 class UnsupportedError(InputError, ValueError):
-    """A model or feature that would give a wrong token; the message names it and says why."""
+    """Raised for a model or feature that would produce wrong tokens; the message names it and says why."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class RopeSettings:
         ladder: The factor sets.
         theta: The model's rotary base.
         angles: ``exact``, or ``hf`` for Hugging Face's float32 angles.
-        length_aware: Whether the part ``scheduling`` plans the steps; upstream's order and chunks otherwise.
-        step_latency_target: Seconds that such a step should take, or None for what suits the hardware.
-        policy: One of :data:`POLICIES`, for requests that name none.
-        parts: Names of :data:`~ropeswitch.model_patches.switch.parts.PARTS` that the engine runs with.
-        origins: Where each set comes from; empty where nobody said.
+        length_aware: Whether the part ``scheduling`` plans the steps; otherwise upstream's order and chunks apply.
+        step_latency_target: Target duration of such a step in seconds, or None to choose it for the hardware.
+        policy: One of :data:`POLICIES`, for requests that choose none.
+        parts: Names in :data:`~ropeswitch.model_patches.switch.parts.PARTS` of the engine's parts.
+        origins: The origin of each set; empty if unknown.
     """
 
     ladder: FactorLadder
@@ -90,7 +90,7 @@ class RopeSettings:
 
 
 def settings_of(vllm_config: Any) -> RopeSettings | None:
-    """The settings an engine was started with, or None for a stock engine.
+    """Return the settings that an engine was started with, or None for a stock engine.
 
     Args:
         vllm_config: ``vllm.config.VllmConfig``.

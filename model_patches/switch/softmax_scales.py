@@ -1,12 +1,11 @@
 """``vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper.forward``: wrapped to scale each token's queries.
 
-replaces: the forward of multi-head latent attention, and ``DeepseekV2Attention.forward``, of the same models' plain
-    attention (``VLLM_MLA_DISABLE=1``).
-why: DeepseekV2's layers fix the softmax scale of YaRN (``mscale_all_dim``) when they are built, but each factor set has
-    its own.
+replaces: the forward of multi-head latent attention, and ``DeepseekV2Attention.forward``, the same models' plain attention
+    (``VLLM_MLA_DISABLE=1``).
+why: DeepseekV2's layers fix YaRN's softmax scale (``mscale_all_dim``) when they are built, but each factor set has its own.
 what differs: queries are multiplied by their request's ``softmax_scale``, through the argument ``llama_4_scaling``, which
-    upstream applies to rotated queries. In bfloat16 that rounds the queries once more than upstream's scale does.
-limits: ladders with softmax scales only; without one nothing is wrapped. A model with any other attention layer is refused.
+    upstream applies to rotated queries. In bfloat16 this rounds the queries once more than upstream's scale does.
+limits: only ladders with softmax scales; otherwise nothing is wrapped. A model with any other attention layer is refused.
 when it can go: when a layer's softmax scale can be chosen per request.
 """
 
@@ -26,8 +25,8 @@ OWNERS = (
     "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention",
 )
 TARGETS = tuple(f"{owner}.forward" for owner in OWNERS)
-# The layers that multiply YaRN's mscale_all_dim into their softmax scale, as transformers' do: around the first of OWNERS,
-# or the second itself. A set's softmax scale replaces theirs.
+# Layers that multiply YaRN's mscale_all_dim into their softmax scale, as in transformers: they contain the first of OWNERS
+# or are the second. A set's softmax scale replaces theirs.
 SCALING = {
     "vllm.model_executor.models.deepseek_v2.DeepseekV2MLAAttention",
     "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention",
@@ -40,11 +39,11 @@ class SoftmaxScales:
 
     Args:
         ladder: The factor sets.
-        max_num_tokens: Tokens that a step can have.
-        device: Where the model runs.
+        max_num_tokens: Maximum tokens in a step.
+        device: The model's device.
 
     Attributes:
-        scales: ``[max_num_tokens]`` float32: the softmax scale of the set of each token's request.
+        scales: ``[max_num_tokens]`` float32: the softmax scale of each token's request.
     """
 
     def __init__(self, ladder: FactorLadder, max_num_tokens: int, device: torch.device) -> None:
@@ -53,11 +52,11 @@ class SoftmaxScales:
         self.load(ladder)
 
     def load(self, ladder: FactorLadder) -> None:
-        """Scale by these sets from the next step on."""
+        """Use these sets' scales from the next step on."""
         self._by_set = torch.tensor([each.softmax_scale or 1.0 for each in ladder.sets], device=self.scales.device)
 
     def restore(self, ladder: FactorLadder) -> None:
-        """As :meth:`load`, where memory holds nothing of what was written before."""
+        """Like :meth:`load`, but rewrite the buffers too, because memory has lost their contents."""
         self.scales.fill_(1.0)
         torch.arange(len(self._tokens), out=self._tokens)
         self.load(ladder)
@@ -66,15 +65,15 @@ class SoftmaxScales:
         """Write the scales of a step's tokens.
 
         Args:
-            num_tokens: Tokens of the step.
+            num_tokens: Tokens in the step.
             sets: ``[requests]`` int64 factor sets, on the device.
-            starts: ``[requests + 1]`` int32 on the device: where each request's tokens begin and the last end.
+            starts: ``[requests + 1]`` int32, on the device: start offset of each request's tokens, then the end offset.
         """
         requests = torch.bucketize(self._tokens[:num_tokens], starts[1:], right=True)
         self.scales[:num_tokens] = self._by_set[sets[requests]]
 
     def bind(self, model: nn.Module) -> None:
-        """Give every wrapped attention layer of ``model`` these scales.
+        """Attach these scales to every wrapped attention layer of ``model``.
 
         Raises:
             UnsupportedError: when the model has an attention layer that is not wrapped, or that YaRN does not scale.
@@ -95,7 +94,7 @@ class SoftmaxScales:
 
 
 def scaling_queries(upstream: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Wrap a layer's forward; a layer without softmax scales runs as upstream's."""
+    """Wrap a layer's forward; a layer without softmax scales runs as in upstream."""
 
     def forward(
         self: Any, positions: torch.Tensor, hidden_states: torch.Tensor, llama_4_scaling: torch.Tensor | None = None

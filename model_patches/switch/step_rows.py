@@ -1,6 +1,6 @@
-"""The step's rows: buffers that the rotary modules of a model read, filled before each forward.
+"""The step's rows: buffers that a model's rotary modules read, filled before each forward.
 
-The buffers are made once and keep their addresses, as captured CUDA graphs need.
+The buffers are allocated once and keep their addresses, as captured CUDA graphs require.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ from ropeswitch.model_patches.switch.transformers_rotary import replace_rotary
 
 
 def check_axes(model: nn.Module, model_config: Any) -> None:
-    """Refuse M-RoPE for a model without positions on several axes; upstream fails at its first request.
+    """Refuse M-RoPE for a model without positions on several axes; upstream would fail at its first request.
 
     Args:
         model: The whole model.
@@ -48,17 +48,17 @@ class StepRows:
 
     Args:
         settings: The ladder and the model's rotary base.
-        max_model_len: Positions that a sequence can have.
-        max_num_tokens: Tokens that a step can have.
-        device: Where the model runs.
+        max_model_len: Maximum positions in a sequence.
+        max_num_tokens: Maximum tokens in a step.
+        device: The model's device.
 
     Attributes:
-        by_rotation: The rows of each kind of rotary module that the model has, once it is bound.
-        numbers: ``[max_num_tokens]`` int64, 0 to the end: what the model gets for positions.
-        positions: ``[max_num_tokens]`` int64 true positions, for layers that read them; None where none does.
-        softmax: The step's softmax scales, where a set of the ladder has one; else None.
+        by_rotation: The rows of each kind of rotary module in the model, once it is bound.
+        numbers: ``[max_num_tokens]`` int64 row numbers, counting from 0, which the model gets instead of positions.
+        positions: ``[max_num_tokens]`` int64 true positions, for layers that read them; None if no layer does.
+        softmax: The step's softmax scales if a set of the ladder has one, else None.
         sets: The names of the ladder's sets.
-        max_model_len: Positions that a sequence can have.
+        max_model_len: Maximum positions in a sequence.
     """
 
     def __init__(self, settings: RopeSettings, max_model_len: int, max_num_tokens: int, device: torch.device) -> None:
@@ -73,10 +73,10 @@ class StepRows:
         self._kernels = parts.ask("triton", "kernels", device) if "triton" in settings.parts else None
 
     def bind(self, model: nn.Module) -> None:
-        """Give every rotary module of ``model``'s language model its rows.
+        """Attach the rows to every rotary module of ``model``'s language model.
 
         Raises:
-            UnsupportedError: when it has a rotary module that the ladder did not replace.
+            UnsupportedError: when it has a rotary module that the ladder does not support.
         """
         text: nn.Module = model.get_language_model() if supports_multimodal(model) else model
         if isinstance(text, TransformersBackend):
@@ -84,7 +84,7 @@ class StepRows:
         elif text is not model:
             replace_plain_rotary(text, self._settings)
         ours = [module for module in text.modules() if isinstance(module, LadderRotaryEmbedding)]
-        # A model that writes the parameters of its local layers itself may give them the ladder's base.
+        # A model that sets its local layers' parameters itself may give them the ladder's base.
         by_config = any(module.rotation.marked and module.rotation.laddered for module in ours)
         for module in ours:
             if by_config and module.rotation.scaled:
@@ -109,26 +109,26 @@ class StepRows:
             self.softmax.bind(text)
 
     def require_rotation(self) -> None:
-        """Refuse a bound model without a rotary module that the ladder rotates.
+        """Refuse a bound model that has no rotary module for the ladder.
 
         Raises:
-            UnsupportedError: always the same.
+            UnsupportedError: when it has none.
         """
         if not any(rotation.laddered for rotation in self.by_rotation):
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
 
     def load(self, settings: RopeSettings) -> None:
-        """Fill rows by these sets from the next step on: any number of sets, each with as many factors as before."""
+        """Fill rows with these sets from the next step on: any number of sets, each with as many factors as before."""
         for rotation, rows in self.by_rotation.items():
             if rotation.laddered:
                 rows.load(settings)
         if self.softmax is not None:
             self.softmax.load(settings.ladder)
-        # Of a table that loaded: a wake restores it.
+        # Kept only once loaded: waking up restores it.
         self._settings = settings
 
     def restore(self) -> None:
-        """Write what stays the same from step to step anew; whatever keeps its address is written in place."""
+        """Rewrite everything that is constant across steps; buffers with fixed addresses are written in place."""
         torch.arange(len(self.numbers), out=self.numbers)
         for rows in self.by_rotation.values():
             rows.restore(self._settings)
@@ -138,14 +138,15 @@ class StepRows:
             self.softmax.restore(self._settings.ladder)
 
     def fill(self, positions: torch.Tensor, request_sets: npt.NDArray[np.int64], query_start_loc: torch.Tensor) -> None:
-        """Write the rows of a step's tokens, without synchronising with the host; later rows keep what they hold.
+        """Write the rows of a step's tokens, without a host-device sync; later rows are left unchanged.
 
         Args:
             positions: ``[tokens]``, or for M-RoPE ``[axes, tokens]``, int64 true positions, on the device.
-            request_sets: ``[requests]`` the factor set of each request of the step.
-            query_start_loc: ``[requests + 1]`` int32 on the device: where each request's tokens begin and the last end.
+            request_sets: ``[requests]`` int64: the factor set of each request in the step.
+            query_start_loc: ``[requests + 1]`` int32, on the device: start offset of each request's tokens, followed by the
+                end offset.
         """
-        # A new tensor each step: the last step may still be reading its own.
+        # A new tensor each step: the previous step may still be reading its own.
         sets = async_tensor_h2d(request_sets, device=self.numbers.device)
         for rows in self.by_rotation.values():
             rows.fill(positions, sets, query_start_loc)

@@ -1,4 +1,4 @@
-"""The model's text config, where it lies in the whole config, and what a ladder overrides in it."""
+"""The model's text config, its path in the whole config, and the fields that a ladder overrides in it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,9 +11,9 @@ from ropeswitch.factors.rules.rope import PROPORTIONAL
 from ropeswitch.model_patches.switch.packages import check_torchvision
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 
-# Keys of plain rope parameters that models read, in addition to base and type.
+# Keys of plain rope parameters that models read in addition to base and type.
 KEPT = ("partial_rotary_factor", "rope_dim", "mrope_section", "mrope_interleaved")
-# Models that read the parameters of their scaling themselves: the config keeps them.
+# Models that read their scaling parameters themselves, so the config keeps them.
 SCALING_READERS = ("GptOssForCausalLM",)
 
 
@@ -21,20 +21,20 @@ class TextConfig(dict[str, Any]):
     """A model's Hugging Face text config.
 
     Attributes:
-        path: Names of the fields that lead from the model's config to it; none where they are one.
+        path: Names of the fields that lead from the model's config to it; empty if they are the same.
     """
 
     path: tuple[str, ...] = ()
 
 
 def text_config(engine_args: Any) -> TextConfig:
-    """The model's text config with ``hf_overrides`` applied, as ``vllm.config.ModelConfig`` does.
+    """Return the model's text config with ``hf_overrides`` applied, as in ``vllm.config.ModelConfig``.
 
     Args:
-        engine_args: ``vllm.EngineArgs`` or the namespace that ``vllm serve``'s parser makes.
+        engine_args: ``vllm.EngineArgs``, or the namespace from ``vllm serve``'s parser.
 
     Raises:
-        UnsupportedError: for a diffusion model, one whose text config is none of its config's fields, or a missing package.
+        UnsupportedError: for a diffusion model, a text config that is not a field of the config, or a missing package.
     """
     from vllm.config import ModelConfig
     from vllm.transformers_utils.config import get_config, get_hf_text_config
@@ -53,7 +53,7 @@ def text_config(engine_args: Any) -> TextConfig:
     nested = {key: value for key, value in overrides.items() if isinstance(value, dict)}
     ModelConfig.__new__(ModelConfig)._apply_dict_overrides(config, nested)
     if (length := getattr(config, "canvas_length", None)) is not None:
-        # On both runners: upstream refuses them itself, with another message, on the V1 runner alone.
+        # Upstream refuses them only on the V1 runner, with another message.
         raise UnsupportedError(
             f"canvas_length: {length}: a diffusion model rewrites tokens and keeps a state that no ladder reaches; only "
             "models that append tokens are supported"
@@ -71,29 +71,29 @@ def text_config(engine_args: Any) -> TextConfig:
 
 
 def overrides(hf_config: Mapping[str, Any], settings: RopeSettings) -> dict[str, Any]:
-    """What the engine's text config says instead: plain rotary embeddings up to the ladder's end.
+    """Return the fields to override in the text config, which state plain rotary embeddings up to the ladder's end.
 
     So no part of vLLM sizes, scales or limits anything by the config's scaling.
 
     Args:
         hf_config: The model's text config.
-        settings: The engine's.
+        settings: The engine's settings.
     """
     ladder: FactorLadder = settings.ladder
-    # vLLM takes the shortest length that a config states anywhere.
+    # vLLM uses the shortest length that a config states anywhere.
     fields: dict[str, Any] = {field: ladder.max_length for field in LENGTH_FIELDS if hf_config.get(field) is not None}
     fields |= {"max_position_embeddings": ladder.max_length}
     if set(hf_config.get("architectures") or ()) & set(SCALING_READERS):
         return fields
     rope = rope_parameters(hf_config)
     if rope.get("llama_4_scaling_beta") is not None:
-        # vLLM reads it in Mistral's own format alone, and would leave it out for a checkpoint of transformers.
+        # vLLM reads it only in Mistral's own format, and would ignore it in a transformers checkpoint.
         window = rope.get("original_max_position_embeddings")
         fields["llama_4_scaling"] = {"beta": rope["llama_4_scaling_beta"], "original_max_position_embeddings": window}
     kind = rope["rope_type"] if rope["rope_type"] == PROPORTIONAL else "default"
     plain = {"rope_type": kind, "rope_theta": rope["rope_theta"]}
     plain |= {key: rope[key] for key in KEPT if rope.get(key) is not None}
-    # In a nested config vLLM merges, and would multiply the longest sequence by a factor that is left.
+    # vLLM merges overrides into a nested config, and would multiply the maximum length by a leftover factor.
     path: tuple[str, ...] = getattr(hf_config, "path", ())
     plain |= {"factor": 1.0} if path and rope.get("factor") is not None else {}
     return fields | marked(hf_config, plain)
@@ -102,11 +102,11 @@ def overrides(hf_config: Mapping[str, Any], settings: RopeSettings) -> dict[str,
 def with_overrides(
     chosen: Mapping[str, Any], hf_config: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The user's own ``hf_overrides`` with ``fields`` of the text config in their place.
+    """Return the user's ``hf_overrides`` with ``fields`` added at the text config's path.
 
     Args:
         chosen: The user's overrides.
-        hf_config: The model's text config; a :class:`TextConfig` holds its path.
+        hf_config: The model's text config; a :class:`TextConfig` has its path.
         fields: Overrides of the text config.
     """
     merged = dict(chosen)
@@ -119,7 +119,7 @@ def with_overrides(
 
 
 def _paths(config: Any, text: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The ways from a config to ``text`` through nested configs."""
+    """Yield the paths from a config to ``text`` through nested configs."""
     if config is text:
         yield before
         return

@@ -1,7 +1,7 @@
-"""Rotary modules of Hugging Face models in vLLM's Transformers backend: replaced by one that reads the step's rows.
+"""Replaces the rotary modules of Hugging Face models in vLLM's Transformers backend with one that reads the step's rows.
 
-Such a module returns cos and sin for the positions that it gets, and the layers rotate with them. Ours returns those of the
-step's rows, laid out as the replaced module lays them out.
+Such a module returns cos and sin for the given positions, and the layers rotate with them. Ours returns the step's rows, in
+the layout of the module that it replaces.
 """
 
 import inspect
@@ -22,23 +22,23 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "interleaved": lambda values: values.repeat_interleave(2, dim=-1),
     "once": lambda values: values,
 }
-# Positions at which a module is compared with plain rotation, and what float32 angles may be off by there.
+# Positions at which a module is compared with plain rotation, and the tolerance for its float32 values.
 PROBE = (0, 1, 2, 3, 7, 30)
 TOLERANCE = 1e-4
 
-# Gives the rows of a rotation.
+# Returns the rows of a rotation.
 RowsOf = Callable[[Rotation], torch.Tensor]
 CosSin = tuple[torch.Tensor, torch.Tensor]
 
 
 class RowsRotaryEmbedding(nn.Module):
-    """Stands in for the ``RotaryEmbedding`` of a Hugging Face model.
+    """Replaces the ``RotaryEmbedding`` of a Hugging Face model.
 
     Args:
-        rotation: Which rows it reads.
+        rotation: The rotation whose rows it reads.
         rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines, written before each forward.
         layout: One of :data:`LAYOUTS`.
-        casts: Whether cos and sin take the dtype of the hidden states, as in most models; else they stay float32.
+        casts: Whether cos and sin are cast to the hidden states' dtype, as in most models; otherwise they stay float32.
     """
 
     rows: torch.Tensor
@@ -54,8 +54,8 @@ class RowsRotaryEmbedding(nn.Module):
         """Return cos and sin of each token, ``[1, tokens, values]``.
 
         Args:
-            x: Hidden states; only their dtype counts.
-            position_ids: ``[1, tokens]`` int64 row numbers, not places in the sequence.
+            x: Hidden states; only their dtype is used.
+            position_ids: ``[1, tokens]`` int64 row numbers, not positions in the sequence.
         """
         spread = LAYOUTS[self.layout]
         cos, sin = self.rows.index_select(0, position_ids[0])[None].chunk(2, dim=-1)
@@ -67,10 +67,10 @@ class RowsRotaryEmbedding(nn.Module):
 
 
 class LayerTypesRotaryEmbedding(nn.Module):
-    """Stands in for a ``RotaryEmbedding`` that is called for one type of layers at a time.
+    """Replaces a ``RotaryEmbedding`` that is called for one layer type at a time.
 
     Args:
-        by_type: The module of each type of layer.
+        by_type: The module of each layer type.
     """
 
     def __init__(self, by_type: Mapping[str, RowsRotaryEmbedding]) -> None:
@@ -78,22 +78,22 @@ class LayerTypesRotaryEmbedding(nn.Module):
         self.by_type = nn.ModuleDict(by_type)
 
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str) -> CosSin:
-        """Return cos and sin for layers of type ``layer_type``; as of :class:`RowsRotaryEmbedding`."""
+        """Return cos and sin for layers of type ``layer_type``, like :class:`RowsRotaryEmbedding`."""
         tables: CosSin = self.by_type[layer_type](x, position_ids)
         return tables
 
 
 def replace_rotary(model: nn.Module, config: PreTrainedConfig, settings: RopeSettings, rows_of: RowsOf) -> None:
-    """Replace every rotary module of a Hugging Face model; one of ours gets its rows anew.
+    """Replace every rotary module of a Hugging Face model; modules that are already ours get new rows.
 
     Args:
         model: The model.
         config: Its text config, whose rope parameters have no scaling where the ladder applies.
-        settings: The engine's.
-        rows_of: Gives the rows of a rotation.
+        settings: The engine's settings.
+        rows_of: Returns the rows of a rotation.
 
     Raises:
-        UnsupportedError: for a module that takes positions and does not rotate as the config says.
+        UnsupportedError: for a module that takes positions but does not rotate as the config says.
     """
     replaced: dict[nn.Module, nn.Module] = {}
     for name, module in list(_takers_of_positions(model)):
@@ -107,7 +107,7 @@ def replace_rotary(model: nn.Module, config: PreTrainedConfig, settings: RopeSet
 
 
 def _takers_of_positions(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Modules without weights whose forward takes positions, by every name that they have."""
+    """Yield modules without weights whose forward takes positions, under each of their names."""
     for name, module in model.named_modules(remove_duplicate=False):
         leaf = next(module.children(), None) is None and next(module.parameters(), None) is None
         if leaf and "position_ids" in inspect.signature(module.forward).parameters:
@@ -133,13 +133,13 @@ def _replacement(
         raise UnsupportedError(
             f"model: {where} is not called for a type of layer, but rope_parameters has several: {', '.join(by_type)}"
         )
-    # The module knows the types that layers have.
+    # The module handles only the types that layers have.
     types = [name for name in by_type if name in config.layer_types]
     return LayerTypesRotaryEmbedding({name: made(by_type[name], layer_type=name) for name in types})
 
 
 def _probed(where: str, module: nn.Module, theta: float, layer_type: Mapping[str, str]) -> tuple[str, int, bool]:
-    """The layout of what a rotary module returns, its rotated values per head, and whether it casts to ``x``'s dtype."""
+    """Return a rotary module's layout, its rotated values per head, and whether it casts to ``x``'s dtype."""
     device = next(module.buffers(), torch.empty(0)).device
     positions = torch.tensor([PROBE], dtype=torch.int64, device=device)
     tables, rounded = (

@@ -1,4 +1,4 @@
-"""Models and features that cannot be rotated per request, refused before the engine starts, with the reason."""
+"""Refuses models and features that cannot be rotated per request, with the reason, before the engine starts."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from ropeswitch.model_patches.switch.latent_attention import check_latent_attent
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
 
-# What says that a layer attends to the tokens that an indexer picks: of DeepSeek, GLM and Hunyuan, Qwen, MiniMax.
+# Config fields of layers that attend to tokens picked by an indexer: of DeepSeek, GLM and Hunyuan; of Qwen; of MiniMax.
 INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
 # Parameters of Fourier position embeddings.
 FOURIER = ("use_fope", "fope_init_factor", "fope_sep_head", "num_inv_freq")
@@ -25,7 +25,7 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
 
     Args:
         hf_config: The model's text config as a dict.
-        ladder: The ladder to put on it.
+        ladder: The ladder to apply.
 
     Returns:
         The model's rotary base.
@@ -48,7 +48,7 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
 
 
 def check_rotation(hf_config: Mapping[str, Any]) -> float:
-    """Refuse a model that no ladder can rotate; arguments, result and errors as of :func:`check_model`."""
+    """Refuse a model that no ladder can rotate; argument, result and errors as in :func:`check_model`."""
     rope = rope_parameters(hf_config)
     if rope["rope_type"] in AXIS_TYPES or rope.get("xdrope_section") or hf_config.get("xdrope_section"):
         raise UnsupportedError(
@@ -64,7 +64,7 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
     check_latent_attention(hf_config)
     if hf_config.get("dual_chunk_attention_config"):
         raise UnsupportedError("dual_chunk_attention_config: dual chunk attention remaps positions inside the layer")
-    # Intern-S1-Pro's config says it by any of its parameters.
+    # Intern-S1-Pro's config enables them with any of these parameters.
     if fourier := [field for field in FOURIER if rope.get(field) not in (None, False)]:
         raise UnsupportedError(f"rope_parameters.{fourier[0]}: Fourier position embeddings learn their own angles")
     theta = rope.get("rope_theta")
@@ -75,7 +75,7 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
     bases = hf_config.get("layer_rope_theta") or []
     if not isinstance(bases, list) or any(base and base != theta for base in bases):
         raise UnsupportedError(f"layer_rope_theta: sets separate bases for some layers: {bases!r}")
-    # MiMo-V2's layers take the one where the config leaves the other out.
+    # MiMo-V2's layers use rope_theta if the config omits swa_rope_theta.
     default = theta if str(hf_config.get("model_type")).startswith("mimo_v2") else None
     if hf_config.get("swa_rope_theta", default) == theta:
         raise UnsupportedError(
@@ -91,7 +91,7 @@ def check_features(engine_args: Any) -> None:
     """Refuse engine features that would rotate wrongly.
 
     Args:
-        engine_args: ``vllm.EngineArgs`` or the namespace that ``vllm serve``'s parser makes.
+        engine_args: ``vllm.EngineArgs``, or the namespace from ``vllm serve``'s parser.
 
     Raises:
         UnsupportedError: with the flag, its value and the reason.
@@ -107,7 +107,7 @@ def check_features(engine_args: Any) -> None:
 
 
 def check_engine(vllm_config: Any) -> RopeSettings:
-    """Refuse an engine config, whole and resolved, that would rotate wrongly; every engine and worker process asks.
+    """Refuse a resolved engine config that would rotate wrongly; called in every engine and worker process.
 
     Args:
         vllm_config: ``vllm.config.VllmConfig``.
@@ -124,7 +124,7 @@ def check_engine(vllm_config: Any) -> RopeSettings:
             f"additional_config: has no {KEY} settings; start the engine with ropeswitch serve, or set the key"
         )
     if speculative is not None:
-        # A checkpoint may bring a draft model along, without a flag that names it.
+        # A checkpoint may include a draft model that no flag names.
         _check_drafts(speculative.method, speculative.rejection_sample_method)
     if (size := parallel.prefill_context_parallel_size) > 1:
         raise UnsupportedError(
@@ -166,7 +166,7 @@ def check_device(device_name: str) -> None:
 
 
 def _check_drafts(method: str | None, rejection_sample_method: str | None) -> None:
-    """Refuse speculation that changes tokens, or drafts nothing."""
+    """Refuse speculative decoding that changes tokens or drafts nothing."""
     if rejection_sample_method == "synthetic":
         raise UnsupportedError(
             "speculative_config.rejection_sample_method: 'synthetic' accepts drafts at random, whatever the model predicts; "
@@ -180,7 +180,7 @@ def _check_drafts(method: str | None, rejection_sample_method: str | None) -> No
 
 
 def _rotary_dim(hf_config: Mapping[str, Any]) -> int | None:
-    """Rotated values per head, or None where the config does not say (the rotary module then checks)."""
+    """Return the rotated values per head, or None if the config does not say (the rotary module then checks)."""
     try:
         return rope_from_config(hf_config, original_length=7).rotary_dim
     except FactorError:

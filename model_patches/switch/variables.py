@@ -1,14 +1,14 @@
-"""The switch's options as environment variables, for platforms that start vLLM with arguments of their own.
+"""The switch's options as environment variables, for platforms that start vLLM with their own arguments.
 
-Any of them turns the switch on, like the key in ``additional_config``, whose fields have precedence. This module imports the
-standard library until a variable is set, since vLLM loads it into stock engines too.
+Any of them turns the switch on, like the key in ``additional_config``, whose fields take precedence. Until a variable is
+set, this module imports only the standard library, since vLLM loads it into stock engines too.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-# Each variable is named after the flag of `ropeswitch serve`, and fills the field of the key that the flag fills.
+# Each variable is named after a flag of `ropeswitch serve` and fills the same field of the key.
 FIELDS = {
     "ROPESWITCH_LADDER": "ladder",
     "ROPESWITCH_FACTORS": "factors",
@@ -19,21 +19,21 @@ FIELDS = {
     "ROPESWITCH_STEP_LATENCY_TARGET": "step_latency_target",
 }
 _PREFIX = "ROPESWITCH_"
-# Read elsewhere: by the health check of the images, by the channel for refusals of child processes, and by tests.
+# Read elsewhere: by the images' health check, by the channel for child processes' refusals, and by tests.
 _OTHERS = re.compile(r"ROPESWITCH_(?:HEALTH_URL|REFUSAL_FILE|TEST_\w+)")
-# Kubernetes gives every pod these for a service of that name, such as ROPESWITCH_PORT_8000_TCP.
+# Kubernetes sets these in every pod for a service of that name, such as ROPESWITCH_PORT_8000_TCP.
 _SERVICE_LINK = re.compile(r"ROPESWITCH_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_\w+)?)")
-# Fields of the key that name a ladder, of which it may have one.
+# Fields of the key that name a ladder; the key may have only one.
 SOURCES = ("ladder", "factors", "sets")
 
 
 def given(environment: Mapping[str, str]) -> bool:
-    """Whether a variable turns the switch on; misspelled ones count, so that :func:`read` refuses them."""
+    """Return whether a variable turns the switch on; misspelled ones count, so that :func:`read` refuses them."""
     return any(environment[name] for name in _ours(environment))
 
 
 def read(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of the key that the variables fill; an empty variable counts as unset.
+    """Return the fields of the key that the variables fill; an empty variable counts as unset.
 
     Raises:
         FactorError: for a value that cannot be parsed, naming the variable.
@@ -53,11 +53,11 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def filled(key: Any, environment: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
-    """A user's key with the fields that it omits taken from the variables.
+    """Return a user's key with the fields that it omits taken from the variables.
 
     Args:
-        key: The value of ``additional_config["ropeswitch"]``, ``{}`` where there is none.
-        environment: The process's own.
+        key: The value of ``additional_config["ropeswitch"]``, or ``{}``.
+        environment: The process's environment.
 
     Returns:
         The key, and the variable that each field was taken from.
@@ -69,7 +69,7 @@ def filled(key: Any, environment: Mapping[str, str]) -> tuple[Any, dict[str, str
     options = read(environment)
     if not isinstance(key, Mapping):
         return key, {}
-    # One source of the ladder, and a window only where a ladder is made for it.
+    # Only one source of the ladder, and a window only if a ladder is made for it.
     left_out = {*key, *(SOURCES if any(name in key for name in SOURCES) else ())}
     if "sets" in key or "factors" in key:
         left_out.add("native_window")

@@ -1,4 +1,4 @@
-"""What our workers add to upstream's, on every kind of device."""
+"""The mixin that our workers on all device types share."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from ropeswitch.model_patches.switch.patching import patch_process
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.step_rows import StepRows
 
-# Below vLLM's own logger, which has its format and its level.
+# A child of vLLM's logger, to inherit its format and level.
 logger = logging.getLogger("vllm.ropeswitch")
 
 
 class LadderWorker:
-    """A mixin before an upstream worker class: patches the process first, and hands the loaded model to the parts."""
+    """A mixin before an upstream worker class: patches the process first, and lets the parts check the loaded model."""
 
     vllm_config: Any
     rank: int
@@ -35,7 +35,7 @@ class LadderWorker:
         parts.call("model_loaded", self.settings.parts, self)
 
     def _bind_speculator(self) -> None:
-        """Give the draft model of the V2 runner, if it has one, the sets of its requests; ours on V1 does it itself."""
+        """Attach the requests' sets to the V2 runner's draft model, if it has one; our V1 runner does so itself."""
         speculator: Any = getattr(self.model_runner, "speculator", None)
         if not isinstance(getattr(speculator, "model", None), nn.Module):
             return
@@ -46,9 +46,9 @@ class LadderWorker:
         self.model_runner.model_state.draft_sets = sets
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        """Wake up, and write rows and tables anew: they lie in the memory of weights, which sleep level 2 discards.
+        """Wake up, and rewrite rows and tables: they are in weight memory, which sleep level 2 discards.
 
-        Upstream saves a model's registered buffers only.
+        Upstream saves only a model's registered buffers.
         """
         super().wake_up(tags)  # type: ignore[misc]
         if tags is None or "weights" in tags:
@@ -56,7 +56,7 @@ class LadderWorker:
 
     @property
     def step_rows(self) -> StepRows:
-        """The rows that the model runner fills: the V2 runner keeps them in its model state, ours on V1 itself."""
+        """The rows that the model runner fills; the V2 runner keeps them in its model state, our V1 runner itself."""
         rows: StepRows = self._rows_holder.step_rows
         return rows
 
@@ -68,11 +68,11 @@ class LadderWorker:
         """Rotate with this table of factor sets from the next step on (``ladders.py``).
 
         Args:
-            table: All of its rows as JSON. Rows of requests that are running are the same as before.
+            table: All of its rows as JSON. Rows of running requests are the same as before.
 
         Returns:
-            What went wrong, or None: an exception would leave the answers of other workers unread, and vLLM's executor
-            would take them for answers to its next call.
+            An error message, or None. An exception would leave the other workers' responses unread, and vLLM's executor
+            would take them for responses to its next call.
         """
         try:
             drafts: DraftSets | None = self._rows_holder.draft_sets
@@ -87,6 +87,6 @@ class LadderWorker:
         return None
 
     def patch_report(self) -> dict[str, Any]:
-        """What this worker runs with, as ``model_patches/guard/patch_report.py`` reads it."""
+        """Return a report of what this worker runs with, as read by ``model_patches/guard/patch_report.py``."""
         report: dict[str, Any] = parts.ask("guard", "report", self)
         return report

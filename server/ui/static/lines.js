@@ -15,7 +15,8 @@ export function drawLines(svg, points, field, colours) {
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const values = points.flatMap((point) => point.bands.map((band) => band[field])).filter((value) => value !== null);
   if (values.length === 0) {
-    svg.replaceChildren(made("text", { x: LEFT, y: height / 2, class: "note" }, "No requests in the last 15 minutes."));
+    const why = points.length ? "No requests in the last 15 minutes." : "The first values appear 30 s after startup.";
+    svg.replaceChildren(made("text", { x: LEFT, y: height / 2, class: "note" }, why));
     return;
   }
   const low = Math.floor(Math.log10(Math.min(...values)));

@@ -12,7 +12,7 @@ from tests.server.ui.browser import chromium
 from tests.server.ui.streams import lines, streaming
 
 # What is given while there is a window of this size, in CSS pixels.
-SIZE = {"width": 1200, "height": 400}
+SIZE = {"width": 1200, "height": 1020}
 
 
 def take(server: Server, folder: Path, file: Path) -> None:
@@ -29,7 +29,12 @@ def take(server: Server, folder: Path, file: Path) -> None:
         page.goto(f"{server.url}/ui")
         # Streams that have outgrown the set of their prompt have a row of their own.
         expect(page.locator("#live tr")).to_have_count(3, timeout=60_000)
-        page.screenshot(path=file, full_page=True)
+        # The first two intervals of the latency lines.
+        page.wait_for_function(
+            "[...document.querySelectorAll('#gap-lines path')].some(line => line.getAttribute('d').includes('L'))",
+            timeout=90_000,
+        )
+        page.screenshot(path=file)
 
 
 def main() -> int:
