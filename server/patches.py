@@ -3,7 +3,7 @@
 Nine symbols are replaced. Four are classes (``subclassed``): an object of theirs, which vLLM has made and handed on before
 it calls our endpoint plugin, gets a subclass in place (``in_place.py``). Their subclasses override sixteen methods: six of
 ``OutputProcessor``, six of ``OpenAIServingModels``, three of ``AsyncLLM``, one of ``BaseRenderer``, of which an attribute
-gets another value too. Five are functions or methods (``wrapped``). Three records replace nothing (``beside``): middlewares,
+gets another value too. Five are functions or methods (``wrapped``). Three records replace nothing (``unchanged``): middlewares,
 routes and a stat logger of ours count on them. The workers, which report ``registry.PATCHES``, have none of these.
 
 Callers of a replaced method are no part of its record where a changed caller fails loudly or costs only a header, a metric
@@ -82,7 +82,7 @@ SERVER_PATCHES = (
     ),
     Patch(
         target=_METRICS,
-        kind="beside",
+        kind="unchanged",
         file="server/scheduling_metrics.py",
         tests="tests/server/test_scheduling_metrics.py",
         relies_on=(
@@ -108,7 +108,7 @@ SERVER_PATCHES = (
     # The last of --middleware lies outside what it adds. The rest shows whether a prompt still waits.
     Patch(
         target=_MIDDLEWARE,
-        kind="beside",
+        kind="unchanged",
         file="server/front/front.py",
         tests="tests/server/front/",
         relies_on=(
@@ -156,7 +156,7 @@ SERVER_PATCHES = (
     # Hands every step's statistics to each logger of its list; one of them is ours.
     Patch(
         target=_MANAGER,
-        kind="beside",
+        kind="unchanged",
         file="server/length_metrics/outputs.py",
         tests="tests/server/length_metrics/test_outputs.py",
         relies_on=(f"{_MANAGER}.record",),

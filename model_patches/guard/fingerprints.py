@@ -28,7 +28,7 @@ class Patch:
 
     Attributes:
         target: Dotted path of the symbol that is replaced, wrapped or subclassed.
-        kind: ``replaced``, ``wrapped`` or ``subclassed``; ``beside`` if one of our middlewares relies on it unchanged.
+        kind: ``replaced``, ``wrapped`` or ``subclassed``; ``unchanged`` if one of our middlewares relies on it unchanged.
         file: The file with the patch and its reason.
         relies_on: Dotted paths of the upstream functions that the patch relies on; each has a fingerprint.
         when: The engines that it applies to, one of ``records.CONDITIONS``. All engines on that kind of device check its

@@ -31,7 +31,7 @@ def take(server: Server, folder: Path, file: Path) -> None:
         expect(page.locator("#live tr")).to_have_count(3, timeout=60_000)
         # The first two intervals of the latency lines.
         page.wait_for_function(
-            "[...document.querySelectorAll('#gap-lines path')].some(line => line.getAttribute('d').includes('L'))",
+            "() => [...document.querySelectorAll('#gap-lines path')].some(line => line.getAttribute('d').includes('L'))",
             timeout=90_000,
         )
         page.screenshot(path=file)
