@@ -23,7 +23,7 @@ class ServedLadder(BaseModel):
 
     name: str | None = Field(description="The ladder's name; null for the ladder of requests that name none.")
     sets: list[str] = Field(description="The names of its sets in headers, metrics and logs, in order of length.")
-    recomputed: int = Field(description="Requests that go on in it, recomputed where their set changed.")
+    recomputed: int = Field(description="Requests that continue in it, recomputed if their set changed.")
 
 
 class DroppedLadder(BaseModel):

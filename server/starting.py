@@ -42,7 +42,7 @@ BACKLOG = 2048
 # Maximum bytes of a head.
 MOST_BYTES = 1 << 16
 _ERROR = {
-    "message": "the server is starting and its engine is not up yet; try again later",
+    "message": "the server is starting; try again later",
     "type": "server_error",
     "param": None,
     "code": "server_starting",

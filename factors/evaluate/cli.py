@@ -47,7 +47,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     )
     add("--lengths", required=True, metavar="TOKENS", help="tokens of windows and prompts, as 512,1k,128k,2m")
     add("--sets", metavar="NAMES", help="switched (the set for the length) and names of sets (default: all)")
-    add("--seeds", default="1", metavar="N", help="how many times all is drawn anew (default: 1)")
+    add("--seeds", default="1", metavar="N", help="number of independent draws (default: 1)")
     add("--text", metavar="DIR", help='a folder of *.txt, and *.jsonl with "text", or one such file')
     add(
         "-o",

@@ -81,7 +81,7 @@ def _recover(args: argparse.Namespace) -> int:
         found.append(result.factor_set)
         about.append(f"{job.name}: perplexity {result.perplexity:.4f}")
     kept = [each for each in ladder.sets if each.max_length > lengths[-1]]
-    return _write(args, found + kept, result.theta, f"recovered {', '.join(about)} on texts of so many tokens")
+    return _write(args, found + kept, result.theta, f"recovered {', '.join(about)} on texts of that length")
 
 
 def _write(args: argparse.Namespace, sets: list[FactorSet], theta: float, about: str) -> int:

@@ -141,7 +141,7 @@ def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
         raise FactorError(f"--hook: {extension.hook!r} cannot be run: {error.strerror or error}") from error
     if code:
         raise FactorError(
-            f"--hook: {extension.hook!r} ended with code {code} for set {factor_set.name!r}; run again to go on"
+            f"--hook: {extension.hook!r} ended with code {code} for set {factor_set.name!r}; run again to resume"
         )
     if not (partial / "config.json").is_file():
         raise FactorError(f"--hook: {extension.hook!r} left no config.json in {str(partial)!r} (EXTEND_OUTPUT)")

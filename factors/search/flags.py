@@ -37,7 +37,7 @@ def add_search_flags(parser: argparse.ArgumentParser) -> None:
     add("--objective", choices=("perplexity", "needle"), default="perplexity", help="(default: perplexity)")
     for name, text in NUMBERS.items():
         add(f"--{name.replace('_', '-')}", type=int, metavar="N", help=text)
-    add("--probability", type=float, metavar="P", help="of a component to be drawn anew in a mutation (default: 0.3)")
+    add("--probability", type=float, metavar="P", help="probability that a mutation redraws a component (default: 0.3)")
     add("--no-monotone", action="store_true", help="let factors fall from one frequency to the next")
     add(
         "--evaluator",
@@ -52,7 +52,7 @@ def add_search_flags(parser: argparse.ArgumentParser) -> None:
         help="of the weights (default: float32)",
     )
     add("--parallel", type=int, default=1, metavar="N", help="GPUs that the engine splits the model over (default: 1)")
-    add("--window", metavar="N", help="tokens that the model was made for at first (default: as its config says)")
+    add("--window", metavar="N", help="native window of the model in tokens (default: from its config)")
     add("--force", action="store_true", help="replace FILE if it exists")
 
 
@@ -96,7 +96,7 @@ def resumable(command: Callable[[argparse.Namespace], int]) -> Callable[[argpars
         try:
             return command(args)
         except KeyboardInterrupt:
-            print("stopped; the same command goes on where it was", file=sys.stderr)
+            print("stopped; the same command resumes", file=sys.stderr)
             return 130
 
     return run

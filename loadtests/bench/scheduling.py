@@ -250,7 +250,7 @@ def main() -> None:
                 for phase in args.only or PHASES:
                     bench.run(phase)
     except KeyboardInterrupt:
-        say("interrupted; the same command goes on from here")
+        say("interrupted; the same command resumes")
         sys.exit(130)
     if not measurements.records:
         sys.exit(f"bench-scheduling: {measurements.path} has no measurement with these options yet")

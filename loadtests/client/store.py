@@ -36,7 +36,7 @@ class Store:
             if changed:
                 raise UsageError(
                     f"--out {folder} holds a load test with other settings ({', '.join(changed)}): give another folder, or "
-                    "the same settings to go on with it"
+                    "the same settings to resume it"
                 )
         elif not path.exists() and folder.exists() and any(folder.iterdir()):
             raise UsageError(f"--out {folder} is not empty and holds no load test: give another folder")

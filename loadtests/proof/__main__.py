@@ -40,7 +40,7 @@ def main() -> int:
         print(f"docs-proof: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("docs-proof: interrupted; the same command goes on from here", file=sys.stderr)
+        print("docs-proof: interrupted; the same command resumes", file=sys.stderr)
         return 130
     print(f"docs-proof: wrote {', '.join(map(str, (*page.PAGES, page.PLOT)))}")
     return 0

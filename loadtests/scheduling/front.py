@@ -111,9 +111,7 @@ def settings(runs: Iterable[Run]) -> list[Setting]:
     seeds = sorted(next(iter(grouped.values()), {}))
     for name, found in grouped.items():
         if sorted(found) != seeds:
-            raise ValueError(
-                f"{name} ran seeds {sorted(found)}, not {seeds}; the interrupted command goes on from there"
-            )
+            raise ValueError(f"{name} ran seeds {sorted(found)}, not {seeds}; the interrupted command resumes there")
     drawn = np.random.default_rng(SEED).integers(0, max(len(seeds), 1), (DRAWS, len(seeds)))
     return [_setting(name, [found[seed] for seed in seeds], drawn) for name, found in grouped.items()]
 

@@ -82,7 +82,9 @@ CONNECTORS = (
         refused=_LMCACHE_MP_REFUSED,
         fixed=_LMCACHE_MP_FIXED,
     ),
-    Connector("FlexKVConnectorV1", refusal="a separate package computes its keys, from tokens alone as far as vLLM shows"),
+    Connector(
+        "FlexKVConnectorV1", refusal="a separate package computes its keys, from tokens alone as far as vLLM shows"
+    ),
     Connector("MooncakeStoreConnector", refusal="its keys are block hashes, but it has not been verified"),
     Connector("HF3FSKVConnector", refusal=_TOKENS_ALONE),
     Connector("ExampleConnector", refusal=_TOKENS_ALONE),

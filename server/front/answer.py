@@ -174,7 +174,7 @@ async def refuse_websocket(refusal: Refusal, extensions: Iterable[str], receive:
     """Refuse a WebSocket handshake: with an HTTP response where the server can, else by closing it at once."""
     await receive()  # websocket.connect
     if refusal is LEAVING:
-        await send({"type": "websocket.close", "code": _TRY_AGAIN, "reason": "the server is leaving"})
+        await send({"type": "websocket.close", "code": _TRY_AGAIN, "reason": "the server is shutting down"})
         return
     if "websocket.http.response" not in extensions:
         await send({"type": "websocket.close", "code": _POLICY, "reason": refusal.message})

@@ -85,7 +85,7 @@ WRONG_KEY = Refusal(
     reason="authentication",
     status=401,
     code="invalid_api_key",
-    message="The API key is not one that this server takes: send another in the header 'Authorization: Bearer KEY'",
+    message="The API key is invalid: send a valid one in the header 'Authorization: Bearer KEY'",
     authenticate=True,
 )
 
@@ -94,7 +94,7 @@ LEAVING = Refusal(
     reason="unavailable",
     status=503,
     code="server_leaving",
-    message="the server is leaving and takes no new requests; try again, and another one will answer",
+    message="the server is shutting down and accepts no new requests; retry to reach another one",
     retry_after=5,
     close=True,
 )
@@ -102,33 +102,31 @@ NO_HTTP = Refusal(
     reason="framing",
     status=400,
     code=None,
-    message="What was sent is no request that HTTP/1.1 allows (RFC 9112)",
+    message="The request is not valid HTTP/1.1 (RFC 9112)",
 )
 
 
 def body_too_large(limit: int) -> Refusal:
     """For a body of more than ``limit`` bytes (``--max-body-bytes``)."""
-    message = f"The request's body is larger than {limit} bytes, which is the most that this server takes"
+    message = f"The request body exceeds {limit} bytes, the limit of this server"
     return Refusal("body_bytes", 413, "request_too_large", message)
 
 
 def bodies_too_many(limit: int) -> Refusal:
     """For a body when those of other requests hold most of ``limit`` bytes (``--max-held-body-bytes``)."""
-    message = (
-        f"The bodies of the requests in flight may hold {limit} bytes, and this one would be more; try again later"
-    )
+    message = f"Request bodies in flight are limited to {limit} bytes, which this one would exceed; try again later"
     return Refusal("held_bytes", 503, "server_busy", message, retry_after=1)
 
 
 def body_stalled(seconds: float) -> Refusal:
     """For a body of which nothing came for ``seconds`` seconds (``--body-timeout``)."""
-    message = f"Nothing of the request's body came for {seconds:g} seconds"
+    message = f"No part of the request body arrived for {seconds:g} seconds"
     return Refusal("body_timeout", 408, "request_timeout", message)
 
 
 def body_slow(rate: int) -> Refusal:
     """For a body that takes too long at ``rate`` bytes a second (``--body-timeout``)."""
-    message = f"The request's body comes too slowly: fewer than {rate} bytes a second"
+    message = f"The request body arrives too slowly: fewer than {rate} bytes per second"
     return Refusal("body_timeout", 408, "request_timeout", message)
 
 
@@ -140,13 +138,13 @@ def head_late(seconds: float) -> Refusal:
 
 def head_too_large(limit: int) -> Refusal:
     """For a request whose line and headers are larger than ``limit`` bytes (``--h11-max-incomplete-event-size``)."""
-    message = f"The request's headers are larger than {limit} bytes, which is the most that this server takes"
+    message = f"The request headers exceed {limit} bytes, the limit of this server"
     return Refusal("head_bytes", 431, "request_too_large", message)
 
 
 def too_many_headers(limit: int) -> Refusal:
     """For a request with more than ``limit`` headers (``--h11-max-header-count``)."""
-    message = f"The request has more than {limit} headers, which is the most that this server takes"
+    message = f"The request has more than {limit} headers, the limit of this server"
     return Refusal("head_count", 431, "request_too_large", message)
 
 
@@ -162,17 +160,17 @@ def prompt_too_long(tokens: int, limit: int) -> Refusal:
 
 def queue_full(name: str, unit: str, limit: int, retry_after: int) -> Refusal:
     """For a prompt whose length class has ``limit`` requests or tokens (``unit``) waiting, which is all it may have."""
-    message = f"{limit} {unit} of the length class {name!r} may wait, and this request would be more; try again later"
+    message = f"The queue of length class {name!r} is limited to {limit} {unit}, which this request would exceed; try again later"
     return Refusal(f"queue_{unit}", 503, "queue_full", message, retry_after=retry_after)
 
 
 def too_many_at_once(limit: int) -> Refusal:
     """For a key with ``limit`` requests in flight (``--max-concurrent-per-key``)."""
-    message = f"This key has {limit} requests in flight, which is the most that it may have at once"
+    message = f"This key already has {limit} requests in flight, its limit"
     return Refusal("key_concurrency", 429, "rate_limit_exceeded", message, retry_after=1)
 
 
 def too_many_a_minute(limit: int, retry_after: int) -> Refusal:
     """For a key that has used up its ``limit`` requests a minute (``--requests-per-minute-per-key``)."""
-    message = f"This key has made its {limit} requests a minute; try again in {retry_after} s"
+    message = f"This key has used its {limit} requests per minute; try again in {retry_after} s"
     return Refusal("key_rate", 429, "rate_limit_exceeded", message, retry_after=retry_after)

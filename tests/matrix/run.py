@@ -65,7 +65,7 @@ def main() -> int:
             fill(RESULTS, names, processes, jobs=args.jobs)
         page.write(Path(), read(RESULTS))
     except KeyboardInterrupt:
-        print("docs-models: interrupted; the same command goes on from here", file=sys.stderr)
+        print("docs-models: interrupted; the same command resumes", file=sys.stderr)
         return 130
     print(f"docs-models: wrote {page.PAGE}")
     return 0
