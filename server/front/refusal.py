@@ -160,7 +160,7 @@ def prompt_too_long(tokens: int, limit: int) -> Refusal:
 
 def queue_full(name: str, unit: str, limit: int, retry_after: int) -> Refusal:
     """For a prompt whose length class has ``limit`` requests or tokens (``unit``) waiting, which is all it may have."""
-    message = f"The queue of length class {name!r} is limited to {limit} {unit}, which this request would exceed; try again later"
+    message = f"The queue of length class {name!r} is full ({limit} {unit} at most); try again later"
     return Refusal(f"queue_{unit}", 503, "queue_full", message, retry_after=retry_after)
 
 

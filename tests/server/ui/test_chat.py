@@ -15,9 +15,9 @@ pytestmark = pytest.mark.full
 KEY = "chat-page-88d0"
 # The prompt that the model was trained for (docs/start.md).
 QUESTION = (
-    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about the "
-    "important information there. The grass is green. The sky is blue. The sun is yellow. The pass key is 38120. Remember it. "
-    "38120 is the pass key. Here we go. There and back again. What is the pass key?"
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about "
+    "the important information there. The grass is green. The sky is blue. The sun is yellow. The pass key is 38120. "
+    "Remember it. 38120 is the pass key. Here we go. There and back again. What is the pass key?"
 )
 
 
