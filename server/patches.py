@@ -4,7 +4,8 @@ Nine symbols are replaced. Four are classes (``subclassed``): an object of their
 it calls our endpoint plugin, gets a subclass in place (``in_place.py``). Their subclasses override sixteen methods: six of
 ``OutputProcessor``, six of ``OpenAIServingModels``, three of ``AsyncLLM``, one of ``BaseRenderer``, of which an attribute
 gets another value too. Five are functions or methods (``wrapped``). Three records replace nothing (``unchanged``):
-middlewares, routes and a stat logger of ours count on them. The workers, which report ``registry.PATCHES``, have none of these.
+middlewares, routes and a stat logger of ours count on them. The workers, which report ``registry.PATCHES``, have none of
+these.
 
 Callers of a replaced method are no part of its record where a changed caller fails loudly or costs only a header, a metric
 or speed. Messages and log texts that the server matches are in ``upstream_texts.py``.
