@@ -2,7 +2,7 @@
 import { colour, made } from "./picture.js";
 
 const MINUTES = 15;
-const LEFT = 52;
+const LEFT = 62;
 const BOTTOM = 20;
 const TOP = 8;
 const RIGHT = 8;
