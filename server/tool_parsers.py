@@ -70,10 +70,11 @@ def choose(args: Namespace, config: Mapping[str, Any]) -> list[str]:
     Returns:
         A line for the summary, or none.
     """
-    is_set = args.enable_auto_tool_choice is not None or args.tool_call_parser
-    args.enable_auto_tool_choice = bool(args.enable_auto_tool_choice)
-    if is_set:
+    if args.enable_auto_tool_choice is not None or args.tool_call_parser:
+        # A parser alone is a wish for tool calls. The flag that turns them off wins.
+        args.enable_auto_tool_choice = args.enable_auto_tool_choice is not False and bool(args.tool_call_parser)
         return []
+    args.enable_auto_tool_choice = False
     choices = FAMILIES.get(str(config.get("model_type", "")).removesuffix("_text"), ())
     template = _template(args) if choices else ""
     parser = next((name for markup, name in choices if markup in template), None)

@@ -112,7 +112,7 @@ GOOD = "memory_gib = 1\nbf16_tflops = 1\nfp8_tflops = 0\nmemory_gb_per_s = 1\nli
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no GPU in it"),
+        ("", "contains no GPU"),
         ("[a]\n", "[a]: memory_gib: missing"),
         ("a = 1", "'a': must be a table"),
         ("[a]\n" + GOOD + "price = 1", "[a]: 'price': unknown field; allowed are memory_gib,"),

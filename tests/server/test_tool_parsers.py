@@ -78,7 +78,8 @@ def test_no_parser_without_its_markup(tmp_path: Path, changes: dict[str, Any], f
     [
         ({"enable_auto_tool_choice": False}, (False, None)),
         ({"enable_auto_tool_choice": True, "tool_call_parser": "xlam"}, (True, "xlam")),
-        ({"tool_call_parser": "xlam"}, (False, "xlam")),
+        ({"tool_call_parser": "xlam"}, (True, "xlam")),
+        ({"enable_auto_tool_choice": False, "tool_call_parser": "xlam"}, (False, "xlam")),
     ],
 )
 def test_the_flags_win(changes: dict[str, Any], expected: tuple[bool, str]) -> None:

@@ -144,7 +144,10 @@ def test_servers_that_cannot_be_used() -> None:
         _connect(server.url)
     for status in (401, 429, 500, 503):
         server = Scripted(rope_status=status)
-        with serving(server), pytest.raises(FactorError, match=f"/v1/rope: answered {status}; which factor sets"):
+        with (
+            serving(server),
+            pytest.raises(FactorError, match=f"/v1/rope: answered {status}; the factor sets are unknown"),
+        ):
             _connect(server.url)
     for names in (["a", "a"], ["a", "switched"]):
         server = Scripted(sets=[{"name": name, "max_length": 5 + place} for place, name in enumerate(names)])

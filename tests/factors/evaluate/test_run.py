@@ -241,7 +241,7 @@ CELL |= {"result": [{"score": 1.0}]}
     [
         ('{"format": "x"}\n', "is no file of evaluation cells"),
         ("[]\n", "line 1: must hold a JSON object"),
-        ('{"format": "ropeswitch-evaluation-cells/1", "settings": {}}\n{"task": 1}\n', "line 2: is no cell"),
+        ('{"format": "ropeswitch-evaluation-cells/1", "settings": {}}\n{"task": 1}\n', "line 2: is not a cell"),
         ("nonsense\n", "line 1: is not JSON"),
         # Somebody else's, without a line break at the end: nothing of it may be cut.
         ("nonsense", "is no file of evaluation cells"),
