@@ -1,5 +1,6 @@
 """Utility calls to engines and workers: reports of patches and scheduling, and the progress of prompts."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -54,11 +55,9 @@ def computed_tokens(engine_client: Any) -> Callable[[list[str]], Awaitable[dict[
     client = engine_client.engine_core
 
     async def computed(request_ids: list[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for engine in client.core_engines:
-            progress = await _utility(client, engine, "prefill_progress", request_ids)
-            found |= {request_id: tokens for request_id, (tokens, _cached) in (progress or {}).items()}
-        return found
+        asked = (_utility(client, engine, "prefill_progress", request_ids) for engine in client.core_engines)
+        answers = await asyncio.gather(*asked)
+        return {request_id: tokens for each in answers for request_id, (tokens, _cached) in (each or {}).items()}
 
     return computed
 

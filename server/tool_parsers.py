@@ -5,8 +5,9 @@ without the family's markup was not made for tools, or for another format, so it
 """
 
 import json
+import os
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -60,12 +61,13 @@ FAMILIES: Mapping[str, _Choices] = MappingProxyType(
 """By ``model_type``: markup in the chat template, and the name of vLLM's parser. The first markup found counts."""
 
 
-def choose(args: Namespace, config: Mapping[str, Any]) -> list[str]:
+def choose(args: Namespace, config: Mapping[str, Any], problem: Callable[[Namespace, str], str | None]) -> list[str]:
     """Set ``--enable-auto-tool-choice`` and ``--tool-call-parser`` where the user has set neither.
 
     Args:
         args: The command line; ``enable_auto_tool_choice`` is None where the flag is not given.
         config: The model's text config.
+        problem: Returns why a parser cannot be used with the model's tokenizer, or None.
 
     Returns:
         A line for the summary, or none.
@@ -76,10 +78,18 @@ def choose(args: Namespace, config: Mapping[str, Any]) -> list[str]:
         return []
     args.enable_auto_tool_choice = False
     choices = FAMILIES.get(str(config.get("model_type", "")).removesuffix("_text"), ())
-    template = _template(args) if choices else ""
+    try:
+        template = _template(args) if choices else ""
+    except Exception as error:
+        # Files of the user's model, which vLLM may never read; a default must not end the start.
+        return [
+            f"tool calls are off: the chat template cannot be read ({type(error).__name__}); name --tool-call-parser"
+        ]
     parser = next((name for markup, name in choices if markup in template), None)
-    if parser is None:
+    if parser is None or args.skip_tokenizer_init:
         return []
+    if (reason := problem(args, parser)) is not None:
+        return [f"tool calls are off: {parser} does not fit the tokenizer ({reason}); name --tool-call-parser"]
     args.enable_auto_tool_choice, args.tool_call_parser = True, parser
     return [f"tool calls are parsed as {parser} (--tool-call-parser chooses another format)"]
 
@@ -95,8 +105,13 @@ def _template(args: Namespace) -> str:
 
 def _embedded(config: str) -> str:
     """The template in a ``tokenizer_config.json``: one, or a list of several with names."""
-    found = json.loads(config or "{}").get("chat_template") or ""
-    return found if isinstance(found, str) else "\n".join(each["template"] for each in found)
+    content = json.loads(config or "{}")
+    found = content.get("chat_template") if isinstance(content, dict) else None
+    if isinstance(found, str):
+        return found
+    named = found if isinstance(found, list) else list(found.values()) if isinstance(found, dict) else []
+    texts = [each.get("template") if isinstance(each, dict) else each for each in named]
+    return "\n".join(each for each in texts if isinstance(each, str))
 
 
 def _read(args: Namespace, name: str) -> str:
@@ -104,11 +119,15 @@ def _read(args: Namespace, name: str) -> str:
     source = args.tokenizer or args.model
     file: str | Path | None = Path(source, name)
     if not Path(source).exists():
+        if ":" in source or os.environ.get("VLLM_USE_MODELSCOPE", "0") not in ("0", ""):
+            # Not a name on the Hugging Face hub.
+            return ""
         file = cached_file(
             source,
             name,
             revision=args.tokenizer_revision or args.revision,
             cache_dir=args.download_dir,
+            token=args.hf_token,
             _raise_exceptions_for_gated_repo=False,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,

@@ -36,7 +36,7 @@ from vllm.renderers.chat_utils import load_chat_template
 from vllm.renderers.hf import HfRenderer, resolve_chat_template
 from vllm.renderers.inputs.preprocess import extract_prompt_len
 from vllm.renderers.registry import RENDERER_REGISTRY
-from vllm.tokenizers.registry import TokenizerRegistry
+from vllm.tokenizers.registry import TokenizerRegistry, get_tokenizer
 from vllm.tool_parsers import ToolParserManager
 from vllm.triton_utils import HAS_TRITON
 from vllm.usage.usage_lib import UsageContext
@@ -104,6 +104,26 @@ def known_names() -> dict[str, list[str]]:
         "tool_call_parser": sorted(ToolParserManager.list_registered()),
         "reasoning_parser": sorted(ReasoningParserManager.list_registered()),
     }
+
+
+def tool_parser_problem(args: Namespace, name: str) -> str | None:
+    """Why vLLM's tool-call parser of this name cannot be used with the model's tokenizer, in one line; None where it can.
+
+    vLLM makes the same attempt after the engine has started (``ParserManager.validate_parser_tokenizer``).
+    """
+    try:
+        tokenizer: Any = get_tokenizer(
+            args.tokenizer or args.model,
+            tokenizer_mode=args.tokenizer_mode,
+            trust_remote_code=args.trust_remote_code,
+            revision=args.tokenizer_revision or args.revision,
+            download_dir=args.download_dir,
+        )
+        ToolParserManager.get_tool_parser(name)(tokenizer)
+    except Exception as error:
+        # Only the user's tokenizer is read, by its own code, which may raise any error.
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return None
 
 
 def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:

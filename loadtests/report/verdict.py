@@ -4,16 +4,18 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ropeswitch.loadtests.report.reading import SIDES, sides
-from ropeswitch.loadtests.report.written import plural
+from ropeswitch.loadtests.report.written import plural, share
 
 Tone = Literal["good", "bad", "warn"]
 
 
 def tone(results: Mapping[str, Any]) -> Tone:
-    """``bad`` where an assertion fails; ``warn`` for a test that stopped early, or whose target failed or answered wrong."""
+    """``bad`` if an assertion fails; ``warn`` if the test stopped early, or the target failed, answered wrong or, without
+    assertions, missed an objective."""
     if any(not assertion["ok"] for assertion in results["assertions"]):
         return "bad"
-    return "good" if results["complete"] and results["points"] and not _problems(results) else "warn"
+    misses = any(each < 1 for each in _good_shares(results)) and not results["assertions"]
+    return "good" if results["complete"] and results["points"] and not misses and not _problems(results) else "warn"
 
 
 def headline(results: Mapping[str, Any]) -> str:
@@ -25,8 +27,19 @@ def headline(results: Mapping[str, Any]) -> str:
     elif every:
         said = "The assertion holds" if every == 1 else f"All {every} assertions hold"
     else:
-        said = "No assertions were made"
+        said = _within_objectives(results) or "No assertions were made"
     return "; ".join([said, *_problems(results)])
+
+
+def _within_objectives(results: Mapping[str, Any]) -> str:
+    """The lowest share of requests within the objectives of the target's points; empty without objectives."""
+    shares = _good_shares(results)
+    return f"{share(min(shares))} of requests meet the objectives" if shares else ""
+
+
+def _good_shares(results: Mapping[str, Any]) -> list[float]:
+    targets = [point["target"] for point in results["points"] if point["target"] is not None]
+    return [target["good_share"] for target in targets if target.get("good_share") is not None]
 
 
 def _problems(results: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """Latencies of the last 15 minutes by length band, for the lines of the status page."""
 
 import asyncio
+import logging
 import time
 from collections import deque
 
@@ -12,6 +13,7 @@ from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.length_metrics.instruments import Instrument
 from ropeswitch.server.ui.readings import Buckets, Readings, quantile
 
+_LOG = logging.getLogger(__name__)
 SECONDS = 15.0
 POINTS = 60
 _LATENCIES = (instruments.TTFT, instruments.GAP)
@@ -50,7 +52,11 @@ class History:
         """Sample for as long as the server runs."""
         while True:
             # In a thread: with many API server processes there are many files to read.
-            await asyncio.to_thread(self.sample)
+            try:
+                await asyncio.to_thread(self.sample)
+            except Exception:
+                # Such as a metric file that a starting process has not filled yet.
+                _LOG.exception("the latency history lacks an interval")
             await asyncio.sleep(SECONDS)
 
     def sample(self) -> None:

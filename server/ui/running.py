@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
@@ -28,50 +27,62 @@ class RunningSequence(BaseModel):
     factor_set: str
     state: Literal["queued", "prefilling", "decoding"]
     computed_tokens: int | None = Field(
-        description="Prompt tokens computed or found in the prefix cache; null where the engine took more than 0.5 s."
+        description="Prompt tokens computed or found in the prefix cache, as last reported by the engine; null before that."
     )
     switches: int = Field(description="Switches of factor sets so far.")
 
 
-@dataclass(frozen=True)
 class RunningSequences:
     """Reads the sequences in flight.
 
-    Attributes:
+    Args:
         states: ``vllm.v1.engine.output_processor.OutputProcessor.request_states``, each with its
             :class:`~ropeswitch.server.length_metrics.track.Track` as ``ropeswitch``.
         names: The names of all factor sets that were ever served; see ``ServedLadders.names``.
         computed: Returns the computed prompt tokens of engine requests, by internal ID.
     """
 
-    states: Mapping[str, Any]
-    names: Sequence[str]
-    computed: Computed
+    def __init__(self, states: Mapping[str, Any], names: Sequence[str], computed: Computed) -> None:
+        self._states = states
+        self._names = names
+        self._computed = computed
+        # At most one question is under way: a hung engine gets no more of them.
+        self._asking: asyncio.Task[dict[str, int]] | None = None
+        self._known: dict[str, int] = {}
+
+    @property
+    def total(self) -> int:
+        """The number of sequences in flight."""
+        return len(self._states)
 
     async def read(self) -> list[RunningSequence]:
         """At most :data:`MOST` sequences, in the order of their arrival. Runs on the loop that changes the states."""
-        tracks: dict[str, Track] = {key: state.ropeswitch for key, state in islice(self.states.items(), MOST)}
-        waiting = [key for key, track in tracks.items() if _waits(track)]
-        computed: dict[str, int] | None = {}
+        states = dict(islice(self._states.items(), MOST))
+        waiting = [key for key, state in states.items() if _waits(state.ropeswitch)]
         if waiting:
-            try:
-                computed = await asyncio.wait_for(self.computed(waiting), SECONDS)
-            except TimeoutError:
-                computed = None
-        return [self._sequence(key, track, computed) for key, track in tracks.items()]
+            await self._ask(waiting)
+        # Some have ended in the meantime.
+        return [self._sequence(key, state) for key, state in states.items() if state.ropeswitch.live is not None]
 
-    def _sequence(self, key: str, track: Track, computed: dict[str, int] | None) -> RunningSequence:
-        done: int | None = track.prompt
-        state: Literal["queued", "prefilling", "decoding"] = "decoding"
-        if _waits(track):
-            done = None if computed is None else computed.get(key, 0)
-            state = "prefilling" if done else "queued"
+    async def _ask(self, waiting: list[str]) -> None:
+        if self._asking is None:
+            self._asking = asyncio.ensure_future(self._computed(waiting))
+        done, _ = await asyncio.wait({self._asking}, timeout=SECONDS)
+        if done:
+            asking, self._asking = self._asking, None
+            known = {key: tokens for key, tokens in self._known.items() if key in waiting}
+            self._known = known | asking.result()
+
+    def _sequence(self, key: str, state: Any) -> RunningSequence:
+        track: Track = state.ropeswitch
+        waits = _waits(track)
+        done = self._known.get(key) if waits else state.prompt_len
         return RunningSequence(
             number=track.number,
-            prompt_tokens=track.prompt,
-            tokens=track.prompt + track.stats.num_generation_tokens,
-            factor_set=self.names[track.band_set[1]],
-            state=state,
+            prompt_tokens=state.prompt_len,
+            tokens=state.prompt_len + track.stats.num_generation_tokens,
+            factor_set=self._names[track.band_set[1]],
+            state=("prefilling" if done else "queued") if waits else "decoding",
             computed_tokens=done,
             switches=len(track.later),
         )

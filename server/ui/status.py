@@ -1,10 +1,12 @@
 """``GET /v1/status``: returns the figures of the status page. Requires a key."""
 
 import asyncio
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry
@@ -19,6 +21,9 @@ from ropeswitch.server.ui.readings import Readings, Times
 from ropeswitch.server.ui.running import RunningSequence, RunningSequences
 
 router = APIRouter()
+
+# Less than the page's period of two seconds.
+SHARED_SECONDS = 1.0
 
 
 class LiveRequests(BaseModel):
@@ -64,7 +69,10 @@ class Figures(BaseModel):
     """Figures from the metrics of all API server processes, and sequences and events of the process that answers."""
 
     live: list[LiveRequests]
+    process: int = Field(description="ID of the API server process that answers.")
+    processes: Literal["one", "several"] = Field(description="API server processes of this server.")
     running: list[RunningSequence] = Field(description="Sequences in flight in this API server process, at most 2,000.")
+    running_total: int = Field(description="Sequences in flight in this API server process.")
     history: list[LatencyPoint] = Field(description="The last 15 minutes, oldest first.")
     events: list[SwitchEvent] = Field(description="The last 50 switches in this API server process, newest first.")
     latency: list[Latencies]
@@ -86,40 +94,51 @@ class Status(BaseModel):
     figures: Figures | None = Field(description="Null with --disable-log-stats, where nothing is measured.")
 
 
-@dataclass(frozen=True)
 class StatusSource:
     """The data that the route reads, one of the server's parts.
 
-    Attributes:
+    Args:
         model: The served model's name.
         rope: The ladder in use.
         registry: The registry that ``/metrics`` reads.
         measured: What is measured; None with ``--disable-log-stats``.
     """
 
-    model: str
-    rope: RopeInfo
-    registry: CollectorRegistry
-    measured: "Measured | None"
+    def __init__(self, model: str, rope: RopeInfo, registry: CollectorRegistry, measured: "Measured | None") -> None:
+        self.model = model
+        self.measured = measured
+        self._rope = rope
+        self._registry = registry
+        self._lock = asyncio.Lock()
+        self._read: tuple[float, bytes] = (-SHARED_SECONDS, b"")
 
-    async def read(self) -> Status:
-        """The current status."""
-        return Status(
+    async def read(self) -> bytes:
+        """The current :class:`Status` as JSON. Viewers share a reading for :data:`SHARED_SECONDS`."""
+        async with self._lock:
+            when, content = self._read
+            if time.monotonic() - when < SHARED_SECONDS:
+                return content
+            running = [] if self.measured is None else await self.measured.running.read()
+            # In a thread: there may be thousands of sequences, and many metric files to read.
+            content = await asyncio.to_thread(self._content, running)
+            self._read = time.monotonic(), content
+            return content
+
+    def _content(self, running: list[RunningSequence]) -> bytes:
+        found, rope = None, self._rope
+        if self.measured is not None:
+            found = figures(Readings(self._registry), self.measured, running, rope.sets)
+        status = Status(
             model=self.model,
             version=version("ropeswitch"),
-            vllm_version=self.rope.vllm_version,
-            sets=self.rope.sets,
-            policy=self.rope.policy,
-            angles=self.rope.angles,
-            max_model_len=self.rope.max_model_len,
-            figures=None if self.measured is None else await self._figures(self.measured),
+            vllm_version=rope.vllm_version,
+            sets=rope.sets,
+            policy=rope.policy,
+            angles=rope.angles,
+            max_model_len=rope.max_model_len,
+            figures=found,
         )
-
-    async def _figures(self, measured: "Measured") -> Figures:
-        running = await measured.running.read()
-        # In a thread: with many API server processes there are many files to read.
-        readings = await asyncio.to_thread(Readings, self.registry)
-        return figures(readings, measured, running, [each.name for each in self.rope.sets])
+        return status.model_dump_json().encode()
 
 
 @dataclass(frozen=True)
@@ -140,28 +159,34 @@ class Measured:
 
 
 @router.get("/v1/status", response_model=Status)
-async def show_status(request: Request, response: Response) -> Status:
+async def show_status(request: Request) -> Response:
     """Return the ladder in use, requests in flight, latencies and switches."""
-    response.headers["cache-control"] = "no-store"
     source: StatusSource = request.app.state.ropeswitch.status
-    return await source.read()
+    return Response(await source.read(), media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def figures(readings: Readings, measured: Measured, running: list[RunningSequence], sets: list[str]) -> Figures:
+def figures(
+    readings: Readings, measured: Measured, running: list[RunningSequence], ladder: Sequence[FactorSetInfo]
+) -> Figures:
     """Figures of a ladder.
 
     Args:
         readings: The metrics of all API server processes.
         measured: What this process measures.
         running: Its sequences in flight.
-        sets: The names of the ladder's sets, in order.
+        ladder: The sets in use, in order.
     """
+    sets = [each.name for each in ladder]
     bands = measured.metrics.plan.bands
     requests = instruments.REQUESTS.name
     reasons = {each: readings.total(instruments.REJECTIONS, reason=each) for each in instruments.REASONS}
     return Figures(
-        live=list(_live(readings, bands, sets)),
+        live=list(_live(readings, bands, ladder)),
+        process=os.getpid(),
+        # vLLM sets it where several processes share their metrics.
+        processes="several" if "PROMETHEUS_MULTIPROC_DIR" in os.environ else "one",
         running=running,
+        running_total=measured.running.total,
         history=measured.history.read(),
         events=list(_events(measured)),
         latency=list(_latencies(readings, bands)),
@@ -187,10 +212,15 @@ def _events(measured: Measured) -> Iterable[SwitchEvent]:
         )
 
 
-def _live(readings: Readings, bands: Bands, sets: list[str]) -> Iterable[LiveRequests]:
+def _live(readings: Readings, bands: Bands, ladder: Sequence[FactorSetInfo]) -> Iterable[LiveRequests]:
     """Every band in the set of its prompts, and other pairs with sequences."""
-    name = instruments.LIVE.name
-    starts = [(band, sets[index]) for band, index in zip(bands.names, bands.sets, strict=True)]
+    name, sets = instruments.LIVE.name, [each.name for each in ladder]
+    # The bands are those of the ladder at startup, which an update may have replaced.
+    ends = (
+        (band, next((each for each in ladder if each.max_length >= end), ladder[-1]))
+        for band, end in zip(bands.names, bands.ends, strict=True)
+    )
+    starts = [(band, each.name) for band, each in ends]
     seen = readings.values(name, "input_sequence_length", "factor_set")
     # Those of later ladders in between.
     later = sorted({factor_set for _, factor_set in seen} - {*sets, OTHER})

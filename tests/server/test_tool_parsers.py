@@ -9,6 +9,8 @@ import pytest
 import vllm.tool_parsers
 from vllm.tool_parsers import ToolParserManager
 
+from ropeswitch.models import BUNDLED_MODEL
+from ropeswitch.server import vllm_adapter
 from ropeswitch.server.tool_parsers import FAMILIES, choose
 from tests.docs import tool_parsers
 from tests.docs.made import written
@@ -27,6 +29,8 @@ def arguments(model: Path | str, **changes: Any) -> Namespace:
         "tokenizer_revision": None,
         "download_dir": None,
         "chat_template": None,
+        "hf_token": None,
+        "skip_tokenizer_init": False,
         "enable_auto_tool_choice": None,
         "tool_call_parser": None,
     }
@@ -34,8 +38,7 @@ def arguments(model: Path | str, **changes: Any) -> Namespace:
 
 
 def chosen(args: Namespace, family: str = "qwen3") -> tuple[bool, str | None]:
-    lines = choose(args, {"model_type": family})
-    assert bool(lines) == args.enable_auto_tool_choice or not lines
+    choose(args, {"model_type": family}, lambda *_: None)
     return args.enable_auto_tool_choice, args.tool_call_parser
 
 
@@ -84,6 +87,49 @@ def test_no_parser_without_its_markup(tmp_path: Path, changes: dict[str, Any], f
 )
 def test_the_flags_win(changes: dict[str, Any], expected: tuple[bool, str]) -> None:
     assert chosen(arguments("none", chat_template=HERMES, **changes)) == expected
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "null",
+        "[]",
+        "{",
+        "\ufeff{}",
+        '{"chat_template": null}',
+        '{"chat_template": [null, 5, {"name": "x"}, {"template": null}]}',
+        '{"chat_template": {"default": 5}}',
+        b"\xff\xfe\x00",
+    ],
+)
+def test_odd_tokenizer_configs_do_not_end_the_start(tmp_path: Path, content: str | bytes) -> None:
+    data = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "tokenizer_config.json").write_bytes(data)
+    assert chosen(arguments(tmp_path)) == (False, None)
+
+
+def test_templates_in_a_mapping_are_read(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": {"tool_use": HERMES}}))
+    assert chosen(arguments(tmp_path)) == (True, "hermes")
+
+
+@pytest.mark.parametrize("model", ["s3://bucket/model", "no-such-organization/no-such-model"])
+def test_models_that_are_not_on_the_hub_get_none(model: str) -> None:
+    assert chosen(arguments(model)) == (False, None)
+
+
+def test_a_parser_that_does_not_fit_the_tokenizer_is_left_out() -> None:
+    args = arguments("none", chat_template=HERMES)
+    [line] = choose(args, {"model_type": "qwen3"}, lambda *_: "no such token")
+    assert "hermes does not fit the tokenizer (no such token)" in line
+    assert (args.enable_auto_tool_choice, args.tool_call_parser) == (False, None)
+
+
+def test_the_tokenizer_is_tried_with_vllms_parser() -> None:
+    args = arguments(BUNDLED_MODEL, tokenizer_mode="auto", trust_remote_code=False)
+    assert vllm_adapter.tool_parser_problem(args, "hermes") is None
+    problem = vllm_adapter.tool_parser_problem(args, "llama3_json")
+    assert problem is not None and "python_tag" in problem
 
 
 def test_each_parser_is_vllms_and_reads_its_markup() -> None:

@@ -90,14 +90,14 @@ function show(status) {
   latest = figures === null ? null : status;
   if (figures !== null) {
     showFigures(figures);
-    showPictures();
+    showPictures(true);
   }
 }
 
-function showPictures() {
+function showPictures(isNew) {
   if (latest === null) return;
   const { sets, figures } = latest;
-  drawPicture(element("picture"), latest);
+  drawPicture(element("picture"), latest, isNew);
   element("picture-summary").textContent = summary(latest);
   // A band has the colour of the set that its prompts start in; the first row of a band names it.
   const colours = new Map();
@@ -111,10 +111,10 @@ function showPictures() {
     drawLines(element(id), figures.history, field, colours);
     element(id).setAttribute("aria-label", newest(figures.history, field, title));
   }
-  const bands = figures.latency.map((row) => row.length_band).filter((name) => colours.has(name));
-  rows("lines-legend", bands, null, (name, index) => {
+  const bands = [...colours];
+  rows("lines-legend", bands, null, ([name, place], index) => {
     const key = filled("span");
-    key.className = `key dash-${index % 4} ${colour(colours.get(name))}`;
+    key.className = `key dash-${index % 4} ${colour(place)}`;
     return filled("span", key, ` ${name} tokens `);
   });
 }
@@ -128,8 +128,8 @@ function showFigures(figures) {
     number(row.generating),
     bar((row.waiting + row.generating) / most),
   ]);
-  rows("events", figures.events.map((event) => ({ ...event, seconds_ago: Math.round(event.seconds_ago) })), (event) => [
-    head(ago(event.seconds_ago)),
+  rows("events", figures.events.map((event) => ({ ...event, seconds_ago: ago(event.seconds_ago) })), (event) => [
+    head(event.seconds_ago),
     text(event.length_band),
     text(event.factor_set),
     number(event.recomputed_tokens),
@@ -217,7 +217,7 @@ function seconds(value) {
 }
 
 function ago(value) {
-  return value < 60 ? `${value} s ago` : value < 3600 ? `${Math.floor(value / 60)} min ago` : `${Math.floor(value / 3600)} h ago`;
+  return value < 60 ? "under 1 min ago" : value < 3600 ? `${Math.floor(value / 60)} min ago` : `${Math.floor(value / 3600)} h ago`;
 }
 
 // Coarse buckets: only the upper bound is known.
@@ -264,7 +264,13 @@ element("key-form").addEventListener("submit", async (event) => {
   (needsKey ? field : element("figures")).focus();
 });
 
-new ResizeObserver(showPictures).observe(element("figures"));
+// Its height changes with the tables, which the pictures do not depend on.
+let drawnWidth = 0;
+new ResizeObserver(([entry]) => {
+  if (entry.contentRect.width === drawnWidth) return;
+  drawnWidth = entry.contentRect.width;
+  showPictures(false);
+}).observe(element("figures"));
 
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) clearTimeout(timer);

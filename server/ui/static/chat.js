@@ -4,7 +4,7 @@ import { colour } from "./picture.js";
 const KEY = "ropeswitch-key";
 const element = (id) => document.getElementById(id);
 
-const messages = [];
+let messages = [];
 let rope = null;
 let model = "";
 let running = null;
@@ -58,6 +58,7 @@ async function connect() {
   rope = ladder;
   model = models.data[0].id;
   element("key-form").hidden = true;
+  element("forget").hidden = sessionStorage.getItem(KEY) === null;
   element("server").textContent = `${model}, up to ${rope.max_model_len.toLocaleString("en")} tokens`;
   say("Ready");
   element("text").focus();
@@ -74,13 +75,16 @@ function bubble(role, text) {
   item.className = role;
   const who = document.createElement("strong");
   who.textContent = role === "user" ? "You" : model;
+  const reasoning = document.createElement("p");
+  reasoning.className = "reasoning";
   const body = document.createElement("p");
   body.className = "text";
+  body.tabIndex = 0;
   body.textContent = text;
-  item.append(who, body);
+  item.append(who, reasoning, body);
   element("messages").append(item);
   item.scrollIntoView({ block: "nearest" });
-  return { item, body };
+  return { item, reasoning, body };
 }
 
 // What is known of an answer so far, as one line of facts.
@@ -93,6 +97,7 @@ class Facts {
     this.sets = [];
     this.tokens = 0;
     this.prompt = 0;
+    this.note = "";
     this.line = document.createElement("p");
     this.line.className = "facts";
     item.append(this.line);
@@ -124,6 +129,7 @@ class Facts {
       const rate = (1000 * (this.tokens - 1)) / Math.max(1, this.last - this.started - this.first);
       facts.push(`${this.tokens.toLocaleString("en")} tokens`, `${rate.toPrecision(3)} tokens/s`, `longest gap ${milliseconds(this.longest)}`);
     }
+    if (this.note) facts.push(this.note);
     this.line.replaceChildren(...parts.flatMap((part) => [part, " "]), facts.join(" · "));
   }
 }
@@ -148,8 +154,10 @@ async function* events(body) {
   }
 }
 
-async function answer() {
-  const { item, body } = bubble("assistant", "");
+async function answer(question) {
+  // A new chat begun while this one streams has another list.
+  const chat = messages;
+  const { item, reasoning, body } = bubble("assistant", "");
   const facts = new Facts(item);
   running = new AbortController();
   element("send").hidden = true;
@@ -163,7 +171,7 @@ async function answer() {
       signal: running.signal,
       body: JSON.stringify({
         model,
-        messages,
+        messages: chat,
         max_tokens: Number(element("max-tokens").value),
         temperature: Number(element("temperature").value),
         stream: true,
@@ -183,31 +191,37 @@ async function answer() {
         const length = facts.prompt + facts.tokens - 1;
         if (facts.tokens > 0) facts.use(setOf(length, first), length);
       }
-      const delta = chunk.choices?.[0]?.delta;
-      const piece = `${delta?.reasoning ?? ""}${delta?.content ?? ""}`;
-      if (piece) {
+      const choice = chunk.choices?.[0];
+      if (choice?.delta?.reasoning || choice?.delta?.content) {
         facts.arrive();
-        text += piece;
+        reasoning.textContent += choice.delta.reasoning ?? "";
+        text += choice.delta.content ?? "";
         body.textContent = text;
+        body.scrollTop = body.scrollHeight;
       }
+      if (choice?.finish_reason === "length") facts.note = "stopped at the output limit";
       facts.show(chunk.prompt_progress ?? null);
     }
-    messages.push({ role: "assistant", content: text });
+    chat.push({ role: "assistant", content: text });
     say("Ready");
   } catch (error) {
     if (error.name === "AbortError") {
-      messages.push({ role: "assistant", content: text });
+      chat.push({ role: "assistant", content: text });
       say("Stopped");
     } else {
       // The question is not part of the chat: it can be changed and sent again.
-      messages.pop();
+      chat.pop();
+      question.item.remove();
+      item.remove();
+      if (!element("text").value) element("text").value = question.text;
       say(error.name === "TypeError" ? "The server does not respond." : error.message, true);
     }
   } finally {
     running = null;
     element("send").hidden = false;
+    const wasOnButton = [element("stop"), element("send"), document.body].includes(document.activeElement);
     element("stop").hidden = true;
-    element("text").focus();
+    if (wasOnButton) element("text").focus();
   }
 }
 
@@ -216,20 +230,25 @@ element("ask").addEventListener("submit", (event) => {
   const text = element("text").value;
   if (running !== null || rope === null || !text.trim()) return;
   messages.push({ role: "user", content: text });
-  bubble("user", text);
+  const { item } = bubble("user", text);
   element("text").value = "";
-  answer();
+  answer({ item, text });
 });
 
 element("text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) element("ask").requestSubmit();
 });
 
+element("forget").addEventListener("click", () => {
+  sessionStorage.removeItem(KEY);
+  location.reload();
+});
+
 element("stop").addEventListener("click", () => running?.abort());
 
 element("clear").addEventListener("click", () => {
   running?.abort();
-  messages.length = 0;
+  messages = [];
   element("messages").replaceChildren();
   element("text").focus();
 });

@@ -11,8 +11,8 @@ const NARROWEST_TICK = 56;
 const marks = new Map();
 let frame = "";
 
-// status: what /v1/status answers, with figures. svg: the element to draw into.
-export function drawPicture(svg, status) {
+// status: what /v1/status answers, with figures. svg: the element to draw into. isNew: false where it is only drawn again.
+export function drawPicture(svg, status, isNew) {
   const width = svg.clientWidth;
   const height = svg.clientHeight;
   if (width === 0) return;
@@ -29,29 +29,34 @@ export function drawPicture(svg, status) {
   const group = svg.querySelector(".marks");
   const seen = new Set();
   for (const each of status.figures.running) {
-    seen.add(each.number);
-    let mark = marks.get(each.number);
+    // Numbers are unique in one API server process.
+    const key = `${status.figures.process}/${each.number}`;
+    seen.add(key);
+    let mark = marks.get(key);
     if (mark === undefined) {
-      mark = newMark();
-      marks.set(each.number, mark);
+      mark = newMark(each.switches);
+      marks.set(key, mark);
       group.append(mark.group);
     }
     // Golden ratio: neighbours in arrival are far apart, and a mark keeps its height while it runs.
     const lane = (each.number * 0.618034) % 1;
     const y = each.state === "queued" ? height - AXIS - QUEUE + 10 + lane * (QUEUE - 20) : top + lane * (bottom - top);
     const index = sets.findIndex((set) => set.name === each.factor_set);
-    const done = each.state === "prefilling" ? x(each.computed_tokens) : x(each.prompt_tokens);
     const start = each.state === "decoding" ? x(each.prompt_tokens) : PADDING;
-    const end = each.state === "decoding" ? x(each.tokens) : done;
-    mark.group.setAttribute("class", `mark ${each.state} ${colour(index)}${each.switches > mark.switches ? " switched" : ""}`);
-    mark.switches = each.switches;
+    const share = each.state === "prefilling" ? each.computed_tokens / each.prompt_tokens : 0;
+    const end = each.state === "decoding" ? x(each.tokens) : PADDING + share * (x(each.prompt_tokens) - PADDING);
+    if (isNew) {
+      mark.switched = each.switches > mark.switches;
+      mark.switches = each.switches;
+    }
+    mark.group.setAttribute("class", `mark ${each.state} ${colour(index)}${mark.switched ? " switched" : ""}`);
     mark.tail.style.transform = `translate(${start}px, ${y}px) scaleX(${each.state === "queued" ? 0 : Math.max(0, end - start)})`;
     mark.dot.style.transform = `translate(${each.state === "decoding" ? end : x(each.prompt_tokens)}px, ${y}px)`;
   }
-  for (const [number, mark] of marks) {
-    if (!seen.has(number)) {
+  for (const [key, mark] of marks) {
+    if (!seen.has(key)) {
       mark.group.remove();
-      marks.delete(number);
+      marks.delete(key);
     }
   }
 }
@@ -70,20 +75,23 @@ export function summary(status) {
     `${count("prefilling")} prefilling`,
     `${count("queued")} queued`,
   ];
-  const others = all - running.length;
-  return `${parts.join(", ")}.${others > 0 ? ` ${others} more are not drawn: they run in other API server processes.` : ""}`;
+  const { processes, running_total: total } = status.figures;
+  const notes = [];
+  if (total > running.length) notes.push(` ${total - running.length} more are not drawn.`);
+  if (processes === "several" && all > total) notes.push(` ${all - total} more run in other API server processes.`);
+  return `${parts.join(", ")}.${notes.join("")}`;
 }
 
 export function colour(index) {
   return index < 0 ? "set-other" : `set-${index % SETS}`;
 }
 
-function newMark() {
+function newMark(switches) {
   const group = made("g");
   const tail = made("rect", { width: 1, height: 2, y: -1, class: "tail" });
   const dot = made("circle", { r: 5 });
   group.append(tail, dot);
-  return { group, tail, dot, switches: 0 };
+  return { group, tail, dot, switches, switched: false };
 }
 
 // What does not move: drawn again only where the size or the ladder has changed.
@@ -91,7 +99,6 @@ function drawFrame(svg, sets, x, shortest, width, height) {
   const now = JSON.stringify([width, height, sets.map((set) => [set.name, set.max_length])]);
   if (now === frame) return;
   frame = now;
-  marks.clear();
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const parts = [];
   let start = shortest;
@@ -119,8 +126,9 @@ function drawFrame(svg, sets, x, shortest, width, height) {
     const anchor = place > width - 30 ? "end" : place < 30 ? "start" : "middle";
     parts.push(made("text", { x: place, y: height - 6, "text-anchor": anchor, class: "note" }, short(tokens)));
   }
-  parts.push(made("g", { class: "marks" }));
-  svg.replaceChildren(...parts);
+  const group = made("g", { class: "marks" });
+  group.append(...[...marks.values()].map((mark) => mark.group));
+  svg.replaceChildren(...parts, group);
 }
 
 function short(tokens) {

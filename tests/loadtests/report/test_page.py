@@ -237,6 +237,14 @@ def test_failures_and_wrong_answers_of_the_target_are_no_good_verdict(bad: Any) 
     assert verdict.tone(results([Point("x", None, sides)])) == "good"
 
 
+@pytest.mark.parametrize(
+    ("slo", "tone", "words"), [("ttft<100", "good", "100 % of"), ("ttft<0.0001", "warn", "0 % of")]
+)
+def test_objectives_without_assertions_are_the_verdict(slo: str, tone: str, words: str) -> None:
+    made = results([point()], slo=[slo])
+    assert verdict.tone(made) == tone and verdict.headline(made) == f"{words} requests meet the objectives"
+
+
 def test_markup_escapes_all_but_markup() -> None:
     assert tag("td", "a<b", Markup("<i>"), class_='x"y', data_label="<") == (
         '<td class="x&quot;y" data-label="&lt;">a&lt;b<i></td>'

@@ -1,6 +1,8 @@
 """The status page of a real server in a real browser: it asks for the key, and shows what the metrics tell."""
 
 import re
+from itertools import count
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -194,3 +196,27 @@ def test_lines_of_the_last_minutes(opened: Open) -> None:
     label = page.locator("#ttft-lines").get_attribute("aria-label")
     assert label == f"Time to first token, newest values. {SHORT} tokens: 50 ms."
     expect(page.locator("#lines-legend > span")).to_have_count(2)
+
+
+def test_a_switch_is_ringed_until_the_next_reading(opened: Open) -> None:
+    page, _ = opened()
+    readings = count()
+
+    def change(figures: dict[str, Any]) -> None:
+        number = next(readings)
+        sequence = {
+            "number": 1,
+            "prompt_tokens": 200,
+            "tokens": 250 + number,
+            "computed_tokens": 200,
+            "state": "decoding",
+        }
+        place = {"factor_set": "long" if number else "short", "switches": min(number, 1)}
+        figures.update(running=[sequence | place])
+
+    with_figures(page, change)
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.locator("#picture .mark.set-0:not(.switched)")).to_have_count(1)
+    expect(page.locator("#picture .mark.set-1.switched")).to_have_count(1)
+    expect(page.locator("#picture .mark.set-1:not(.switched)")).to_have_count(1)

@@ -68,7 +68,13 @@ class Engine:
         track.live = track.band_set, GENERATING if generated else WAITING
         for attribute, value in attributes.items():
             setattr(track, attribute, value)
-        self.states[name] = SimpleNamespace(ropeswitch=track)
+        state.ropeswitch = track
+        self.states[name] = state
+
+
+@pytest.fixture(autouse=True)
+def each_reading_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "SHARED_SECONDS", 0.0)
 
 
 def app_of(sets: FactorLadder, registry: CollectorRegistry, measured: status.Measured | None) -> TestClient:
@@ -173,7 +179,7 @@ def test_each_sequence_in_flight(shown: Shown) -> None:
     shown.engine.add("queued", 100)
     shown.engine.add("prefilling", 200)
     shown.engine.add("decoding", 250, generated=60, factor_set=1, later=[1])
-    shown.engine.computed = {"prefilling": 64}
+    shown.engine.computed = {"queued": 0, "prefilling": 64}
     names = ("number", "prompt_tokens", "tokens", "factor_set", "state", "computed_tokens", "switches")
     assert [tuple(each[name] for name in names) for each in shown.figures()["running"]] == [
         (1, 100, 100, "set0", "queued", 0, 0),
@@ -190,11 +196,53 @@ def test_a_busy_engine_does_not_hold_up_the_page(shown: Shown) -> None:
     assert (waiting["state"], waiting["computed_tokens"]) == ("queued", None)
 
 
+def test_a_late_answer_of_the_engine_counts_for_the_next_reading() -> None:
+    """And no second question is asked while one is under way."""
+
+    async def run() -> None:
+        engine, answer = Engine(), asyncio.Event()
+        engine.add("waiting", 100)
+
+        async def computed(request_ids: list[str]) -> dict[str, int]:
+            engine.asked.append(request_ids)
+            await answer.wait()
+            return {"waiting": 60}
+
+        running = RunningSequences(engine.states, ["set0"], computed)
+        for _ in range(2):
+            assert [each.computed_tokens for each in await running.read()] == [None]
+        assert len(engine.asked) == 1
+        answer.set()
+        assert [each.computed_tokens for each in await running.read()] == [60]
+        engine.states["waiting"].ropeswitch.live = None
+        assert await running.read() == [] and running.total == 1
+
+    asyncio.run(run())
+
+
+def test_viewers_share_a_reading(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "SHARED_SECONDS", 60.0)
+    before = shown.data()
+    shown.metrics.count_rejection("invalid")
+    assert shown.data() == before
+
+
+@pytest.mark.parametrize(("now", "expected"), [((1024,), ["now0", "now0"]), ((128, 300, 4096), ["now1", "now2"])])
+def test_bands_after_an_update_of_the_ladder(now: tuple[int, ...], expected: list[str]) -> None:
+    shown = server(*DEFAULT)
+    names = [f"now{number}" for number in range(len(now))]
+    sets = [{"name": name, "max_length": end, "factors": [1.0]} for name, end in zip(names, now, strict=True)]
+    source = shown.client.app.state.ropeswitch.status  # type: ignore[attr-defined]
+    source._rope.sets = rope_info(RopeSettings(FactorLadder.checked(sets), theta=10000.0), now[-1], []).sets
+    assert [each["factor_set"] for each in shown.figures()["live"]] == expected
+
+
 def test_the_oldest_of_too_many_are_listed(shown: Shown) -> None:
     for number in range(MOST + 10):
         shown.engine.add(str(number), 100, generated=1)
-    running = shown.figures()["running"]
-    assert [each["number"] for each in running] == list(range(1, MOST + 1))
+    figures = shown.figures()
+    assert [each["number"] for each in figures["running"]] == list(range(1, MOST + 1))
+    assert (figures["running_total"], figures["processes"]) == (MOST + 10, "one")
     assert shown.engine.asked == []
 
 
