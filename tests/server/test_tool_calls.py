@@ -21,7 +21,9 @@ def test_tools_work_without_flags(tmp_path: Path, flags: list[str], status: int)
     folder = tmp_path / "model"
     shutil.copytree(BUNDLED_MODEL, folder)
     template = folder / "chat_template.jinja"
-    template.write_text("{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}" + template.read_text(encoding="utf-8"))
+    template.write_text(
+        "{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}" + template.read_text(encoding="utf-8")
+    )
     limits = ["--max-model-len", "2048", "--served-model-name", "m"]
     with running(tmp_path, str(folder), *ENGINE, *limits, *flags) as server:
         answer = server.post("/v1/chat/completions", {"model": "m", **BODY})
