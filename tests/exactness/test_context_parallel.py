@@ -5,7 +5,6 @@ size, whose cache is so small and whose chunks are so short that every batch is 
 """
 
 import inspect
-import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -20,6 +19,7 @@ from ropeswitch.model_patches.guard.registry import in_play
 from tests.exactness import checkpoints, test_features, test_ladders, test_modes, test_prefix_cache, test_speculation
 from tests.exactness.conftest import starting
 from tests.exactness.engines import greedy, prompts, run
+from tests.exactness.preloaded import Context
 from tests.exactness.reference import Reference
 from tests.exactness.test_modes import check_batch, scheduler_of
 from tests.exactness.test_parallel import reports
@@ -206,7 +206,7 @@ def test_ngram_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interleav
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = checkpoints.phi3(tmp_path, vocab_size=16, num_key_value_heads=1)
     changes = SPLIT | {"cp_kv_cache_interleave_size": interleave}
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=Context()) as pool:
         answers, accepted = pool.submit(test_speculation.speculate, folder, **changes).result()
     reference = Reference.load(folder)
     token_lists = prompts(test_speculation.LENGTHS, vocabulary=16)

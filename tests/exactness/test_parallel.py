@@ -14,6 +14,7 @@ from ropeswitch.model_patches.guard.registry import in_play
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.settings import RopeSettings, settings_of
 from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
+from tests.exactness.preloaded import preloaded
 from tests.exactness.reference import Reference
 from tests.exactness.test_modes import LENGTHS, check_batch
 
@@ -48,7 +49,8 @@ def test_two_ranks(start_processes: Start, phi3: Path, phi3_reference: Reference
 @pytest.mark.full
 def test_two_replicas(phi3: Path, phi3_reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-    asyncio.run(replicas(phi3, phi3_reference))
+    with preloaded():
+        asyncio.run(replicas(phi3, phi3_reference))
 
 
 async def replicas(folder: Path, reference: Reference) -> None:

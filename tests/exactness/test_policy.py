@@ -1,6 +1,5 @@
 """The policy ``reserve``: Hugging Face with the set of prompt and output limit throughout, and no recomputation."""
 
-import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -11,6 +10,7 @@ from vllm import LLM, SamplingParams
 
 from ropeswitch.factors.factor_set import FactorLadder
 from tests.exactness.engines import engine, greedy, prompts, run
+from tests.exactness.preloaded import Context
 from tests.exactness.reference import Reference
 from tests.exactness.test_ladders import ladder
 from tests.exactness.test_modes import scheduler_of
@@ -98,7 +98,7 @@ def test_reserve_with_drafts(llama: Path, monkeypatch: pytest.MonkeyPatch) -> No
     token_lists = [
         (prompt * 20)[:length] for prompt, length in zip(prompts([6] * 6), [8, 9, 40, 41, 72, 73], strict=True)
     ]
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=Context()) as pool:
         outputs = pool.submit(drafting, llama, token_lists).result()
     expected = references(llama, LADDER)
     for prompt, (tokens, log_probs) in zip(token_lists, outputs, strict=True):

@@ -4,7 +4,6 @@ The engine has a process of its own: the drafter loads llvmlite, beside which vL
 (its Triton dispatcher reads every module's attributes and stumbles over llvmlite's function wrappers).
 """
 
-import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from tests.exactness import checkpoints
 from tests.exactness.engines import engine, greedy, prompts, run
+from tests.exactness.preloaded import Context
 from tests.exactness.reference import Reference
 
 SPECULATIVE = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
@@ -43,7 +43,7 @@ def test_ngram_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     # With so few words a random model soon repeats itself, so that what it said before predicts what it says next.
     folder = checkpoints.phi3(tmp_path, vocab_size=16)
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=Context()) as pool:
         answers, accepted = pool.submit(speculate, folder).result()
     reference = Reference.load(folder)
     for prompt, (tokens, log_probs) in zip(prompts(LENGTHS, vocabulary=16), answers, strict=True):

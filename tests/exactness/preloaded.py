@@ -1,0 +1,45 @@
+"""Forks the processes of engines from one that has imported vLLM, which takes a spawned process about 10 s."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.forkserver import _forkserver
+from typing import Any
+from unittest.mock import patch
+
+# Imports of an engine and its workers. Not ropeswitch's: vLLM loads it as a plugin in each process.
+MODULES = ["vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "vllm.v1.worker.cpu_worker"]
+USERS = ("vllm.v1.engine.utils", "vllm.v1.executor.multiproc_executor")
+
+
+class Process(ForkServerProcess):
+    """A forked process with the environment of the process that starts it, like a spawned one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.environment: dict[str, str] = {}
+
+    def start(self) -> None:
+        self.environment = dict(os.environ)
+        super().start()
+
+    def run(self) -> None:
+        os.environ.clear()
+        os.environ.update(self.environment)
+        # An engine's workers come from the same fork server, which this process did not start and so cannot wait for.
+        with patch.object(_forkserver, "ensure_running", lambda: None), preloaded():
+            super().run()
+
+
+class Context(ForkServerContext):
+    Process = Process  # type: ignore[assignment]
+
+
+@contextmanager
+def preloaded() -> Iterator[None]:
+    """Fork the processes of engines in this context, where vLLM would spawn them."""
+    multiprocessing.set_forkserver_preload(MODULES)
+    with patch(f"{USERS[0]}.get_mp_context", Context), patch(f"{USERS[1]}.get_mp_context", Context):
+        yield
