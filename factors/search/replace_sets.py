@@ -1,4 +1,4 @@
-"""A worker's method that swaps the ladder's factors between two batches, through vLLM's ``worker_extension_cls``."""
+"""Adds a worker method that swaps the ladder's factors between batches, through vLLM's ``worker_extension_cls``."""
 
 from typing import Any
 
@@ -8,19 +8,19 @@ EXTENSION = f"{__name__}.ReplaceSets"
 
 
 class ReplaceSets:
-    """vLLM adds it to the bases of our worker, :class:`~ropeswitch.model_patches.switch.worker.LadderWorker`."""
+    """Mixin that vLLM adds to the bases of :class:`~ropeswitch.model_patches.switch.worker.LadderWorker`."""
 
     settings: RopeSettings
     step_rows: Any
 
     def replace_sets(self, values: dict[str, Any]) -> None:
-        """Rotate with other factors under the same names, from the next step on; no request may be running.
+        """Use other factors under the same set names from the next step on; no request may be running.
 
         Args:
-            values: Settings as at the start, but for the sets' factors, scales and start tokens, as JSON.
+            values: The initial settings as JSON values, with other factors, scales and start tokens of the sets.
 
         Raises:
-            ValueError: when anything else differs; the rows stay as they are.
+            ValueError: when anything else differs; the rows stay unchanged.
         """
         given = RopeSettings.from_json(values)
         wanted, found = _fixed(self.settings), _fixed(given)
@@ -31,6 +31,7 @@ class ReplaceSets:
 
 
 def _fixed(settings: RopeSettings) -> dict[str, Any]:
-    """What may not change; of the sets the name, the end in tokens, the number of factors and the softmax scale."""
+    """Return the settings that must not change; for sets: name, maximum length, number of factors and softmax scale."""
     sets = tuple((s.name, s.max_length, len(s.factors), s.softmax_scale) for s in settings.ladder.sets)
-    return settings.to_json() | {"sets": sets}
+    # Where the sets came from changes with them.
+    return settings.to_json() | {"sets": sets, "origins": None}

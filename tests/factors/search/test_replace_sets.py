@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.factors.ladders.made import Origin
 from ropeswitch.factors.search.replace_sets import ReplaceSets
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rotation import Rotation
@@ -30,7 +31,8 @@ class Worker(ReplaceSets):
     """As vLLM puts the extension under a worker of ours."""
 
     def __init__(self) -> None:
-        self.settings = SETTINGS
+        # The engine that the search starts knows where its sets came from; the search's own settings do not.
+        self.settings = replace(SETTINGS, origins=(Origin(None, "sets"), Origin(None, "sets")))
         self.step_rows = rows_of(SETTINGS)
 
 
