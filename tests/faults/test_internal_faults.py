@@ -12,7 +12,7 @@ import pytest
 from ropeswitch.server.front.error_bodies import FAULT
 from tests.faults.beside import unharmed
 from tests.faults.conftest import FLAGS, MODEL
-from tests.faults.injected.sitecustomize import SECRET
+from tests.faults.injected.sitecustomize import PREFIX, SECRET
 from tests.faults.state import metrics, settle
 from tests.passkey_tiny import SERVED
 from tests.server.running import Server, running
@@ -28,7 +28,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def ask(fault: str | None, **more: Any) -> dict[str, Any]:
-    asked = {"vllm_xargs": {"fault": fault}} if fault is not None else {}
+    asked = {"stop": [PREFIX + fault]} if fault is not None else {}
     return {"model": MODEL, "prompt": [5] * 20, "max_tokens": 3, "ignore_eos": True, "temperature": 0} | asked | more
 
 

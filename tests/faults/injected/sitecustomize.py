@@ -1,4 +1,4 @@
-"""On ``PYTHONPATH``: a server whose request fails inside, where the request's ``vllm_xargs.fault`` says so.
+"""On ``PYTHONPATH``: a server whose request fails inside, where one of the request's ``stop`` strings says so.
 
 A module is changed when it has been loaded, in whichever of the server's processes loads it.
 """
@@ -12,15 +12,16 @@ from types import ModuleType
 from typing import Any
 
 SECRET = "a secret of the server"
+PREFIX = "fault: "
 
 
-def fault_of(*values: Any) -> Any:
+def fault_of(*values: Any) -> str | None:
     """Which fault a request asks for, by its own fields or by its sampling parameters'."""
     for value in values:
         for params in (value, getattr(value, "sampling_params", None)):
-            asked = getattr(params, "vllm_xargs", None) or getattr(params, "extra_args", None) or {}
-            if "fault" in asked:
-                return asked["fault"]
+            for word in getattr(params, "stop", None) or []:
+                if word.startswith(PREFIX):
+                    return word.removeprefix(PREFIX)
     return None
 
 
