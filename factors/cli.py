@@ -1,4 +1,4 @@
-"""``ropeswitch factors``: import published factors into a factor file, look at one, check one."""
+"""The ``ropeswitch factors`` command: imports, makes, shows, checks, evaluates and searches factor files."""
 
 import argparse
 import re
@@ -21,7 +21,7 @@ EXAMPLE = """examples:
       --scale longrope --original-length 4096 --rope-theta 10000 -o llama2.json
   ropeswitch factors import Phi-3-mini-128k-instruct/config.json -o phi3.json
 """
-# Bounds of what is read as a number; the ladder says which are lengths.
+# Range of token counts on the command line; FactorLadder.checked decides which are valid lengths.
 TOKENS = (0, 10**10 - 1, "a whole number of tokens")
 # [NAME=]VALUE: for all sets, or for one.
 PER_SET = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<value>[^=]+)")
@@ -29,21 +29,21 @@ SET = re.compile(r"(?P<name>[^=]+)=(?P<length>[^:=]+):(?P<path>.+)", re.DOTALL)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the ``factors`` command, with its own commands; each sets ``func``, from the namespace to an exit code.
+    """Add the ``factors`` command and its subcommands; each sets ``func``, which maps the namespace to an exit code.
 
     ``func`` raises FactorError for everything a user can get wrong.
     """
-    factors = subparsers.add_parser("factors", help="import, show and check factor files")
+    factors = subparsers.add_parser("factors", help="import, make, check, evaluate and search factor files")
     commands = factors.add_subparsers(metavar="COMMAND", required=True)
     _add_import(commands)
     rules_cli.add_parser(commands)
     check_cli.add_parser(commands)
 
-    show = commands.add_parser("show", help="print what a factor file says as a table")
+    show = commands.add_parser("show", help="print a factor file as a table")
     show.add_argument("file", metavar="FILE")
     show.set_defaults(func=_show)
 
-    validate = commands.add_parser("validate", help="check a factor file")
+    validate = commands.add_parser("validate", help="check that a factor file is valid")
     validate.add_argument("file", metavar="FILE")
     validate.set_defaults(func=_validate)
 
@@ -54,33 +54,39 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def _add_import(commands: "argparse._SubParsersAction[Any]") -> None:
     parser = commands.add_parser(
         "import",
-        help="make a factor file from LongRoPE CSV files or a Hugging Face config.json",
+        help="convert LongRoPE CSV files or a Hugging Face config.json to a factor file",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("config", nargs="?", metavar="CONFIG", help="a config.json with longrope factors, or the folder that holds it")
+    add("config", nargs="?", metavar="CONFIG", help="config.json with longrope factors, or the folder that contains it")
     add(
         "--set",
         dest="sets",
         action="append",
         default=[],
         metavar="NAME=LENGTH:CSV",
-        help="a factor set for sequences of up to LENGTH tokens; repeat it, by increasing length",
+        help="add a factor set for sequences of up to LENGTH tokens; repeatable, by increasing length",
     )
-    add("--scale", action="append", default=[], metavar="[NAME=]SCALE", help=f"for all sets or one: {SCALE_CHOICES}")
-    add("--original-length", metavar="TOKENS", help="the window the model was first trained with, for --scale longrope")
+    add(
+        "--scale",
+        action="append",
+        default=[],
+        metavar="[NAME=]SCALE",
+        help=f"multiplier of cos and sin: {SCALE_CHOICES}",
+    )
+    add("--original-length", metavar="TOKENS", help="original window of the model, for --scale longrope")
     add(
         "--start-tokens",
         action="append",
         default=[],
         metavar="[NAME=]TOKENS",
-        help="for all sets or one: positions below it keep the unscaled angles (default: 0)",
+        help="positions below this keep the unscaled angles (default: 0)",
     )
-    add("--rope-theta", metavar="BASE", help="the rotary base that the factors were made for")
-    add("--description", metavar="TEXT", help="free text to keep in the file")
-    add("-o", "--output", required=True, metavar="FILE", help="the factor file to write")
-    add("--force", action="store_true", help="replace FILE if it exists")
+    add("--rope-theta", metavar="BASE", help="rotary base that the factors were made for (default: the model's)")
+    add("--description", metavar="TEXT", help="free text to store in the file")
+    add("-o", "--output", required=True, metavar="FILE", help="factor file to write")
+    add("--force", action="store_true", help="overwrite FILE if it exists")
     parser.set_defaults(func=_import)
 
 
@@ -96,7 +102,7 @@ def _from_config(args: argparse.Namespace) -> file.LadderFile:
     for flag in ("sets", "scale", "original_length", "start_tokens", "rope_theta"):
         if getattr(args, flag):
             name = "--set" if flag == "sets" else "--" + flag.replace("_", "-")
-            raise FactorError(f"{name}: goes with CSV files only; {args.config!r} says it itself")
+            raise FactorError(f"{name}: applies to CSV files only; {args.config!r} already contains it")
     return ladder_file_from_config(args.config)
 
 
@@ -120,7 +126,7 @@ def _from_csv(args: argparse.Namespace) -> file.LadderFile:
 def _csv_set(text: str) -> CsvSet:
     match = SET.fullmatch(text)
     if not match:
-        raise FactorError(f"--set: {text!r} must read NAME=LENGTH:CSV, for instance 8k=8192:8k.csv")
+        raise FactorError(f"--set: {text!r} must be NAME=LENGTH:CSV, such as 8k=8192:8k.csv")
     return CsvSet(match["name"], whole("--set", match["length"], *TOKENS), match["path"])
 
 
@@ -153,7 +159,7 @@ def _show(args: argparse.Namespace) -> int:
     content = file.load(args.file)
     if content.description is not None:
         print(content.description)
-    print(f"rotary dimension {content.ladder.rotary_dim}, rope_theta {content.theta or 'as the model has it'}")
+    print(f"rotary dimension {content.ladder.rotary_dim}, rope_theta {content.theta or 'from the model'}")
     rows: list[tuple[str, ...]] = [("set", "tokens", "factors", "lowest", "highest", "rising", "scale", "start tokens")]
     first = 1
     for factor_set in content.ladder.sets:
@@ -184,5 +190,5 @@ def _validate(args: argparse.Namespace) -> int:
 
 
 def _summary(content: file.LadderFile) -> str:
-    sets = ", ".join(f"{each.name} to {each.max_length} tokens" for each in content.ladder.sets)
+    sets = ", ".join(f"{each.name} up to {each.max_length} tokens" for each in content.ladder.sets)
     return f"{len(content.ladder.sets)} {'set' if len(content.ladder.sets) == 1 else 'sets'}: {sets}"

@@ -1,4 +1,4 @@
-"""The errors of bad input. Command lines catch the base, print it as one line, and exit with code 2."""
+"""Exceptions for bad input. Commands catch the base class, print it as one line, and exit with code 2."""
 
 
 class InputError(Exception):

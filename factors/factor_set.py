@@ -1,7 +1,7 @@
-"""Factor sets and the ladder that decides which set a sequence is rotated with.
+"""Factor sets, and the ladder that selects the set for a sequence by its length.
 
 A LongRoPE model has one list of rescale factors per length (LongRoPE, arXiv:2402.13753, section 3.2). This module holds
-the plain data and the one rule; it reads no files and imports no engine.
+the data and the selection rule; it reads no files and imports no engine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from ropeswitch.factors.numbers import positive_value, whole_value
 from ropeswitch.factors.quoted import quoted
 
 SET_HEADER = "x-rope-factor-set"
-"""The response header with the names of the sets that a request's prompts started in."""
+"""Response header that lists the sets in which a request's prompts started."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class FactorSet:
     """The rotary factors for sequences of one range of lengths.
 
     Attributes:
-        name: What requests, headers and metrics call this set.
-        max_length: The longest sequence, in tokens, that this set rotates.
+        name: Name of the set in requests, headers and metrics.
+        max_length: Longest sequence that this set rotates, in tokens.
         factors: One divisor per rotary frequency; frequency i is ``1 / (factors[i] * theta ** (2 * i / rotary_dim))``.
-        scale: What cos and sin are multiplied by (the attention factor).
+        scale: Multiplier of cos and sin (the attention factor).
         start_tokens: Positions below it keep the unscaled angles, i.e. factor 1 (the paper's n-hat).
-        softmax_scale: What attention logits are multiplied by besides, as DeepSeek's ``mscale_all_dim`` does; None where the
-            set does not say, which a model whose config sets ``mscale_all_dim`` refuses.
+        softmax_scale: Additional multiplier of attention logits, as with DeepSeek's ``mscale_all_dim``. None if the set
+            does not specify one; a model whose config has ``mscale_all_dim`` rejects such a set.
     """
 
     name: str
@@ -43,7 +43,7 @@ class FactorLadder:
     """Factor sets in order of length; a sequence of n tokens uses the first with ``n <= max_length``.
 
     Raises:
-        FactorError: from :meth:`checked` when the sets do not form a ladder.
+        FactorError: from :meth:`checked`, when the sets do not form a ladder.
     """
 
     sets: tuple[FactorSet, ...]
@@ -60,7 +60,7 @@ class FactorLadder:
 
     @property
     def scales_softmax(self) -> bool:
-        """Whether any set multiplies attention logits."""
+        """Whether any set scales attention logits."""
         return any(each.softmax_scale not in (None, 1.0) for each in self.sets)
 
     @property
@@ -68,7 +68,7 @@ class FactorLadder:
         return tuple(s.name for s in self.sets)
 
     def index_for(self, num_tokens: int) -> int:
-        """Index of the set that rotates a sequence of ``num_tokens`` tokens.
+        """Return the index of the set that rotates a sequence of ``num_tokens`` tokens.
 
         Raises:
             FactorError: when the sequence is longer than the ladder.
@@ -81,7 +81,7 @@ class FactorLadder:
         )
 
     def index_of(self, name: str) -> int:
-        """Index of the set called ``name``.
+        """Return the index of the set named ``name``.
 
         Raises:
             FactorError: when no set has that name.
@@ -91,7 +91,7 @@ class FactorLadder:
         return self.names.index(name)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The ladder as plain JSON values, the inverse of :meth:`checked`."""
+        """Return the ladder as plain JSON values, the inverse of :meth:`checked`."""
         return [
             {key: value for key, value in (asdict(s) | {"factors": list(s.factors)}).items() if value is not None}
             for s in self.sets
@@ -113,15 +113,15 @@ class FactorLadder:
         for index, (before, after) in enumerate(zip(ladder.sets, ladder.sets[1:], strict=False), start=1):
             if after.max_length <= before.max_length:
                 raise FactorError(
-                    f"sets[{index}].max_length: {after.max_length} does not exceed the {before.max_length} of the set "
-                    "before it; sets must be listed by increasing length"
+                    f"sets[{index}].max_length: {after.max_length} must exceed {before.max_length}, the max_length of the "
+                    "set before it; list sets by increasing length"
                 )
             if len(after.factors) != len(before.factors):
                 raise FactorError(
                     f"sets[{index}].factors: {len(after.factors)} factors, but sets[0] has {len(ladder.sets[0].factors)}"
                 )
         if len(set(ladder.names)) != len(ladder.sets):
-            raise FactorError(f"sets: names must differ, found {quoted(list(ladder.names))}")
+            raise FactorError(f"sets: names must be unique, found {quoted(list(ladder.names))}")
         return ladder
 
 
@@ -162,7 +162,7 @@ def _checked_set(index: int, values: Mapping[str, Any]) -> FactorSet:
 
 def _positive(field: str, value: Any, limit: float) -> float:
     number = positive_value(field, value)
-    # Beyond any use, and near where float32 rows become 0 or infinite.
+    # Values outside are useless, and float32 rows approach 0 or infinity.
     if not 1 / limit <= number <= limit:
         raise FactorError(f"{field}: {number!r} must be from {1 / limit:g} to {limit:g}")
     return number

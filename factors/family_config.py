@@ -1,4 +1,4 @@
-"""What the code of a model family knows of its rotation, and its config leaves out or names in its own way."""
+"""Adds rotary fields that a model family keeps in code, or stores in its config under other names."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,17 +9,17 @@ from ropeswitch.factors.numbers import positive_value, whole_value
 
 
 def with_family_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A text config with the usual fields for its rotation added; those that the family's code reads come back as they are.
+    """Return a text config with the standard rotary fields added; fields that the family's code reads are unchanged.
 
     Raises:
-        FactorError: naming a field of the family that is missing or wrong.
+        FactorError: naming the family's field that is missing or wrong.
     """
     family = _FAMILIES.get(config.get("model_type", ""))
     return config if family is None else family(config)
 
 
 def _gptj(config: Mapping[str, Any]) -> dict[str, Any]:
-    """GPT-J (``transformers.models.gptj``, ``vllm.model_executor.models.gpt_j``): base 10,000, a part of each head."""
+    """GPT-J (``transformers.models.gptj``, ``vllm.model_executor.models.gpt_j``): base 10,000, partially rotated heads."""
     if config.get("rotary") is False:
         return dict(config)
     hidden = whole_value("n_embd", config.get("n_embd"), most=math.inf)
@@ -35,7 +35,7 @@ def _gptj(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chatglm(config: Mapping[str, Any]) -> dict[str, Any]:
-    """ChatGLM 2 to 4 (``vllm.model_executor.models.chatglm``): base 10,000 times a ratio, half of each head."""
+    """ChatGLM 2 to 4 (``vllm.model_executor.models.chatglm``): base 10,000 times ``rope_ratio``, half-rotated heads."""
     return {
         "max_position_embeddings": config.get("seq_length"),
         "rope_theta": 10000.0 * positive_value("rope_ratio", config.get("rope_ratio", 1.0)),
@@ -44,9 +44,9 @@ def _chatglm(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dbrx(config: Mapping[str, Any]) -> dict[str, Any]:
-    """DBRX (``vllm.model_executor.models.dbrx``): its layers read the base from ``attn_config`` alone.
+    """DBRX (``vllm.model_executor.models.dbrx``): its layers read the base only from ``attn_config``.
 
-    ``rope_parameters`` does not count: transformers fills in a base of its own.
+    ``rope_parameters`` is ignored, because transformers fills in a base of its own.
     """
     attention = config.get("attn_config")
     if not isinstance(attention, Mapping):

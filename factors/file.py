@@ -1,4 +1,4 @@
-"""Factor files: a factor ladder as JSON, in the format that docs/factors.md and factor_file.schema.json describe."""
+"""Reads and writes factor files: ladders as JSON, in the format of docs/factors.md and factor_file.schema.json."""
 
 import json
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ FIELDS = ("format", "description", "rope_theta", "sets")
 
 @dataclass(frozen=True)
 class LadderFile:
-    """What a factor file says.
+    """The content of a factor file.
 
     Attributes:
         ladder: The factor sets.
-        theta: The rotary base that the factors were made for, or None where the file leaves it to the model.
+        theta: Rotary base that the factors were made for; None if the file does not name one, so the model's is used.
         description: Free text for people: which model, which source.
     """
 
@@ -44,16 +44,16 @@ def load(path: str | Path) -> LadderFile:
 
 
 def parse(text: str) -> LadderFile:
-    """Check the text of a factor file and turn it into a :class:`LadderFile`.
+    """Parse and check the text of a factor file.
 
     Raises:
-        FactorError: naming the field, the value and what is allowed, or the line and column that is not JSON.
+        FactorError: naming the field, the value and what is allowed, or the line and column of a JSON syntax error.
     """
     return from_values(object_from_json(text))
 
 
 def from_values(values: Mapping[str, Any]) -> LadderFile:
-    """As :func:`parse`, of the object that the text holds."""
+    """Build a :class:`LadderFile` from a parsed JSON object; errors as in :func:`parse`."""
     if unknown := sorted(set(values) - set(FIELDS)):
         raise FactorError(f"{quoted(unknown[0])}: unknown field; allowed are {', '.join(FIELDS)}")
     if values.get("format") != FORMAT:
@@ -65,7 +65,7 @@ def from_values(values: Mapping[str, Any]) -> LadderFile:
 
 
 def save(path: str | Path, content: LadderFile, *, overwrite: bool = False) -> None:
-    """Write ``content`` to ``path``, all of it or nothing: the file appears under its name when it is complete.
+    """Write ``content`` to ``path`` atomically: the file appears under its name only when it is complete.
 
     Raises:
         FactorError: when the file exists and ``overwrite`` is False, or when it cannot be written.
@@ -74,10 +74,10 @@ def save(path: str | Path, content: LadderFile, *, overwrite: bool = False) -> N
 
 
 def to_text(content: LadderFile) -> str:
-    """The text of a factor file, one line per set; :func:`parse` of it gives ``content`` back exactly.
+    """Format a factor file, one line per set; :func:`parse` restores ``content`` exactly.
 
     Raises:
-        FactorError: when ``content`` is not what :func:`load` would accept.
+        FactorError: when :func:`load` would reject ``content``.
     """
     lines = [f'  "format": {json.dumps(FORMAT)}']
     if content.description is not None:

@@ -1,20 +1,20 @@
-"""A digest that changes when a model does."""
+"""Computes a digest that changes when a model changes."""
 
 import hashlib
 import json
 from pathlib import Path
 
 WEIGHTS = (".safetensors", ".bin")
-# Read whole but for weights: what decides how a text becomes tokens.
+# Files that determine tokenization; these are read in full.
 TEXTS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-# Of every file of weights so many pieces of so many bytes, evenly spread, are read.
+# Number and size of the evenly spaced pieces that are read from each weights file.
 PIECES, PIECE_BYTES = 64, 1 << 16
 
 
 def fingerprint(name: str) -> str:
-    """Changes with the config, the tokenizer and, for a local folder, the weights; pieces of these are read, not all.
+    """Return a digest of a model folder's config, tokenizer and weights (sampled, not read in full).
 
-    Of a name on the hub, where no folder can be looked at, it is that of the name.
+    For a Hugging Face name without a local folder, it is the digest of the name.
     """
     found = hashlib.sha256()
     folder = Path(name)

@@ -1,4 +1,4 @@
-"""The factor ladder that a Hugging Face ``config.json`` describes by itself.
+"""Reads rotary parameters and the LongRoPE ladder from a Hugging Face ``config.json``.
 
 Follows ``transformers.modeling_rope_utils._compute_longrope_parameters`` (5.19) for the factors and the attention factor,
 and Phi-3.5-MoE's own modeling code for ``short_mscale`` and ``long_mscale``.
@@ -17,16 +17,16 @@ LONGROPE_TYPES = ("longrope", "su")
 
 
 def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The rotary parameters of a text config, old (``rope_scaling``) or new (``rope_parameters``) style, in one dict.
+    """Return a text config's rotary parameters as one dict, whether stored in ``rope_scaling`` or ``rope_parameters``.
 
-    As in transformers' ``standardize_rope_params``, ``rope_theta`` and ``partial_rotary_factor`` count inside first, then at
-    the top level of the config, and ``original_max_position_embeddings`` the other way round.
+    As in transformers' ``standardize_rope_params``, nested ``rope_theta`` and ``partial_rotary_factor`` take precedence over
+    the config's top level; for ``original_max_position_embeddings`` the top level takes precedence.
 
-    Where each type of layer has parameters of its own, those of full attention are returned.
+    If each layer type has its own parameters, those of full attention are returned.
 
     Raises:
-        FactorError: when the config has parameters for each type of layer, but none for full attention, or when a field that
-            the model's family has instead is wrong.
+        FactorError: when the config has parameters per layer type but none for full attention, or when a field specific to
+            the model's family is wrong.
     """
     config = with_family_fields(config)
     layers = by_layer_type(config)
@@ -42,10 +42,10 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ladder_from_config(config: Mapping[str, Any]) -> FactorLadder | None:
-    """The two-set ladder of a LongRoPE model, or None where the config has no LongRoPE factors.
+    """Return the ladder of a LongRoPE config, or None if it has no LongRoPE factors.
 
-    The short set serves sequences up to the original window, the long set those up to ``max_position_embeddings``; a model
-    whose maximum does not exceed its window has the short set alone.
+    The short set serves sequences up to the original window, the long set those up to ``max_position_embeddings``. If the
+    maximum does not exceed the window, the ladder has only the short set.
 
     Raises:
         FactorError: naming the config field that is missing or wrong.
@@ -82,9 +82,9 @@ def ladder_from_config(config: Mapping[str, Any]) -> FactorLadder | None:
 
 
 def attention_factor(rope: Mapping[str, Any], original: int, maximum: int) -> float:
-    """What cos and sin are multiplied by: the config's ``attention_factor``, else ``sqrt(1 + ln s / ln L)``.
+    """Return the multiplier of cos and sin: the config's ``attention_factor``, else ``sqrt(1 + ln s / ln L)``.
 
-    s is the config's ``factor``, or ``maximum / original``; where s does not exceed 1 the factor is 1.
+    s is the config's ``factor``, or ``maximum / original``; L is ``original``. If s does not exceed 1, the result is 1.
 
     Raises:
         FactorError: when ``attention_factor`` or ``factor`` is not a positive number.

@@ -1,6 +1,6 @@
-"""Turn published factors into a ladder: the CSV files of the LongRoPE repository, and Hugging Face configs.
+"""Imports published factors: the CSV files of the LongRoPE repository, and Hugging Face configs.
 
-The CSV files hold one factor per line, or one comma-separated row of factors per layer
+A CSV file has one factor per line, or one comma-separated row of factors per layer
 (https://github.com/microsoft/LongRoPE, ``script/longrope_scale``).
 """
 
@@ -19,15 +19,14 @@ from ropeswitch.factors.strict_json import object_from_json, read_text
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 SCALE_CHOICES = (
-    "'none' leaves cos and sin as they are, as the LongRoPE paper does; 'longrope' multiplies them by "
-    "sqrt(1 + ln(end / original) / ln(original)), as the LongRoPE repository's code and the published Phi models do; "
-    "a number is taken as it is"
+    "'none' for 1, as in the LongRoPE paper; 'longrope' for sqrt(1 + ln(end / original) / ln(original)), as in the "
+    "LongRoPE repository's code and the published Phi models; or a number"
 )
 
 
 @dataclass(frozen=True)
 class CsvSet:
-    """One factor set to import: its name, its ``max_length`` in tokens, and the CSV file that holds its factors."""
+    """One factor set to import: its name, its ``max_length`` in tokens, and the path of its CSV file."""
 
     name: str
     max_length: int
@@ -41,14 +40,15 @@ def ladder_from_csv(
     start_tokens: Mapping[str, int],
     original_length: int | None,
 ) -> FactorLadder:
-    """A ladder of the factors in CSV files.
+    """Build a ladder from factors in CSV files.
 
     Args:
-        sets: What to import, by increasing length.
-        scales: ``none``, ``longrope`` or a number, by set name; under ``""`` for the sets not named.
-        start_tokens: Positions that keep the unscaled angles, by set name; under ``""`` for the sets not named, else 0.
-        original_length: The window, in tokens, that the model was first trained with; ``longrope`` needs it. The other
-            end of its formula is the ladder's longest length, so all sets get one scale, as in Hugging Face.
+        sets: Sets to import, by increasing length.
+        scales: ``none``, ``longrope`` or a number, by set name; the key ``""`` applies to all other sets.
+        start_tokens: Positions that keep the unscaled angles, by set name; the key ``""`` applies to all other sets, whose
+            default is 0.
+        original_length: Original window of the model in tokens; required by ``longrope``. The extended length in its
+            formula is the ladder's end, so all sets get the same scale, as in Hugging Face.
 
     Raises:
         FactorError: naming the flag, or the file, line and value, and what is allowed.
@@ -56,7 +56,7 @@ def ladder_from_csv(
     names = {factor_set.name for factor_set in sets}
     for flag, by_name in (("--scale", scales), ("--start-tokens", start_tokens)):
         if unknown := sorted(set(by_name) - names - {""}):
-            raise FactorError(f"{flag}: no --set is called {unknown[0]!r}; there are {', '.join(sorted(names))}")
+            raise FactorError(f"{flag}: no --set is named {unknown[0]!r}; the sets are {', '.join(sorted(names))}")
     if not sets:
         raise FactorError("--set: give at least one")
     end = max(factor_set.max_length for factor_set in sets)
@@ -78,11 +78,11 @@ def ladder_from_csv(
 
 
 def read_csv(path: str | Path) -> tuple[float, ...]:
-    """The factors of one CSV file: one per line, or equal rows of them, one row per layer.
+    """Read the factors of one CSV file: one per line, or equal rows, one per layer.
 
     Raises:
-        FactorError: naming the file, and the line and value that is no number, or the first value that differs between
-            layers: one ladder serves all layers.
+        FactorError: naming the file, and the line and value that is not a number, or the first value that differs between
+            layers, because one ladder serves all layers.
     """
     try:
         return _factors(read_text(path))
@@ -91,10 +91,10 @@ def read_csv(path: str | Path) -> tuple[float, ...]:
 
 
 def ladder_file_from_config(path: str | Path) -> LadderFile:
-    """The ladder and rotary base of a Hugging Face ``config.json``, or of the one in the folder ``path``.
+    """Read the ladder and rotary base of a Hugging Face ``config.json``, or of the one in the folder ``path``.
 
     Raises:
-        FactorError: when the file is broken or describes no LongRoPE model.
+        FactorError: when the file is invalid or has no LongRoPE factors.
     """
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
@@ -105,7 +105,7 @@ def ladder_file_from_config(path: str | Path) -> LadderFile:
         ladder = ladder_from_config(config)
         if ladder is None:
             found = quoted(rope_parameters(config)["rope_type"])
-            raise FactorError(f"rope_type: {found}; only 'longrope' and 'su' configs hold factors to import")
+            raise FactorError(f"rope_type: {found}; only 'longrope' and 'su' configs contain factors to import")
         theta = rope_parameters(config).get("rope_theta")
         theta = None if theta is None else number_value("rope_theta", theta)
     except FactorError as error:
@@ -116,7 +116,7 @@ def ladder_file_from_config(path: str | Path) -> LadderFile:
 def _factors(text: str) -> tuple[float, ...]:
     rows = [(number, _row(number, line)) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if not rows:
-        raise FactorError("holds no factors")
+        raise FactorError("contains no factors")
     if all(len(row) == 1 for _, row in rows):
         return tuple(row[0] for _, row in rows)
     first_number, first = rows[0]
@@ -126,8 +126,8 @@ def _factors(text: str) -> tuple[float, ...]:
         for column, (here, there) in enumerate(zip(row, first, strict=True), start=1):
             if here != there:
                 raise FactorError(
-                    f"line {number}, value {column}: {here} differs from the {there} of line {first_number}; "
-                    "the lines are layers, and factors that differ from layer to layer cannot be served"
+                    f"line {number}, value {column}: {here} differs from {there} in line {first_number}; "
+                    "lines are layers, and factors must be the same in all layers"
                 )
     return first
 
@@ -143,17 +143,17 @@ def _row(number: int, line: str) -> tuple[float, ...]:
 def _scale(name: str, scales: Mapping[str, str], original_length: int | None, end: int) -> float:
     choice = scales.get(name, scales.get(""))
     if choice is None:
-        raise FactorError(f"--scale: missing for the set {name!r}; CSV files do not say it: {SCALE_CHOICES}")
+        raise FactorError(f"--scale: missing for set {name!r}; CSV files do not contain it. Give {SCALE_CHOICES}")
     if choice == "none":
         return 1.0
     if choice == "longrope":
         if original_length is None:
             raise FactorError(
-                "--original-length: missing; --scale longrope needs the window the model was trained with"
+                "--original-length: missing; --scale longrope needs the model's original window, in tokens"
             )
         if original_length < 2:
             raise FactorError(f"--original-length: {original_length} must be at least 2")
         return attention_factor({}, original_length, end)
     if not NUMBER.fullmatch(choice):
-        raise FactorError(f"--scale: {quoted(choice)} must be 'none', 'longrope' or a number: {SCALE_CHOICES}")
+        raise FactorError(f"--scale: {quoted(choice)} is not a scale; give {SCALE_CHOICES}")
     return float(choice)

@@ -1,6 +1,6 @@
-"""Only the last rows of a model's last layer are wanted where only the last tokens are judged; the others are not computed.
+"""Skips the attention of rows in a model's last layer whose hidden states nobody reads.
 
-For a model of two layers, as the bundled one, that halves what a long text costs.
+When only the last tokens are scored, this halves the cost of a long text for a two-layer model such as the bundled one.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-# Rows whose mask is held at a time: 64 MiB of it at a quarter of a million tokens.
+# Rows per attention mask: 64 MiB at 262,144 tokens.
 ROWS = 256
 
 
 @contextmanager
 def last_rows_only(model: Any, keep: int) -> Iterator[None]:
-    """Within the block the last ``keep`` hidden states that ``model`` gives are right, those before them need not be.
+    """Compute only the last ``keep`` hidden states of ``model`` inside the block; earlier ones may be wrong.
 
-    Only models that attend with PyTorch's scaled_dot_product_attention change; keys and values are whole for all tokens.
+    Affects only models that use PyTorch's scaled_dot_product_attention. Keys and values are complete for all tokens.
     """
     if model.config._attn_implementation != "sdpa":
         yield

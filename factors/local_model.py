@@ -1,4 +1,4 @@
-"""A Hugging Face causal language model on this machine that rotates with the factor sets it is given."""
+"""Runs a Hugging Face causal language model locally, rotated with given factor sets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,26 +16,26 @@ from ropeswitch.factors.ladders.softmax import softmax_slope
 from ropeswitch.factors.last_rows import last_rows_only
 from ropeswitch.factors.set_rotary import rotated
 
-# Tokens whose logits are held at a time.
+# Tokens whose logits are in memory at once.
 LOGIT_CHUNK = 8192
 
 
 def best_device() -> str:
-    """``cuda`` where PyTorch finds a GPU, else ``cpu``."""
+    """Return ``cuda`` if PyTorch finds a GPU, else ``cpu``."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @dataclass(frozen=True)
 class LocalModel:
-    """What factor work needs of a model.
+    """A loaded model and its rotary parameters.
 
     Attributes:
         model: The causal language model, in evaluation mode.
         tokenizer: Its tokenizer.
         theta: Rotary base.
         rotary_dim: Rotated values per head, two per factor.
-        window: Length the model was trained for before any extension, in tokens.
-        ladder: The factor sets of its own config.json, or None where that has none.
+        window: Window the model was trained with before any extension, in tokens.
+        ladder: Factor sets from the model's config.json, or None if it has none.
     """
 
     model: Any
@@ -47,10 +47,10 @@ class LocalModel:
 
     @classmethod
     def load(cls, name: str | Path, dtype: str = "float32", device: str | None = None) -> "LocalModel":
-        """Open a model folder (or a name on the hub, where one can be reached), on ``device`` or else on the best there is.
+        """Load a model from a folder or the Hugging Face Hub onto ``device`` (default: :func:`best_device`).
 
         Raises:
-            FactorError: when it cannot be opened, has no rotary embedding, or one whose layout is not known here.
+            FactorError: when the model cannot be opened, or its rotary embedding is missing or unsupported.
         """
         try:
             config = AutoConfig.from_pretrained(name)
@@ -60,35 +60,37 @@ class LocalModel:
             tokenizer = AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
             raise FactorError(f"model {str(name)!r}: cannot be opened: {str(error).splitlines()[0]}") from error
-        # transformers would fill these with random numbers.
+        # transformers would initialize these with random numbers.
         if absent := sorted(map(str, [*loaded["missing_keys"], *loaded["mismatched_keys"]])):
-            raise FactorError(f"model {str(name)!r}: weights are missing or of another shape: {', '.join(absent[:3])}")
+            raise FactorError(
+                f"model {str(name)!r}: weights are missing or have the wrong shape: {', '.join(absent[:3])}"
+            )
         model.to(device or best_device()).eval()
         return cls.of(model, tokenizer, config.to_dict(), str(name))
 
     @classmethod
     def of(cls, model: Any, tokenizer: Any, config: dict[str, Any], name: str) -> "LocalModel":
-        """What :meth:`load` makes of an opened model."""
+        """Wrap a model that is already loaded; errors as in :meth:`load`."""
         base = model.base_model
         if not hasattr(base, "rotary_emb"):
             raise FactorError(f"model {name!r}: {type(model).__name__} has no rotary embedding; factors need one")
         rope = rope_parameters(config)
         inv_freq = getattr(base.rotary_emb, "inv_freq", None)
         if inv_freq is None or rope.get("rope_theta") is None:
-            raise FactorError(f"model {name!r}: the rotary embedding of {type(model).__name__} is not known here")
+            raise FactorError(f"model {name!r}: the rotary embedding of {type(model).__name__} is unsupported")
         if softmax_slope(config) is not None:
             raise FactorError(
                 f"model {name!r}: rope_scaling.mscale_all_dim: {rope['mscale_all_dim']!r} scales the softmax for the "
-                "config's own length, and here no factor set changes that; not supported"
+                "config's own length, which no factor set can change here; the model is unsupported"
             )
         positions = torch.tensor([[1, 5]])
         made = base.rotary_emb(torch.zeros(1, device=model.device), positions.to(model.device))
         if not isinstance(made, tuple):
-            raise FactorError(f"model {name!r}: the rotary embedding of {type(model).__name__} is not known here")
+            raise FactorError(f"model {name!r}: the rotary embedding of {type(model).__name__} is unsupported")
         cos, _ = made
         if cos.shape[-1] != 2 * len(inv_freq) or not torch.equal(cos[..., : len(inv_freq)], cos[..., len(inv_freq) :]):
             raise FactorError(
-                f"model {name!r}: {type(model).__name__} interleaves its rotary pairs; that is not supported"
+                f"model {name!r}: {type(model).__name__} interleaves its rotary pairs, which is unsupported"
             )
         window = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
         self = cls(model, tokenizer, float(rope["rope_theta"]), 2 * len(inv_freq), window, ladder_from_config(config))
@@ -96,34 +98,34 @@ class LocalModel:
         return self
 
     def _check_head(self, name: str) -> None:
-        """Losses are made from hidden states; a model that does more to its logits than its head would get wrong ones."""
+        """Refuse a model that scales its logits: losses are computed from hidden states and the output head alone."""
         ids = torch.arange(4, device=self.model.device)[None]
         with torch.no_grad():
             hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
             ours = self.model.get_output_embeddings()(hidden)
             theirs = self.model(ids, use_cache=False).logits
         if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3, equal_nan=True):
-            raise FactorError(f"model {name!r}: {type(self.model).__name__} scales its logits; that is not supported")
+            raise FactorError(f"model {name!r}: {type(self.model).__name__} scales its logits, which is unsupported")
 
     def plain_set(self, max_length: int, name: str = "plain") -> FactorSet:
-        """The set that changes nothing: factor 1 for every pair."""
+        """Return the set that changes nothing: factor 1 for every pair."""
         return FactorSet(name, max_length, (1.0,) * (self.rotary_dim // 2))
 
     @torch.no_grad()
     def hidden(self, ids: torch.Tensor, sets: Sequence[FactorSet]) -> torch.Tensor:
-        """Last hidden states ``[rows, n, hidden]`` of int64 ids ``[rows, n]``; one set for all rows, or one for each."""
+        """Return last hidden states ``[rows, n, hidden]`` of int64 ids ``[rows, n]``, with one set or one set per row."""
         self._check_sets(sets, len(ids))
         with rotated(self.model.base_model, self.theta, sets):
             return self.model.base_model(input_ids=ids.to(self.model.device), use_cache=False).last_hidden_state
 
     @torch.no_grad()
     def losses(self, ids: torch.Tensor, sets: Sequence[FactorSet], first: int = 1) -> torch.Tensor:
-        """Negative log-likelihoods in nats, float32 ``[rows, n - first]``, of tokens ``first`` to ``n - 1`` of each row.
+        """Return the negative log-likelihoods in nats of tokens ``first`` to ``n - 1``, float32 ``[rows, n - first]``.
 
         Args:
             ids: int64 ``[rows, n]``.
-            sets: One set for all rows, or one for each.
-            first: The first token to judge, at least 1; what stands before it is context only.
+            sets: One set for all rows, or one per row.
+            first: First token to score, at least 1; earlier tokens are context only.
         """
         with last_rows_only(self.model, ids.shape[1] - first + 1):
             hidden = self.hidden(ids, sets)
@@ -139,12 +141,12 @@ class LocalModel:
 
     @torch.no_grad()
     def generate(self, ids: torch.Tensor, sets: Sequence[FactorSet], new_tokens: int) -> torch.Tensor:
-        """Greedy tokens, int64 ``[rows, new_tokens]``, of int64 prompts ``[rows, n]``, all with the given sets.
+        """Decode int64 prompts ``[rows, n]`` greedily to int64 ``[rows, new_tokens]``, rotated with the given sets.
 
-        A KV cache is kept, so a row stays in its set however long it becomes; end-of-sequence tokens do not stop it.
+        The KV cache is kept, so a row stays in its set at any length. End-of-sequence tokens do not stop generation.
 
         Raises:
-            FactorError: when a logit is not a finite number.
+            FactorError: when a logit is not finite.
         """
         self._check_sets(sets, len(ids))
         head, base = self.model.get_output_embeddings(), self.model.base_model
@@ -156,16 +158,14 @@ class LocalModel:
                 cache = made.past_key_values
                 logits = head(made.last_hidden_state[:, -1]).float()
                 if not logits.isfinite().all():
-                    raise FactorError(
-                        "model: its logits are not finite numbers with these factors and this number format"
-                    )
+                    raise FactorError("model: logits are not finite with these factors and this dtype")
                 state = logits.argmax(-1, keepdim=True)
                 out[:, step : step + 1] = state
         return out
 
     def _check_sets(self, sets: Sequence[FactorSet], rows: int) -> None:
         if len(sets) not in (1, rows):
-            raise ValueError(f"{len(sets)} factor sets for {rows} rows; give one, or one for each row")
+            raise ValueError(f"{len(sets)} factor sets for {rows} rows; give one, or one per row")
         for each in sets:
             if 2 * len(each.factors) != self.rotary_dim:
                 raise FactorError(

@@ -1,4 +1,4 @@
-"""Numbers of flags, such as 16, 0.5, 1e-3, 64k tokens and 64M bytes, and of JSON fields: the one place that reads them."""
+"""Parses the numbers of flags (16, 0.5, 1e-3, 64k tokens, 64M bytes) and checks those of JSON fields."""
 
 import argparse
 import math
@@ -20,7 +20,7 @@ Number = TypeVar("Number", int, float)
 
 
 def whole(field: str, text: str, least: int = 1, most: int = LARGEST, allowed: str = "") -> int:
-    """The whole number written as ``text``; the error describes the range from ``least`` to ``most`` as ``allowed``.
+    """Parse a whole number from ``least`` to ``most``; the error describes that range as ``allowed``.
 
     Raises:
         FactorError: naming ``field``, the text and what is allowed.
@@ -31,19 +31,19 @@ def whole(field: str, text: str, least: int = 1, most: int = LARGEST, allowed: s
 
 
 def number(field: str, text: str, least: float = 0.0, most: float = math.inf, allowed: str = "") -> float:
-    """The finite number written as ``text``, without a sign; arguments and errors as in :func:`whole`."""
+    """Parse a finite number without a sign; arguments and errors as in :func:`whole`."""
     if NUMBER.fullmatch(text.strip()) and least <= float(text) <= most and math.isfinite(float(text)):
         return float(text)
     raise _refused(field, text, allowed or f"a number from {least:g} to {most:g}")
 
 
 def positive(field: str, text: str, most: float = math.inf, allowed: str = "a finite number greater than 0") -> float:
-    """The finite number above 0 written as ``text``; arguments and errors as in :func:`whole`."""
+    """Parse a finite number above 0; arguments and errors as in :func:`whole`."""
     return number(field, text, math.ulp(0.0), most, allowed)
 
 
 def tokens(field: str, text: str, least: int, allowed: str) -> int:
-    """The tokens written as ``text``, k and M for 1024 and 1024 * 1024; arguments and errors as in :func:`whole`."""
+    """Parse a token count, k and M meaning 1024 and 1024 * 1024; arguments and errors as in :func:`whole`."""
     match = TOKENS.fullmatch(text.strip())
     if match and least <= (found := int(match[1]) * UNITS[match[2].lower()]) <= LARGEST:
         return found
@@ -51,7 +51,7 @@ def tokens(field: str, text: str, least: int, allowed: str) -> int:
 
 
 def size(text: str) -> int:
-    """The type of a flag: a number of bytes, K, M and G for powers of 1024.
+    """Parse a number of bytes, with K, M and G for powers of 1024; an argparse type.
 
     Raises:
         argparse.ArgumentTypeError: for anything else, 0, or more than :data:`MOST_BYTES`.
@@ -66,14 +66,14 @@ def size(text: str) -> int:
 
 
 def seconds(most: float) -> Callable[[str], float]:
-    """The type of a flag: seconds above 0 and at most ``most``."""
+    """Return an argparse type for seconds above 0 and at most ``most``."""
     return flag(number, math.ulp(0.0), most, f"a number of seconds above 0 and at most {most:g}")
 
 
 def flag(
     parse: Callable[[str, str, Number, Number, str], Number], least: Number, most: Number, allowed: str = ""
 ) -> Callable[[str], Number]:
-    """:func:`whole` or :func:`number` within bounds as the type of a flag; argparse names the flag itself."""
+    """Return an argparse type from :func:`whole` or :func:`number` with bounds; argparse adds the flag's name."""
 
     def of_text(text: str) -> Number:
         try:
@@ -90,12 +90,12 @@ def is_whole(value: Any, least: int = 1, most: float = LARGEST) -> TypeGuard[int
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a JSON value is a number, infinite and NaN included."""
+    """Whether a JSON value is a number, including infinity and NaN."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole_value(field: str, value: Any, least: int = 1, most: float = LARGEST, allowed: str = "") -> int:
-    """A JSON value that is a whole number from ``least`` to ``most``; errors as in :func:`whole`."""
+    """Return a JSON value that is a whole number from ``least`` to ``most``; errors as in :func:`whole`."""
     if not is_whole(value, least, most):
         span = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
         raise _refused(field, value, allowed or f"a whole number {span}")
@@ -103,7 +103,7 @@ def whole_value(field: str, value: Any, least: int = 1, most: float = LARGEST, a
 
 
 def number_value(field: str, value: Any, allowed: str = "a number") -> float:
-    """A JSON value that is a number; errors as in :func:`whole`, and for one too large for a float."""
+    """Return a JSON number as a float; errors as in :func:`whole`, and for a number too large for a float."""
     if not is_number(value):
         raise _refused(field, value, allowed)
     try:
@@ -113,7 +113,7 @@ def number_value(field: str, value: Any, allowed: str = "a number") -> float:
 
 
 def positive_value(field: str, value: Any, allowed: str = "a number") -> float:
-    """A JSON value that is a finite number above 0; errors as in :func:`number_value`."""
+    """Return a JSON number that is finite and above 0; errors as in :func:`number_value`."""
     found = number_value(field, value, allowed)
     if not math.isfinite(found) or found <= 0:
         raise FactorError(f"{field}: {found!r} must be finite and greater than 0")

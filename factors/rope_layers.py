@@ -1,7 +1,7 @@
-"""The rope parameters of a text config's layers: one for all, or one for each type of layer.
+"""Rope parameters of a text config's layers: one set for all layers, or one per layer type.
 
-Gemma 3 and later models have a base for layers of full attention and another for local ones. The ladder is put on the
-former; the latter stay as they were trained, since their attention does not reach beyond a window.
+Gemma 3 and later models have one base for full-attention layers and another for local ones. The ladder rotates the
+former; the latter stay as trained, since they attend only within a window.
 """
 
 from collections.abc import Mapping
@@ -10,21 +10,21 @@ from typing import Any
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.numbers import is_whole
 
-# The layers whose attention reaches the whole sequence.
+# Layer type that attends to the whole sequence.
 FULL = "full_attention"
-# The key in a layer's rope parameters that says whether the ladder rotates it, and its two values.
+# Key in a layer's rope parameters that marks whether the ladder rotates it, and its two values.
 MARK, LADDER, TRAINED = "ropeswitch", "ladder", "trained"
-# Kinds of rotary embedding with axes of their own making.
+# Rotary embedding types with their own definition of axes.
 AXIS_TYPES = ("bailing_mrope", "openpangu", "xdrope", "dynamic_xdrope")
-# Where older configs have a second set of parameters, of local layers.
+# Field in older configs with the parameters of local layers.
 LOCAL_PARAMETERS = "swa_rope_parameters"
 
 
 def by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
-    """The rope parameters of each type of layer, or None where all layers share one set.
+    """Return the rope parameters by layer type, or None if all layers share one set.
 
     Raises:
-        FactorError: when none of several is that of full attention.
+        FactorError: when no layer type is full attention.
     """
     rope = config.get("rope_parameters") or {}
     if not rope or not all(isinstance(value, Mapping) or value is None for value in rope.values()):
@@ -32,20 +32,20 @@ def by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None
     found = {name: dict(value) for name, value in rope.items() if value}
     if FULL not in found:
         raise FactorError(
-            f"rope_parameters: has entries for {', '.join(found)}; a ladder goes on that of {FULL!r}, which is missing"
+            f"rope_parameters: has entries for {', '.join(found)}; the ladder needs one for {FULL!r}, which is missing"
         )
     return found
 
 
 def marked(config: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The config fields that put the ladder's layers on ``plain`` rope parameters and keep the others as trained.
+    """Return config overrides that give the ladder's layers ``plain`` rope parameters and keep the others as trained.
 
     Args:
         config: The model's text config as a dict.
         plain: Rope parameters without scaling.
 
     Returns:
-        Overrides of the config, each with its :data:`MARK`.
+        Config overrides whose rope parameters each carry :data:`MARK`.
     """
     layers = by_layer_type(config)
     if layers is not None:
@@ -58,12 +58,12 @@ def marked(config: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any
 
 
 def axes_of(rope: Mapping[str, Any], pairs: int) -> tuple[int, ...]:
-    """The axis of each of ``pairs`` pairs of M-RoPE.
+    """Return the M-RoPE axis of each of ``pairs`` pairs.
 
     Source: ``MRotaryEmbedding.forward_native`` and ``apply_interleaved_rope`` of vLLM.
 
     Raises:
-        FactorError: when the sections do not have as many pairs.
+        FactorError: when the sections do not add up to ``pairs``.
     """
     sections = rope["mrope_section"]
     whole = isinstance(sections, list | tuple) and all(is_whole(size, 0) for size in sections)

@@ -1,6 +1,6 @@
-"""Rotates a Hugging Face model with given factor sets: one for all rows of a batch, or one for each.
+"""Rotates a Hugging Face model with given factor sets: one for all rows of a batch, or one per row.
 
-The angles are exact (`ropeswitch.kernels.angles`), as the server's are, whatever the length.
+Angles are exact at every length, as on the server (`ropeswitch.kernels.angles`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,14 @@ from torch import nn
 from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.kernels.angles import inverse_frequencies
 
-# Positions whose float64 angles are held at a time.
+# Positions whose float64 angles are in memory at once.
 CHUNK = 1 << 16
 
 
 def cos_sin(theta: float, factor_set: FactorSet, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of one set at the given positions, float32, each ``[n, pairs]``; positions is int64 ``[n]``.
+    """Return cos and sin of one set at int64 positions ``[n]``, each float32 ``[n, pairs]``.
 
-    Made from float64 angles; positions below ``start_tokens`` have factor 1 and all have the set's scale
+    Angles are computed in float64. Positions below ``start_tokens`` have factor 1; all have the set's scale
     (LongRoPE, arXiv:2402.13753, equation 3).
     """
     pairs = len(factor_set.factors)
@@ -36,9 +36,9 @@ def cos_sin(theta: float, factor_set: FactorSet, positions: torch.Tensor) -> tup
 
 
 class SetRotary(nn.Module):
-    """Stands in for a model's rotary embedding; row b of a batch is rotated with ``sets[b]``, or all with ``sets[0]``.
+    """Replaces a model's rotary embedding: rotates batch row b with ``sets[b]``, or all rows with the only set.
 
-    ``positions`` (int64 ``[n]``) replace the model's own, which a caller that skips positions needs.
+    ``positions`` (int64 ``[n]``) override the model's position ids, for callers that skip positions.
     """
 
     def __init__(self, theta: float, sets: Sequence[FactorSet], positions: torch.Tensor | None = None) -> None:
@@ -47,7 +47,7 @@ class SetRotary(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """x gives dtype and device; cos and sin of ``[rows or 1, n, 2 * pairs]``, both halves alike."""
+        """Return cos and sin ``[rows or 1, n, 2 * pairs]`` with equal halves, in the dtype and on the device of ``x``."""
         if self.positions is None:
             rows = position_ids.cpu()
             if rows.shape[0] != len(self.sets):
@@ -63,7 +63,7 @@ class SetRotary(nn.Module):
 def rotated(
     base_model: nn.Module, theta: float, sets: Sequence[FactorSet], positions: torch.Tensor | None = None
 ) -> Iterator[None]:
-    """Within the block ``base_model`` (what holds ``rotary_emb``) rotates with the given sets."""
+    """Rotate ``base_model`` (the module that owns ``rotary_emb``) with the given sets inside the block."""
     own = base_model.rotary_emb
     base_model.rotary_emb = SetRotary(theta, sets, positions)
     try:

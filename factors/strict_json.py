@@ -1,4 +1,4 @@
-"""Reads small text and JSON files; every fault in them is a FactorError."""
+"""Reads small text and JSON files; every fault raises FactorError."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,10 @@ MAX_BYTES = 64 * 1024 * 1024
 
 
 def read_text(path: str | Path) -> str:
-    """The UTF-8 text of a regular file of at most 64 MiB.
+    """Return the UTF-8 text of a regular file of at most 64 MiB.
 
     Raises:
-        FactorError: saying what is wrong, without the file's name: the caller knows what to call it.
+        FactorError: stating the fault without the file's name, which the caller adds.
     """
     file = Path(path)
     try:
@@ -33,10 +33,10 @@ def read_text(path: str | Path) -> str:
 
 
 def object_from_json(text: str) -> dict[str, Any]:
-    """The object that ``text`` holds; NaN, Infinity and keys that occur twice are refused, unlike in ``json.loads``.
+    """Parse a JSON object; unlike ``json.loads``, reject NaN, Infinity and duplicate keys.
 
     Raises:
-        FactorError: with the line and column where the text is no JSON, or the key or literal that is refused.
+        FactorError: with the line and column of a syntax error, or the rejected key or literal.
     """
     try:
         value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
@@ -47,14 +47,14 @@ def object_from_json(text: str) -> dict[str, Any]:
     except FactorError:
         raise
     except ValueError as error:  # Python refuses to convert whole numbers of thousands of digits.
-        raise FactorError(f"holds a number that is too long: {error}") from error
+        raise FactorError(f"contains a number that is too long: {error}") from error
     if not isinstance(value, dict):
-        raise FactorError(f"must hold a JSON object, found {quoted(value)}")
+        raise FactorError(f"must be a JSON object, found {quoted(value)}")
     return value
 
 
 def _no_constant(literal: str) -> NoReturn:
-    raise FactorError(f"holds {literal}, which is not JSON; every number must be finite")
+    raise FactorError(f"contains {literal}, which is not JSON; every number must be finite")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writing a file so that it is there whole or not at all."""
+"""Writes files atomically."""
 
 import os
 from pathlib import Path
@@ -7,15 +7,16 @@ from ropeswitch.factors.factor_set import FactorError
 
 
 def check_target(flag: str, path: str | Path, *, overwrite: bool = False) -> None:
-    """Refuse now what :func:`save_bytes` would refuse after what may take hours.
+    """Check, before hours of work, that :func:`save_bytes` will be able to write ``path``.
 
     Args:
-        flag: What the user calls the file, for the error.
-        path: The file to be written later.
-        overwrite: Whether it may be replaced.
+        flag: Flag or name of the file, for the error.
+        path: File that will be written.
+        overwrite: Whether an existing file may be replaced.
 
     Raises:
-        FactorError: when it exists and ``overwrite`` is False, is no regular file, or its folder is missing or not writable.
+        FactorError: when the file exists and ``overwrite`` is False, when it is not a regular file, or when its folder is
+            missing or not writable.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
@@ -34,7 +35,7 @@ def save_text(path: str | Path, text: str, *, overwrite: bool = False) -> None:
 
 
 def save_bytes(path: str | Path, content: bytes, *, overwrite: bool = False) -> None:
-    """Write ``content`` to ``path``, all of it or nothing: the file appears under its name when it is complete.
+    """Write ``content`` to ``path`` atomically: the file appears under its name only when it is complete.
 
     Raises:
         FactorError: when the file exists and ``overwrite`` is False, or when it cannot be written.

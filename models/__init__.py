@@ -3,6 +3,6 @@
 from pathlib import Path
 
 BUNDLED_MODEL = Path(__file__).resolve().parent / "longrope-mini"
-"""Folder of the bundled model: a Hugging Face checkpoint that `from_pretrained` opens."""
+"""Folder of the bundled model, a Hugging Face checkpoint for `from_pretrained`."""
 BUNDLED_FACTORS = BUNDLED_MODEL / "factors.json"
-"""All its factor sets; its config.json has room for two."""
+"""Factor file with all its sets; config.json has room for only two."""

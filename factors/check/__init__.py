@@ -1,1 +1,1 @@
-"""Checks of factor files: base bound, precision, shape and angles never seen in training."""
+"""Checks factor files: base bound, precision, shape and angles unseen in training."""

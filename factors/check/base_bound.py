@@ -1,7 +1,7 @@
-"""The base bound of 'Base of RoPE Bounds Context Length' (arXiv:2405.14591).
+"""Computes the base bound of 'Base of RoPE Bounds Context Length' (arXiv:2405.14591).
 
-``B(m) = sum_i cos(m theta_i)`` (theorem 1) says how much more attention a similar token gets than a random one at
-distance m. Where it is negative, the random one gets more.
+``B(m) = sum_i cos(m theta_i)`` (theorem 1) measures how much more attention a similar token gets than a random one at
+distance m. Where it is negative, the random token gets more.
 """
 
 from collections.abc import Iterator
@@ -14,23 +14,23 @@ from ropeswitch.kernels.angles import inverse_frequencies
 
 Frequencies = npt.NDArray[np.float64]
 
-# Distances of one row of a block, the product of two parts of 32; and the most rows of a block.
+# A block row holds PART * PART distances; a block has at most ROWS rows.
 PART = 32
 COLUMNS = PART * PART
 ROWS = 64
-# Distances that a base is tried at before all of them.
+# Distances to try before all of them.
 TRIED = 64
 
 
 def similarity(frequencies: Frequencies, length: int) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
-    """B(m) for m from 0 to ``length`` in blocks: the first m of each, and the values from there on.
+    """Yield B(m) for m from 0 to ``length`` in blocks: the first m of each block, and its values.
 
-    A distance is split in two and the angle addition theorem makes a matrix product of the sum, so that a million
+    Splits each distance in two and uses the angle addition theorem to turn the sum into a matrix product. A million
     distances take tens of milliseconds; the error stays near 1e-12.
 
     Args:
         frequencies: ``[pairs]`` radians per token.
-        length: The last distance.
+        length: Last distance.
     """
     parts = np.exp(1j * np.arange(PART)[:, None] * frequencies)
     jumps = np.exp(1j * PART * np.arange(PART)[:, None] * frequencies)
@@ -45,7 +45,7 @@ def similarity(frequencies: Frequencies, length: int) -> Iterator[tuple[int, npt
 
 
 def first_negative(frequencies: Frequencies, length: int) -> int | None:
-    """The first distance m up to ``length`` where B(m) < 0, or None; B holds up to the m before it (equation 10)."""
+    """Return the first m up to ``length`` with B(m) < 0, or None; the bound holds below that m (equation 10)."""
     for start, values in similarity(frequencies, length):
         negative = values < 0
         if negative.any():
@@ -54,14 +54,14 @@ def first_negative(frequencies: Frequencies, length: int) -> int | None:
 
 
 def count_negative(frequencies: Frequencies, length: int) -> int:
-    """How many distances m from 0 to ``length`` have B(m) < 0."""
+    """Count the distances m from 0 to ``length`` with B(m) < 0."""
     return sum(int((values < 0).sum()) for _, values in similarity(frequencies, length))
 
 
 def holds(base: float, rotary_dim: int, length: int) -> bool:
-    """Whether B(m) >= 0 for every m from 0 to ``length`` with an unscaled rotary embedding of that base."""
+    """Return whether B(m) >= 0 for every m from 0 to ``length`` for an unscaled rotary embedding with that base."""
     frequencies = inverse_frequencies(base, rotary_dim, (1.0,) * (rotary_dim // 2))
-    # A base far too small fails at one of a few distances already; searches try hundreds of them.
+    # A base that is far too small already fails at a few distances; a search tries hundreds of bases.
     tried = np.linspace(0, length, TRIED).astype(np.int64)
     return (
         bool((np.cos(tried[:, None] * frequencies).sum(1) >= 0).all()) and first_negative(frequencies, length) is None
@@ -69,10 +69,10 @@ def holds(base: float, rotary_dim: int, length: int) -> bool:
 
 
 def lower_bound(rotary_dim: int, length: int) -> float | None:
-    """The smallest base of two significant digits, from 10 to 9.9e18, that :func:`holds` up to ``length``, or None.
+    """Return the smallest two-digit base from 10 to 9.9e18 that :func:`holds` up to ``length``, or None.
 
-    Equation 11 asks for an infimum, but the bases that hold form many separate windows (:func:`windows`), so that what a
-    search finds depends on its grid. This grid is the one the published bounds are printed on.
+    Equation 11 asks for an infimum, but the bases that hold form many separate windows (:func:`windows`), so the
+    result of a search depends on its grid. This is the grid of the published bounds.
     """
     for exponent in range(18):
         for digits in range(10, 100):
@@ -84,14 +84,14 @@ def lower_bound(rotary_dim: int, length: int) -> float | None:
 
 @dataclass(frozen=True)
 class Windows:
-    """The bases that hold, on a logarithmic grid.
+    """Bases that satisfy the bound, on a logarithmic grid.
 
     Attributes:
-        length: The last distance.
-        low: The first base of the grid.
-        high: Its last base.
-        step: The ratio of neighbouring bases.
-        found: First and last base of each run of neighbours that hold.
+        length: Last distance.
+        low: First base of the grid.
+        high: Last base of the grid.
+        step: Ratio of neighbouring bases.
+        found: First and last base of each run of neighbours that satisfy the bound.
     """
 
     length: int
@@ -102,12 +102,12 @@ class Windows:
 
     @property
     def settled(self) -> float | None:
-        """The base from which all of the grid holds, or None where its end does not."""
+        """The base from which on the whole grid satisfies the bound, or None if the grid's end does not."""
         return self.found[-1][0] if self.found and self.found[-1][1] >= self.high / self.step else None
 
 
 def windows(rotary_dim: int, length: int, low: float, high: float, step: float = 1.001) -> Windows:
-    """Which bases hold up to ``length``, with a progress bar on standard error where it takes long."""
+    """Find the bases that hold up to ``length``; a progress bar appears on standard error after 2 s."""
     from tqdm import tqdm
 
     count = int(np.log(high / low) / np.log(step)) + 1

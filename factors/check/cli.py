@@ -1,4 +1,4 @@
-"""``ropeswitch factors check``: what a factor file does to a model's angles."""
+"""The ``ropeswitch factors check`` command: reports what a factor file does to a model's angles."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ EXAMPLE = """examples:
   ropeswitch factors check llama2.json --original-length 4k --plot llama2.png
   ropeswitch factors check models/longrope-mini --shift
 """
-# Of --shift.
+# Defaults of --shift.
 SHIFT_LENGTHS, SHIFT_SEQUENCES = "64,256", "4"
 
 
@@ -29,26 +29,40 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add ``check`` to the commands of ``factors``."""
     parser = commands.add_parser(
         "check",
-        help="check a factor file's base bound, precision, shape and angles never seen in training",
+        help="report a factor file's base bound, precision, shape and angles unseen in training",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("file", metavar="FILE", help="a factor file, a config.json with longrope factors, or a model's folder with one")
-    add("--model", metavar="FOLDER", help="a config.json or model folder to read base and original window from")
-    add("--rope-theta", metavar="BASE", help="the rotary base, where the file does not say it")
-    add("--original-length", metavar="TOKENS", help="the window the model was first trained with")
-    add("--set", dest="only", metavar="NAME", help="check this set only (default: all)")
+    add(
+        "file",
+        metavar="FILE",
+        help="factor file, config.json with longrope factors, or model folder with such a config.json",
+    )
+    add(
+        "--model", metavar="FOLDER", help="config.json or model folder to read the rotary base and original window from"
+    )
+    add("--rope-theta", metavar="BASE", help="rotary base (default: from the model's config or the factor file)")
+    add("--original-length", metavar="TOKENS", help="original window of the model (default: from the model's config)")
+    add("--set", dest="only", metavar="NAME", help="check only this set (default: all)")
     add("--length", metavar="TOKENS", help="check every set up to this length (default: its max_length)")
-    add("--pairs", action="store_true", help="print a line for each pair too")
-    add("--base-windows", action="store_true", help="list all windows of bases that hold; minutes for a million tokens")
-    add("--shift", action="store_true", help="measure D and D_logit on the model's weights")
-    add("--shift-lengths", metavar="TOKENS,...", help=f"tokens of its sequences (default: {SHIFT_LENGTHS})")
-    add("--shift-sequences", metavar="N", help=f"how many sequences to measure (default: {SHIFT_SEQUENCES})")
-    add("--text", metavar="FILE", help="a text to cut the sequences from (default: random tokens)")
-    add("--json", metavar="FILE", help="write everything found as JSON")
-    add("--plot", metavar="FILE", help="draw it as FILE.png or FILE.svg")
-    add("--force", action="store_true", help="replace files that exist")
+    add("--pairs", action="store_true", help="also print one line per rotary pair")
+    add(
+        "--base-windows",
+        action="store_true",
+        help="list all ranges of bases that satisfy the bound; takes minutes for a million tokens",
+    )
+    add(
+        "--shift",
+        action="store_true",
+        help="measure the position-shift differences D and D_logit on the model's weights",
+    )
+    add("--shift-lengths", metavar="TOKENS,...", help=f"sequence lengths for --shift (default: {SHIFT_LENGTHS})")
+    add("--shift-sequences", metavar="N", help=f"sequences per length for --shift (default: {SHIFT_SEQUENCES})")
+    add("--text", metavar="FILE", help="text file to take the sequences for --shift from (default: random tokens)")
+    add("--json", metavar="FILE", help="write the report as JSON")
+    add("--plot", metavar="FILE", help="plot the report to a .png or .svg file")
+    add("--force", action="store_true", help="overwrite existing files")
     parser.set_defaults(func=_run)
 
 
@@ -61,7 +75,7 @@ def _run(args: argparse.Namespace) -> int:
         raise FactorError("--shift: needs a model; give its folder with --model")
     for flag in ("shift_lengths", "shift_sequences", "text"):
         if getattr(args, flag) is not None and not args.shift:
-            raise FactorError(f"--{flag.replace('_', '-')}: goes with --shift")
+            raise FactorError(f"--{flag.replace('_', '-')}: requires --shift")
     lengths = parse_lengths("--shift-lengths", args.shift_lengths or SHIFT_LENGTHS)
     sequences = whole(
         "--shift-sequences", args.shift_sequences or SHIFT_SEQUENCES, 1, 999_999, "a whole number of at least 1"
@@ -76,9 +90,9 @@ def _run(args: argparse.Namespace) -> int:
         if path is not None:
             check_target(flag, path, overwrite=args.force)
     if args.json and args.plot and Path(args.json).absolute() == Path(args.plot).absolute():
-        raise FactorError(f"--plot: {args.plot!r} is the file of --json too; give them different names")
+        raise FactorError(f"--plot: {args.plot!r} is also the file of --json; use different names")
     if args.force and args.json is None and args.plot is None:
-        raise FactorError("--force: goes with --json FILE or --plot FILE")
+        raise FactorError("--force: requires --json FILE or --plot FILE")
     report = check(rope, sets, length)
     if args.base_windows:
         report = _with_windows(report)
@@ -95,7 +109,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _open(path: str, model: str | None) -> tuple[file.LadderFile, str | None]:
-    """The ladder, and the model to read what it does not say from."""
+    """Return the ladder, and the model that supplies what the factor file leaves out."""
     if Path(path).is_dir() or Path(path).name == "config.json":
         return ladder_file_from_config(path), model or path
     return file.load(path), model
@@ -116,7 +130,9 @@ def _rope(args: argparse.Namespace, content: file.LadderFile, model: str | None)
     elif "original_length" not in known:
         raise FactorError("--original-length: missing; give it, or the model's config with --model")
     elif "theta" not in known and content.theta is None:
-        raise FactorError(f"--rope-theta: missing; {args.file!r} does not say it")
+        raise FactorError(
+            f"--rope-theta: missing; {args.file!r} does not contain it. Give it, or the model's config with --model"
+        )
     else:
         rope = Rope(content.ladder.rotary_dim, **({"theta": content.theta} | known))
     if content.theta is not None and rope.theta != content.theta:
@@ -129,15 +145,15 @@ def _chosen(content: file.LadderFile, only: str | None) -> tuple[FactorSet, ...]
     if only is None:
         return sets
     if only not in content.ladder.names:
-        raise FactorError(f"--set: no set is called {only!r}; there are {', '.join(content.ladder.names)}")
+        raise FactorError(f"--set: no set is named {only!r}; the sets are {', '.join(content.ladder.names)}")
     return (sets[content.ladder.names.index(only)],)
 
 
 def _with_windows(report: "Report") -> "Report":
     from ropeswitch.factors.check.base_bound import windows
 
-    # The first windows are too narrow for the bound's two digits and lie a little below it; far above it, from some 5 times
-    # of it on at the latest, every base held wherever that was looked at. Without a bound the grid is that of its search.
+    # The first windows are too narrow for the bound's two digits and lie slightly below it. From about 5 times the bound
+    # on, every base that was tested held. Without a bound, the grid is that of lower_bound.
     found = [
         windows(report.rope.rotary_dim, length, *((10.0, 9.9e18) if bound is None else (bound / 10, bound * 20)))
         for length, bound in report.lower_bounds.items()

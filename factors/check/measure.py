@@ -1,4 +1,4 @@
-"""Measures D and D_logit of a model's weights for a report."""
+"""Measures D and D_logit on a model's weights and adds them to a report."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,15 +16,15 @@ from ropeswitch.factors.strict_json import read_text
 def with_shifts(
     report: Report, sets: Sequence[FactorSet], model: str, lengths: Sequence[int], sequences: int, text: str | None
 ) -> Report:
-    """The report with D and D_logit of every set, in all arithmetics.
+    """Return the report with D and D_logit of every set, in every arithmetic.
 
     Args:
-        report: Of the same sets.
-        sets: What to rotate with.
-        model: The folder of the weights.
-        lengths: Tokens of a sequence.
-        sequences: How many to average over.
-        text: A file to cut them from, one after the other; None takes random tokens, the same each time.
+        report: Report on the same sets.
+        sets: Sets to rotate with.
+        model: Folder of the model.
+        lengths: Sequence lengths in tokens.
+        sequences: Number of sequences to average over.
+        text: File to take consecutive sequences from; None for random tokens with a fixed seed.
 
     Raises:
         FactorError: when the model cannot be opened, or the text is too short.
@@ -43,7 +43,7 @@ def with_shifts(
 
 
 def _ids(local: LocalModel, sequences: int, length: int, text: str | None) -> torch.Tensor:
-    """int64 ``[sequences, length]``."""
+    """Return token ids, int64 ``[sequences, length]``."""
     if text is None:
         generator = torch.Generator().manual_seed(0)
         return torch.randint(local.model.config.vocab_size, (sequences, length), generator=generator)

@@ -1,4 +1,4 @@
-"""The checks of a factor file as one picture."""
+"""Plots the checks of a factor file."""
 
 import io
 from pathlib import Path
@@ -13,25 +13,25 @@ from ropeswitch.factors.whole_file import save_bytes
 from ropeswitch.kernels.angles import inverse_frequencies
 
 SUFFIXES = (".png", ".svg")
-# Points of a line of B(m), each the least of its neighbours.
+# Points of a B(m) curve, each the minimum of its neighbourhood.
 POINTS = 600
 
 
 def check_suffix(path: str | Path) -> None:
-    """Refuse a file name that says no picture format.
+    """Refuse a file name without a supported image suffix.
 
     Raises:
-        FactorError: naming the formats.
+        FactorError: listing the supported suffixes.
     """
     if Path(path).suffix.lower() not in SUFFIXES:
         raise FactorError(f"--plot: {str(path)!r} must end in {' or '.join(SUFFIXES)}")
 
 
 def save_plot(path: str | Path, report: Report, *, overwrite: bool = False) -> None:
-    """Draw factors, wavelengths, B(m) and errors of every set as PNG or SVG, by the end of the file's name.
+    """Plot factors, wavelengths, B(m) and errors of every set as PNG or SVG, depending on the file's suffix.
 
     Raises:
-        FactorError: for another end, or a file that cannot be written.
+        FactorError: for another suffix, or a file that cannot be written.
     """
     from matplotlib.figure import Figure
 
@@ -46,12 +46,14 @@ def save_plot(path: str | Path, report: Report, *, overwrite: bool = False) -> N
         _draw_errors(errors, each, colour, index == 0)
     _shade(factors, report)
     _shade(wavelengths, report)
-    factors.set(xlabel="pair", ylabel="factor", yscale="log", title="factors; circled where angles were never seen")
+    factors.set(xlabel="pair", ylabel="factor", yscale="log", title="factors; circled: angles unseen in training")
     wavelengths.axhline(1, color="black", lw=0.8)
     wavelengths.set(xlabel="pair", ylabel="wavelength / original window", yscale="log", title="wavelengths")
     bound.axhline(0, color="black", lw=0.8)
-    bound.set(xlabel="distance m", ylabel="B(m), least nearby", xscale="log", title="base bound: B(m) below 0 is bad")
-    errors.set(xlabel="tokens", ylabel="worst error", xscale="log", yscale="log", title="cos and sin against float64")
+    bound.set(
+        xlabel="distance m", ylabel="B(m), local minimum", xscale="log", title="base bound: violated where B(m) < 0"
+    )
+    errors.set(xlabel="tokens", ylabel="largest error", xscale="log", yscale="log", title="cos and sin against float64")
     for axes in (factors, wavelengths, bound, errors):
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
@@ -71,10 +73,12 @@ def _draw_pairs(factors: Any, wavelengths: Any, report: Report, each: SetReport,
 
 
 def _shade(axes: Any, report: Report) -> None:
-    """Pairs that never made a whole turn in training: from the critical pair on."""
+    """Shade the pairs from the critical pair on, which never completed a rotation in training."""
     first = report.rope.critical_dimension // 2
     if first < report.rope.pairs:
-        axes.axvspan(first - 0.5, report.rope.pairs - 0.5, color="grey", alpha=0.15, label="no whole turn in training")
+        axes.axvspan(
+            first - 0.5, report.rope.pairs - 0.5, color="grey", alpha=0.15, label="no full rotation in training"
+        )
 
 
 def _lowest(report: Report, each: SetReport) -> tuple[list[float], list[float]]:
@@ -88,8 +92,8 @@ def _lowest(report: Report, each: SetReport) -> tuple[list[float], list[float]]:
 def _draw_errors(axes: Any, each: SetReport, colour: str, named: bool) -> None:
     kinds = {
         "float32": ("float32 angles", "-"),
-        "bfloat16": ("bfloat16 of them", "--"),
-        "bfloat16_exact": ("bfloat16 of exact", ":"),
+        "bfloat16": ("float32 angles in bfloat16", "--"),
+        "bfloat16_exact": ("exact angles in bfloat16", ":"),
         "ours": ("ours", "-."),
     }
     lengths = [at.length for at in each.precision]

@@ -1,4 +1,4 @@
-"""The worst error of cos and sin at a length, by the arithmetic that makes them (arXiv:2411.13476)."""
+"""Measures the largest error of cos and sin at a length, by arithmetic (arXiv:2411.13476)."""
 
 from dataclasses import dataclass
 
@@ -11,21 +11,21 @@ from ropeswitch.kernels.fill_rows import ExactRows
 from ropeswitch.kernels.parity_rows import ParityRows
 from ropeswitch.kernels.reference import fill_rows_reference
 
-# The last positions before a length stand for all: float32 errors grow with the position, the others do not.
+# The last positions before a length represent all: float32 errors grow with the position, the others do not.
 LAST = 1 << 13
 CHUNK = 1 << 12
 
 
 @dataclass(frozen=True)
 class Precision:
-    """Worst absolute errors of cos and sin, against float64, over the last 8,192 positions before ``length``.
+    """Largest absolute errors of cos and sin against float64, over the last 8,192 positions before ``length``.
 
     Attributes:
-        length: In tokens.
-        float32: Angles formed in float32, as Hugging Face does.
-        bfloat16: Those rounded to a bfloat16 table, which Hugging Face gives a bfloat16 model.
-        bfloat16_exact: Exact angles rounded to a bfloat16 table.
-        ours: What the server rotates with.
+        length: Length in tokens.
+        float32: Angles computed in float32, as in Hugging Face.
+        bfloat16: The same, with cos and sin rounded to bfloat16, as in Hugging Face for a bfloat16 model.
+        bfloat16_exact: Exact angles, with cos and sin rounded to bfloat16.
+        ours: The server's cos and sin.
     """
 
     length: int
@@ -36,7 +36,7 @@ class Precision:
 
 
 def precision(theta: float, factor_set: FactorSet, length: int) -> Precision:
-    """The errors of one set's cos and sin before ``length``; its scale and start tokens are left out."""
+    """Return the errors of one set's cos and sin before ``length``, without its scale and start tokens."""
     rotary_dim = 2 * len(factor_set.factors)
     sets = (Frequencies(factor_set.factors),)
     ours = ExactRows(build_tables(theta, rotary_dim, sets, length))

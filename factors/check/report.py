@@ -1,4 +1,4 @@
-"""All checks of a factor file: what they found, as text and as JSON."""
+"""Runs all checks of a factor file and formats the results as text and JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ from ropeswitch.factors.text_table import table
 from ropeswitch.kernels.angles import inverse_frequencies
 
 if TYPE_CHECKING:
-    # Its module loads transformers, which only measuring needs.
+    # The module imports transformers, which only --shift needs.
     from ropeswitch.factors.check.shift import Shift
 
 # arXiv:2405.14591, table of lower bounds of the base for a head dimension of 128.
@@ -37,18 +37,18 @@ PUBLISHED_BOUNDS = {
 
 @dataclass(frozen=True)
 class SetReport:
-    """What the checks found of one set.
+    """Results for one set.
 
     Attributes:
-        name: The set's.
-        length: The longest sequence looked at, in tokens.
-        shape: Its factors.
-        warnings: What is unusual; nothing of it is an error.
-        equivalent_base: The base that does the same by itself, or None.
-        first_negative: The first distance up to ``length`` with B(m) < 0, or None.
-        negative: How many distances up to ``length`` have it.
-        precision: Errors of cos and sin at rising lengths, the last being ``length``.
-        shifts: D and D_logit, where a model was measured.
+        name: Name of the set.
+        length: Longest sequence checked, in tokens.
+        shape: Shape of its factors.
+        warnings: Unusual properties; none is an error.
+        equivalent_base: Base that has the same effect without factors, or None.
+        first_negative: First distance up to ``length`` with B(m) < 0, or None.
+        negative: Number of distances up to ``length`` with B(m) < 0.
+        precision: Errors of cos and sin at increasing lengths, the last being ``length``.
+        shifts: D and D_logit, if measured on a model.
     """
 
     name: str
@@ -64,13 +64,13 @@ class SetReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What the checks found.
+    """Results for all sets.
 
     Attributes:
-        rope: The rotary embedding before any extension.
-        sets: By set.
-        lower_bounds: The smallest base of two digits that holds, by length, or None; see ``base_bound.lower_bound``.
-        windows: The bases that hold up to a length, where they were asked for.
+        rope: Rotary embedding before any extension.
+        sets: Results of each set.
+        lower_bounds: Smallest two-digit base that satisfies the bound, or None, by length; see ``base_bound.lower_bound``.
+        windows: Bases that satisfy the bound up to a length, if requested.
     """
 
     rope: Rope
@@ -79,7 +79,7 @@ class Report:
     windows: tuple[Windows, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return the report as plain JSON values."""
         bounds = [
             {"length": length, "base": base, "published": published_bound(self.rope, length)}
             for length, base in self.lower_bounds.items()
@@ -112,32 +112,32 @@ def _check_set(rope: Rope, factor_set: FactorSet, length: int) -> SetReport:
 
 
 def published_bound(rope: Rope, length: int) -> float | None:
-    """The published lower bound of the base for ``length``, or None; its k is taken as 1000 as well as 1024."""
+    """Return the published lower bound of the base for ``length``, or None; matches k as 1000 and as 1024."""
     if rope.rotary_dim != PUBLISHED_DIM:
         return None
     return next((base for name, base in PUBLISHED_BOUNDS.items() if length in published_lengths(name)), None)
 
 
 def published_lengths(name: str) -> tuple[int, int]:
-    """The tokens that a name of :data:`PUBLISHED_BOUNDS` means, counted in thousands and in 1024s."""
+    """Return the tokens that a key of :data:`PUBLISHED_BOUNDS` stands for, with k as 1000 and as 1024."""
     power = {"k": 1, "M": 2}[name[-1]]
     return int(name[:-1]) * 1000**power, int(name[:-1]) * 1024**power
 
 
 def to_text(report: Report, by_pair: bool = False) -> str:
-    """The report as tables for people; ``by_pair`` adds a line for each pair of each set."""
+    """Format the report as text tables; ``by_pair`` adds one line per pair of each set."""
     rope = report.rope
     blocks = [
         f"rotary dimension {rope.rotary_dim}, base {rope.theta:g}, original window {rope.original_length} tokens\n"
         + critical_note(rope),
         _shapes(report),
         _base_bound(report),
-        "worst error of cos and sin before the last position\n" + _precision(report),
+        "largest error of cos and sin over the last positions\n" + _precision(report),
     ]
     if said := [f"warning: set {each.name}: {warning}" for each in report.sets for warning in each.warnings]:
         blocks.append("\n".join(said))
     if any(each.shifts for each in report.sets):
-        blocks.append("difference between positions from 0 and from 16\n" + _shifts(report))
+        blocks.append("difference between positions starting at 0 and at 16\n" + _shifts(report))
     blocks += [_windows(each) for each in report.windows]
     if by_pair:
         blocks += [f"set {each.name}\n" + _pairs(each, rope) for each in report.sets]
@@ -145,7 +145,7 @@ def to_text(report: Report, by_pair: bool = False) -> str:
 
 
 def _shapes(report: Report) -> str:
-    rows: list[tuple[str, ...]] = [("set", "tokens", "lowest", "highest", "rising", "pairs beyond training")]
+    rows: list[tuple[str, ...]] = [("set", "tokens", "lowest", "highest", "rising", "pairs with unseen angles")]
     for each in report.sets:
         form = each.shape
         ends = (f"{form.lowest:.6g}", f"{form.highest:.6g}", "no" if form.falls else "yes")
@@ -155,7 +155,7 @@ def _shapes(report: Report) -> str:
 
 def _base_bound(report: Report) -> str:
     rows: list[tuple[str, ...]] = [
-        ("set", "B(m) >= 0 up to m", "negative m", "equivalent base", "smallest base that holds", "published")
+        ("set", "B(m) >= 0 up to m", "negative m", "equivalent base", "smallest valid base", "published")
     ]
     for each in report.sets:
         holds = f"{each.length}, all" if each.first_negative is None else str(each.first_negative - 1)
@@ -168,7 +168,9 @@ def _base_bound(report: Report) -> str:
 
 
 def _precision(report: Report) -> str:
-    rows: list[tuple[str, ...]] = [("set", "tokens", "float32 angles", "bfloat16 of them", "bfloat16 of exact", "ours")]
+    rows: list[tuple[str, ...]] = [
+        ("set", "tokens", "float32 angles", "float32 angles in bfloat16", "exact angles in bfloat16", "ours")
+    ]
     for each in report.sets:
         last = each.precision[-1]
         errors = (last.float32, last.bfloat16, last.bfloat16_exact, last.ours)
@@ -192,16 +194,18 @@ def _windows(windows: Windows, shown: int = 12) -> str:
     more = f" and {len(windows.found) - shown} more" if len(windows.found) > shown else ""
     settled = "none" if windows.settled is None else f"{windows.settled:.5g}"
     return (
-        f"bases that keep B(m) >= 0 up to {windows.length}, of a grid from {windows.low:.4g} to {windows.high:.4g} with "
-        f"steps of {windows.step - 1:.1%}: {len(windows.found)} windows: {', '.join(parts) or 'none'}{more}; "
-        f"all of the grid from {settled}"
+        f"bases with B(m) >= 0 up to {windows.length}, on a grid from {windows.low:.4g} to {windows.high:.4g} in "
+        f"steps of {windows.step - 1:.1%}: {len(windows.found)} ranges: {', '.join(parts) or 'none'}{more}; "
+        f"all larger bases from {settled}"
     )
 
 
 def _pairs(each: SetReport, rope: Rope) -> str:
-    rows: list[tuple[str, ...]] = [("pair", "factor", "wavelength", "over window", "turns in training", "never seen")]
+    rows: list[tuple[str, ...]] = [
+        ("pair", "factor", "wavelength", "wavelength / window", "rotations in training", "unseen")
+    ]
     for pair in each.shape.pairs:
         numbers = (pair.factor, pair.wavelength, pair.wavelength / rope.original_length, pair.turns)
-        unseen = f"{pair.unseen:.1%} of a turn" if pair.unseen else ""
+        unseen = f"{pair.unseen:.1%} of a rotation" if pair.unseen else ""
         rows.append((str(pair.pair), *(f"{number:.6g}" for number in numbers), unseen))
     return table(rows)

@@ -1,4 +1,4 @@
-"""The shape of a factor set: range, whether it rises, and the angles it leads to that training never saw."""
+"""Describes the shape of a factor set: its range, whether it rises, and the angles it reaches that training never saw."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ class Pair:
     Attributes:
         pair: Its index; 0 is the fastest.
         factor: Its factor.
-        wavelength: Tokens a turn takes with the factor.
-        turns: Turns it made within the original window, without factors.
-        unseen: The share of a whole turn that the set reaches and training never saw, from 0 to 1.
+        wavelength: Tokens per rotation, with the factor.
+        turns: Rotations within the original window, without factors.
+        unseen: Fraction of a rotation that the set reaches but training never saw, 0 to 1.
     """
 
     pair: int
@@ -34,10 +34,10 @@ class Shape:
     Attributes:
         lowest: The lowest factor.
         highest: The highest factor.
-        below_one: Pairs with a factor below 1: they turn faster than in training.
-        falls: Pairs with a factor below that of the pair before it.
-        unseen: Pairs that reach angles never seen in training.
-        pairs: All of them.
+        below_one: Pairs with a factor below 1, which rotate faster than in training.
+        falls: Pairs with a factor below the previous pair's.
+        unseen: Pairs that reach angles unseen in training.
+        pairs: All pairs.
     """
 
     lowest: float
@@ -49,9 +49,9 @@ class Shape:
 
 
 def shape(rope: Rope, factor_set: FactorSet, length: int) -> Shape:
-    """The shape of ``factor_set`` for sequences of up to ``length`` tokens.
+    """Return the shape of ``factor_set`` for sequences of up to ``length`` tokens.
 
-    A pair whose turn takes longer than the original window has seen only the angles up to the window's end
+    A pair whose wavelength exceeds the original window has seen only the angles up to the window's end
     (arXiv:2310.05209; LongRoPE2, arXiv:2502.20082, equation 9); all others have seen every angle.
     """
     factors = factor_set.factors
@@ -74,23 +74,21 @@ def _pair(rope: Rope, pair: int, factor: float, length: int) -> Pair:
 
 
 def warnings(found: Shape, factor_set: FactorSet, length: int) -> list[str]:
-    """What is unusual about a set; none of it makes a factor file wrong, and published ones have some."""
+    """List the unusual properties of a set; none is an error, and published files have some of them."""
     said = []
     if found.falls:
-        said.append(f"factors fall at {_pairs(found.falls)}; published lists do so too")
+        said.append(f"factors decrease at {_pairs(found.falls)}, as some published lists do")
     if found.below_one:
-        said.append(f"factors below 1 at {_pairs(found.below_one)}: faster than the model was trained with")
+        said.append(f"factors below 1 at {_pairs(found.below_one)}, which rotate faster than in training")
     if found.unseen:
-        said.append(f"angles never seen in training at {_pairs(found.unseen)}, within {length} tokens")
+        said.append(f"angles unseen in training at {_pairs(found.unseen)}, within {length} tokens")
     if factor_set.start_tokens:
-        said.append(
-            f"start_tokens {factor_set.start_tokens}: the base bound and precision are for positions after them"
-        )
+        said.append(f"start_tokens {factor_set.start_tokens}: base bound and precision apply to later positions only")
     return said
 
 
 def _pairs(pairs: Sequence[int]) -> str:
-    """Indices with their runs joined: ``pairs 3, 7 to 9``."""
+    """Format pair indices with runs joined: ``pairs 3, 7 to 9``."""
     runs: list[list[int]] = []
     for pair in pairs:
         if runs and runs[-1][-1] == pair - 1:
@@ -98,5 +96,5 @@ def _pairs(pairs: Sequence[int]) -> str:
         else:
             runs.append([pair])
     shown = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:6])
-    more = f" and {len(runs) - 6} more places" if len(runs) > 6 else ""
+    more = f" and {len(runs) - 6} more ranges" if len(runs) > 6 else ""
     return f"{'pair' if len(pairs) == 1 else 'pairs'} {shown}{more}"

@@ -1,13 +1,13 @@
-"""Position-shift differences D and D_logit of a model: 'BFloat16 Breaks Down RoPE' (arXiv:2411.13476, equations 4 and 5).
+"""Measures position-shift differences D and D_logit: 'BFloat16 Breaks Down RoPE' (arXiv:2411.13476, equations 4 and 5).
 
-Adding the same shift to every position leaves attention as it is, if angles and arithmetic are exact. With A the
-attention logits of a head at two shifts and P their softmax over the keys that causality allows:
+With exact angles and arithmetic, adding the same shift to every position leaves attention unchanged. Let A be the
+attention logits of a head at shifts a and b, and P their softmax over the causally visible keys:
 
-- D sums ``|P_ij(a) - P_ij(b)|`` over layers and heads, each key j's column divided by the queries i >= j that it has.
-- D_logit sums ``|A_i0(a) - A_i0(b)|``, those of the first key, over layers and heads, as a mean over the queries i.
+- D sums ``|P_ij(a) - P_ij(b)|`` over layers and heads, with key j's column divided by its number of queries i >= j.
+- D_logit sums ``|A_i0(a) - A_i0(b)|``, the first key's logits, over layers and heads, averaged over the queries i.
 
-Logits are taken as the model scales them and as FlashAttention makes them: products of queries and keys in the model's
-number format, added up in float32.
+Logits include the model's scaling and are computed as in FlashAttention: products of queries and keys in the model's
+dtype, accumulated in float32.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,13 +31,13 @@ Rows = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How queries and keys get rotated.
+    """How queries and keys are rotated.
 
     Attributes:
-        name: What it is called.
-        dtype: The model's number format.
-        exact: Exact angles, rotated in float32 and rounded once, as the server does; otherwise float32 angles, with cos
-            and sin rounded to the model's format and the rotation done in it, as Hugging Face does.
+        name: Name in reports.
+        dtype: The model's dtype.
+        exact: If True, exact angles, rotated in float32 and rounded once, as on the server. If False, float32 angles, with
+            cos and sin rounded to the model's dtype and rotated in it, as in Hugging Face.
     """
 
     name: str
@@ -54,14 +54,14 @@ ARITHMETIC = (
 
 @dataclass(frozen=True)
 class Shift:
-    """The differences between two shifts, as means over the sequences.
+    """Differences between two shifts, averaged over the sequences.
 
     Attributes:
-        arithmetic: The name of the arithmetic.
-        length: Tokens of a sequence.
+        arithmetic: Name of the arithmetic.
+        length: Sequence length in tokens.
         d: D of all tokens.
-        d_first: The first key's part of it.
-        d_logit: D_logit, which is the first key's.
+        d_first: The first key's part of D.
+        d_logit: D_logit, which covers only the first key.
     """
 
     arithmetic: str
@@ -84,18 +84,18 @@ def shift_difference(
     arithmetic: Arithmetic,
     shifts: tuple[int, int] = (0, 16),
 ) -> Shift:
-    """D and D_logit of a model between two shifts of all positions.
+    """Measure D and D_logit of a model between two shifts of all positions.
 
     Args:
         local: The model; its weights must be in ``arithmetic.dtype``.
-        factor_set: What it rotates with; its ``start_tokens`` are left out, since a shift moves tokens past them.
+        factor_set: Set to rotate with; its ``start_tokens`` are ignored, since a shift moves tokens past them.
         ids: int64 ``[sequences, n]``.
         arithmetic: One of :data:`ARITHMETIC`.
-        shifts: The paper's are 0 and 16.
+        shifts: The two shifts; 0 and 16 in the paper.
 
     Raises:
-        FactorError: when the model does not take its attention from transformers' table, or, found out in float32, rotates
-            otherwise than every layer's first values, halves apart.
+        FactorError: when the model does not use transformers' attention table, or (checked in float32) does not rotate the
+            first values of every layer's heads in NeoX layout.
     """
     if arithmetic.dtype is torch.float32:
         _check_rotation(local, factor_set, ids[:1], arithmetic)
@@ -104,7 +104,7 @@ def shift_difference(
         plain = [_queries_and_keys(local, factor_set, row[None], arithmetic, shift) for shift in shifts]
         if not plain[0]:
             raise FactorError(
-                f"{type(local.model).__name__} does not use scaled-dot-product attention; it is not known here"
+                f"{type(local.model).__name__} does not use scaled-dot-product attention, which --shift needs"
             )
         for here, there in zip(*plain, strict=True):
             total += _layer_difference(here, there)
@@ -113,15 +113,15 @@ def shift_difference(
 
 
 def _check_rotation(local: LocalModel, factor_set: FactorSet, ids: torch.Tensor, arithmetic: Arithmetic) -> None:
-    """What is measured must be what the model computes; a layer without rotation, say, would go unseen in D."""
+    """Refuse a model that computes something else than is measured; D would not show a layer without rotation, say."""
     _, ours = _run(local, factor_set, ids, arithmetic, 0)
     theirs = local.hidden(ids, [replace(factor_set, start_tokens=0)])
     if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-3 * float(theirs.abs().max())):
-        raise FactorError(f"{type(local.model).__name__} rotates its queries and keys in a way that is not known here")
+        raise FactorError(f"{type(local.model).__name__} rotates its queries and keys in an unsupported way")
 
 
 def _layer_difference(here: tuple[torch.Tensor, ...], there: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Summed over the heads of one layer: D, the first key's part of it, and D_logit."""
+    """Return D, the first key's part of D, and D_logit, summed over the heads of one layer."""
     total = torch.zeros(3, dtype=torch.float64)
     length = here[0].shape[1]
     columns = torch.arange(length, 0, -1, dtype=torch.float64)
@@ -139,14 +139,14 @@ def _layer_difference(here: tuple[torch.Tensor, ...], there: tuple[torch.Tensor,
 def _queries_and_keys(
     local: LocalModel, factor_set: FactorSet, ids: torch.Tensor, arithmetic: Arithmetic, shift: int
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Rotated queries, with the logits' scaling, and keys of every layer, each ``[heads, n, head_dim]``."""
+    """Return every layer's rotated queries, with logit scaling applied, and keys, each ``[heads, n, head_dim]``."""
     return _run(local, factor_set, ids, arithmetic, shift)[0]
 
 
 def _run(
     local: LocalModel, factor_set: FactorSet, ids: torch.Tensor, arithmetic: Arithmetic, shift: int
 ) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor]:
-    """The same, and the last hidden states ``[1, n, hidden]``."""
+    """Return what :func:`_queries_and_keys` returns, and the last hidden states ``[1, n, hidden]``."""
     positions = torch.arange(ids.shape[1]) + shift
     cos, sin = _rows(local, factor_set, arithmetic)(positions)
     found: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -178,7 +178,7 @@ def _rows(local: LocalModel, factor_set: FactorSet, arithmetic: Arithmetic) -> R
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, arithmetic: Arithmetic) -> torch.Tensor:
-    """``x`` ``[1, heads, n, head_dim]`` with its first values rotated, halves apart (neox)."""
+    """Rotate the first values of ``x``, ``[1, heads, n, head_dim]``, in NeoX layout (halves, not interleaved)."""
     pairs = cos.shape[1]
     dtype = torch.float32 if arithmetic.exact else x.dtype
     cos, sin, values = cos.to(dtype), sin.to(dtype), x.to(dtype)
@@ -188,7 +188,7 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, arithmetic: A
 
 @contextmanager
 def _unrotated(base_model: Any, rotary_dim: int) -> Iterator[None]:
-    """Within the block the model leaves queries and keys as they are, so that they can be rotated in any arithmetic."""
+    """Disable the model's rotation inside the block, so that queries and keys can be rotated in any arithmetic."""
 
     class Identity(torch.nn.Module):
         def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -205,7 +205,7 @@ def _unrotated(base_model: Any, rotary_dim: int) -> Iterator[None]:
 
 @contextmanager
 def _attention(attend: Callable[..., Any]) -> Iterator[None]:
-    """Within the block scaled-dot-product attention of all models goes through ``attend``."""
+    """Route scaled-dot-product attention of all models through ``attend`` inside the block."""
     own = ALL_ATTENTION_FUNCTIONS["sdpa"]
     ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
     try:

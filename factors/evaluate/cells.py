@@ -1,4 +1,4 @@
-"""Finished parts of an evaluation, kept in a file as they come so that an interrupted one goes on."""
+"""Stores finished cells of an evaluation in a file, so that an interrupted evaluation resumes."""
 
 import hashlib
 import json
@@ -15,13 +15,13 @@ from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import object_from_json
 
 FORMAT = "ropeswitch-evaluation-cells/1"
-# Of every file of cells.
+# Beginning of every cells file.
 BEGINNING = f'{{"format": "{FORMAT}"'
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is measured at once: one task at one length with one set, from one seed (and at one depth)."""
+    """One unit of measurement: a task at one length with one set, from one seed (and at one depth)."""
 
     task: str
     length: int
@@ -35,22 +35,22 @@ class Cell:
 
 
 class Cells:
-    """A file of JSON lines: first the settings that cells share, then one line for each finished cell.
+    """A JSON Lines file: the settings that all cells share, then one line per finished cell.
 
-    Settings that only a task added later depends on have a line of their own.
+    Settings needed only by tasks that were added later have a line of their own.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], meanings: dict[str, Any]) -> None:
-        """Open or make the file.
+        """Open or create the file.
 
         Args:
-            path: Where.
-            settings: What the cells to come depend on, by name; one that is not there is not looked at.
-            meanings: What each set's name stands for.
+            path: Path of the file.
+            settings: Settings that new cells depend on, by name; only settings in both the file and here are compared.
+            meanings: Content of each set, by name.
 
         Raises:
-            FactorError: when it holds cells of other settings, or of another set under a name, or is none of ours; naming
-                the line where one is wrong.
+            FactorError: when the file has cells of other settings, or of another set with the same name, or is not a cells
+                file; names the line, if one is invalid.
         """
         self.path = path
         self._digests = {name: _digest(meaning) for name, meaning in meanings.items()}
@@ -72,14 +72,14 @@ class Cells:
                 self._read(content, number)
         if changed := sorted(key for key in old.keys() & new.keys() if old[key] != new[key]):
             raise FactorError(
-                f"{str(path)!r}: holds an evaluation with other settings ({', '.join(changed)}); give another -o, or remove "
-                "it to start over"
+                f"{str(path)!r}: contains an evaluation with other settings ({', '.join(changed)}); use another -o, or "
+                "remove the file to start over"
             )
         if more := {key: value for key, value in new.items() if key not in old}:
             self._append({"settings": more})
 
     def keep(self, cell: Cell, result: Any) -> None:
-        """Add a finished cell, whole or not at all.
+        """Append a finished cell atomically.
 
         Raises:
             FactorError: when it cannot be written.
@@ -92,14 +92,14 @@ class Cells:
             _check(line)
         except FactorError as error:
             raise FactorError(
-                f"{str(self.path)!r}, line {number}: is not a cell: {error}; remove the file to start over"
+                f"{str(self.path)!r}, line {number}: not a valid cell: {error}; remove the file to start over"
             ) from error
         digest, result = line.pop("set_digest"), line.pop("result")
         cell = Cell(**line)
         if digest != self._digests.get(cell.set_name, digest):
             raise FactorError(
-                f"{str(self.path)!r}: was made with another set of the name {cell.set_name!r}; give another -o, or the set "
-                "another name"
+                f"{str(self.path)!r}: was made with a different set named {cell.set_name!r}; use another -o, or rename "
+                "the set"
             )
         self.found[cell] = result
 
@@ -117,7 +117,7 @@ class Cells:
 
     @property
     def _stranger(self) -> str:
-        return f"{str(self.path)!r}: is no file of evaluation cells; remove it or give another -o"
+        return f"{str(self.path)!r}: is not a file of evaluation cells; remove it, or use another -o"
 
     def _lines(self) -> list[str]:
         try:
@@ -126,7 +126,7 @@ class Cells:
             raise FactorError(f"{str(self.path)!r}: cannot be read: {error}") from error
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
-            # What a process was killed at is no whole line; of somebody else's file nothing is cut.
+            # A killed process leaves a partial last line. Another program's file is never truncated.
             if not text.startswith(BEGINNING) and not BEGINNING.startswith(text):
                 raise FactorError(self._stranger)
             self._cut(len(whole.encode()))
@@ -162,7 +162,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# What a line says of a cell: by field, whether a value is right, and what it must be.
+# Fields of a cell's line: a check of the value, and what it must be.
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task": (lambda value: value in (PERPLEXITY, *TASKS), f"one of {', '.join((PERPLEXITY, *TASKS))}"),
     "length": (_is_whole, "a whole number"),
@@ -175,7 +175,7 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _check(line: dict[str, Any]) -> None:
-    """Refuse a line that is no cell.
+    """Refuse a line that is not a valid cell.
 
     Raises:
         FactorError: naming the field, its value and what it must be.

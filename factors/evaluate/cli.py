@@ -1,4 +1,4 @@
-"""``ropeswitch factors eval``: perplexity and retrieval with one set against another."""
+"""The ``ropeswitch factors eval`` command: compares factor sets by perplexity and retrieval."""
 
 import argparse
 import json
@@ -22,73 +22,81 @@ EXAMPLE = """examples:
   ropeswitch factors eval http://127.0.0.1:8000 --tasks passkey,needle --lengths 8k,128k -o served.json
 """
 INTERRUPTED = 130
-"""The exit code, as shells have it for SIGINT."""
-# Flags that say how a model on this machine is opened.
+"""Exit code after SIGINT, as in shells."""
+# Flags for a local model.
 LOCAL_FLAGS = ("factors", "candidate", "dtype")
 REMOTE_FLAGS = ("model", "tokenizer", "timeout", "concurrency")
 DOCUMENTS, WINDOWS, TRIES, DEPTHS = "10", "10", "10", "0,25,50,75,100"
-"""Of flags that are not given; those that are must go with a task that looks at them."""
+"""Defaults. A flag that is given must apply to a chosen task, so argparse must not fill these in."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the command; ``func`` raises InputError for everything a user can get wrong."""
     parser = subparsers.add_parser(
         "eval",
-        help="measure perplexity, pass keys and needles with the sets of a model or a server",
+        help="measure perplexity, pass-key and needle retrieval with the factor sets of a model or server",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("target", metavar="MODEL|URL", help="a model's folder, or the http(s) URL of an OpenAI-compatible server")
+    add("target", metavar="MODEL|URL", help="model folder, or http(s) URL of an OpenAI-compatible server")
     add(
         "--tasks",
         metavar="NAMES",
-        help="perplexity, passkey, needle (default: passkey, and perplexity with --text)",
+        help="tasks to run: perplexity, passkey, needle (default: passkey, and perplexity if --text is given)",
     )
-    add("--lengths", required=True, metavar="TOKENS", help="tokens of windows and prompts, as 512,1k,128k,2m")
-    add("--sets", metavar="NAMES", help="switched (the set for the length) and names of sets (default: all)")
+    add("--lengths", required=True, metavar="TOKENS", help="lengths of windows and prompts, such as 512,1k,128k,2m")
+    add(
+        "--sets",
+        metavar="NAMES",
+        help="sets to compare: names, or switched for the set that fits the length (default: all)",
+    )
     add("--seeds", default="1", metavar="N", help="number of independent draws (default: 1)")
-    add("--text", metavar="DIR", help='a folder of *.txt, and *.jsonl with "text", or one such file')
+    add("--text", metavar="DIR", help='text file, or folder of them: *.txt, or *.jsonl with a "text" field')
     add(
         "-o",
         "--output",
         required=True,
         metavar="FILE",
-        help="the JSON file to write; FILE.cells.jsonl keeps what is done",
+        help="JSON file to write; finished cells are kept in FILE.cells.jsonl",
     )
-    add("--plots", metavar="DIR", help="also draw what was found, as PNG and SVG")
-    add("--force", action="store_true", help="replace FILE if it exists; finished cells are kept")
+    add("--plots", metavar="DIR", help="also plot the results to this folder, as PNG and SVG")
+    add("--force", action="store_true", help="overwrite FILE if it exists; finished cells are kept")
 
     group = parser.add_argument_group("perplexity")
     add = group.add_argument
-    add("--documents", metavar="N", help=f"documents at a length, for each seed (default: {DOCUMENTS})")
-    add("--windows", metavar="N", help=f"most windows in a document (default: {WINDOWS})")
-    add("--stride", metavar="TOKENS", help="between two windows (default: 256, and 256k for lengths above that)")
-    add("--judge-last", metavar="TOKENS", help="judge only the last tokens of a window")
+    add("--documents", metavar="N", help=f"documents per length and seed (default: {DOCUMENTS})")
+    add("--windows", metavar="N", help=f"maximum windows per document (default: {WINDOWS})")
+    add("--stride", metavar="TOKENS", help="tokens between window starts (default: 256; 256k for lengths above 256k)")
+    add(
+        "--judge-last",
+        metavar="TOKENS",
+        help="score at most this many tokens at the end of a window (default: all new ones)",
+    )
 
-    group = parser.add_argument_group("pass keys, needles and the others")
+    group = parser.add_argument_group("pass keys and needles")
     add = group.add_argument
-    add("--tries", metavar="N", help=f"prompts at a length (and depth), for each seed (default: {TRIES})")
-    add("--depths", metavar="PERCENT", help=f"of the needle grid (default: {DEPTHS})")
-    add("--chat", action="store_true", help="as a chat, through the chat template")
+    add("--tries", metavar="N", help=f"prompts per length (and depth) and seed (default: {TRIES})")
+    add("--depths", metavar="PERCENT", help=f"depths of the needle grid (default: {DEPTHS})")
+    add("--chat", action="store_true", help="send prompts as chat messages, through the chat template")
 
-    group = parser.add_argument_group("a model on this machine")
+    group = parser.add_argument_group("local model")
     add = group.add_argument
-    add("--factors", metavar="FILE", help="a factor file (default: the sets of the model's own config.json)")
+    add("--factors", metavar="FILE", help="factor file (default: the sets of the model's config.json)")
     add(
         "--candidate",
         action="append",
         metavar="NAME=FILE:SET",
-        help="one more set to compare, from another factor file",
+        help="another set to compare, from another factor file; repeatable",
     )
-    add("--dtype", metavar="TYPE", help="float32 (default), bfloat16 or float16")
+    add("--dtype", metavar="TYPE", help="dtype of the weights: float32 (default), bfloat16 or float16")
 
-    group = parser.add_argument_group("a server")
+    group = parser.add_argument_group("server")
     add = group.add_argument
-    add("--model", metavar="NAME", help="the model to ask for (default: the first that the server lists)")
-    add("--tokenizer", metavar="DIR", help="the served model's tokenizer, for servers without /tokenize")
-    add("--timeout", metavar="SECONDS", help="for one answer (default: 3600)")
-    add("--concurrency", metavar="N", help="requests at a time (default: 4)")
+    add("--model", metavar="NAME", help="model name to request (default: the first that the server lists)")
+    add("--tokenizer", metavar="DIR", help="tokenizer of the served model, for servers without /tokenize")
+    add("--timeout", metavar="SECONDS", help="timeout of one request (default: 3600)")
+    add("--concurrency", metavar="N", help="requests in flight (default: 4)")
     parser.set_defaults(func=_evaluate)
 
 
@@ -139,8 +147,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         kept = sum(cell in cells.found for cell in grid.cells())
         print(
-            f"\nfactors eval: interrupted; {kept} of {len(grid.cells())} cells are kept in {cells.path}, and the same "
-            "command goes on",
+            f"\nfactors eval: interrupted; {kept} of {len(grid.cells())} cells are saved in {cells.path}. Run the same "
+            "command again to resume",
             file=sys.stderr,
         )
         return INTERRUPTED
@@ -169,13 +177,13 @@ def _refuse_unused(args: argparse.Namespace, tasks: tuple[str, ...]) -> None:
     for flag, names in looked_at.items():
         if getattr(args, flag) not in (None, False) and not set(names) & set(tasks):
             raise FactorError(
-                f"--{flag.replace('_', '-')}: goes with {', '.join(names)}, which {'is' if len(names) == 1 else 'are'} not "
+                f"--{flag.replace('_', '-')}: applies to {', '.join(names)}, which {'is' if len(names) == 1 else 'are'} not "
                 f"among --tasks ({', '.join(tasks)})"
             )
 
 
 def _check_folder(flag: str, folder: Path) -> None:
-    """Refuse now a folder that could not be made or written to later."""
+    """Refuse, before hours of work, a folder that cannot be created or written to."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         raise FactorError(f"{flag}: {str(there)!r} is not a folder")
@@ -187,8 +195,8 @@ def _target(args: argparse.Namespace) -> "Target":
     is_url = args.target.startswith(("http://", "https://"))
     for flag in LOCAL_FLAGS if is_url else REMOTE_FLAGS:
         if getattr(args, flag) is not None:
-            place = "a model on this machine" if is_url else "a server"
-            raise FactorError(f"--{flag}: goes with {place} only")
+            place = "a local model" if is_url else "a server"
+            raise FactorError(f"--{flag}: applies to {place} only")
     if is_url:
         from ropeswitch.factors.evaluate.endpoint_target import EndpointTarget
 
@@ -211,10 +219,10 @@ def _target(args: argparse.Namespace) -> "Target":
     model = LocalModel.load(args.target, dtype)
     for name, theta in [("--factors", factors.theta if factors else None), *((each[0], each[2]) for each in chosen)]:
         if theta is not None and theta != model.theta:
-            raise FactorError(f"{name}: was made for rope_theta {theta:g}, but the model has {model.theta:g}")
+            raise FactorError(f"{name}: made for rope_theta {theta:g}, but the model has {model.theta:g}")
     names = [name for name, _, _ in chosen]
     if len(set(names)) != len(names):
-        raise FactorError(f"--candidate: names must differ, found {', '.join(names)}")
+        raise FactorError(f"--candidate: names must be unique, found {', '.join(names)}")
     ladder = factors.ladder if factors else model.ladder
     return LocalTarget(args.target, model, ladder, {name: each for name, each, _ in chosen}, args.chat)
 
@@ -223,7 +231,7 @@ def _candidate(text: str) -> tuple[str, FactorSet, float | None]:
     name, is_given, rest = text.partition("=")
     path, has_set, set_name = rest.rpartition(":")
     if not (name and is_given and path and has_set and set_name):
-        raise FactorError(f"--candidate: {text!r} must read NAME=FILE:SET, for instance yarn=yarn.json:yarn")
+        raise FactorError(f"--candidate: {text!r} must be NAME=FILE:SET, such as yarn=yarn.json:yarn")
     content = file.load(path)
     if set_name not in content.ladder.names:
         known = ", ".join(map(repr, content.ladder.names))
@@ -234,12 +242,12 @@ def _candidate(text: str) -> tuple[str, FactorSet, float | None]:
 def _names(flag: str, text: str) -> tuple[str, ...]:
     names = [part.strip() for part in text.split(",")]
     if not all(names) or len(set(names)) != len(names):
-        raise FactorError(f"{flag}: {text!r} must be different names with commas between them")
+        raise FactorError(f"{flag}: {text!r} must be unique names, separated by commas")
     return tuple(names)
 
 
 def _tokens(flag: str, text: str) -> int:
-    return tokens(flag, text, 2, "a number of tokens of at least 2, as 512, 128k or 2m")
+    return tokens(flag, text, 2, "a number of tokens, at least 2, such as 512, 128k or 2m")
 
 
 def _count(flag: str, text: str) -> int:
@@ -248,5 +256,5 @@ def _count(flag: str, text: str) -> int:
 
 def _depths(text: str) -> tuple[float, ...]:
     parts = text.split(",")
-    percent = {whole("--depths", part, 0, 100, "a whole number of percent, from 0 to 100") for part in parts}
+    percent = {whole("--depths", part, 0, 100, "a whole percentage from 0 to 100") for part in parts}
     return tuple(each / 100 for each in sorted(percent))

@@ -1,4 +1,4 @@
-"""Texts to evaluate with: a folder of ``*.txt`` and ``*.jsonl`` files."""
+"""Reads texts to evaluate on, from ``*.txt`` and ``*.jsonl`` files."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from ropeswitch.factors.strict_json import read_text
 
 @dataclass(frozen=True)
 class Document:
-    """A text and where it is from."""
+    """A text and its origin."""
 
     name: str
     text: str
@@ -21,7 +21,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents, and their tokens once somebody asked for them."""
+    """Documents, with their tokens cached on first use."""
 
     source: str
     documents: tuple[Document, ...]
@@ -29,10 +29,10 @@ class Corpus:
 
     @classmethod
     def read(cls, path: str | Path) -> "Corpus":
-        """Read a folder (its own files, by name) or one file. Empty texts are left out.
+        """Read one file, or a folder (not its subfolders) sorted by file name. Empty texts are skipped.
 
         Raises:
-            FactorError: naming the file and line that cannot be read, or that nothing is there.
+            FactorError: naming the file and line that cannot be read, or when there is no text.
         """
         root = Path(path)
         files = (
@@ -42,23 +42,23 @@ class Corpus:
             raise FactorError(f"--text {str(path)!r}: does not exist")
         found = tuple(document for each in files for document in _documents(each) if document.text.strip())
         if not found:
-            raise FactorError(f"--text {str(path)!r}: holds no text in *.txt or *.jsonl files")
+            raise FactorError(f"--text {str(path)!r}: contains no text in *.txt or *.jsonl files")
         return cls(str(path), found)
 
     @property
     def digest(self) -> str:
-        """Of all texts."""
+        """SHA-256 of all names and texts, in hexadecimal."""
         digest = hashlib.sha256()
         for each in self.documents:
             digest.update(f"{each.name}\0{each.text}\0".encode())
         return digest.hexdigest()
 
     def shuffled(self, rng: random.Random) -> list[Document]:
-        """All documents in the order that ``rng`` draws."""
+        """Return all documents in random order."""
         return rng.sample(self.documents, len(self.documents))
 
     def ids(self, document: Document, encode: Callable[[str], list[int]]) -> list[int]:
-        """Token ids of a document, cut once."""
+        """Return the token ids of a document, encoded once."""
         if document.name not in self._ids:
             self._ids[document.name] = encode(document.text)
         return self._ids[document.name]
@@ -74,7 +74,7 @@ def _documents(path: Path) -> Iterator[Document]:
                 if line.strip():
                     yield Document(f"{path.name}:{number}", _text(line, number))
     except FactorError as error:
-        raise FactorError(f"--text: {str(path)!r} {error}") from error
+        raise FactorError(f"--text: {str(path)!r}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise FactorError(f"--text: {str(path)!r} cannot be read: {error}") from error
 

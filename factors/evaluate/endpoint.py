@@ -1,4 +1,4 @@
-"""A small HTTP client of an OpenAI-compatible server: which models it lists, and one request at a time."""
+"""A small HTTP client for an OpenAI-compatible server: lists its models, and sends one request at a time."""
 
 import json
 import os
@@ -19,7 +19,7 @@ SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer."""
+    """An HTTP response."""
 
     status: int
     body: bytes
@@ -29,30 +29,30 @@ class Answer:
         """The body as JSON.
 
         Raises:
-            UsageError: where it is none.
+            UsageError: when it is not JSON.
         """
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"the server's answer is not JSON: {self.body[:100]!r}") from error
+            raise UsageError(f"the server's response is not JSON: {self.body[:100]!r}") from error
 
     @property
     def message(self) -> str:
-        """What the server says of an error."""
+        """The server's error message."""
         return error_message(self.body) or "no message"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server that is evaluated or put under load.
+    """A server to evaluate or load-test.
 
     Attributes:
-        url: Without ``/v1`` and without a slash at its end.
-        model: The name that requests give.
-        max_model_len: Tokens that a prompt and its answer may have; None where the server does not tell.
-        limits: Lengths that its factor sets reach, in order; empty where it does not tell.
-        tls: What to trust; None for http.
-        is_vllm: Whether it says that it is a vLLM server (ours says so too), which takes vLLM's own fields.
+        url: Base URL without ``/v1`` and without a trailing slash.
+        model: Model name in requests.
+        max_model_len: Maximum tokens of prompt and completion; None if the server does not report it.
+        limits: Maximum lengths of its factor sets, in order; empty if the server does not report them.
+        tls: Trusted certificates; None for http.
+        is_vllm: Whether the server reports itself as vLLM, as ropeswitch does, and so accepts vLLM's own fields.
     """
 
     url: str
@@ -64,28 +64,28 @@ class Endpoint:
 
     @cached_property
     def headers(self) -> dict[str, str]:
-        """Headers of every request; the key comes from the variable OPENAI_API_KEY, as with upstream's benchmark."""
+        """Headers of every request; the API key comes from OPENAI_API_KEY, as in upstream's benchmark."""
         key = header_key(os.environ.get(KEY_VARIABLE, ""), f"the environment variable {KEY_VARIABLE}")
         return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def get(self, path: str) -> Answer:
-        """The answer to a GET.
+        """Send a GET request and return the response.
 
         Raises:
-            UsageError: where there is none.
+            UsageError: when the server does not answer.
         """
         return self._send(urllib.request.Request(self.url + path, headers=self.headers))
 
     def post(self, path: str, body: Any) -> Answer:
-        """The answer to a POST of JSON.
+        """Send a POST request with a JSON body and return the response.
 
         Raises:
-            UsageError: where there is none.
+            UsageError: when the server does not answer.
         """
         return self._send(urllib.request.Request(self.url + path, json.dumps(body).encode(), self.headers))
 
     def _send(self, request: urllib.request.Request) -> Answer:
-        # As the requests of a run: neither by way of a proxy nor to where a redirect leads, which might get the key.
+        # As in a run: no proxies and no redirects, which could leak the key.
         opener = urllib.request.OpenerDirector()
         opener.add_handler(urllib.request.HTTPHandler())
         opener.add_handler(urllib.request.HTTPSHandler(context=self.tls))
@@ -98,16 +98,16 @@ class Endpoint:
 
 
 def connect(url: str, model: str | None, ca: str | None, wait: float) -> Endpoint:
-    """Learn what a server serves.
+    """Connect to a server and read its models and factor sets.
 
     Args:
-        url: With or without ``/v1``.
-        model: The model to ask for; the first that the server lists if None.
-        ca: A PEM file of certificates to trust, beside the system's.
+        url: Base URL, with or without ``/v1``.
+        model: Model name to request; None for the first that the server lists.
+        ca: PEM file of certificates to trust in addition to the system's.
         wait: Seconds to wait for a server that does not answer yet.
 
     Raises:
-        UsageError: where it does not answer in time, refuses the key, or does not serve the model.
+        UsageError: when it does not answer in time, rejects the key, or does not serve the model.
     """
     opened = Endpoint(_base(url), tls=_trust(url, ca))
     listed = _listed(opened, wait)
@@ -126,7 +126,7 @@ def connect(url: str, model: str | None, ca: str | None, wait: float) -> Endpoin
 
 
 def error_message(body: bytes) -> str:
-    """What an error's body says, in OpenAI's shape or FastAPI's; the body's beginning where it is neither."""
+    """Return the message in an error body of OpenAI's or FastAPI's format; otherwise the beginning of the body."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
@@ -140,14 +140,14 @@ def error_message(body: bytes) -> str:
 
 
 def header_key(text: str, where: str) -> str:
-    """A key as it goes into a header, without the space and the end of line around it.
+    """Return an API key for use in a header, with surrounding whitespace removed.
 
     Raises:
-        UsageError: where no header takes it; the message does not tell it.
+        UsageError: when it is not valid in a header; the message does not reveal it.
     """
     key = text.strip()
     if not (key.isascii() and key.isprintable()):
-        raise UsageError(f"{where} must hold a key in one line of ASCII characters")
+        raise UsageError(f"{where} must contain a key of printable ASCII characters in one line")
     return key
 
 
@@ -158,7 +158,7 @@ def _base(url: str) -> str:
     except ValueError:
         parts, is_right = urlsplit(""), False
     if parts.username is not None:
-        raise UsageError(f"url of {parts.hostname!r}: must be without a user: the key is read from {KEY_VARIABLE}")
+        raise UsageError(f"url of {parts.hostname!r}: must not contain a user; the key is read from {KEY_VARIABLE}")
     if not is_right or parts.query or parts.fragment:
         raise UsageError(f"url {url!r} must be like http://127.0.0.1:8000")
     return url.rstrip("/").removesuffix("/v1")
@@ -170,7 +170,7 @@ def _trust(url: str, ca: str | None) -> ssl.SSLContext | None:
     try:
         context = ssl.create_default_context()
         if ca is not None:
-            # Given to create_default_context, the system's would not be trusted any more.
+            # Passed to create_default_context, it would replace the system's certificates.
             context.load_verify_locations(ca)
         return context
     except (OSError, ssl.SSLError) as error:
@@ -191,7 +191,7 @@ def _listed(opened: Endpoint, wait: float) -> list[dict[str, Any]]:
             raise UsageError(problem if wait == 0 else f"{problem} (waited {wait:g} s)")
         time.sleep(min(2.0, wait))
     if answer.status in (401, 403):
-        raise UsageError(f"{opened.url} refuses the key ({answer.status}): set the environment variable {KEY_VARIABLE}")
+        raise UsageError(f"{opened.url} rejects the key ({answer.status}): set the environment variable {KEY_VARIABLE}")
     if answer.status != 200:
         raise UsageError(f"{opened.url}/v1/models answered {answer.status}: {answer.message}")
     content = answer.json
@@ -211,13 +211,13 @@ def _limits(opened: Endpoint) -> tuple[int, ...]:
         content = json.loads(answer.body) if answer.status == 200 else None
     except (ValueError, RecursionError):
         content = None
-    # There are servers that answer 200 to every path.
+    # Some servers answer 200 to every path.
     if not isinstance(content, dict) or "sets" not in content:
         return ()
     sets = content["sets"] if isinstance(content["sets"], list) else [None]
     lengths: list[Any] = [each.get("max_length") if isinstance(each, dict) else None for each in sets]
     if not all(type(each) is int and each > 0 for each in lengths):
-        raise UsageError(f"{opened.url}/v1/rope: sets: every one must have a max_length in tokens")
+        raise UsageError(f"{opened.url}/v1/rope: sets: every set must have a max_length in tokens")
     return tuple(sorted(lengths))
 
 

@@ -1,4 +1,4 @@
-"""A server with OpenAI's API. One that tells its factor sets (``GET /v1/rope``) can be asked for each by name."""
+"""Evaluates a server with OpenAI's API. If it lists its factor sets (``GET /v1/rope``), each can be requested by name."""
 
 import asyncio
 import json
@@ -14,15 +14,15 @@ from ropeswitch.factors.factor_set import SET_HEADER, FactorError
 from ropeswitch.model_patches.switch.settings import FORCED_SET
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
-# What vLLM says in place of minus infinity, for which JSON has no number.
+# vLLM's replacement for minus infinity, which JSON cannot represent.
 NO_CHANCE = -9999.0
 
 
 class EndpointTarget:
     """See :class:`~ropeswitch.factors.evaluate.target.Target`.
 
-    Losses are the log-probabilities that ``echo`` with ``logprobs`` tells of a prompt of token ids, as
-    lm-evaluation-harness asks for them; one token is generated with each.
+    Losses are the log-probabilities that ``echo`` with ``logprobs`` returns for a prompt of token ids, as in
+    lm-evaluation-harness; each request also generates one token.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class EndpointTarget:
 
         Args:
             endpoint: The server.
-            ladder: What ``/v1/rope`` tells of each set; empty where there is none.
-            tokenizer: That of a folder, or None to ask the server.
+            ladder: Sets as listed by ``/v1/rope``; empty if there are none.
+            tokenizer: Local tokenizer, or None to use the server's.
             chat: Whether prompts go to the chat API.
-            timeout: Seconds for one answer.
-            concurrency: Requests at a time.
+            timeout: Timeout of one request in seconds.
+            concurrency: Requests in flight.
         """
         self._endpoint, self._ladder, self._tokenizer = endpoint, ladder, tokenizer
         self._chat, self._timeout, self._concurrency = chat, timeout, concurrency
@@ -51,26 +51,26 @@ class EndpointTarget:
         with_special, alone = self._text_ids("a", True), self._text_ids("a", False)
         opening = with_special[: len(with_special) - len(alone)]
         if [*opening, *alone] != with_special:
-            raise FactorError(f"{endpoint.url}: the tokenizer puts special tokens after a text; that is not supported")
+            raise FactorError(f"{endpoint.url}: the tokenizer appends special tokens to a text, which is unsupported")
         self.opening = tuple(opening)
 
     @classmethod
     def connect(
         cls, url: str, model: str | None, tokenizer: str | None, chat: bool, timeout: int = 3600, concurrency: int = 4
     ) -> "EndpointTarget":
-        """Learn what a server serves.
+        """Connect to a server and read its models and factor sets.
 
         Args:
-            url: With or without ``/v1``.
-            model: The model to ask for; the first that the server lists if None.
-            tokenizer: A folder with the served model's tokenizer; the server is asked (``/tokenize``) if None.
+            url: Base URL, with or without ``/v1``.
+            model: Model name to request; None for the first that the server lists.
+            tokenizer: Folder with the served model's tokenizer; None to use the server's ``/tokenize``.
             chat: Whether prompts go to the chat API.
-            timeout: Seconds for one answer.
-            concurrency: Requests at a time.
+            timeout: Timeout of one request in seconds.
+            concurrency: Requests in flight.
 
         Raises:
-            FactorError: when the tokens cannot be counted, or what the server tells of its sets is nonsense.
-            UsageError: when it does not answer, refuses the key or does not serve the model.
+            FactorError: when tokens cannot be counted, or the server's list of sets is invalid.
+            UsageError: when it does not answer, rejects the key or does not serve the model.
         """
         endpoint = connect(url, model, None, wait=0)
         return cls(endpoint, _ladder(endpoint), _tokenizer(tokenizer), chat, timeout, concurrency)
@@ -99,8 +99,8 @@ class EndpointTarget:
             logprobs = answer["choices"][0].get("logprobs")
             if not logprobs or len(logprobs["token_logprobs"]) < len(window.ids):
                 raise FactorError(
-                    f"{self._endpoint.url}: tells no log-probabilities of a prompt (echo with logprobs): perplexity cannot "
-                    "be measured there"
+                    f"{self._endpoint.url}: returns no log-probabilities for a prompt (echo with logprobs), so perplexity "
+                    "cannot be measured"
                 )
             told = [float(each) for each in logprobs["token_logprobs"][window.first : len(window.ids)]]
             return [math.inf if each <= NO_CHANCE else -each for each in told]
@@ -132,7 +132,7 @@ class EndpointTarget:
         lengths: Sequence[int],
         set_name: str,
     ) -> list[Any]:
-        """What ``read`` makes of the answers to all items, in their order."""
+        """Send a request per item and return the results of ``read``, in order."""
         forced = {} if set_name in (SWITCHED, SERVED) else {"vllm_xargs": {FORCED_SET: set_name}}
         more = {"model": self._endpoint.model, "temperature": 0, "stream": False, **forced}
 
@@ -164,7 +164,7 @@ class EndpointTarget:
         try:
             return asyncio.run(all_of_them())
         except* FactorError as errors:
-            # The others were cancelled for the first.
+            # The first error cancelled the other requests.
             raise errors.exceptions[0] from None
 
     async def _post(self, session: aiohttp.ClientSession, path: str, body: dict[str, Any]) -> tuple[Any, Any]:
@@ -188,16 +188,16 @@ class EndpointTarget:
         counted = usage.get("prompt_tokens", length) if isinstance(usage, dict) else length
         if counted != length:
             raise FactorError(
-                f"{self._endpoint.url}: counted {counted} tokens in a prompt of {length}: is --tokenizer the served "
-                "model's, and has the server a chat template of its own?"
+                f"{self._endpoint.url}: counted {counted} tokens in a prompt of {length}; check that --tokenizer is the "
+                "served model's, and whether the server uses its own chat template"
             )
         used = headers.get(SET_HEADER)
         if forced is not None and used is not None and used != forced:
-            raise FactorError(f"{self._endpoint.url}: rotated with set {used!r} though {forced!r} was asked for")
+            raise FactorError(f"{self._endpoint.url}: rotated with set {used!r} although {forced!r} was requested")
 
     def _nonsense(self, path: str, content: bytes) -> FactorError:
         return FactorError(
-            f"{self._endpoint.url}{path} answered {content[:100]!r}, which is no answer of an OpenAI-compatible server"
+            f"{self._endpoint.url}{path} answered {content[:100]!r}, which is not a response of an OpenAI-compatible server"
         )
 
     def _text_ids(self, text: str, special: bool) -> list[int]:
@@ -210,13 +210,13 @@ class EndpointTarget:
         answer = self._endpoint.post("/tokenize", {"model": self._endpoint.model, **question})
         if answer.status != 200:
             raise FactorError(
-                f"{url} answered {answer.status} ({answer.message}): tokens cannot be counted; give --tokenizer with the "
+                f"{url} answered {answer.status} ({answer.message}): tokens cannot be counted; pass --tokenizer with the "
                 "folder of the served model's tokenizer"
             )
         content = answer.json
         found = content.get("tokens") if isinstance(content, dict) else None
         if not isinstance(found, list) or not all(type(each) is int for each in found):
-            raise FactorError(f"{url} answered {answer.body[:100]!r}, which has no tokens; give --tokenizer")
+            raise FactorError(f"{url} answered {answer.body[:100]!r}, which has no tokens; pass --tokenizer")
         return found
 
     def describe(self) -> dict[str, Any]:
@@ -230,26 +230,26 @@ class EndpointTarget:
 
 def _ladder(endpoint: Endpoint) -> list[dict[str, Any]]:
     answer = endpoint.get("/v1/rope")
-    # 400 to 405: servers have several ways to say that there is no such route. What may pass is no answer.
+    # 400 to 405 mean, depending on the server, that the route does not exist. Transient errors are not an answer.
     if answer.status in (401, 403, 408, 429) or answer.status >= 500:
         raise FactorError(f"{endpoint.url}/v1/rope: answered {answer.status}; the factor sets are unknown")
     try:
         content = json.loads(answer.body) if answer.status == 200 else None
     except (ValueError, RecursionError):
         content = None
-    # There are servers that answer 200 to every path.
+    # Some servers answer 200 to every path.
     if not isinstance(content, dict) or "sets" not in content:
         return []
     sets = content["sets"]
     if not isinstance(sets, list) or not all(
         isinstance(each, dict) and isinstance(each.get("name"), str) for each in sets
     ):
-        raise FactorError(f"{endpoint.url}/v1/rope: sets: every one must have a name")
+        raise FactorError(f"{endpoint.url}/v1/rope: sets: every set must have a name")
     names = [each["name"] for each in sets]
     for name in names:
         if names.count(name) > 1 or name in (SWITCHED, SERVED):
             raise FactorError(
-                f"{endpoint.url}/v1/rope: sets: the name {name!r} is taken, so the set cannot be asked for"
+                f"{endpoint.url}/v1/rope: sets: the name {name!r} is duplicate or reserved, so the set cannot be requested"
             )
     return sets
 

@@ -1,30 +1,30 @@
-"""Texts that a tokenizer cuts into exactly as many tokens as were asked for."""
+"""Makes texts of an exact number of tokens."""
 
 import math
 from collections.abc import Callable
 
 from ropeswitch.factors.factor_set import FactorError
 
-# Units of filler whose tokens are counted for a first estimate.
+# Units of filler to tokenize for a first estimate.
 SAMPLE = 64
-# Characters that are added one by one at the end of the filler; a token of English is hardly ever longer than a few.
+# Maximum characters to add one by one at the filler's end; English tokens are rarely longer than a few characters.
 MOST_EXTRA = 200
-# Tokens that a word has more where it is cut: with them, the text may be too long until the word is whole.
+# Extra tokens of a cut word: the text may exceed the target by these until the word is complete.
 CUT_WORD = 4
 
 
 def exact_length(make: Callable[[int, int], str], encode: Callable[[str], list[int]], tokens: int, what: str) -> str:
-    """A text of exactly ``tokens`` tokens.
+    """Return a text of exactly ``tokens`` tokens.
 
     Args:
-        make: Writes the text with so many units of filler (characters, words, ...) and so many characters more at the
-            filler's end, which move nothing else.
-        encode: Token ids of a text.
-        tokens: How many are asked for.
-        what: The kind of text, for the error.
+        make: Returns the text with a number of filler units (characters, words, ...) and a number of extra characters at
+            the filler's end, which move nothing else.
+        encode: Returns the token ids of a text.
+        tokens: Number of tokens.
+        what: Kind of text, for the error.
 
     Raises:
-        FactorError: when the text without filler is longer, or no amount of filler gives that length.
+        FactorError: when the text without filler is already longer, or no amount of filler gives that length.
     """
 
     def count(filler: int, extra: int = 0) -> int:
@@ -50,14 +50,14 @@ def exact_length(make: Callable[[int, int], str], encode: Callable[[str], list[i
             found = count(filler, extra)
         if filler == 0:
             break
-        # A little less filler, which may have more tokens where a word is cut.
+        # Slightly less filler, which may have more tokens if it cuts a word.
         filler = max(0, filler - max(1, math.ceil((found - tokens) * rate)))
         found = count(filler)
-    raise FactorError(f"{what}: no text of exactly {tokens} tokens was found with this tokenizer")
+    raise FactorError(f"{what}: found no text of exactly {tokens} tokens with this tokenizer")
 
 
 def cut_at_word(text: str, characters: int) -> str:
-    """The first whole words of ``text`` that fit ``characters`` characters, without the space after them."""
+    """Return the leading whole words of ``text`` that fit ``characters`` characters, without trailing whitespace."""
     if characters >= len(text) or text[characters].isspace():
         return text[:characters].rstrip()
     return text[: max(0, text.rfind(" ", 0, characters + 1))].rstrip()

@@ -1,4 +1,4 @@
-"""Texts of any length that something is hidden in: documents one after the other, or a few sentences again and again."""
+"""Haystacks of any length to hide needles in: concatenated documents, or a few repeated sentences."""
 
 import random
 from collections.abc import Sequence
@@ -9,26 +9,26 @@ from ropeswitch.factors.evaluate.exact_length import cut_at_word
 from ropeswitch.factors.evaluate.passkey import repeated
 from ropeswitch.factors.factor_set import FactorError
 
-# Characters before a place in which the end of a sentence is looked for.
+# Characters before a place to search for the end of a sentence.
 SENTENCE = 400
 
 
 class Haystack(Protocol):
-    """A text that goes on."""
+    """A text of any length."""
 
     def take(self, characters: int) -> str:
-        """Its first characters, exactly so many."""
+        """Return exactly the first ``characters`` characters."""
 
 
 class Repeated:
-    """The pass-key prompt's filler."""
+    """The filler of the pass-key prompt, repeated."""
 
     def take(self, characters: int) -> str:
         return repeated(characters)
 
 
 class Documents:
-    """Documents in the order that ``rng`` draws, each used once."""
+    """Documents in random order, each used once."""
 
     def __init__(self, corpus: Corpus, rng: random.Random) -> None:
         self._source = corpus.source
@@ -39,26 +39,26 @@ class Documents:
         """See :class:`Haystack`.
 
         Raises:
-            FactorError: when all documents together are shorter.
+            FactorError: when all documents together are too short.
         """
         while len(self._text) < characters:
             if not self._left:
                 raise FactorError(
-                    f"--text {self._source!r}: the texts are too short: a haystack of {characters} characters is needed, "
-                    f"and all of them have {len(self._text)}"
+                    f"--text {self._source!r}: the texts are too short: the haystack needs {characters} characters, "
+                    f"but all texts together have {len(self._text)}"
                 )
             self._text += " ".join(self._left.pop().text.split()) + "\n"
         return self._text[:characters]
 
 
 def hide(haystack: Haystack, needles: Sequence[tuple[float, str]], characters: int, extra: int = 0) -> str:
-    """So many characters of a haystack with needles in it, and ``extra`` characters more at its end.
+    """Return the first ``characters`` characters of a haystack with needles in them, and ``extra`` more at the end.
 
     Args:
         haystack: The text.
-        needles: Each with the share of the characters that stands before it, 0 to 1. It goes to the end of the sentence, or
-            of the word, before that place.
-        characters: Of the haystack.
+        needles: Needles, each with the fraction of characters before it, 0 to 1. A needle goes after the last sentence, or
+            else the last word, that ends before that place.
+        characters: Characters of the haystack.
         extra: Added without moving any needle.
     """
     text = haystack.take(characters + extra)

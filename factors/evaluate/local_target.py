@@ -1,4 +1,4 @@
-"""A model on this machine, rotated by `LocalModel` with exact angles."""
+"""Evaluates a local model, rotated by `LocalModel` with exact angles."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.fingerprint import fingerprint
 from ropeswitch.factors.local_model import LocalModel
 
-# Tokens that are computed at a time, where one sequence has no more.
+# Maximum tokens per batch, unless a single sequence is longer.
 BATCH_TOKENS = 8192
 PLAIN = "plain"
 
@@ -26,24 +26,24 @@ class LocalTarget:
         candidates: Mapping[str, FactorSet] | None = None,
         chat: bool = False,
     ) -> None:
-        """Put a ladder, and single sets under names of their own, on a model.
+        """Combine a model with a ladder and named single sets.
 
         Args:
-            name: Of the model, for results.
+            name: Name of the model, for results.
             model: The model.
-            ladder: What ``switched`` chooses from; None for a model that has the set ``plain`` alone.
+            ladder: Ladder that ``switched`` selects from; None for a model with only the set ``plain``.
             candidates: More sets to compare.
             chat: Whether prompts go through the chat template.
 
         Raises:
-            FactorError: when two sets have one name, or factors do not fit the model.
+            FactorError: when two sets have the same name, or factors do not fit the model.
         """
         self.name, self.model, self.ladder, self.chat = name, model, ladder, chat
         named = [(each.name, each) for each in ladder.sets] if ladder else [(PLAIN, model.plain_set(model.window))]
         named += list((candidates or {}).items())
         names = [each for each, _ in named]
         if twice := next((each for each in names if names.count(each) > 1 or each == SWITCHED), None):
-            raise FactorError(f"set {twice!r}: the name is taken; give the other one another name")
+            raise FactorError(f"set {twice!r}: the name is duplicate or reserved; rename one of the sets")
         for each, factor_set in named:
             if 2 * len(factor_set.factors) != model.rotary_dim:
                 raise FactorError(
@@ -54,12 +54,12 @@ class LocalTarget:
         tokenizer = model.tokenizer
         if chat and not tokenizer.chat_template:
             raise FactorError(f"--chat: the tokenizer of {name!r} has no chat template")
-        # Texts longer than the model's own maximum are what factors are for; the tokenizer would warn of each.
+        # Texts exceed the model's own maximum on purpose; the tokenizer would warn about each.
         tokenizer.model_max_length = 1 << 62
         self.opening = tuple(tokenizer.encode(""))
 
     def longest(self, set_name: str) -> int | None:
-        # A set by its name rotates whatever it is given.
+        # A set selected by name rotates any length.
         return self.ladder.max_length if self.ladder and set_name == SWITCHED else None
 
     def encode(self, text: str) -> list[int]:
@@ -86,12 +86,12 @@ class LocalTarget:
                 yield tokenizer.decode(reply[: min(ends, default=len(reply))], skip_special_tokens=True)
 
     def _generate(self, ids: torch.Tensor, set_name: str, new_tokens: int) -> torch.Tensor:
-        """Tokens of each row; under the rule, a row that leaves a set is computed again from its start in the next."""
+        """Generate tokens for each row; when switched, a row that outgrows its set is recomputed in the next one."""
         made: list[torch.Tensor] = []
         while new_tokens > 0:
             length = ids.shape[1]
             factor_set = self._set_for(set_name, length)
-            # A sequence of max_length tokens still makes its next one in the set.
+            # A sequence of max_length tokens still generates its next token in the set.
             part = new_tokens if set_name != SWITCHED else min(new_tokens, factor_set.max_length - length + 1)
             made.append(self.model.generate(ids, [factor_set], part))
             ids = torch.cat((ids, made[-1]), 1)
@@ -128,7 +128,7 @@ class LocalTarget:
 
 
 def _batches(items: Sequence[Any], alike: Any) -> Iterator[list[Any]]:
-    """Items next to each other that are alike and have at most BATCH_TOKENS tokens together, or one of them alone."""
+    """Yield batches of consecutive items for which ``alike`` agrees: at most BATCH_TOKENS tokens, or a single item."""
     batch: list[Any] = []
     for item in items:
         length = len(item.ids) if isinstance(item, Window) else len(item)

@@ -1,7 +1,7 @@
 """The pass-key prompt of the LongRoPE paper (arXiv:2402.13753, appendix), which is that of Landmark Attention
-(Mohtashami and Jaggi, arXiv:2305.16300): a number told twice somewhere in a text that repeats itself.
+(Mohtashami and Jaggi, arXiv:2305.16300): a number stated twice somewhere in a repetitive text.
 
-Imports nothing heavy: a model's training data can be written with it, too.
+Imports nothing heavy, so that scripts that write training data can use it, too.
 """
 
 import random
@@ -17,30 +17,30 @@ FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. Th
 QUESTION = "What is the pass key? The pass key is"
 KEY_DIGITS = 5
 REPLY_TOKENS = 10
-"""Tokens that are generated for a reply, as in the LongRoPE repository's evaluation."""
+"""Tokens to generate per reply, as in the LongRoPE repository's evaluation."""
 NUMBER = re.compile(r"\d+")
 
 
 def random_key(rng: random.Random) -> str:
-    """A number of KEY_DIGITS digits, the first of them not 0."""
+    """Return a number of KEY_DIGITS digits without a leading 0."""
     return str(rng.randrange(10 ** (KEY_DIGITS - 1), 10**KEY_DIGITS))
 
 
 def statement(key: str) -> str:
-    """The line that is to be found."""
+    """Return the line to find."""
     return f"The pass key is {key}. Remember it. {key} is the pass key."
 
 
 def repeated(characters: int, filler: str = FILLER) -> str:
-    """So many characters of the repeated filler."""
+    """Return the first ``characters`` characters of the repeated filler."""
     return (filler * (characters // len(filler) + 1))[:characters]
 
 
 def passkey_text(key: str, depth: float, characters: int, extra: int = 0) -> str:
-    """The whole prompt with so many characters of filler, of which ``depth`` (0 to 1) stand before the key's line.
+    """Return the whole prompt with ``characters`` characters of filler, a share ``depth`` (0 to 1) before the key's line.
 
-    The line break between the parts is that of the LongRoPE repository (evaluation/passkey.py). Filler before the key
-    ends with a whole word; that behind it, where ``extra`` characters are added, may end in the middle of one.
+    Parts are separated by line breaks, as in the LongRoPE repository (evaluation/passkey.py). Filler before the key ends
+    with a whole word. Filler after it, which gets the ``extra`` characters, may end inside a word.
     """
     before = cut_at_word(repeated(characters), round(depth * characters))
     after = repeated(characters - len(before) + extra)

@@ -1,9 +1,9 @@
 """Sliding-window perplexity (Press et al., arXiv:2012.15409, section 2; as LongRoPE, arXiv:2402.13753, section 4.2).
 
-A window of ``length`` tokens moves over a document by ``stride`` tokens; each judges only the tokens that no window before
-it has judged, so that all but the first window's have a long context. As in the LongRoPE repository
-(evaluation/perplexity.py), every window begins with the tokenizer's special tokens, which count as part of its length, and
-a last window that the document does not fill is left out. Unlike there, every judged token weighs the same.
+A window of ``length`` tokens moves over a document by ``stride`` tokens. Each window scores only tokens that no earlier
+window scored, so all tokens after the first window have a long context. As in the LongRoPE repository
+(evaluation/perplexity.py), every window begins with the tokenizer's special tokens, which count towards its length, and
+an incomplete last window is skipped. Unlike there, every scored token has the same weight.
 """
 
 import math
@@ -16,10 +16,10 @@ from ropeswitch.factors.evaluate.target import Target, Window
 from ropeswitch.factors.factor_set import FactorError
 
 PERPLEXITY = "perplexity"
-"""What the task is called."""
+"""Name of the task."""
 STRIDE = 256
 LONG_STRIDE = 256 * 1024
-"""For lengths above it, as in the paper's tables for up to 2,048k tokens."""
+"""Stride for longer lengths, as in the paper's tables for up to 2,048k tokens."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class PerplexitySettings:
     """How perplexity is measured.
 
     Attributes:
-        documents: How many are judged at a length, for each seed.
-        windows: Most windows in a document.
-        stride: Tokens between two windows; None for STRIDE, and LONG_STRIDE for lengths above that.
-        judge_last: Most tokens that a window judges, its last ones; None for all that are new.
+        documents: Documents to score per length and seed.
+        windows: Maximum windows per document.
+        stride: Tokens between window starts; None for STRIDE, or LONG_STRIDE for lengths above LONG_STRIDE.
+        judge_last: Maximum tokens to score at the end of each window; None for all new tokens.
     """
 
     documents: int = 10
@@ -39,13 +39,13 @@ class PerplexitySettings:
     judge_last: int | None = None
 
     def stride_for(self, length: int) -> int:
-        """Tokens between two windows of ``length`` tokens."""
+        """Return the tokens between the starts of windows of ``length`` tokens."""
         return self.stride or (LONG_STRIDE if length > LONG_STRIDE else STRIDE)
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One document: where its windows begin, how many tokens were judged and the sum of their losses in nats."""
+    """One scored document: first token and number of its windows, number of scored tokens and sum of losses in nats."""
 
     document: str
     start: int
@@ -57,20 +57,20 @@ class Judged:
 def windows_of(
     ids: list[int], opening: tuple[int, ...], length: int, stride: int, most: int, judge_last: int | None = None
 ) -> list[Window]:
-    """The windows over a document's tokens.
+    """Return the windows over a document's tokens.
 
     Args:
-        ids: Of the document, without special tokens.
+        ids: Token ids of the document, without special tokens.
         opening: Special tokens that every window begins with.
         length: Tokens of each window, ``opening`` included.
-        stride: Tokens between the starts of two.
-        most: Windows at most.
+        stride: Tokens between window starts.
+        most: Maximum number of windows.
         judge_last: See :class:`PerplexitySettings`.
     """
     span = length - len(opening)
     found: list[Window] = []
     for start in range(0, len(ids) - span + 1, stride)[:most]:
-        # Without special tokens the first token has nothing that it could be told from.
+        # Without special tokens, the first token has no context to be predicted from.
         new = span if opening else span - 1
         if found:
             new = min(new, stride)
@@ -83,13 +83,13 @@ def windows_of(
 def judge(
     target: Target, corpus: Corpus, set_name: str, length: int, seed: int, settings: PerplexitySettings
 ) -> list[dict[str, Any]]:
-    """Judge documents at one length with one set; the seed chooses them and the places in them, whatever the set.
+    """Score documents at one length with one set; documents and positions depend on the seed, not on the set.
 
     Returns:
-        :class:`Judged` of each, as JSON values.
+        A :class:`Judged` per document, as JSON values.
 
     Raises:
-        FactorError: when too few texts are long enough, or a loss is not a finite number.
+        FactorError: when too few texts are long enough, or a loss is not finite.
     """
     rng = random.Random(f"perplexity {length} {seed}")
     chosen = choose(corpus, target, length, rng, settings.documents)
@@ -102,8 +102,8 @@ def judge(
         values = [value for losses in target.losses(windows, set_name) for value in losses]
         if not all(math.isfinite(value) for value in values):
             raise FactorError(
-                f"perplexity: set {set_name!r}, length {length}, document {document.name!r}: a loss is not a finite number; "
-                "the model cannot be judged with this set and number format"
+                f"perplexity: set {set_name!r}, length {length}, document {document.name!r}: a loss is not finite; "
+                "the model cannot be evaluated with this set and dtype"
             )
         judged.append(asdict(Judged(document.name, start, count, len(values), math.fsum(values))))
     return judged
@@ -112,7 +112,7 @@ def judge(
 def choose(
     corpus: Corpus, target: Target, length: int, rng: random.Random, wanted: int
 ) -> list[tuple[Document, list[int]]]:
-    """Documents that have room for a window of ``length`` tokens, and their token ids.
+    """Choose documents long enough for a window of ``length`` tokens, with their token ids.
 
     Raises:
         FactorError: when there are fewer than ``wanted``.
@@ -128,5 +128,5 @@ def choose(
             return found
     raise FactorError(
         f"--text {corpus.source!r}: {len(found)} of {len(corpus.documents)} documents are long enough for length {length}, "
-        f"but {wanted} are asked for (--documents); the longest has {longest} tokens"
+        f"but --documents requests {wanted}; the longest has {longest} tokens"
     )

@@ -1,4 +1,4 @@
-"""Pictures of what an evaluation found: perplexity, pass keys and needle grids."""
+"""Plots the results of an evaluation: perplexity, pass keys and needle grids."""
 
 from collections.abc import Iterator, Sequence
 from io import BytesIO
@@ -15,13 +15,13 @@ FORMATS = ("png", "svg")
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Draw every task that was measured.
+    """Plot every measured task.
 
     Returns:
-        The files that were written, each as PNG and SVG.
+        The written files, a PNG and an SVG per plot.
 
     Raises:
-        FactorError: when one cannot be written.
+        FactorError: when a file cannot be written.
     """
     import matplotlib
 
@@ -31,7 +31,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FactorError(f"--plots {str(folder)!r}: cannot be made: {error.strerror}") from error
+        raise FactorError(f"--plots {str(folder)!r}: cannot be created: {error.strerror}") from error
     written = []
     for name, figure in _figures(rows):
         for kind in FORMATS:
@@ -68,10 +68,10 @@ def _short(tokens: int) -> str:
 
 
 def _errors(rows: Sequence[Row]) -> list[list[float]]:
-    """Lengths of the error bars below and above."""
+    """Return the lengths of the error bars below and above."""
     lows = [0.0 if row.low is None else row.value - row.low for row in rows]
     highs = [0.0 if row.high is None else row.high - row.value for row in rows]
-    # Wilson's interval of 0 or of 1 ends there, but for the last digit.
+    # Wilson's interval for 0 or 1 ends there, up to rounding.
     return [[max(0.0, each) for each in lows], [max(0.0, each) for each in highs]]
 
 
@@ -82,7 +82,7 @@ def _lines(rows: Sequence[Row], label: str) -> Any:
     sets = list(dict.fromkeys(row.set_name for row in rows))
     for number, set_name in enumerate(sets):
         own = [row for row in rows if row.set_name == set_name]
-        # A little beside each other: sets that agree would hide one another.
+        # Offset the sets slightly, so that equal ones do not hide each other.
         shift = 1 + 0.02 * (number - (len(sets) - 1) / 2)
         places = [row.length * shift for row in own]
         axis.errorbar(

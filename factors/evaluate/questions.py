@@ -1,4 +1,4 @@
-"""What the tasks ask: a prompt of an exact length, what a right reply holds, and how replies are scored."""
+"""Questions of the retrieval tasks: prompts of an exact length, expected answers, and scoring of replies."""
 
 import random
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from ropeswitch.factors.evaluate.needle import Writer, needle
 
 @dataclass(frozen=True)
 class Question:
-    """One try.
+    """One prompt with its answers.
 
     Attributes:
         text: The prompt.
-        answers: What a reply must hold.
-        depth: Where the needle stands, from 0 to 1.
+        answers: Strings that a correct reply contains.
+        depth: Position of the needle, 0 to 1.
     """
 
     text: str
@@ -31,12 +31,12 @@ class Task:
     """A kind of question.
 
     Attributes:
-        name: On the command line and in results.
-        reply_tokens: Tokens of a reply to a prompt that is to be continued.
-        write: Draws the question, given random numbers, the text around and the depth (or None).
-        score: Of a reply, 0 to 1.
+        name: Name on the command line and in results.
+        reply_tokens: Tokens to generate when the prompt is continued as plain text.
+        write: Draws a question from a random generator, a haystack and a depth (or None).
+        score: Returns the score of a reply, 0 to 1.
         has_depth: Whether it is measured on a grid of depths.
-        reads_text: Whether its haystack may be texts of the user's.
+        reads_text: Whether its haystack can be the user's texts.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Task:
 
 
 def share_told(reply: str, answers: tuple[str, ...]) -> float:
-    """Share of the answers that the reply holds, upper or lower case (RULER's ``string_match_all``, arXiv:2404.06654)."""
+    """Return the fraction of answers in the reply, ignoring case (RULER's ``string_match_all``, arXiv:2404.06654)."""
     return sum(answer.lower() in reply.lower() for answer in answers) / len(answers)
 
 
@@ -60,10 +60,10 @@ def ask(
     haystack: Haystack,
     depth: float | None,
 ) -> Question:
-    """A question of exactly ``tokens`` tokens.
+    """Return a question of exactly ``tokens`` tokens.
 
     Raises:
-        FactorError: when the task needs more tokens than that, or the haystack is too short.
+        FactorError: when the task needs more tokens, or the haystack is too short.
     """
     written = task.write(rng, haystack, depth)
     text = exact_length(written.make, encode, tokens, f"{task.name} prompt")

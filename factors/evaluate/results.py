@@ -1,4 +1,4 @@
-"""What an evaluation found: rows of means, a Markdown table and the JSON file."""
+"""Results of an evaluation: rows of means, a Markdown table and the JSON file."""
 
 import platform
 from collections.abc import Mapping
@@ -22,16 +22,16 @@ class Row:
     """A mean over all seeds.
 
     Attributes:
-        task: What was measured.
+        task: Name of the task.
         length: Tokens of a window or prompt.
-        set_name: How it was rotated.
-        depth: Of a needle grid.
+        set_name: Name of the set.
+        depth: Depth in a needle grid, or None.
         value: Perplexity, or the mean score from 0 to 1.
-        standard_error: Of the value, over documents or tries; None for a single one.
-        low: Lower end of the 95% interval: 1.96 standard errors for perplexity, Wilson's for scores. None without one.
-        high: Upper end.
+        standard_error: Standard error of the value over documents or tries; None for a single one.
+        low: Lower end of the 95% interval: 1.96 standard errors for perplexity, Wilson's for scores; None if unknown.
+        high: Upper end of that interval.
         count: Documents or tries.
-        tokens: Judged, for perplexity.
+        tokens: Scored tokens, for perplexity.
     """
 
     task: str
@@ -47,7 +47,7 @@ class Row:
 
 
 def rows(found: Mapping[Cell, Any]) -> list[Row]:
-    """A row for each task, length, set and depth, all seeds together, in the cells' order."""
+    """Return a row per task, length, set and depth, over all seeds, in the order of the cells."""
     groups: dict[tuple[str, int, str, float | None], list[Any]] = {}
     for cell, result in found.items():
         groups.setdefault((cell.task, cell.length, cell.set_name, cell.depth), []).extend(result)
@@ -69,7 +69,7 @@ def _row(task: str, length: int, set_name: str, depth: float | None, results: li
 
 
 def table(found: list[Row]) -> str:
-    """Markdown: a table for each task, with a line for each length (and depth) and a column for each set."""
+    """Format rows as Markdown: a table per task, with a line per length (and depth) and a column per set."""
     parts = []
     for task in dict.fromkeys(row.task for row in found):
         own = [row for row in found if row.task == task]
@@ -93,7 +93,7 @@ def _told(row: Row) -> str:
 
 
 def to_json(evaluation: Evaluation, found: Mapping[Cell, Any], made: list[Row]) -> dict[str, Any]:
-    """The whole results file."""
+    """Return the content of the results file."""
     target = evaluation.target
     return {
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""Measures every cell of a grid of tasks, lengths, sets and seeds that has not been measured before."""
+"""Measures the missing cells of a grid of tasks, lengths, sets and seeds."""
 
 import random
 from dataclasses import asdict, dataclass, field
@@ -17,22 +17,22 @@ from ropeswitch.factors.quoted import quoted
 
 TASK_NAMES = (PERPLEXITY, *TASKS)
 TEXT_TASKS = (PERPLEXITY, *(name for name, task in TASKS.items() if task.reads_text))
-"""Tasks that depend on the texts."""
+"""Tasks that depend on ``--text``."""
 CHAT_REPLY_TOKENS = 64
-"""Least tokens of a reply to a chat, which need not begin with the answer."""
+"""Minimum tokens of a chat reply, which may not begin with the answer."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is measured: every task at every length with every set, from every seed.
+    """The grid to measure: every task at every length with every set, from every seed.
 
     Attributes:
-        tasks: Of TASK_NAMES.
-        lengths: Tokens of windows and prompts.
-        sets: Names that the target knows.
-        seeds: Each draws other documents, places, keys and words.
-        tries: Questions of a task at one length (and depth) with one set and seed.
-        depths: Of the needle grid, 0 to 1.
+        tasks: Names from TASK_NAMES.
+        lengths: Lengths of windows and prompts, in tokens.
+        sets: Names of the target's sets.
+        seeds: Random seeds for documents, positions, keys and words.
+        tries: Questions per task, length, set, seed (and depth).
+        depths: Depths of the needle grid, 0 to 1.
     """
 
     tasks: tuple[str, ...]
@@ -43,7 +43,7 @@ class Grid:
     depths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
 
     def cells(self) -> list[Cell]:
-        """All of them, short ones first."""
+        """Return all cells, short lengths first."""
         return [
             Cell(task, length, set_name, seed, depth)
             for length in self.lengths
@@ -56,13 +56,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A target and how it is measured.
+    """A target and its settings.
 
     Attributes:
-        target: A model or a server.
-        grid: What is measured.
+        target: Model or server to evaluate.
+        grid: Grid to measure.
         corpus: Texts for perplexity and haystacks; None for the built-in haystack.
-        perplexity: How it is measured.
+        perplexity: Settings of perplexity.
         chat: Whether prompts go through a chat template.
     """
 
@@ -73,33 +73,33 @@ class Evaluation:
     chat: bool = False
 
     def checked(self) -> "Evaluation":
-        """This, after a look at what would fail later.
+        """Return this evaluation after checking for errors that would otherwise occur late.
 
         Raises:
-            FactorError: naming a set or task that is not known, a length that is too long, or that texts are missing.
+            FactorError: for an unknown set or task, a length that is too long, or missing texts.
         """
         for name in self.grid.sets:
             if name not in self.target.sets:
                 why = ""
                 if self.target.sets == (SERVED,):
-                    why = "; the server tells of no factor sets (it has no /v1/rope), so none can be asked for"
+                    why = "; the server has no /v1/rope to list its factor sets, so none can be requested"
                 known = ", ".join(map(repr, self.target.sets))
-                raise FactorError(f"--sets: unknown set {quoted(name)}; there are {known}{why}")
+                raise FactorError(f"--sets: unknown set {quoted(name)}; known sets are {known}{why}")
         for task in self.grid.tasks:
             if task not in TASK_NAMES:
-                raise FactorError(f"--tasks: unknown task {quoted(task)}; there are {', '.join(TASK_NAMES)}")
+                raise FactorError(f"--tasks: unknown task {quoted(task)}; known tasks are {', '.join(TASK_NAMES)}")
         if PERPLEXITY in self.grid.tasks and self.corpus is None:
-            raise FactorError("perplexity: needs texts: give --text, or --tasks without perplexity")
+            raise FactorError("perplexity: needs texts; give --text, or --tasks without perplexity")
         most = min(filter(None, map(self.target.longest, self.grid.sets)), default=None)
         if most is not None:
             for task in self.grid.tasks:
                 reply = 1 if task == PERPLEXITY else self.reply_tokens(task)
                 if (longest := max(self.grid.lengths)) + reply - 1 > most:
                     raise FactorError(
-                        f"--lengths: {longest}: with {reply} of reply ({task}) that is more than the {most} tokens that can "
-                        "be served"
+                        f"--lengths: {longest}: with {reply} reply tokens ({task}) this exceeds {most} tokens, the longest "
+                        "sequence of these sets. Use a shorter length"
                     )
-        # What the shortest and the longest prompts need is known before hours of others.
+        # Build the shortest and longest prompts now, so that errors show before hours of other work.
         for length in {min(self.grid.lengths), max(self.grid.lengths)}:
             for task in self.grid.tasks:
                 if task in TASKS:
@@ -110,12 +110,12 @@ class Evaluation:
         return self
 
     def reply_tokens(self, task: str) -> int:
-        """Tokens of a reply; a sequence is computed up to the last but one of them."""
+        """Return the tokens of a reply; the last of them is never fed back to the model."""
         tokens = TASKS[task].reply_tokens
         return max(tokens, CHAT_REPLY_TOKENS) if self.chat else tokens
 
     def settings(self) -> dict[str, Any]:
-        """What the grid's cells depend on, beside their sets; what none of its tasks looks at is left out."""
+        """Return the settings that cells depend on besides their sets, without those that no task uses."""
         tasks = set(self.grid.tasks)
         found: dict[str, Any] = {"target": self.target.describe()}
         if tasks & set(TASKS):
@@ -128,13 +128,13 @@ class Evaluation:
         return found
 
     def run(self, cells: Cells, progress: bool = True) -> dict[Cell, Any]:
-        """Measure what ``cells`` has not, and keep it there.
+        """Measure the cells that ``cells`` lacks, and store them there.
 
         Returns:
             Every cell of the grid.
 
         Raises:
-            FactorError: when one cannot be measured; those before it are kept.
+            FactorError: when a cell cannot be measured; earlier cells are kept.
         """
         wanted = self.grid.cells()
         left = [cell for cell in wanted if cell not in cells.found]
@@ -146,7 +146,7 @@ class Evaluation:
         return {cell: cells.found[cell] for cell in wanted}
 
     def measure(self, cell: Cell) -> list[dict[str, Any]]:
-        """The documents (see :class:`~ropeswitch.factors.evaluate.perplexity.Judged`) or the tries of one cell."""
+        """Measure one cell: its documents (:class:`~ropeswitch.factors.evaluate.perplexity.Judged`) or its tries."""
         if cell.task == PERPLEXITY:
             assert self.corpus is not None
             return judge(self.target, self.corpus, cell.set_name, cell.length, cell.seed, self.perplexity)
@@ -167,7 +167,7 @@ class Evaluation:
         ]
 
     def _question(self, cell: Cell, number: int) -> Question:
-        """A try's; the set is left out of the random numbers, so that all sets are asked the same."""
+        """Return the question of one try; the random seed excludes the set, so that all sets get the same questions."""
         rng = random.Random(f"{cell.task} {cell.length} {cell.seed} {cell.depth} {number}")
         haystack: Haystack = Repeated() if self.corpus is None else Documents(self.corpus, rng)
         return ask(TASKS[cell.task], self.target.encode, cell.length, rng, haystack, cell.depth)

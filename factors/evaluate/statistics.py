@@ -1,4 +1,4 @@
-"""Means of what was measured, with what they may be off by."""
+"""Means of measurements, with standard errors and confidence intervals."""
 
 import math
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from ropeswitch.factors.factor_set import FactorError
 
 MOST_NATS = 700.0
 Z = 1.959963984540054
-"""Of a normal distribution's middle 95%."""
+"""Standard deviations that cover the middle 95% of a normal distribution."""
 
 
 def wilson(hits: float, tries: int) -> tuple[float, float]:
-    """The 95% interval of a share (Wilson 1927), which stays inside 0 to 1 and is none of width 0 at either end.
+    """Return the 95% interval of a proportion (Wilson 1927), which stays within 0 to 1 and never has width 0.
 
-    Scores between 0 and 1 vary less than those of 0 and 1 with the same mean: for them it is rather too wide.
+    Fractional scores vary less than scores of 0 and 1 with the same mean, so their interval is conservative.
     """
     share, z2 = hits / tries, Z * Z
     middle = (share + z2 / (2 * tries)) / (1 + z2 / tries)
@@ -22,7 +22,7 @@ def wilson(hits: float, tries: int) -> tuple[float, float]:
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """Of the mean of values; None for a single one."""
+    """Return the standard error of the mean of ``values``; None for a single value."""
     count = len(values)
     if count < 2:
         return None
@@ -31,22 +31,22 @@ def standard_error(values: Sequence[float]) -> float | None:
 
 
 def perplexity(sums: Sequence[tuple[float, int]]) -> tuple[float, float | None]:
-    """Perplexity of all tokens and its standard error over documents.
+    """Return the perplexity of all tokens and its standard error over documents.
 
     Args:
-        sums: For each document the sum of its losses in nats and how many tokens that is of.
+        sums: Sum of losses in nats and number of tokens, per document.
 
     Returns:
-        exp of the mean loss, and that times the standard error of the mean loss, a ratio of sums over documents: they are
-        drawn independently, and tokens of one are not. None for a single document.
+        exp of the mean loss, and that value times the standard error of the mean loss (None for a single document). The mean
+        is a ratio of sums over documents, because documents are drawn independently and the tokens of one are not.
 
     Raises:
-        FactorError: when the mean is so large that no float holds its exp.
+        FactorError: when exp of the mean exceeds the range of a float.
     """
     tokens = sum(count for _, count in sums)
     mean = math.fsum(nll for nll, _ in sums) / tokens
     if mean > MOST_NATS:
-        raise FactorError(f"perplexity: a mean loss of {mean:g} nats is too large for a perplexity")
+        raise FactorError(f"perplexity: the mean loss of {mean:g} nats is too large for a finite perplexity")
     value = math.exp(mean)
     documents = len(sums)
     if documents < 2:

@@ -1,1 +1,1 @@
-"""Ladders made from a model's config: its native rotation first, then a set for each longer length by a rule."""
+"""Makes ladders from a model's config: the native rotation first, then a set for each longer length by a rule."""

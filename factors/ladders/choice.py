@@ -1,4 +1,4 @@
-"""What the user asks for: the value of ``--ladder``, and of the key ``ladder`` under plain vLLM."""
+"""Parses the value of ``--ladder``, which is also the key ``ladder`` under plain vLLM."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,11 +19,11 @@ class Choice:
     """A parsed ``--ladder``.
 
     Attributes:
-        text: The value as it was given.
+        text: The value as given.
         kind: :data:`AUTO`, :data:`NONE`, :data:`FILE`, or the name of a rule.
-        rule: The rule, where one is named.
-        lengths: The lengths, each in tokens or, as a float, in native windows.
-        path: The factor file of :data:`FILE`.
+        rule: The rule, if one is named.
+        lengths: Lengths in tokens (int) or in native windows (float).
+        path: Factor file of :data:`FILE`.
     """
 
     text: str
@@ -33,19 +33,21 @@ class Choice:
     path: str | None = None
 
     def tokens(self, window: int) -> tuple[int, ...]:
-        """The lengths in tokens, for a native window of ``window`` tokens.
+        """Return the lengths in tokens, for a native window of ``window`` tokens.
 
         Raises:
-            FactorError: where they do not rise, or one does not exceed the window.
+            FactorError: when they do not increase, or one does not exceed the window.
         """
         lengths = tuple(each if isinstance(each, int) else round(each * window) for each in self.lengths)
         if lengths and lengths[0] <= window:
             raise FactorError(
                 f"--ladder: {quoted(self.text)}: {lengths[0]} tokens do not exceed the native window of {window}; "
-                "lengths must be longer, because the window has a set of its own"
+                "give longer lengths, because the window has a set of its own"
             )
         if any(after <= before for before, after in pairwise(lengths)):
-            raise FactorError(f"--ladder: {quoted(self.text)}: lengths must rise, found {', '.join(map(str, lengths))}")
+            raise FactorError(
+                f"--ladder: {quoted(self.text)}: lengths must increase, found {', '.join(map(str, lengths))}"
+            )
         return lengths
 
 
@@ -53,7 +55,7 @@ def parse(text: str) -> Choice:
     """Parse the value of ``--ladder``.
 
     Raises:
-        FactorError: for an unknown rule, lengths that are no numbers, or more than :data:`MOST_SETS` sets.
+        FactorError: for an unknown rule, lengths that are not numbers, or more than :data:`MOST_SETS` sets.
     """
     kind, colon, rest = text.partition(":")
     if kind == FILE:
@@ -70,21 +72,21 @@ def parse(text: str) -> Choice:
             f"--ladder: {quoted(text)} is unknown; allowed are {EXAMPLES}; rules are {', '.join(r.name for r in RULES)}"
         )
     if colon and not rest:
-        raise FactorError(f"--ladder: {quoted(text)}: lengths are missing after the colon; leave it out, or give some")
+        raise FactorError(f"--ladder: {quoted(text)}: no lengths after the colon; remove it, or give lengths")
     lengths = tuple(_length(part) for part in rest.split(",")) if rest else ()
     if len(lengths) >= MOST_SETS:
         raise FactorError(
-            f"--ladder: {len(lengths)} lengths and the native window; at most {MOST_SETS} sets are allowed"
+            f"--ladder: {len(lengths)} lengths plus the native window; at most {MOST_SETS} sets are allowed"
         )
     return Choice(text, kind, rule, lengths)
 
 
 def from_flags(ladder: str | None, factors: str | None) -> Choice | None:
-    """What ``--ladder`` or ``--factors`` asks for; None where neither was given.
+    """Return the choice that ``--ladder`` or ``--factors`` makes; None if neither was given.
 
     Raises:
-        UsageError: when both were.
-        FactorError: for a wrong ``--ladder``.
+        UsageError: when both were given.
+        FactorError: for an invalid ``--ladder``.
     """
     if factors is None:
         return None if ladder is None else parse(ladder)

@@ -1,4 +1,4 @@
-"""Makes the ladder that a user's choice and a model's config ask for."""
+"""Makes the ladder for a user's choice and a model's config."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from ropeswitch.factors.rules.lengths import length_name
 from ropeswitch.factors.rules.make import AS_PUBLISHED, attention_scale, factors_of, targets_for
 
 ORIGINAL, STATIC = "original", "static"
-# The rule that a config's scaling is.
+# The rule that each rope_type of a config corresponds to.
 _RULES = {"yarn": "yarn", "llama3": "llama3", "linear": "pi", "dynamic": "dynamic-ntk", "ntk": "ntk"}
 
 
@@ -27,10 +27,10 @@ def choose(
     """Make a ladder.
 
     Args:
-        choice: What the user asks for.
+        choice: The parsed ``--ladder``.
         config: The model's text config as a dict, with a rotary base in it.
-        max_model_len: The longest sequence to serve; None or -1 where the user names none.
-        native_window: The window that the model was trained with, in tokens, where the user states it.
+        max_model_len: Longest sequence to serve, in tokens; None or -1 if the user names none.
+        native_window: Window that the model was trained with, in tokens, if the user states it.
 
     Raises:
         FactorError: naming the flag or field, its value and what is allowed.
@@ -59,10 +59,10 @@ def choose(
 
 
 def from_file(path: str) -> MadeLadder:
-    """The ladder of a factor file.
+    """Load the ladder of a factor file.
 
     Raises:
-        FactorError: naming the file and what is wrong in it.
+        FactorError: naming the file and the fault in it.
     """
     loaded = file.load(path)
     origins = [Origin(None, f"factor file {Path(path).name}")] * len(loaded.ladder.sets)
@@ -70,7 +70,7 @@ def from_file(path: str) -> MadeLadder:
 
 
 def check_theta(made: MadeLadder, theta: float) -> None:
-    """Refuse a factor file that was made for another rotary base than the model's, ``theta``.
+    """Refuse a factor file made for a rotary base other than ``theta``, the model's.
 
     Raises:
         FactorError: naming the file and both bases.
@@ -83,7 +83,7 @@ def check_theta(made: MadeLadder, theta: float) -> None:
 
 
 def from_sets(sets: Sequence[Mapping[str, Any]], where: str, origins: tuple[Origin, ...] = ()) -> MadeLadder:
-    """A ladder of sets that the user listed in the setting ``where``.
+    """Make a ladder of sets that the user listed in the setting ``where``.
 
     Raises:
         FactorError: naming the field, its value and what is allowed.
@@ -100,7 +100,7 @@ def _refuse_window(native_window: int | None, reason: str) -> None:
 
 
 def _longrope(choice: Choice, config: Mapping[str, Any], longest: int | None) -> MadeLadder:
-    """The two lists of a LongRoPE config; ``none`` takes the one that stock vLLM takes for all lengths."""
+    """Make the ladder of a LongRoPE config's two lists; ``none`` uses the one list that stock vLLM uses."""
     ladder = ladder_from_config(config)
     assert ladder is not None
     if choice.rule is not None:
@@ -111,7 +111,7 @@ def _longrope(choice: Choice, config: Mapping[str, Any], longest: int | None) ->
     sets = ladder.to_json()
     name = "auto, LongRoPE factors of the model's config"
     if choice.kind == NONE:
-        # As stock vLLM, which serves to the original window where nobody asks for more.
+        # Like stock vLLM, which serves up to the original window unless the user asks for more.
         short_only = longest is None or longest <= ladder.sets[0].max_length
         sets, name = ([sets[0]] if short_only else [sets[-1]]), "none, one LongRoPE list for all lengths"
     origins = [Origin(None, f"{each['name']}_factor of the config") for each in sets]
@@ -119,7 +119,7 @@ def _longrope(choice: Choice, config: Mapping[str, Any], longest: int | None) ->
 
 
 def _static(native: Native, longest: int | None) -> MadeLadder:
-    """One set for all lengths, as the config says."""
+    """Make one set for all lengths, as the config specifies."""
     _check_end(longest, native.end, "the model's config ends")
     if native.scaling is None:
         sets = [_set(ORIGINAL, native.end, (1.0,) * native.rope.pairs)]
@@ -132,7 +132,7 @@ def _static(native: Native, longest: int | None) -> MadeLadder:
 
 
 def _trained(choice: Choice, native: Native, longest: int | None) -> MadeLadder:
-    """The scaling that a model was trained with as its first set; larger ratios of YaRN above it."""
+    """Make a ladder whose first set is the scaling that the model was trained with, with larger YaRN ratios above it."""
     scaling = native.scaling
     assert scaling is not None
     if choice.rule is not None and not _same(choice.rule, scaling):
@@ -143,8 +143,8 @@ def _trained(choice: Choice, native: Native, longest: int | None) -> MadeLadder:
     lengths = choice.tokens(native.end) or _rungs(native.end, longest)
     if lengths and scaling.kind != "yarn":
         raise FactorError(
-            f"--max-model-len: {lengths[-1]} exceeds {native.end}, where the {scaling.kind} that the model was trained with "
-            "ends, and no rule is published that extends it; use a shorter length, or a factor file (--ladder file:PATH)"
+            f"--max-model-len: {lengths[-1]} exceeds {native.end}, the end of the {scaling.kind} scaling that the model was "
+            "trained with, and no published rule extends it; use a shorter length, or a factor file (--ladder file:PATH)"
         )
     sets = [_scaled(ORIGINAL, native.end, native, scaling, scaling.factor)]
     origins = [Origin(scaling.factor, f"{scaling.kind} of the config, kept: {native.trained_source}")]
@@ -157,7 +157,7 @@ def _trained(choice: Choice, native: Native, longest: int | None) -> MadeLadder:
 
 
 def _extended(choice: Choice, native: Native, longest: int | None, *, stated: bool) -> MadeLadder:
-    """The native window unscaled, then a set for each length by the rule."""
+    """Make a ladder of the unscaled native window, then a set for each length by the rule."""
     scaling, window = native.scaling, native.rope.original_length
     lengths = choice.tokens(window)
     if not lengths:
@@ -165,15 +165,15 @@ def _extended(choice: Choice, native: Native, longest: int | None, *, stated: bo
             longest = native.end
         if longest is None and choice.rule is not None:
             raise FactorError(
-                f"--ladder: {choice.text!r} needs lengths; give some, such as {choice.kind}:4x, or --max-model-len TOKENS"
+                f"--ladder: {choice.text!r} needs lengths; give them, as in {choice.kind}:4x, or set --max-model-len TOKENS"
             )
-        # Where nobody asks for a length, sequences stay unscaled as far as the config says, as in every other server.
+        # Unless the user asks for a length, sequences stay unscaled up to the config's end, as in every other server.
         if longest is None and scaling is None and not stated:
             window = native.end
         lengths = _rungs(window, longest)
     else:
         _check_end(longest, lengths[-1], f"--ladder {choice.text} ends")
-    # Neither unscaled sets nor another rule's have the softmax scale of the config's scaling.
+    # The softmax scale of the config's scaling applies neither to unscaled sets nor to those of another rule.
     plain = None if scaling is None or scaling.softmax_slope is None else 1.0
     sets = [_set(ORIGINAL, window, (1.0,) * native.rope.pairs, softmax_scale=plain)]
     source = native.window_source if window == native.rope.original_length else _end_source(native)
@@ -198,19 +198,19 @@ def _extended(choice: Choice, native: Native, longest: int | None, *, stated: bo
 
 
 def _longer(kind: str) -> str:
-    return f"--max-model-len TOKENS serves longer sequences, each with {kind} for its own length"
+    return f"--max-model-len TOKENS serves longer sequences, each scaled by {kind} for its own length"
 
 
 def _same(by: Rule, scaling: Scaling | None) -> bool:
-    """Whether a rule is the one that the config has parameters for."""
+    """Whether a rule is the one that the config's scaling uses."""
     return scaling is not None and by.name == _RULES[scaling.kind]
 
 
 def _rungs(window: int, longest: int | None) -> tuple[int, ...]:
-    """Powers of two above the window up to ``longest``; one length where it is at most twice the window.
+    """Return the powers of two above the window up to ``longest``; only ``longest`` if it is at most twice the window.
 
     Raises:
-        FactorError: for more than :data:`MOST_SETS` sets with the window's own.
+        FactorError: for more than :data:`MOST_SETS` sets, including the window's own.
     """
     if longest is None or longest <= window:
         return ()
@@ -223,8 +223,8 @@ def _rungs(window: int, longest: int | None) -> tuple[int, ...]:
         power *= 2
     if len(lengths) + 2 > MOST_SETS:
         raise FactorError(
-            f"--max-model-len: {longest} gives {len(lengths) + 2} sets above a native window of {window}; at most "
-            f"{MOST_SETS} are allowed; name fewer lengths, such as --ladder yarn:64x,4096x"
+            f"--max-model-len: {longest} needs {len(lengths) + 2} sets above a native window of {window}; at most "
+            f"{MOST_SETS} are allowed. Give fewer lengths, such as --ladder yarn:64x,4096x"
         )
     return (*lengths, longest)
 
@@ -238,9 +238,9 @@ def _undecided(config: Mapping[str, Any], native: Native) -> str:
     assert native.scaling is not None
     kind, window = native.scaling.kind, native.rope.original_length
     return (
-        f"--ladder: the config scales by {kind} x{native.scaling.factor:g}, and whether {config.get('model_type')!r} was "
-        f"trained with it is unknown. If it was, serve every length with it: --ladder none. If it was added for long "
-        f"texts, leave sequences of up to {window} tokens unscaled: --ladder {_RULES[kind]}"
+        f"--ladder: the config scales by {kind} x{native.scaling.factor:g}, but it is unknown whether "
+        f"{config.get('model_type')!r} was trained with it. If it was, use --ladder none, which scales every length. If it "
+        f"was added for long texts, leave sequences of up to {window} tokens unscaled: --ladder {_RULES[kind]}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Model families: facts that a config does not state, read from ``families.toml``, each with its source."""
+"""Looks up facts about model families that a config does not state, from ``families.toml``, each with its source."""
 
 import tomllib
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Window:
-    """The window that a family was trained with.
+    """Window that a family was trained with.
 
     Attributes:
-        tokens: Its length.
-        name: The family's, for people.
-        source: Where it was published.
+        tokens: Length of the window.
+        name: Display name of the family.
+        source: Where the length was published.
     """
 
     tokens: int
@@ -28,9 +28,9 @@ class Training:
     """Whether a family was trained with the scaling in its config.
 
     Attributes:
-        trained: False where users add it for long texts.
-        name: The family's, for people.
-        source: Where it was published.
+        trained: False if users add the scaling for long texts.
+        name: Display name of the family.
+        source: Where this was published.
     """
 
     trained: bool
@@ -39,7 +39,7 @@ class Training:
 
 
 def window_of(config: Mapping[str, Any]) -> Window | None:
-    """The native window of a text config's family, or None where the family is unknown."""
+    """Return the native window of a text config's family, or None if the family is unknown."""
     for each in _data()["window"]:
         known = each["max_position_embeddings"] == config.get("max_position_embeddings")
         if known and config.get("model_type") in each["model_types"]:
@@ -48,13 +48,13 @@ def window_of(config: Mapping[str, Any]) -> Window | None:
 
 
 def training_of(config: Mapping[str, Any], rope_type: str) -> Training | None:
-    """Whether a text config's family was trained with ``rope_type``, or None where nothing is known of it."""
+    """Return whether a text config's family was trained with ``rope_type``, or None if that is unknown."""
     each = _scaling(config, rope_type)
     return None if each is None else Training(each["trained"], each["name"], each["source"])
 
 
 def states_scaled_length(config: Mapping[str, Any], rope_type: str) -> bool:
-    """Whether a family's longest sequence has the factor of ``rope_type`` in it already."""
+    """Return whether the maximum length in a family's config already includes the factor of ``rope_type``."""
     each = _scaling(config, rope_type)
     return each is not None and bool(each.get("scaled_length"))
 

@@ -1,4 +1,4 @@
-"""A ladder with the origin of its numbers."""
+"""A finished ladder with the origin of its numbers."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,11 +10,11 @@ from ropeswitch.factors.text_table import table
 
 @dataclass(frozen=True)
 class Origin:
-    """Where one set of a ladder comes from.
+    """Origin of one set of a ladder.
 
     Attributes:
-        factor: The extension ratio s of its longest sequence to the native window; None where factors were listed.
-        source: Where its length, factors and attention scale come from, for people.
+        factor: Extension ratio s of its longest sequence to the native window; None if the factors were listed.
+        source: Description of where its length, factors and attention scale come from.
     """
 
     factor: float | None
@@ -30,14 +30,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class MadeLadder:
-    """A ladder, how it came about, and what a user may want to change.
+    """A ladder with the origin of each set and a hint for the user.
 
     Attributes:
         ladder: The factor sets.
-        origins: One for each set.
-        name: How it was chosen: ``auto``, ``none``, a rule, or the factor file.
-        theta: The base that it was made for; None where the source does not say.
-        note: What else to know, one sentence, or nothing.
+        origins: One per set.
+        name: How the ladder was chosen: ``auto``, ``none``, a rule, or the factor file.
+        theta: Rotary base that it was made for; None if the source does not specify one.
+        note: One-sentence hint, or empty.
     """
 
     ladder: FactorLadder
@@ -47,10 +47,10 @@ class MadeLadder:
     note: str = ""
 
     def lines(self, max_model_len: int | None) -> list[str]:
-        """The ladder as a table for the log of a start.
+        """Format the ladder as a table for the startup log.
 
         Args:
-            max_model_len: The longest sequence that is served; -1 where the engine decides it, None for the ladder's end.
+            max_model_len: Longest sequence served; -1 if the engine decides it, None for the ladder's end.
         """
         softmax = any(each.softmax_scale is not None for each in self.ladder.sets)
         rows = [("set", "longest", "factor", "attention", *(["softmax"] if softmax else []), "from")]
@@ -62,5 +62,5 @@ class MadeLadder:
             )
         end = self.ladder.max_length if max_model_len is None else max_model_len
         longest = "as the KV cache allows" if end == -1 else f"{end:,} tokens"
-        head = f"ladder {self.name}: each sequence is in the first set that is long enough; longest sequence {longest}"
+        head = f"ladder {self.name}: each sequence uses the first set that is long enough; longest sequence {longest}"
         return [head, *(f"  {line}" for line in table(rows).splitlines()), *([self.note] if self.note else [])]

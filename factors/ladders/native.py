@@ -1,4 +1,4 @@
-"""The rotation that a config describes: what the model was trained with, and what its scaling makes of longer texts.
+"""Reads the rotation that a config describes: the model's native window, and its scaling for longer texts.
 
 Follows ``transformers.modeling_rope_utils`` (5.19), and vLLM 0.32's ``rotary_embedding`` for ``ntk`` and ``dynamic`` with
 ``alpha``, which transformers lacks.
@@ -21,7 +21,7 @@ from ropeswitch.factors.rules.formulas import yarn_by_index as yarn
 from ropeswitch.factors.rules.rope import PROPORTIONAL, Rope, rope_from_config
 
 PLAIN = "default"
-# Where vLLM looks for a model's longest sequence: the shortest counts, but `model_max_length` (Command R) always wins.
+# Fields that vLLM reads a model's maximum length from: the minimum counts, but `model_max_length` (Command R) always wins.
 LENGTH_FIELDS = (
     "max_position_embeddings",
     "n_positions",
@@ -33,19 +33,19 @@ LENGTH_FIELDS = (
     "max_seq_length",
     "seq_len",
 )
-# What a config's scaling may be, beside LongRoPE's lists.
+# Supported scalings, besides LongRoPE's lists.
 SCALINGS = ("yarn", "llama3", "linear", "dynamic", "ntk")
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scaling in a config.
+    """The scaling of a config.
 
     Attributes:
-        kind: Its ``rope_type``, one of :data:`SCALINGS`.
+        kind: The ``rope_type``, one of :data:`SCALINGS`.
         values: The config's rotary parameters.
-        factor: The extension ratio s at the config's longest sequence.
-        softmax_slope: The config's ``mscale_all_dim``, where the model scales its softmax by it; else None.
+        factor: Extension ratio s at the config's longest sequence.
+        softmax_slope: The config's ``mscale_all_dim`` if the model scales its softmax by it, else None.
     """
 
     kind: str
@@ -54,10 +54,10 @@ class Scaling:
     softmax_slope: float | None = None
 
     def factors(self, rope: Rope, scale: float) -> Factors:
-        """One divisor per rotary frequency at the extension ratio ``scale``.
+        """Return one divisor per rotary frequency at the extension ratio ``scale``.
 
         Raises:
-            FactorError: for a parameter of the config that is no number, or gives nothing that a float64 holds.
+            FactorError: when a parameter of the config is not a number, or a result leaves the range of float64.
         """
         try:
             return self._factors(rope, scale)
@@ -88,7 +88,7 @@ class Scaling:
         return self._fixed_ntk(rope, scale)
 
     def attention(self, scale: float) -> float:
-        """What cos and sin are multiplied by at the extension ratio ``scale`` (``_compute_yarn_parameters``)."""
+        """Return the multiplier of cos and sin at the extension ratio ``scale`` (``_compute_yarn_parameters``)."""
         if self.kind != "yarn":
             return 1.0
         if self.values.get("attention_factor") is not None:
@@ -101,11 +101,11 @@ class Scaling:
         return yarn_attention(scale, 0)
 
     def softmax(self, scale: float) -> float | None:
-        """What attention logits are multiplied by at the extension ratio ``scale`` (``yarn_apply_mscale``), or None."""
+        """Return the multiplier of attention logits at the extension ratio ``scale`` (``yarn_apply_mscale``), or None."""
         return None if self.softmax_slope is None else yarn_attention(scale, 0, 0.1 * self.softmax_slope) ** 2
 
     def describe_attention(self) -> str:
-        """Where the attention scale comes from."""
+        """Describe where the attention scale comes from, if the config sets it."""
         if self.kind == "yarn" and self.values.get("attention_factor") is not None:
             return "attention_factor of the config"
         return "mscale of the config" if self.values.get("mscale") and self.values.get("mscale_all_dim") else ""
@@ -119,7 +119,7 @@ class Scaling:
         return tuple(math.exp(slope * pair**power) for pair in pairs)
 
     def _number(self, key: str, default: float) -> float:
-        # Upstream takes 0 and null for the default too.
+        # Upstream treats 0 and null as the default, too.
         return positive_value(f"rope_scaling.{key}", self.values.get(key) or default)
 
     def _truncates(self) -> bool:
@@ -128,15 +128,15 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Native:
-    """What a config says of the model's rotation.
+    """The rotation that a config describes.
 
     Attributes:
-        rope: Its base and size; ``original_length`` is the window before the config's scaling.
+        rope: Base and size; ``original_length`` is the window before the config's scaling.
         window_source: Where that window comes from.
-        end: The longest sequence, in tokens, that the config states, with its scaling.
+        end: Longest sequence that the config allows with its scaling, in tokens.
         scaling: The config's scaling, or None for plain RoPE.
-        trained: Whether the model was trained with that scaling; None where nothing is known of it.
-        trained_source: Where that is known from.
+        trained: Whether the model was trained with that scaling; None if unknown.
+        trained_source: Source of that fact.
     """
 
     rope: Rope
@@ -152,7 +152,7 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
 
     Args:
         config: The model's text config as a dict.
-        window: The native window that the user states, in tokens, or None.
+        window: Native window stated by the user, in tokens, or None.
 
     Raises:
         FactorError: naming the field of the config that is missing, wrong or unsupported, or ``--native-window``.
@@ -170,7 +170,7 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
     if kind not in SCALINGS:
         raise FactorError(
             f"rope_scaling.rope_type: {quoted(kind)} is unsupported; allowed are {', '.join((PLAIN, *SCALINGS))} and "
-            "longrope; a factor file serves other models: --ladder file:PATH"
+            "longrope. Serve other models with a factor file: --ladder file:PATH"
         )
     original = longest if stated is None or kind in ("linear", "dynamic", "ntk") else stated
     original = whole_value("rope_scaling.original_max_position_embeddings", original, most=math.inf)
@@ -183,7 +183,7 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
     if factor < 1:
         raise FactorError(f"rope_scaling.factor: {factor:g} must be at least 1")
     trained, why = _training(config, kind, values)
-    # Only these state their longest sequence with the scaling in it, and users often leave yarn's as it was.
+    # Only these include the scaling in their maximum length, and users often leave yarn's unchanged.
     end = max(longest, round(original * factor)) if kind == "yarn" else longest
     end = end if kind in ("yarn", "llama3") or states_scaled_length(config, kind) else round(longest * factor)
     name = field if original == longest else "original_max_position_embeddings"
@@ -193,12 +193,12 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
 
 
 def longest_of(config: Mapping[str, Any]) -> tuple[str, int]:
-    """The field of a text config that states the longest sequence without scaling, and its tokens.
+    """Return the field of a text config that states the maximum length without scaling, and its value in tokens.
 
     Source: ``ModelArchConfigConvertorBase.derive_max_model_len_and_key`` of vLLM 0.32.
 
     Raises:
-        FactorError: when the config has no such field, or its value is no length.
+        FactorError: when the config has no such field, or its value is not a length.
     """
     lengths = {
         field: whole_value(field, config[field], most=math.inf)
@@ -212,8 +212,8 @@ def longest_of(config: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _window(config: Mapping[str, Any], stated: Any, field: str, longest: int) -> tuple[int, str]:
-    """The window of a model without scaling, and where it comes from."""
-    # Phi-3's config class has a default of 4,096 tokens, which says nothing of its other models.
+    """Return the window of a model without scaling, and its source."""
+    # Phi-3's config class defaults to 4,096 tokens, which tells nothing about other models of the family.
     if stated is not None and not (config.get("model_type") == "phi3" and stated == 4096):
         original = "original_max_position_embeddings"
         if (found := whole_value(original, stated, most=math.inf)) <= longest:
@@ -224,7 +224,7 @@ def _window(config: Mapping[str, Any], stated: Any, field: str, longest: int) ->
 
 
 def _training(config: Mapping[str, Any], kind: str, values: Mapping[str, Any]) -> tuple[bool | None, str]:
-    """Whether a model was trained with its scaling, and how that is known."""
+    """Return whether a model was trained with its scaling, and the source of that fact."""
     if kind == "llama3":
         return True, "llama3 is Llama 3.1's training"
     if kind == "dynamic" and values.get("alpha") is not None:
@@ -236,9 +236,9 @@ def _training(config: Mapping[str, Any], kind: str, values: Mapping[str, Any]) -
 
 
 def _rope(config: Mapping[str, Any], found: int, window: int | None, most: int) -> Rope:
-    """The rotary embedding with the native window ``window``, which is at most ``most``, or else ``found``."""
+    """Return the rotary embedding with the native window ``window`` (at most ``most``), or ``found`` if it is None."""
     if window is not None and window > most:
         raise FactorError(
-            f"--native-window: {window} exceeds {most}, the window in the model's config; allowed is at most that"
+            f"--native-window: {window} exceeds {most}, the window in the model's config; use at most that"
         )
     return rope_from_config(config, original_length=found if window is None else window)

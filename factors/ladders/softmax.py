@@ -1,4 +1,4 @@
-"""The softmax scale of models with multi-head latent attention, which DeepSeek's YaRN raises with the extension ratio.
+"""Reads the softmax scale of multi-head latent attention, which DeepSeek's YaRN raises with the extension ratio.
 
 transformers multiplies ``qk_head_dim ** -0.5`` by ``yarn_get_mscale(factor, mscale_all_dim) ** 2`` (``yarn_apply_mscale`` of
 ``modeling_deepseek_v3.py``, 5.19), and vLLM 0.32 does the same in ``DeepseekV2MLAAttention``.
@@ -13,10 +13,10 @@ from ropeswitch.factors.numbers import positive_value
 
 
 def softmax_slope(config: Mapping[str, Any]) -> float | None:
-    """The ``mscale_all_dim`` by which a text config's model scales its softmax, or None where it does not.
+    """Return the ``mscale_all_dim`` by which a text config's model scales its softmax, or None if it does not.
 
     Raises:
-        FactorError: where transformers and vLLM read the config differently.
+        FactorError: when transformers and vLLM interpret the config differently.
     """
     rope = rope_parameters(config)
     if not config.get("kv_lora_rank") or rope["rope_type"] == "default":
@@ -26,17 +26,17 @@ def softmax_slope(config: Mapping[str, Any]) -> float | None:
         return None
     if rope.get("attention_factor") is not None:
         raise FactorError(
-            f"rope_scaling.attention_factor: {rope['attention_factor']!r} beside {given[0]} is read differently by "
-            "transformers and vLLM; leave one of them out"
+            f"rope_scaling.attention_factor: {rope['attention_factor']!r} together with {given[0]} means different things "
+            "to transformers and vLLM; remove one of them"
         )
     if len(given) == 1:
         raise FactorError(
-            f"rope_scaling.{given[0]}: {rope[given[0]]!r} alone is read differently by transformers and vLLM; give both "
+            f"rope_scaling.{given[0]}: {rope[given[0]]!r} alone means different things to transformers and vLLM; set both "
             "mscale and mscale_all_dim, or neither"
         )
     if rope["rope_type"] != "yarn":
         raise FactorError(
-            f"rope_scaling.mscale_all_dim: {rope['mscale_all_dim']!r} beside rope_type {rope['rope_type']!r}; it is "
-            "defined for yarn only: leave it out, or use yarn"
+            f"rope_scaling.mscale_all_dim: {rope['mscale_all_dim']!r} with rope_type {rope['rope_type']!r}; it is "
+            "defined only for yarn. Remove it, or use yarn"
         )
     return positive_value("rope_scaling.mscale_all_dim", rope["mscale_all_dim"])

@@ -1,1 +1,1 @@
-"""Factor rules with a closed form: position interpolation, NTK, YaRN, theta scaling, LongRoPE2 and their variants."""
+"""Closed-form factor rules: position interpolation, NTK, YaRN, theta scaling, LongRoPE2 and their variants."""

@@ -1,4 +1,4 @@
-"""What rules multiply cos and sin by, and so attention logits by its square."""
+"""Attention scales of the rules: multipliers of cos and sin, which scale attention logits by their square."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ Attention = Callable[[float, int], float]
 
 
 def none(scale: float, original_length: int) -> float:
-    """1: nothing, as the LongRoPE paper (arXiv:2402.13753) has it."""
+    """1: no scale, as in the LongRoPE paper (arXiv:2402.13753)."""
     return 1.0
 
 
@@ -25,7 +25,7 @@ def deepseek_v2(scale: float, original_length: int) -> float:
 
 
 def longrope(scale: float, original_length: int) -> float:
-    """``sqrt(1 + ln s / ln L)``, as published LongRoPE models have it (``_compute_longrope_parameters``)."""
+    """``sqrt(1 + ln s / ln L)``, as in published LongRoPE models (``_compute_longrope_parameters``)."""
     return attention_factor({"factor": scale}, original_length, original_length)
 
 

@@ -1,4 +1,4 @@
-"""The rules by name, with what they take and where they come from."""
+"""The rules by name, with their options and sources."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from ropeswitch.factors.rules.formulas import Factors, Options, Target
 from ropeswitch.factors.rules.rope import Rope
 
 RAMP = ("alpha", "beta")
-# Llama 3's stages of Gradient AI's models; "65k", "262k" and "1048k" are what they call them.
+# Training stages of Gradient AI's Llama 3 models, which they call "65k", "262k" and "1048k".
 STAGES = (65536, 262144, 1048576)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One way to make factors.
+    """A closed-form rule for factors.
 
     Attributes:
-        name: What the command line calls it.
-        formula: What it computes, for people; L is the original length, s the extension ratio, d the rotary dimension.
-        source: Who published it, and which implementation it follows.
-        factors: The formula.
-        attention: The name of its attention scale in ``attention.ATTENTION``.
-        options: The fields of :class:`Options` that it takes.
-        stages: The lengths it makes sets for where the user names none.
-        takes_scale: Whether it goes by s, rather than by lengths alone.
+        name: Name on the command line.
+        formula: Description of the formula; L is the original length, s the extension ratio, d the rotary dimension.
+        source: Publication, and the implementation that it follows.
+        factors: Function that computes the factors.
+        attention: Name of its attention scale in ``attention.ATTENTION``.
+        options: Fields of :class:`Options` that it takes.
+        stages: Lengths to make sets for if the user names none.
+        takes_scale: Whether it uses s; otherwise only lengths.
     """
 
     name: str
@@ -49,44 +49,44 @@ RULES = (
     ),
     Rule(
         "dynamic-ntk",
-        "ntk with the ratio f s - (f-1), a set for each length; f = --dynamic-factor",
+        "ntk with the ratio f s - (f-1), one set per length; f = --dynamic-factor",
         "transformers 'dynamic'; f = 1 is arXiv:2309.00071",
         formulas.dynamic_ntk,
         options=("dynamic_factor",),
     ),
     Rule(
         "ntk-by-parts",
-        "1/lambda_i = (1-g)/s + g, g falling linearly in i from the pair with beta turns to that with alpha",
+        "1/lambda_i = (1-g)/s + g, g falling linearly in i from the pair with beta rotations to the pair with alpha",
         "YaRN's code and transformers 'yarn', which models were trained with",
         formulas.yarn_by_index,
         options=(*RAMP, "truncate"),
     ),
     Rule(
         "ntk-by-parts-linear-r",
-        "1/lambda_i = (1-g)/s + g, g = (r_i - alpha)/(beta - alpha) within 0 and 1, r_i = L/wavelength_i",
-        "arXiv:2309.00071 definition 2, as its text has it",
+        "1/lambda_i = (1-g)/s + g, g = (r_i - alpha)/(beta - alpha) clipped to 0 to 1, r_i = L/wavelength_i",
+        "arXiv:2309.00071 definition 2, as in its text",
         formulas.yarn_by_turns,
         options=RAMP,
     ),
     Rule(
         "yarn",
-        "ntk-by-parts, q and k each times 0.1 ln s + 1",
-        "arXiv:2309.00071 definition 3, ramp as in YaRN's code and transformers 'yarn'",
+        "ntk-by-parts, q and k each multiplied by 0.1 ln s + 1",
+        "arXiv:2309.00071 definition 3, with the ramp of YaRN's code and transformers 'yarn'",
         formulas.yarn_by_index,
         attention="yarn",
         options=(*RAMP, "truncate"),
     ),
     Rule(
         "yarn-linear-r",
-        "ntk-by-parts-linear-r, q and k each times 0.1 ln s + 1",
-        "arXiv:2309.00071 definition 3, as its text has it",
+        "ntk-by-parts-linear-r, q and k each multiplied by 0.1 ln s + 1",
+        "arXiv:2309.00071 definition 3, as in its text",
         formulas.yarn_by_turns,
         attention="yarn",
         options=RAMP,
     ),
     Rule(
         "deepseek-v2",
-        "ntk-by-parts, q and k each times 0.0707 ln s + 1; the model has s = 40 at 128k of 4k",
+        "ntk-by-parts, q and k each multiplied by 0.0707 ln s + 1; the model uses s = 40 to extend 4k to 128k",
         "arXiv:2405.04434 section 3.1.4, yarn_get_mscale with mscale 0.707",
         formulas.yarn_by_index,
         attention="deepseek-v2",
@@ -94,7 +94,7 @@ RULES = (
     ),
     Rule(
         "llama3",
-        "1/lambda_i = (1-g)/s + g, g = (r_i - low)/(high - low) within 0 and 1",
+        "1/lambda_i = (1-g)/s + g, g = (r_i - low)/(high - low) clipped to 0 to 1",
         "Llama 3.1, transformers 'llama3'",
         formulas.llama3,
         options=("low_freq_factor", "high_freq_factor"),
@@ -108,7 +108,7 @@ RULES = (
     ),
     Rule(
         "theta-staged",
-        "theta at each of 65536, 262144 and 1048576 tokens; going stage by stage changes nothing",
+        "theta at each of 65536, 262144 and 1048576 tokens; extending stage by stage gives the same factors",
         "the configs of Gradient AI's Llama-3-8B 262k and 1048k",
         formulas.theta_scaling,
         stages=STAGES,
@@ -116,7 +116,7 @@ RULES = (
     ),
     Rule(
         "ntk-staged",
-        "base times (f n/m - (f-1))^(d/(d-2)) from a stage of m tokens to one of n; f = --dynamic-factor",
+        "the base times (f n/m - (f-1))^(d/(d-2)) from a stage of m tokens to one of n; f = --dynamic-factor",
         "with f = 4 the thetas on Gradient AI's model cards",
         formulas.ntk_staged,
         options=("dynamic_factor",),
@@ -125,7 +125,7 @@ RULES = (
     ),
     Rule(
         "longrope2",
-        "lambda_i = lambda_K^(i/K) below the critical pair K, --above (s where not given) from it on",
+        "lambda_i = lambda_K^(i/K) below the critical pair K, --above (default: s) from K on",
         "LongRoPE2, arXiv:2502.20082 algorithms 1 and 2",
         formulas.longrope2,
         attention="longrope",
@@ -135,12 +135,12 @@ RULES = (
 
 
 def rule(name: str) -> Rule:
-    """The rule called ``name``.
+    """Return the rule named ``name``.
 
     Raises:
-        FactorError: when there is none.
+        FactorError: when there is no such rule.
     """
     for each in RULES:
         if each.name == name:
             return each
-    raise FactorError(f"factors rule: unknown rule {quoted(name)}; there are {', '.join(r.name for r in RULES)}")
+    raise FactorError(f"factors rule: unknown rule {quoted(name)}; the rules are {', '.join(r.name for r in RULES)}")

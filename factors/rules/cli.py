@@ -1,4 +1,4 @@
-"""``ropeswitch factors rule``: a factor file by a rule with a closed form."""
+"""The ``ropeswitch factors rule`` command: makes a factor file from a closed-form rule."""
 
 import argparse
 from dataclasses import fields
@@ -26,49 +26,63 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add ``rule`` to the commands of ``factors``."""
     parser = commands.add_parser(
         "rule",
-        help="make a factor file by a rule: pi, ntk, yarn, theta, longrope2 and others",
+        help="make a factor file from a rule: pi, ntk, yarn, theta, longrope2 and others",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("name", nargs="?", metavar="NAME", help="the rule; --list names them")
+    add("name", nargs="?", metavar="NAME", help="name of the rule; --list prints all of them")
     add("--list", action="store_true", help="print every rule with its formula, options and source")
     add_rope_flags(parser)
-    add("--length", metavar="TOKENS", help="the longest sequence to extend to, as 131072 or 128k")
+    add("--length", metavar="TOKENS", help="longest sequence to extend to, such as 131072 or 128k")
     add(
         "--lengths",
         metavar="TOKENS,...",
-        help="several of them: a ladder with a set for each, by the rule at its length",
+        help="lengths for a ladder with one set each, such as 8k,16k,32k",
     )
-    add("--scale", metavar="S", help="the extension ratio s, where it is not the length over the original one")
+    add("--scale", metavar="S", help="extension ratio s (default: length / original length)")
     add("--attention-scale", default="published", metavar="NAME", help=ATTENTION_CHOICES)
-    add("--keep-original", action="store_true", help="begin with a set that leaves the original window unscaled")
-    add("--alpha", metavar="TURNS", help="turns up to which a pair is interpolated by s (default: 1)")
-    add("--beta", metavar="TURNS", help="turns from which a pair is left alone (default: 32)")
-    add("--no-truncate", dest="truncate", action="store_false", default=None, help="do not round the ramp's ends")
-    add("--dynamic-factor", metavar="F", help="the factor of dynamic NTK (default: 1)")
-    add("--low-freq-factor", metavar="TURNS", help="llama3's alpha (default: 1)")
-    add("--high-freq-factor", metavar="TURNS", help="llama3's beta (default: 4)")
-    add("--critical-index", metavar="PAIR", help="longrope2's critical pair (default: the theoretical one)")
-    add("--above", metavar="FACTOR,...", help="longrope2's factors from the critical pair on: one for all, or all")
+    add(
+        "--keep-original",
+        action="store_true",
+        help="start the ladder with a set that leaves the original window unscaled",
+    )
+    add("--alpha", metavar="ROTATIONS", help="interpolate pairs by s up to this many rotations per window (default: 1)")
+    add("--beta", metavar="ROTATIONS", help="leave pairs unscaled from this many rotations per window on (default: 32)")
+    add(
+        "--no-truncate",
+        dest="truncate",
+        action="store_false",
+        default=None,
+        help="do not round the ends of YaRN's ramp to whole pairs",
+    )
+    add("--dynamic-factor", metavar="F", help="factor f of dynamic NTK (default: 1)")
+    add("--low-freq-factor", metavar="ROTATIONS", help="alpha of llama3 (default: 1)")
+    add("--high-freq-factor", metavar="ROTATIONS", help="beta of llama3 (default: 4)")
+    add("--critical-index", metavar="PAIR", help="critical pair of longrope2 (default: the theoretical one)")
+    add(
+        "--above",
+        metavar="FACTOR,...",
+        help="factors of longrope2 from the critical pair on: one for all pairs, or one per pair (default: s)",
+    )
     output = parser.add_mutually_exclusive_group()
-    output.add_argument("-o", "--output", metavar="FILE", help="the factor file to write (default: print a table)")
+    output.add_argument("-o", "--output", metavar="FILE", help="factor file to write (default: print a table)")
     output.add_argument("--json", action="store_true", help="print the factor file instead of a table")
-    add("--force", action="store_true", help="replace FILE if it exists")
+    add("--force", action="store_true", help="overwrite FILE if it exists")
     parser.set_defaults(func=_run)
 
 
 def add_rope_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that say which rotary embedding to rescale; :func:`rope_of` reads them."""
+    """Add the flags that describe the rotary embedding to rescale; :func:`rope_of` reads them."""
     add = parser.add_argument
-    add("--model", metavar="FOLDER", help="a config.json, or the folder that holds it, to read the next three from")
+    add("--model", metavar="FOLDER", help="config.json or model folder to read the next three from")
     add("--rotary-dim", metavar="D", help="rotated values per head")
-    add("--rope-theta", metavar="BASE", help="the rotary base")
-    add("--original-length", metavar="TOKENS", help="the window the model was first trained with")
+    add("--rope-theta", metavar="BASE", help="rotary base")
+    add("--original-length", metavar="TOKENS", help="window of the model before any extension")
 
 
 def rope_of(args: argparse.Namespace) -> Rope:
-    """The rotary embedding that the flags of :func:`add_rope_flags` say; a flag counts before the model's config."""
+    """Build the rotary embedding from the flags of :func:`add_rope_flags`; a flag overrides the model's config."""
     values: dict[str, Any] = {}
     if args.rotary_dim is not None:
         values["rotary_dim"] = whole("--rotary-dim", args.rotary_dim)
@@ -88,13 +102,13 @@ def rope_of(args: argparse.Namespace) -> Rope:
 def _run(args: argparse.Namespace) -> int:
     if args.list:
         if args.name is not None:
-            raise FactorError(f"--list: names all rules; leave {args.name!r} out")
+            raise FactorError(f"--list: prints all rules; leave {args.name!r} out")
         print(rule_list())
         return 0
     if args.name is None:
-        raise FactorError("factors rule: give the NAME of a rule; --list names them")
+        raise FactorError("factors rule: give the NAME of a rule; --list prints all of them")
     if args.output is None and args.force:
-        raise FactorError("--force: goes with -o FILE")
+        raise FactorError("--force: requires -o FILE")
     chosen = rule(args.name)
     options = _options(args, chosen)
     rope = rope_of(args)
@@ -123,16 +137,18 @@ def _run(args: argparse.Namespace) -> int:
 def _targets(args: argparse.Namespace, chosen: Rule, rope: Rope) -> list[Target]:
     scale = None if args.scale is None else positive("--scale", args.scale)
     if scale is not None and not chosen.takes_scale:
-        raise FactorError(f"--scale: rule {chosen.name!r} does not take it; it goes by --length or --lengths alone")
+        raise FactorError(f"--scale: rule {chosen.name!r} does not take it; use --length or --lengths")
     if args.lengths is not None:
         for name in ("length", "scale"):
             if getattr(args, name) is not None:
-                raise FactorError(f"--{name}: does not go with --lengths, whose sets have scales of their own")
+                raise FactorError(
+                    f"--{name}: cannot be combined with --lengths, which gives each set its own length and scale"
+                )
         return targets_for(rope, parse_lengths("--lengths", args.lengths))
     if args.length is not None:
         return targets_for(rope, [parse_length("--length", args.length)], scale)
     if scale is not None:
-        # round takes no infinite number.
+        # round() rejects infinity.
         length = round(min(scale * rope.original_length, 2.0**31))
         return targets_for(rope, [parse_length("--scale", str(length))], scale)
     if chosen.stages:

@@ -1,7 +1,7 @@
-"""The formulas of the rules: factors by pair, fastest first, in float64.
+"""Formulas of the rules: factors by pair, fastest first, in float64.
 
-A factor is the rule's wavelength over the unscaled one at the model's own base, so a change of the base is a list of
-factors too. No formula changes anything at a scale of 1.
+A factor is the rule's wavelength divided by the unscaled one at the model's own base, so a change of the base is a list
+of factors, too. At scale 1, no formula changes anything.
 """
 
 import math
@@ -15,12 +15,12 @@ Factors = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Target:
-    """What a list of factors is for.
+    """The length that a list of factors is made for.
 
     Attributes:
-        length: Its longest sequence, in tokens.
-        scale: The extension ratio s, ``length / original_length`` unless the user says otherwise.
-        earlier: The lengths of the stages before it.
+        length: Longest sequence, in tokens.
+        scale: Extension ratio s, ``length / original_length`` unless the user sets it.
+        earlier: Lengths of the earlier stages.
     """
 
     length: int
@@ -30,17 +30,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Options:
-    """What a user can set; each rule takes some of them (see ``catalogue.py``).
+    """Options of the rules; each rule takes some of them (see ``catalogue.py``).
 
     Attributes:
-        alpha: Turns within the window up to which a pair is interpolated by s (YaRN's alpha, ``beta_slow``).
-        beta: Turns from which it is left alone (YaRN's beta, ``beta_fast``).
+        alpha: Rotations within the window up to which a pair is interpolated by s (YaRN's alpha, ``beta_slow``).
+        beta: Rotations from which on it stays unscaled (YaRN's beta, ``beta_fast``).
         truncate: Whether the two ends of YaRN's ramp are rounded outwards to whole pairs.
         dynamic_factor: The ``factor`` of transformers' dynamic NTK.
-        low_freq_factor: Turns up to which Llama 3 interpolates by s.
-        high_freq_factor: Turns from which Llama 3 leaves a pair alone.
+        low_freq_factor: Rotations up to which Llama 3 interpolates by s.
+        high_freq_factor: Rotations from which on Llama 3 leaves a pair unscaled.
         critical_index: LongRoPE2's critical pair, or None for the theoretical one.
-        above: LongRoPE2's factors from the critical pair on: all of them, or one for all; None for s.
+        above: LongRoPE2's factors from the critical pair on: one per pair, or one for all; None for s.
     """
 
     alpha: float = 1.0
@@ -59,20 +59,20 @@ def position_interpolation(rope: Rope, target: Target, options: Options) -> Fact
 
 
 def ntk_aware(rope: Rope, target: Target, options: Options) -> Factors:
-    """The base times ``s ** (d / (d - 2))``, which slows the slowest pair down by s (arXiv:2309.00071, definition 1)."""
+    """Multiply the base by ``s ** (d / (d - 2))``, which slows the slowest pair by s (arXiv:2309.00071, definition 1)."""
     return base_change(rope, rope.theta * _ntk(rope, target.scale))
 
 
 def dynamic_ntk(rope: Rope, target: Target, options: Options) -> Factors:
     """NTK-aware with the ratio ``f s - (f - 1)`` (transformers ``_compute_dynamic_ntk_parameters``).
 
-    With f = 1 it is the ratio itself, as in YaRN's text (arXiv:2309.00071).
+    With f = 1 the ratio is s, as in YaRN's text (arXiv:2309.00071).
     """
     return base_change(rope, rope.theta * _ntk(rope, _dynamic(target.scale, options.dynamic_factor)))
 
 
 def ntk_staged(rope: Rope, target: Target, options: Options) -> Factors:
-    """Dynamic NTK from stage to stage: each starts at the base and length of the one before."""
+    """Apply dynamic NTK stage by stage, each starting from the previous stage's base and length."""
     theta, before = rope.theta, rope.original_length
     for length in (*target.earlier, target.length):
         theta *= _ntk(rope, _dynamic(length / before, options.dynamic_factor))
@@ -86,16 +86,18 @@ def theta_scaling(rope: Rope, target: Target, options: Options) -> Factors:
 
 
 def scaled_theta(rope: Rope, length: int) -> float:
-    """The base of :func:`theta_scaling` for ``length`` tokens."""
+    """Return the base of :func:`theta_scaling` for ``length`` tokens."""
     exponent = math.log(length / (2 * math.pi)) / math.log(rope.original_length / (2 * math.pi))
     try:
         return float(rope.theta**exponent)
     except OverflowError as error:
-        raise FactorError(f"theta scaling: the base for {length} tokens is too large a number") from error
+        raise FactorError(
+            f"theta scaling: the base for {length} tokens exceeds the range of float64; use a shorter length"
+        ) from error
 
 
 def yarn_by_index(rope: Rope, target: Target, options: Options) -> Factors:
-    """YaRN's NTK-by-parts as its code and transformers have it: the ramp is linear in the pair's index.
+    """YaRN's NTK-by-parts as in its code and transformers: the ramp is linear in the pair's index.
 
     Source: ``_compute_yarn_parameters`` of transformers; the ends of the ramp are rounded outwards to whole pairs.
     """
@@ -104,31 +106,31 @@ def yarn_by_index(rope: Rope, target: Target, options: Options) -> Factors:
         low, high = math.floor(low), math.ceil(high)
     # Upstream bounds the end by the rotary dimension, not by the number of pairs.
     low, high = max(low, 0), min(high, rope.rotary_dim - 1)
-    # Upstream's guard against a ramp without width.
+    # Upstream's guard against a ramp of zero width.
     width = high - low if high != low else 0.001
     return _mixed(target.scale, [1 - _ramp((pair - low) / width) for pair in range(rope.pairs)])
 
 
 def yarn_by_turns(rope: Rope, target: Target, options: Options) -> Factors:
-    """YaRN's NTK-by-parts as its text has it: the ramp is linear in the turns r (arXiv:2309.00071, definition 2)."""
+    """YaRN's NTK-by-parts as in the paper: the ramp is linear in the rotations r (arXiv:2309.00071, definition 2)."""
     width = options.beta - options.alpha
     return _mixed(target.scale, [_ramp((rope.turns(pair) - options.alpha) / width) for pair in range(rope.pairs)])
 
 
 def llama3(rope: Rope, target: Target, options: Options) -> Factors:
-    """Llama 3.1's form: by parts with a ramp in r between two turns (transformers ``_compute_llama3_parameters``)."""
+    """Llama 3.1's NTK-by-parts, with a ramp linear in r (transformers ``_compute_llama3_parameters``)."""
     low = options.low_freq_factor
     width = options.high_freq_factor - low
     if width == 0:
-        # Llama 4 Scout: a step in place of the ramp.
+        # Llama 4 Scout: a step instead of the ramp.
         return _mixed(target.scale, [float(rope.turns(pair) > low) for pair in range(rope.pairs)])
     return _mixed(target.scale, [_ramp((rope.turns(pair) - low) / width) for pair in range(rope.pairs)])
 
 
 def longrope2(rope: Rope, target: Target, options: Options) -> Factors:
-    """Geometric below the critical pair and free from it on (LongRoPE2, arXiv:2502.20082, algorithms 1 and 2).
+    """Factors geometric below the critical pair and free from it on (LongRoPE2, arXiv:2502.20082, algorithms 1 and 2).
 
-    Below pair K the base is changed so that the geometric part reaches the factor of pair K there:
+    Below pair K, the base is changed so that the geometric part reaches the factor of pair K at K:
     ``lambda_i = lambda_K ** (i / K)``.
     """
     critical = options.critical_index
@@ -141,19 +143,19 @@ def longrope2(rope: Rope, target: Target, options: Options) -> Factors:
         above *= rope.pairs - critical
     if len(above) != rope.pairs - critical:
         raise FactorError(
-            f"--above: {len(above)} factors; give one, or one for each of the {rope.pairs - critical} pairs from "
+            f"--above: {len(above)} factors; give one for all, or one for each of the {rope.pairs - critical} pairs from "
             f"{critical} to {rope.pairs - 1}"
         )
     return tuple(above[0] ** (pair / critical) for pair in range(critical)) + above
 
 
 def base_change(rope: Rope, theta: float) -> Factors:
-    """The factors that turn the base ``rope.theta`` into ``theta``."""
+    """Return the factors that change the base ``rope.theta`` to ``theta``."""
     return tuple((theta / rope.theta) ** (2 * pair / rope.rotary_dim) for pair in range(rope.pairs))
 
 
 def equivalent_base(theta: float, factors: Factors) -> float | None:
-    """The base that does by itself what ``factors`` do to the base ``theta``, or None where no base does."""
+    """Return the base with the same effect as ``factors`` at the base ``theta``, or None if there is none."""
     pairs = len(factors)
     if pairs < 2:
         return None
@@ -176,5 +178,5 @@ def _ramp(value: float) -> float:
 
 
 def _mixed(scale: float, kept: list[float]) -> Factors:
-    """Frequencies mixed from interpolated and unscaled ones; ``kept`` is the share of the unscaled, by pair."""
+    """Mix interpolated and unscaled frequencies; ``kept`` is the unscaled share, by pair."""
     return tuple(1 / ((1 - share) / scale + share) for share in kept)

@@ -1,4 +1,4 @@
-"""Lengths in tokens as people write them: 4096, 4k, 1M."""
+"""Parses and formats lengths in tokens: 4096, 4k, 1M."""
 
 from itertools import pairwise
 
@@ -6,30 +6,30 @@ from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.numbers import LARGEST, tokens
 from ropeswitch.factors.quoted import quoted
 
-CHOICES = "a whole number of tokens, or thousands of 1024 as in 64k and 1M"
+CHOICES = "a whole number of tokens, with k or M for powers of 1024 as in 64k and 1M"
 
 
 def parse_length(field: str, text: str) -> int:
-    """The number of tokens written as ``text``.
+    """Parse a number of tokens.
 
     Raises:
-        FactorError: naming ``field`` where it is no length from 1 to 2147483647.
+        FactorError: naming ``field``, when ``text`` is not a length from 1 to 2147483647.
     """
     return tokens(field, text, 1, f"{CHOICES}, up to {LARGEST}")
 
 
 def parse_lengths(field: str, text: str) -> tuple[int, ...]:
-    """Rising lengths, separated by commas.
+    """Parse increasing lengths, separated by commas.
 
     Raises:
-        FactorError: naming ``field`` where one is wrong or they do not rise.
+        FactorError: naming ``field``, when a length is invalid or they do not increase.
     """
     lengths = tuple(parse_length(field, part) for part in text.split(","))
     if any(after <= before for before, after in pairwise(lengths)):
-        raise FactorError(f"{field}: {quoted(text)} must rise from length to length")
+        raise FactorError(f"{field}: {quoted(text)} must list increasing lengths")
     return lengths
 
 
 def length_name(length: int) -> str:
-    """The shortest way to write ``length`` tokens; :func:`parse_length` of it gives them back."""
+    """Format ``length`` tokens as briefly as possible; :func:`parse_length` restores it."""
     return f"{length // 1024}k" if length % 1024 == 0 else str(length)

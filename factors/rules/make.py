@@ -1,4 +1,4 @@
-"""A factor file by a rule: one set for each length."""
+"""Makes a factor file from a rule, with one set per length."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from ropeswitch.factors.rules.rope import Rope
 
 AS_PUBLISHED, DIVIDE = "published", "divide"
 ATTENTION_CHOICES = (
-    f"'{AS_PUBLISHED}' is the rule's own; 'none' is 1; 'yarn' is 0.1 ln s + 1; 'deepseek-v2' is 0.0707 ln s + 1; "
-    f"'longrope' is sqrt(1 + ln s / ln L); '{DIVIDE}' divides by the rule's own, as some texts do; a number is taken as "
-    "it is"
+    f"multiplier of cos and sin: '{AS_PUBLISHED}' (default) for the rule's own, 'none' for 1, 'yarn' for 0.1 ln s + 1, "
+    "'deepseek-v2' for 0.0707 ln s + 1, 'longrope' for sqrt(1 + ln s / ln L), "
+    f"'{DIVIDE}' for 1 / the rule's own, as in some texts, or a number"
 )
 
 
@@ -27,18 +27,18 @@ def make(
     attention: str = AS_PUBLISHED,
     keep_original: bool = False,
 ) -> LadderFile:
-    """The factor file that ``rule`` gives: one set for each target, named after its length.
+    """Make the factor file of ``rule``: one set per target, named after its length.
 
     Args:
         rule: See :data:`ropeswitch.factors.rules.catalogue.RULES`.
         rope: The model's rotary embedding.
-        targets: What to make sets for, by rising length; see :func:`targets_for`.
-        options: What the rule takes, or None for its defaults.
+        targets: Targets to make sets for, by increasing length; see :func:`targets_for`.
+        options: Options of the rule, or None for the defaults.
         attention: ``published``, ``none``, ``yarn``, ``deepseek-v2``, ``longrope``, ``divide`` or a number.
-        keep_original: Whether a first set, ``original``, leaves sequences within the original window unscaled.
+        keep_original: Whether to add a first set, ``original``, that leaves sequences within the original window unscaled.
 
     Raises:
-        FactorError: when the rule gives something that is no factor ladder, or nothing that a float64 holds.
+        FactorError: when the result is not a valid ladder, or leaves the range of float64.
     """
     options = options or Options()
     sets = [
@@ -61,16 +61,16 @@ def make(
 
 
 def factors_of(rule: Rule, rope: Rope, target: Target, options: Options) -> Factors:
-    """One divisor per rotary frequency.
+    """Return one divisor per rotary frequency.
 
     Raises:
-        FactorError: when the rule gives nothing that a float64 holds.
+        FactorError: when a result leaves the range of float64.
     """
     try:
         return rule.factors(rope, target, options)
     except FactorError:
         raise
-    # What the math module raises for an overflow, and for the logarithm of what became 0.
+    # Raised by the math module on overflow and for the logarithm of 0.
     except (ArithmeticError, ValueError) as error:
         given = ", ".join(f"{name} {getattr(options, name)}" for name in rule.options) or f"s {target.scale:g}"
         raise FactorError(
@@ -79,16 +79,16 @@ def factors_of(rule: Rule, rope: Rope, target: Target, options: Options) -> Fact
 
 
 def targets_for(rope: Rope, lengths: Sequence[int], scale: float | None = None) -> list[Target]:
-    """Targets at rising lengths, each with the ratio of its length to the original one, or all with ``scale``.
+    """Return targets at increasing lengths, with s as the ratio of each length to the original, or ``scale`` for all.
 
     Raises:
-        FactorError: when a length lies below the original one, or a scale below 1.
+        FactorError: when a length is below the original one, or ``scale`` is below 1.
     """
     for length in lengths:
         if length < rope.original_length:
             raise FactorError(
-                f"length: {length} is below the {rope.original_length} tokens of the original window; "
-                "rules extend it, and within it nothing needs rescaling"
+                f"length: {length} is below the original window of {rope.original_length} tokens; "
+                "rules only extend the window. Use a longer length"
             )
     if scale is not None and scale < 1:
         raise FactorError(f"scale: {scale:g} must be at least 1")
@@ -99,7 +99,7 @@ def targets_for(rope: Rope, lengths: Sequence[int], scale: float | None = None) 
 
 
 def attention_scale(rule: Rule, attention: str, scale: float, original_length: int) -> float:
-    """What cos and sin are multiplied by at the extension ratio ``scale``.
+    """Return the multiplier of cos and sin at the extension ratio ``scale``.
 
     Raises:
         FactorError: when ``attention`` is neither a known name nor a number.
@@ -116,4 +116,4 @@ def attention_scale(rule: Rule, attention: str, scale: float, original_length: i
     try:
         return float(attention)
     except ValueError as error:
-        raise FactorError(f"--attention-scale: {attention!r} is unknown: {ATTENTION_CHOICES}") from error
+        raise FactorError(f"--attention-scale: {attention!r} is unknown; give a {ATTENTION_CHOICES}") from error

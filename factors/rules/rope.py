@@ -1,4 +1,4 @@
-"""The rotary embedding that a rule rescales: its size, base and the window it was trained with."""
+"""The rotary embedding that a rule rescales: its size, base and original window."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ropeswitch.factors.numbers import number_value, whole_value
 from ropeswitch.factors.rope_layers import FULL
 from ropeswitch.factors.strict_json import object_from_json, read_text
 
-# The rope type of models whose last pairs do not rotate.
+# Rope type of models whose last pairs do not rotate.
 PROPORTIONAL = "proportional"
 
 
@@ -23,8 +23,8 @@ class Rope:
 
     Attributes:
         rotary_dim: Rotated values per head, two per factor.
-        theta: Its base.
-        original_length: The window it was trained with, in tokens.
+        theta: Rotary base.
+        original_length: Window that it was trained with, in tokens.
 
     Raises:
         FactorError: for a size, base or window that no rule is defined for.
@@ -40,33 +40,35 @@ class Rope:
         if not 1 < self.theta < math.inf:
             raise FactorError(f"rope_theta: {self.theta!r} must be a finite number above 1")
         if self.original_length < 7:
-            raise FactorError(f"original length: {self.original_length} must be at least 7 tokens, one turn of a pair")
+            raise FactorError(
+                f"original length: {self.original_length} must be at least 7 tokens, one rotation of the fastest pair"
+            )
 
     @property
     def pairs(self) -> int:
         return self.rotary_dim // 2
 
     def wavelength(self, pair: float) -> float:
-        """Tokens that pair ``pair`` (0 is the fastest) takes for a turn, ``2 pi theta ** (2 pair / rotary_dim)``."""
+        """Return the tokens per rotation of ``pair`` (0 is the fastest), ``2 pi theta ** (2 pair / rotary_dim)``."""
         return 2 * math.pi * self.theta ** (2 * pair / self.rotary_dim)
 
     def turns(self, pair: int) -> float:
-        """Turns that a pair makes within the window: the r of YaRN (arXiv:2309.00071, definition 2)."""
+        """Return the rotations of a pair within the window: the r of YaRN (arXiv:2309.00071, definition 2)."""
         return self.original_length / self.wavelength(pair)
 
     def pair_with_turns(self, turns: float) -> float:
-        """Where along the pairs, as a real number, ``turns`` turns fit the window; the inverse of :meth:`turns`."""
+        """Return the real-valued pair index with ``turns`` rotations in the window; the inverse of :meth:`turns`."""
         ratio = self.original_length / (2 * math.pi * turns)
         return self.rotary_dim * math.log(ratio) / (2 * math.log(self.theta))
 
     @property
     def critical_pair(self) -> float:
-        """Where a pair would turn exactly once within the window; see :meth:`critical_dimension`."""
+        """The real-valued pair index that rotates exactly once within the window; see :meth:`critical_dimension`."""
         return self.pair_with_turns(1)
 
     @property
     def critical_dimension(self) -> int:
-        """``2 ceil(d/2 log_theta(L / 2 pi))``: how many of the rotated values saw a whole turn in training.
+        """``2 ceil(d/2 log_theta(L / 2 pi))``: the number of rotated values that saw a full rotation in training.
 
         Source: Scaling Laws of RoPE-based Extrapolation (arXiv:2310.05209), LongRoPE2 (arXiv:2502.20082) equation 7.
         """
@@ -74,13 +76,13 @@ class Rope:
 
 
 def rope_from_model(path: str | Path, **known: Any) -> Rope:
-    """The rotary embedding that a Hugging Face ``config.json``, or the one in the folder ``path``, describes.
+    """Read the rotary embedding from a Hugging Face ``config.json``, or from the one in the folder ``path``.
 
-    A scaling that the config already has is left out: its base and the window before it count.
+    Any scaling in the config is ignored: the base and the window before scaling are used.
 
     Args:
-        path: Of the file or folder.
-        known: Fields of :class:`Rope` that count before the config, which then need not say them.
+        path: Path of the file or folder.
+        known: Fields of :class:`Rope` that override the config, which then need not contain them.
 
     Raises:
         FactorError: naming the file and the field that is missing or wrong.
@@ -93,7 +95,7 @@ def rope_from_model(path: str | Path, **known: Any) -> Rope:
 
 
 def rope_from_config(config: Mapping[str, Any], **known: Any) -> Rope:
-    """What :func:`rope_from_model` reads from the values of a ``config.json``."""
+    """Read the rotary embedding from the values of a ``config.json``, as :func:`rope_from_model` does."""
     text_config = config.get("text_config")
     if isinstance(text_config, Mapping):
         config = text_config
@@ -101,7 +103,7 @@ def rope_from_config(config: Mapping[str, Any], **known: Any) -> Rope:
     rope = rope_parameters(config)
     if "rotary_dim" not in known:
         part = number_value("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0)
-        # Bailing's part is of the heads of linear attention; those of latent attention rotate all that they name.
+        # Bailing's factor is for the heads of linear attention; heads of latent attention rotate all of qk_rope_head_dim.
         known["rotary_dim"] = int(head_dim(config) * (1.0 if config.get("model_type") == "bailing_hybrid" else part))
     if "theta" not in known:
         if rope.get("rope_theta") is None:
@@ -114,9 +116,9 @@ def rope_from_config(config: Mapping[str, Any], **known: Any) -> Rope:
 
 
 def base_of(rope: Mapping[str, Any]) -> float:
-    """The base with which a model's frequencies are ``base ** (-2 i / rotated values)``.
+    """Return the base for which a model's frequencies are ``base ** (-2 i / rotated values)``.
 
-    Gemma 4's ``proportional`` rope parameters count ``i`` against all of a head's values, not against the rotated ones
+    Gemma 4's ``proportional`` rope parameters divide ``i`` by all of a head's values, not by the rotated ones
     (``transformers.modeling_rope_utils._compute_proportional_rope_parameters``).
 
     Raises:
@@ -129,10 +131,10 @@ def base_of(rope: Mapping[str, Any]) -> float:
 
 
 def head_dim(config: Mapping[str, Any]) -> int:
-    """Values per head that a text config's ``partial_rotary_factor`` counts from.
+    """Return the values per head to which a text config's ``partial_rotary_factor`` applies.
 
-    Models with multi-head latent attention rotate a part of the head that they name; Gemma 4's layers of full attention
-    have larger heads. DeepSeek-OCR, without latent attention, says 0 for what it does not have.
+    Models with multi-head latent attention name the rotated part of the head. Gemma 4's full-attention layers have larger
+    heads. DeepSeek-OCR, which lacks latent attention, sets the latent field to 0.
 
     Raises:
         FactorError: naming the field that is missing or wrong.
@@ -145,7 +147,7 @@ def head_dim(config: Mapping[str, Any]) -> int:
 
 
 def _of_full_attention(config: Mapping[str, Any], key: str) -> Any:
-    """A field of the config, or of its layers of full attention where those have their own."""
+    """Return a field of the config, or of its full-attention layers if they have their own value."""
     types, layers = config.get("layer_types") or (), config.get("per_layer_config") or {}
     number = list(types).index(FULL) if FULL in types else None
     layer = layers.get(str(number), layers.get(number)) or {}

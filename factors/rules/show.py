@@ -1,4 +1,4 @@
-"""What ``factors rule`` prints."""
+"""Formats the output of ``factors rule``."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from ropeswitch.factors.rules.formulas import Target, equivalent_base
 from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.factors.text_table import table
 
-# (d, base, window); what has been published for it does not all agree with the formulas.
+# (d, base, window); some published numbers for it disagree with the formulas.
 LLAMA_3_8B = (128, 500000.0, 8192)
 GRADIENT = (
     "published by Gradient AI: theta 283461213 in the config for 262144 tokens, 3580165449 for 1048576, 45218125210 for "
@@ -18,7 +18,7 @@ GRADIENT = (
 
 
 def rule_list() -> str:
-    """All rules with formula, parameters and source."""
+    """List all rules with formula, options and source."""
     blocks = []
     for rule in RULES:
         takes = ", ".join(flag(option) for option in rule.options) or "no options of its own"
@@ -30,12 +30,12 @@ def rule_list() -> str:
 
 
 def flag(option: str) -> str:
-    """The command line's name of a field of Options."""
+    """Return the flag of a field of Options."""
     return "--no-truncate" if option == "truncate" else "--" + option.replace("_", "-")
 
 
 def summary(content: LadderFile, rope: Rope, targets: Sequence[Target]) -> str:
-    """The sets, one line each, with the extension ratio of the target that each was made for; it is 1 where none was."""
+    """Format the sets, one line each, with the extension ratio of their target (1 without a target)."""
     ratios = {target.length: target.scale for target in targets}
     rows = [("set", "tokens", "s", "lowest", "highest", "scale", "equivalent base")]
     for each in content.ladder.sets:
@@ -55,8 +55,8 @@ def summary(content: LadderFile, rope: Rope, targets: Sequence[Target]) -> str:
 
 
 def by_pair(content: LadderFile, rope: Rope) -> str:
-    """The factors, one line for each pair."""
-    rows: list[tuple[str, ...]] = [("pair", "wavelength", "turns in window", *content.ladder.names)]
+    """Format the factors, one line per pair."""
+    rows: list[tuple[str, ...]] = [("pair", "wavelength", "rotations in window", *content.ladder.names)]
     for pair in range(rope.pairs):
         factors = (f"{each.factors[pair]:.9g}" for each in content.ladder.sets)
         rows.append((str(pair), f"{rope.wavelength(pair):.6g}", f"{rope.turns(pair):.4g}", *factors))
@@ -64,14 +64,14 @@ def by_pair(content: LadderFile, rope: Rope) -> str:
 
 
 def critical_note(rope: Rope) -> str:
-    """How the critical dimension comes about, and where a published text says another."""
+    """Explain the critical dimension, and where a published text differs."""
     note = (
         f"critical dimension {rope.critical_dimension} of {rope.rotary_dim}: "
         f"2 ceil({rope.rotary_dim // 2} log_{rope.theta:g}({rope.original_length}/2pi)) = 2 ceil({rope.critical_pair:.3f})"
     )
     if _shape(rope) == LLAMA_3_8B:
         note += (
-            "\na published text says 72 for this model: so much comes of counting pair 35 too, whose turn takes "
+            "\na published text says 72 for this model, which also counts pair 35, whose rotation takes "
             f"{rope.wavelength(35):.0f} tokens, {rope.wavelength(35) - rope.original_length:.0f} more than the window; "
             "LongRoPE2 (arXiv:2502.20082) prints 35 pairs, which is 70"
         )
@@ -79,7 +79,7 @@ def critical_note(rope: Rope) -> str:
 
 
 def notes(rule: Rule, rope: Rope) -> str:
-    """Everything about the model that bears on the rule, or nothing."""
+    """Return notes on the model that matter for the rule, or an empty string."""
     staged = rule.name in ("theta-staged", "ntk-staged") and _shape(rope) == LLAMA_3_8B
     critical = rule.name in ("theta", "theta-staged", "longrope2")
     return "\n".join([critical_note(rope)] * critical + [GRADIENT] * staged)

@@ -1,4 +1,4 @@
-"""What a search has evaluated so far, in a file that is always whole."""
+"""Stores what a search has evaluated so far, in a file that is always complete."""
 
 import json
 import time
@@ -13,28 +13,28 @@ from ropeswitch.factors.strict_json import object_from_json, read_text
 from ropeswitch.factors.whole_file import save_text
 
 FORMAT = "ropeswitch-search/1"
-# May differ: an iteration draws from the seed and its number alone, so a search of more goes on as one of fewer began.
+# Fields that may differ: iterations draw only from the seed and their number, so a longer search resumes a shorter one.
 OPEN = ("iterations",)
-# Between two writes of the file: what is lost at worst when a search is killed.
+# Seconds between two writes of the file: the most work that is lost when a search is killed.
 SECONDS = 2.0
 
 
 class Checkpoint:
     """The perplexities of a search, by candidate.
 
-    The search itself is not stored: it is replayed from its seed with these perplexities, and so ends as an uninterrupted
-    one does.
+    The search itself is not stored. It is replayed from its seed with these perplexities, so it ends like an uninterrupted
+    one.
 
     Args:
-        path: The file; one that exists is read.
-        task: Everything on which a perplexity or the search's course depends, as plain JSON values; a file with another
-            number of iterations is this search's too.
+        path: Path of the file, which is read if it exists.
+        task: Everything that perplexities or the course of the search depend on, as plain JSON values. A file with another
+            number of iterations still matches.
 
     Attributes:
-        known: Perplexities by candidate, in the order they were evaluated.
+        known: Perplexities by candidate, in order of evaluation.
 
     Raises:
-        FactorError: when the file is that of another search, naming the field that differs, or is no checkpoint.
+        FactorError: when the file belongs to another search, naming the field that differs, or is not a checkpoint.
     """
 
     def __init__(self, path: str | Path, task: Mapping[str, Any]) -> None:
@@ -46,12 +46,12 @@ class Checkpoint:
             except FactorError as error:
                 raise FactorError(f"checkpoint {str(path)!r}: {error}") from error
         else:
-            # Now rather than after the first hour, should the folder not be writable.
+            # Fail now rather than after the first hour if the folder is not writable.
             self.save()
         self._saved = time.monotonic()
 
     def add(self, found: Mapping[Candidate, float]) -> None:
-        """Keep more perplexities; the file is written when the last time was a while ago."""
+        """Add perplexities; write the file if the last write was more than SECONDS ago."""
         self.known.update(found)
         if time.monotonic() - self._saved > SECONDS:
             self.save()
@@ -60,7 +60,7 @@ class Checkpoint:
         """Write the file.
 
         Raises:
-            FactorError: when it cannot be written; the file before stays as it was.
+            FactorError: when it cannot be written; the previous file stays unchanged.
         """
         evaluated = [[each.hundredths, each.start_tokens, score] for each, score in self.known.items()]
         content = {"format": FORMAT, "task": self._task, "evaluated": evaluated}
@@ -78,11 +78,11 @@ class Checkpoint:
             there, here = task.get(name), self._task.get(name)
             if there != here:
                 raise FactorError(
-                    f"{name}: it was made with {quoted(there)}, this search has {quoted(here)}; remove the file to begin "
-                    "anew, or name another"
+                    f"{name}: it was made with {quoted(there)}, but this search has {quoted(here)}; remove the file to "
+                    "start over, or use another output"
                 )
         try:
             for hundredths, start_tokens, score in content["evaluated"]:
                 self.known[Candidate(tuple(map(int, hundredths)), int(start_tokens))] = float(score)
         except (KeyError, TypeError, ValueError) as error:
-            raise FactorError(f"evaluated: is no list of candidates: {error}") from error
+            raise FactorError(f"evaluated: must be a list of candidates: {error}") from error

@@ -1,4 +1,4 @@
-"""``ropeswitch factors search``."""
+"""The ``ropeswitch factors search`` command."""
 
 import argparse
 from dataclasses import replace
@@ -22,19 +22,24 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add ``search`` and ``extend`` to the commands of ``ropeswitch factors``."""
     parser = commands.add_parser(
         "search",
-        help="search factors for a longer (or, extended already, a shorter) length on texts",
+        help="search for factors at a longer length, or at a shorter one on an extended model",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a folder or a Hugging Face name")
-    add("--length", metavar="N", help="tokens to extend to, such as 32768 or 32k")
-    add("--recover", metavar="N,N", help="shorter lengths to search for on a model that is extended already")
-    add("--from", dest="base", metavar="FILE", help="the factor file that the model was fine-tuned with")
-    add("--set", dest="base_set", metavar="NAME", help="which of its sets (default: the last)")
-    add("--upper", type=float, metavar="X", help="the largest factor (default: 1.25 times the ratio of the lengths)")
-    add("-o", "--output", required=True, metavar="FILE", help="the factor file to write")
-    add("--name", metavar="NAME", help="what to call the set (default: its length)")
+    add("model", metavar="MODEL", help="model folder or Hugging Face name")
+    add("--length", metavar="N", help="length to extend to, such as 32768 or 32k")
+    add("--recover", metavar="N,N", help="shorter lengths to search on an extended model")
+    add("--from", dest="base", metavar="FILE", help="factor file that the model was fine-tuned with")
+    add("--set", dest="base_set", metavar="NAME", help="set in --from to use (default: the last)")
+    add(
+        "--upper",
+        type=float,
+        metavar="X",
+        help="largest factor (default: 1.25 x new length / current length; for --recover that of the set)",
+    )
+    add("-o", "--output", required=True, metavar="FILE", help="factor file to write")
+    add("--name", metavar="NAME", help="name of the new set (default: its length)")
     add_search_flags(parser)
     parser.set_defaults(func=resumable(_search))
     extend_cli.add_parser(commands)
@@ -42,7 +47,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
 
 def _search(args: argparse.Namespace) -> int:
     if (args.length is None) == (args.recover is None):
-        raise FactorError("factors search: give --length, or --recover for shorter lengths of an extended model")
+        raise FactorError("factors search: give either --length, or --recover for shorter lengths of an extended model")
     return _longer(args) if args.recover is None else _recover(args)
 
 
@@ -64,9 +69,9 @@ def _recover(args: argparse.Namespace) -> int:
 
     lengths = parse_lengths("--recover", args.recover)
     if len(lengths) > 1 and args.name is not None:
-        raise FactorError(f"--name: goes with one length to recover, not with {len(lengths)}")
+        raise FactorError(f"--name: applies to one length, but --recover lists {len(lengths)}")
     if args.scale is not None:
-        raise FactorError(f"--scale: {args.scale!r} goes with --length; what is recovered keeps its scale")
+        raise FactorError(f"--scale: {args.scale!r} applies to --length only; a recovered set keeps its scale")
     names = [args.name or length_name(length) for length in lengths]
     beside = [Path(args.output).with_suffix(f".{name}.json") for name in names]
     searches = [files_beside(path) for path in beside]
@@ -93,10 +98,10 @@ def _write(args: argparse.Namespace, sets: list[FactorSet], theta: float, about:
 
 
 def _base(args: argparse.Namespace) -> FactorSet | None:
-    """The set that ``--from`` and ``--set`` name."""
+    """Return the set that ``--from`` and ``--set`` name."""
     if args.base is None:
         if args.base_set is not None:
-            raise FactorError(f"--set: {args.base_set!r} needs a file to be in, --from FILE")
+            raise FactorError(f"--set: {args.base_set!r} requires --from FILE")
         return None
     ladder = file.load(args.base).ladder
     if args.base_set is None:

@@ -1,4 +1,4 @@
-"""Perplexities with the patched vLLM: a population is a batch. The one file under ``factors/`` that imports the engine."""
+"""Evaluates candidates in batches with the patched vLLM. The only file under ``factors/`` that imports the engine."""
 
 import os
 from collections.abc import Sequence
@@ -9,22 +9,22 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.search.objective import Objective
 
-# Candidates in the engine at once; each has two small tables of angles (kernels/angles.py).
+# Candidates in the engine at once; each needs two small angle tables (kernels/angles.py).
 SLOTS = 16
-# Of one step of the engine.
+# Token budget of one engine step.
 STEP_TOKENS = 8192
 BLOCK = 128
 
 
 class EngineEvaluator:
-    """Evaluates with one engine in this process, whose factor sets are replaced before each batch.
+    """Evaluates with one in-process engine, whose factor sets are replaced before each batch.
 
-    Every document is one request under every candidate, named by the request; nothing is taken from the prefix cache. The
-    engine's steps depend on the requests alone, so that a batch gives the same perplexities whenever it is evaluated.
+    Each document is one request per candidate, and the request names its set. The prefix cache is off. The engine's steps
+    depend only on the requests, so a batch always gives the same perplexities.
 
     Attributes:
         name: ``engine``.
-        batch: Candidates that are evaluated together.
+        batch: Candidates to evaluate together.
 
     Raises:
         FactorError: when the engine does not start, or cannot rotate the model exactly.
@@ -34,8 +34,8 @@ class EngineEvaluator:
     batch = SLOTS
 
     def __init__(self, facts: ModelFacts, objective: Objective, dtype: str = "float32", parallel: int = 1) -> None:
-        # Read when vLLM is imported. In a process of its own the engine would take requests while it steps already, and
-        # what is in a step, and with it the last digits, would be left to chance.
+        # Read when vLLM is imported. In a separate process, the engine would accept requests while it already steps, so the
+        # composition of steps, and with it the last digits, would be random.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         from vllm import LLM, EngineArgs, SamplingParams
@@ -98,7 +98,7 @@ class EngineEvaluator:
         ]
 
     def evaluate(self, sets: Sequence[FactorSet]) -> list[float]:
-        """Perplexities of the objective under each set, in order; at most :attr:`batch` sets at a time."""
+        """Return the objective's perplexity under each set, in order; takes at most :attr:`batch` sets."""
         settings = replace(self._settings, ladder=self._ladder(sets))
         self._llm.collective_rpc("replace_sets", args=(settings.to_json(),))
         count = len(self._prompts)
@@ -115,11 +115,11 @@ class EngineEvaluator:
     def _losses(self, output: Any, judged: int) -> list[float]:
         found = output.prompt_logprobs.logprobs
         if len(found) != self._objective.length - 1:
-            raise FactorError(f"engine: {len(found)} log-probabilities of a prompt of {self._objective.length} tokens")
+            raise FactorError(f"engine: {len(found)} log-probabilities for a prompt of {self._objective.length} tokens")
         return [-value for value in found[len(found) - judged :]]
 
     def _ladder(self, sets: Sequence[FactorSet]) -> FactorLadder:
-        """So many sets as the engine has slots; the last is repeated in those that are left. Requests name theirs."""
+        """Return a ladder with one set per engine slot; the last set fills the unused slots. Requests name their set."""
         filled = [*sets, *[sets[-1]] * (SLOTS - len(sets))]
         slots = [
             FactorSet(f"candidate-{n}", self._objective.length + 1 + n, each.factors, each.scale, each.start_tokens)
@@ -129,7 +129,7 @@ class EngineEvaluator:
 
 
 def _cache_bytes(config: dict[str, Any], length: int, dtype: str, parallel: int) -> int:
-    """Keys and values that one GPU keeps of one sequence, with a block to spare."""
+    """Return the bytes of keys and values that one GPU stores for one sequence, with a block to spare."""
     heads = max(1, (config.get("num_key_value_heads") or config["num_attention_heads"]) // parallel)
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     values = 2 * config["num_hidden_layers"] * heads * head

@@ -1,4 +1,4 @@
-"""The loop of the search: LongRoPE, arXiv:2402.13753, algorithm 1. Pure: it reads no files and knows no model."""
+"""The search loop of LongRoPE (arXiv:2402.13753, algorithm 1). Reads no files and knows no model."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class Scored:
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one iteration found.
+    """Result of one iteration.
 
     Attributes:
         number: 0 for the first population.
-        fresh: Its new candidates, in the order they were made.
-        parents: The best of all so far, the best first.
+        fresh: Its new candidates, in order of creation.
+        parents: The best candidates so far, best first.
         evaluations: Candidates evaluated so far.
     """
 
@@ -44,16 +44,16 @@ class Iteration:
 def evolve(
     space: Space, settings: SearchSettings, starts: Sequence[Candidate], evaluate: Evaluate
 ) -> Iterator[Iteration]:
-    """Search, and yield each iteration when it is evaluated.
+    """Search, and yield each iteration once it is evaluated.
 
-    What is drawn in an iteration depends on the seed, its number and the parents alone: the same perplexities give the same
-    search, however often it was interrupted.
+    The draws of an iteration depend only on the seed, its number and the parents. The same perplexities therefore give the
+    same search, however often it was interrupted.
 
     Args:
-        space: What candidates may be.
-        settings: How many, how often, and the seed.
-        starts: Candidates of known rules, which the first population begins with.
-        evaluate: Perplexities of candidates, in order.
+        space: The search space.
+        settings: Numbers of candidates and iterations, and the seed.
+        starts: Candidates of known rules, which begin the first population.
+        evaluate: Returns the perplexities of candidates, in order.
     """
     seen: set[Candidate] = set()
     parents: list[Scored] = []
@@ -66,6 +66,6 @@ def evolve(
         )
         fresh = [Scored(*pair) for pair in zip(made, evaluate(made), strict=True)]
         seen.update(made)
-        # The sort is stable: of equals the earlier stays ahead.
+        # The sort is stable: among equals, the earlier candidate stays ahead.
         parents = sorted([*parents, *fresh], key=lambda each: each.perplexity)[: settings.parents]
         yield Iteration(number, tuple(fresh), tuple(parents), len(seen))

@@ -1,7 +1,7 @@
 """Progressive extension: search, fine-tune, search again, recover (LongRoPE, arXiv:2402.13753, section 3.3).
 
-Every stage leaves a file or a folder in the work folder under its own name when it is complete. One that is there is not
-made again, so a stopped extension goes on where it was.
+Each completed stage leaves a file or folder under its own name in the work folder. Existing ones are not made again, so a
+stopped extension resumes where it was.
 """
 
 import json
@@ -20,21 +20,21 @@ from ropeswitch.factors.search.job import Job, check_not_extended, files_beside,
 from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.whole_file import save_text
 
-# From a length, the model, the base set and whether it is recovered, to the search.
+# Makes a search from a length, the model, the base set and whether it is a recovery.
 MakeJob = Callable[[int, str, FactorSet | None, bool], Job]
 
 
 @dataclass(frozen=True)
 class Extension:
-    """What to do.
+    """Stages and parameters of a progressive extension.
 
     Attributes:
-        model: As it was pre-trained.
-        lengths: To search for on the model and to fine-tune for, one after the other.
-        final: To search for on the fine-tuned model.
-        recover: Shorter lengths to search for on the fine-tuned model.
-        hook: The command that fine-tunes; see :func:`fine_tuned`.
-        work: The folder for what stages leave.
+        model: The pre-trained model.
+        lengths: Lengths to search on the model and then fine-tune for, in order.
+        final: Length to search on the fine-tuned model.
+        recover: Shorter lengths to search on the fine-tuned model.
+        hook: Command that fine-tunes; see :func:`fine_tuned`.
+        work: Folder for the results of stages.
     """
 
     model: str
@@ -45,7 +45,7 @@ class Extension:
     work: Path
 
     def __post_init__(self) -> None:
-        """Refuse lengths out of order and a hook that cannot be run.
+        """Refuse lengths out of order and an invalid hook command.
 
         Raises:
             FactorError: naming the flag and its value.
@@ -59,17 +59,17 @@ class Extension:
 
 
 def extend(extension: Extension, make_job: MakeJob) -> file.LadderFile:
-    """Do all stages that are not done, and put their sets together by increasing length.
+    """Run all unfinished stages, and combine their sets by increasing length.
 
     Args:
-        extension: What to do.
-        make_job: Makes the search for a length, given the model, the base set and whether it is recovered.
+        extension: The extension to run.
+        make_job: Makes the search for a length, given the model, the base set and whether it is a recovery.
 
     Raises:
         FactorError: as :func:`~ropeswitch.factors.search.job.run_job` and :func:`fine_tuned` do.
     """
     facts = ModelFacts.load(extension.model)
-    check_not_extended(facts, "extend begins with a model as it was pre-trained")
+    check_not_extended(facts, "extend needs the pre-trained model")
     _claim(extension, facts, make_job)
     sets = [_searched(extension, make_job, length, extension.model, None) for length in extension.lengths]
     model = extension.model
@@ -86,7 +86,7 @@ def extend(extension: Extension, make_job: MakeJob) -> file.LadderFile:
 
 
 def _claim(extension: Extension, facts: ModelFacts, make_job: MakeJob) -> None:
-    """Make the work folder and note in it what it is for; what is done there is taken for no other extension."""
+    """Create the work folder and record its extension there; refuse a folder that belongs to another extension."""
     job = make_job(extension.final, "", None, False)
     texts = Path(job.text)
     task = {
@@ -107,21 +107,21 @@ def _claim(extension: Extension, facts: ModelFacts, make_job: MakeJob) -> None:
     for name, value in json.loads(json.dumps(task)).items():
         if before.get(name) != value:
             raise FactorError(
-                f"--work: {str(extension.work)!r} holds an extension with another {name}; give another folder"
+                f"--work: {str(extension.work)!r} contains an extension with another {name}; use another folder"
             )
     if not path.exists():
         save_text(path, json.dumps(task, indent=1) + "\n")
 
 
 def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
-    """The model that the hook makes of ``model`` for one set, or that it has made before.
+    """Fine-tune ``model`` for one set with the hook, unless that was done before; return the model's folder.
 
-    The hook is run with these in its environment, and must leave a model folder, with its tokenizer, in the last:
-    ``EXTEND_MODEL``, ``EXTEND_FACTORS`` (a factor file), ``EXTEND_SET`` (the set's name),
-    ``EXTEND_LENGTH`` (tokens) and ``EXTEND_OUTPUT``. What a stopped hook left there is there again for the next.
+    The hook gets these environment variables: ``EXTEND_MODEL``, ``EXTEND_FACTORS`` (a factor file), ``EXTEND_SET`` (the
+    set's name), ``EXTEND_LENGTH`` (tokens) and ``EXTEND_OUTPUT``, the folder where it must leave the model and its
+    tokenizer. Files that a stopped hook left there are kept for the next run.
 
     Raises:
-        FactorError: when it cannot be run or fails, or leaves no model that the set fits.
+        FactorError: when the hook cannot be run, fails, or leaves no model that fits the set.
     """
     folder = extension.work / f"model-{factor_set.name}"
     if folder.exists():
@@ -141,12 +141,12 @@ def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
         raise FactorError(f"--hook: {extension.hook!r} cannot be run: {error.strerror or error}") from error
     if code:
         raise FactorError(
-            f"--hook: {extension.hook!r} ended with code {code} for set {factor_set.name!r}; run again to resume"
+            f"--hook: {extension.hook!r} exited with code {code} for set {factor_set.name!r}; run again to resume"
         )
     if not (partial / "config.json").is_file():
         raise FactorError(f"--hook: {extension.hook!r} left no config.json in {str(partial)!r} (EXTEND_OUTPUT)")
     if (pairs := ModelFacts.load(str(partial)).pairs) != len(factor_set.factors):
-        raise FactorError(f"--hook: the model it left has {pairs} rotary pairs instead of {len(factor_set.factors)}")
+        raise FactorError(f"--hook: the fine-tuned model has {pairs} rotary pairs instead of {len(factor_set.factors)}")
     partial.rename(folder)
     return folder
 
@@ -170,4 +170,4 @@ def _words(command: str) -> Sequence[str]:
     try:
         return shlex.split(command)
     except ValueError as error:
-        raise FactorError(f"--hook: {command!r} is no command: {error}") from error
+        raise FactorError(f"--hook: {command!r} is not a valid command: {error}") from error

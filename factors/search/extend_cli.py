@@ -1,4 +1,4 @@
-"""``ropeswitch factors extend``."""
+"""The ``ropeswitch factors extend`` command."""
 
 import argparse
 from dataclasses import replace
@@ -14,8 +14,8 @@ EXAMPLE = """example:
   ropeswitch factors extend Llama-2-7b-hf --lengths 128k,256k --final 2048k --recover 4k,8k \\
       --text books/ --hook ./fine-tune.sh -o llama2.json
 
---hook is run once for each of --lengths, with EXTEND_MODEL, EXTEND_FACTORS (a factor file), EXTEND_SET and
-EXTEND_LENGTH in its environment, and leaves the fine-tuned model and its tokenizer in the folder EXTEND_OUTPUT.
+--hook runs once for each of --lengths, with EXTEND_MODEL, EXTEND_FACTORS (a factor file), EXTEND_SET and
+EXTEND_LENGTH in its environment. It must leave the fine-tuned model and its tokenizer in the folder EXTEND_OUTPUT.
 """
 
 
@@ -23,18 +23,18 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add ``extend`` to the commands of ``ropeswitch factors``."""
     parser = commands.add_parser(
         "extend",
-        help="extend a model step by step: search, fine-tune by a hook, search again, one ladder out",
+        help="extend a model progressively: search, fine-tune with a hook, search again; writes one ladder",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a folder or a Hugging Face name: the model as it was pre-trained")
-    add("--lengths", required=True, metavar="N,N", help="lengths to search for and then to fine-tune for, rising")
-    add("--final", required=True, metavar="N", help="the length to search for on the fine-tuned model")
-    add("--recover", metavar="N,N", help="shorter lengths to search for on the fine-tuned model")
-    add("--hook", required=True, metavar="COMMAND", help="what fine-tunes; see below")
-    add("--work", metavar="DIR", help="where stages leave what they make (default: beside the output)")
-    add("-o", "--output", required=True, metavar="FILE", help="the factor file to write")
+    add("model", metavar="MODEL", help="folder or Hugging Face name of the pre-trained model")
+    add("--lengths", required=True, metavar="N,N", help="increasing lengths to search and then fine-tune for")
+    add("--final", required=True, metavar="N", help="length to search on the fine-tuned model")
+    add("--recover", metavar="N,N", help="shorter lengths to search on the fine-tuned model")
+    add("--hook", required=True, metavar="COMMAND", help="command that fine-tunes the model; see below")
+    add("--work", metavar="DIR", help="folder for the results of stages (default: FILE-work, next to FILE)")
+    add("-o", "--output", required=True, metavar="FILE", help="factor file to write")
     add_search_flags(parser)
     parser.set_defaults(func=resumable(_extend))
 
@@ -54,7 +54,7 @@ def _extend(args: argparse.Namespace) -> int:
         hook=args.hook,
         work=output.with_suffix("").with_name(f"{output.stem}-work") if args.work is None else Path(args.work),
     )
-    # What the hook leaves may no longer say it.
+    # The fine-tuned model's config may no longer contain the window.
     window = ModelFacts.load(args.model).window if args.window is None else parse_length("--window", args.window)
 
     def make_job(length: int, model: str, base: FactorSet | None, recover: bool) -> Job:
@@ -63,5 +63,5 @@ def _extend(args: argparse.Namespace) -> int:
 
     content = extend(plan, make_job)
     file.save(args.output, content, overwrite=args.force)
-    print(f"wrote {args.output}: {', '.join(f'{s.name} to {s.max_length} tokens' for s in content.ladder.sets)}")
+    print(f"wrote {args.output}: {', '.join(f'{s.name} up to {s.max_length} tokens' for s in content.ladder.sets)}")
     return 0

@@ -1,4 +1,4 @@
-"""The flags that every search has, and the search that they ask for. Imports nothing heavy."""
+"""Flags common to all searches, and the job that they describe. Imports nothing heavy."""
 
 import argparse
 import sys
@@ -15,49 +15,64 @@ if TYPE_CHECKING:
     from ropeswitch.factors.search.run import Files
     from ropeswitch.factors.search.settings import SearchSettings
 
-# Flags that change the paper's numbers; each is a field of SearchSettings.
+# Flags that override the paper's numbers; each is a field of SearchSettings.
 NUMBERS = {
-    "documents": "texts to judge (default: 5; 3 above 512k; 10 needles)",
-    "tokens_judged": "the last tokens of a text that count (default: all)",
+    "documents": "texts to evaluate on (default: 5; 3 above 512k; 10 for needle)",
+    "tokens_judged": "score only the last N tokens of each text (default: all)",
     "population": "candidates before the first iteration (default: 64; 32 above 512k)",
-    "mutations": "candidates an iteration makes of one parent each (default: 16; 8 above 512k)",
-    "crossovers": "candidates an iteration makes of two parents each (default: 16; 8 above 512k)",
-    "parents": "the best so far, of which new ones are made (default: 32, or population if that is less)",
-    "iterations": "(default: 40)",
-    "seed": "of everything that is drawn (default: 0)",
+    "mutations": "candidates per iteration mutated from one parent (default: 16; 8 above 512k)",
+    "crossovers": "candidates per iteration crossed from two parents (default: 16; 8 above 512k)",
+    "parents": "best candidates so far that become parents (default: 32, or --population if smaller)",
+    "iterations": "number of iterations (default: 40)",
+    "seed": "random seed (default: 0)",
 }
 
 
 def add_search_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that every search has."""
+    """Add the flags common to all searches."""
     add = parser.add_argument
-    add("--text", required=True, metavar="DIR", help="documents: .txt files, or .jsonl files with a text in every line")
-    add("--scale", help="of cos and sin: longrope (default), none (the paper's) or a number")
-    add("--method", choices=("evolution", "random"), default="evolution", help="(default: evolution)")
-    add("--objective", choices=("perplexity", "needle"), default="perplexity", help="(default: perplexity)")
+    add(
+        "--text",
+        required=True,
+        metavar="DIR",
+        help="folder of documents: .txt files, or .jsonl files with a text per line",
+    )
+    add("--scale", help="multiplier of cos and sin: longrope (default), none (1, as in the paper) or a number")
+    add("--method", choices=("evolution", "random"), default="evolution", help="search method (default: evolution)")
+    add(
+        "--objective",
+        choices=("perplexity", "needle"),
+        default="perplexity",
+        help="perplexity of all tokens, or of the answers to hidden pass keys (default: perplexity)",
+    )
     for name, text in NUMBERS.items():
         add(f"--{name.replace('_', '-')}", type=int, metavar="N", help=text)
-    add("--probability", type=float, metavar="P", help="probability that a mutation redraws a component (default: 0.3)")
-    add("--no-monotone", action="store_true", help="let factors fall from one frequency to the next")
+    add(
+        "--probability",
+        type=float,
+        metavar="P",
+        help="probability that a mutation redraws a factor or the start tokens (default: 0.3)",
+    )
+    add("--no-monotone", action="store_true", help="allow factors to decrease from one frequency to the next")
     add(
         "--evaluator",
         choices=("auto", "transformers", "engine"),
         default="auto",
-        help="what judges (default: the faster)",
+        help="runtime that evaluates candidates (default: engine with a GPU, else transformers)",
     )
     add(
         "--dtype",
         default="float32",
         choices=("float32", "bfloat16", "float16"),
-        help="of the weights (default: float32)",
+        help="dtype of the weights (default: float32)",
     )
-    add("--parallel", type=int, default=1, metavar="N", help="GPUs that the engine splits the model over (default: 1)")
-    add("--window", metavar="N", help="native window of the model in tokens (default: from its config)")
-    add("--force", action="store_true", help="replace FILE if it exists")
+    add("--parallel", type=int, default=1, metavar="N", help="GPUs to split the model over, engine only (default: 1)")
+    add("--window", metavar="N", help="original window of the model, in tokens (default: from its config)")
+    add("--force", action="store_true", help="overwrite FILE if it exists")
 
 
 def settings_of(args: argparse.Namespace, length: int) -> "SearchSettings":
-    """The paper's settings with the flags' changes."""
+    """Return the paper's settings with the flags applied."""
     from ropeswitch.factors.search.settings import SearchSettings
 
     changes = {name: getattr(args, name) for name in (*NUMBERS, "probability", "method")}
@@ -65,10 +80,10 @@ def settings_of(args: argparse.Namespace, length: int) -> "SearchSettings":
 
 
 def job_of(args: argparse.Namespace, length: int, name: str, base: FactorSet | None, *, recover: bool = False) -> "Job":
-    """The search that the flags ask for.
+    """Build the search that the flags describe.
 
     Raises:
-        FactorError: naming the number that no search can have.
+        FactorError: naming the number that is out of range.
     """
     from ropeswitch.factors.search.job import Job
 
@@ -90,28 +105,28 @@ def job_of(args: argparse.Namespace, length: int, name: str, base: FactorSet | N
 
 
 def resumable(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """A command that Ctrl-C ends with one line and exit code 130, after the search has kept what it evaluated."""
+    """Wrap a command so that Ctrl-C prints one line and exits with code 130, after the search has saved its results."""
 
     def run(args: argparse.Namespace) -> int:
         try:
             return command(args)
         except KeyboardInterrupt:
-            print("stopped; the same command resumes", file=sys.stderr)
+            print("stopped; run the same command again to resume", file=sys.stderr)
             return 130
 
     return run
 
 
 def check_output(args: argparse.Namespace, searches: Sequence["Files"] = ()) -> None:
-    """Refuse, before hours of work, an output that would not be written, or that would replace somebody else's file.
+    """Refuse, before hours of work, an output that cannot be written or that would replace an unrelated file.
 
     Args:
         args: The flags.
-        searches: The files of every search, beside the output.
+        searches: Files of every search, next to the output.
 
     Raises:
-        FactorError: when a file exists and neither ``--force`` is given nor a search goes on with it, when the output
-            has the plot's name, or when a folder is missing or not writable.
+        FactorError: when a file exists and is neither covered by ``--force`` nor resumed by a search, when the output has
+            the plot's name, or when a folder is missing or not writable.
     """
     output = Path(args.output)
     check_target("--output", output, overwrite=args.force)
@@ -122,12 +137,12 @@ def check_output(args: argparse.Namespace, searches: Sequence["Files"] = ()) -> 
 
 
 def check_beside(files: "Files", *, overwrite: bool = False) -> None:
-    """Refuse a log or plot that a search would replace though it is none of its own.
+    """Refuse a log or plot that a search would replace although it belongs to no search.
 
-    Those beside a checkpoint are: the search goes on, or refuses the checkpoint, before it writes either.
+    Files next to a checkpoint belong to its search, which resumes, or rejects the checkpoint before it writes either.
 
     Raises:
-        FactorError: when one exists without a checkpoint and ``overwrite`` is False, or a file could not be written.
+        FactorError: when one exists without a checkpoint and ``overwrite`` is False, or a file cannot be written.
     """
     check_target("the checkpoint", files.checkpoint, overwrite=True)
     goes_on = files.checkpoint.exists()

@@ -1,4 +1,4 @@
-"""A search from a model's name and a folder of texts: everything is opened, checked and put together here."""
+"""Runs a search from a model's name and a folder of texts: opens, checks and combines everything it needs."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,19 +18,19 @@ class Job:
     """One search.
 
     Attributes:
-        model: A folder or a name on the hub.
-        text: The folder of documents.
-        settings: How to search, and the length.
-        name: Of the set that is made.
-        base: The set that the model was fine-tuned with, or None where it was not.
-        theta: The rotary base that ``base`` was made for, or None where its file does not say.
-        recover: Whether the length is below the base's and its factors are to be recovered.
-        scale: ``longrope``, ``none`` or a number; a recovery keeps its base's.
-        upper: The largest factor, or None for the default.
+        model: Model folder or Hugging Face name.
+        text: Folder of documents.
+        settings: Search settings, including the length.
+        name: Name of the new set.
+        base: Set that the model was fine-tuned with, or None if it was not.
+        theta: Rotary base that ``base`` was made for, or None if its file does not specify one.
+        recover: Whether to recover factors for a length below the base's.
+        scale: ``longrope``, ``none`` or a number; a recovery keeps its base's scale.
+        upper: Largest factor, or None for the default.
         evaluator: One of :data:`EVALUATORS`.
-        dtype: Of the weights.
+        dtype: Dtype of the weights.
         parallel: GPUs that the engine splits the model over.
-        window: Tokens that the model was trained for before any extension, where its config no longer says so.
+        window: Original window in tokens, if the model's config no longer contains it.
     """
 
     model: str
@@ -49,29 +49,29 @@ class Job:
 
 
 def run_job(job: Job, files: Files) -> Result:
-    """Do it, or go on with it.
+    """Run a search, or resume it.
 
     Raises:
-        FactorError: for a model, text, number or file with which it cannot be done.
+        FactorError: for an unsuitable model, text, number or file.
     """
     facts = ModelFacts.load(job.model)
     if job.theta is not None and job.theta != facts.theta:
-        raise FactorError(f"--from: was made for rope_theta {job.theta:g}, but {job.model!r} has {facts.theta:g}")
+        raise FactorError(f"--from: made for rope_theta {job.theta:g}, but {job.model!r} has {facts.theta:g}")
     if job.window is not None:
         facts = replace(facts, window=job.window)
     if job.recover:
         if job.base is None:
-            raise FactorError("--recover: needs the set that the model was extended with, --from FILE")
+            raise FactorError("--recover: needs the set that the model was extended with; give --from FILE")
         plan = recovery(facts, job.settings, job.base, upper=job.upper)
     else:
         if job.base is None:
             check_not_extended(
                 facts,
-                "'ropeswitch factors import' makes a factor file of them; name it with --from FILE, or search shorter "
-                "lengths with --recover",
+                "convert them to a factor file with 'ropeswitch factors import' and give it with --from FILE, or search "
+                "shorter lengths with --recover",
             )
         plan = extension(facts, job.settings, job.base, scale=job.scale, upper=job.upper)
-    # A name that no factor file may have is told now rather than at the end.
+    # Reject an invalid set name now rather than at the end.
     FactorLadder.checked(FactorLadder((plan.factor_set(plan.starts[0], job.name, job.settings.length),)).to_json())
     objective = make_objective(job.text, facts.tokenizer, job.settings)
     about = {"model": facts.fingerprint(), "texts": objective.digest, "dtype": job.dtype, "recover": job.recover}
@@ -83,32 +83,34 @@ def run_job(job: Job, files: Files) -> Result:
 
 
 def check_not_extended(facts: ModelFacts, advice: str) -> None:
-    """Refuse a model with LongRoPE factors in its config where a search would not go on from any of them.
+    """Refuse a model with LongRoPE factors in its config if the search would ignore them.
 
     Raises:
-        FactorError: naming its sets, with ``advice`` at the end.
+        FactorError: naming the model's sets, followed by ``advice``.
     """
     if facts.ladder is not None:
         raise FactorError(
-            f"model {facts.name!r}: is extended already: its config has LongRoPE factors (sets "
-            f"{', '.join(facts.ladder.names)}), without which it would be judged here; {advice}"
+            f"model {facts.name!r}: is already extended: its config has LongRoPE factors (sets "
+            f"{', '.join(facts.ladder.names)}), which this search would ignore; {advice}"
         )
 
 
 def own_ladder(model: str) -> FactorLadder:
-    """The factor sets of a model's own config.
+    """Return the factor sets of a model's own config.
 
     Raises:
         FactorError: when it has none.
     """
     ladder = ModelFacts.load(model).ladder
     if ladder is None:
-        raise FactorError(f"--recover: the config of {model!r} has no LongRoPE factors; name those it has, --from FILE")
+        raise FactorError(
+            f"--recover: the config of {model!r} has no LongRoPE factors; give its factor file with --from FILE"
+        )
     return ladder
 
 
 def make_evaluator(kind: str, facts: ModelFacts, objective: Objective, dtype: str, parallel: int = 1) -> Evaluator:
-    """Load the model; ``auto`` is the engine where there is a GPU, and transformers, which is faster on CPUs, elsewhere.
+    """Load the model; ``auto`` selects the engine if there is a GPU, else transformers, which is faster on CPUs.
 
     Raises:
         FactorError: when it cannot be loaded or rotated.
@@ -122,12 +124,12 @@ def make_evaluator(kind: str, facts: ModelFacts, objective: Objective, dtype: st
     from ropeswitch.factors.search.transformers_evaluator import TransformersEvaluator
 
     if parallel != 1:
-        raise FactorError(f"--parallel: {parallel} goes with the engine only")
+        raise FactorError(f"--parallel: {parallel} applies to the engine only")
     return TransformersEvaluator(facts, objective, dtype)
 
 
 def files_beside(output: str | Path) -> Files:
-    """The files of a search whose result goes to ``output``: the same name with other endings."""
+    """Return the files of a search whose result goes to ``output``: the same name with other suffixes."""
     stem = Path(output).with_suffix("")
     return Files(
         checkpoint=stem.with_name(f"{stem.name}.checkpoint.json"),

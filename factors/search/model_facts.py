@@ -1,4 +1,4 @@
-"""What a search needs to know of a model before its weights are loaded."""
+"""Facts about a model that a search needs before loading its weights."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,20 +8,20 @@ from ropeswitch.factors.fingerprint import fingerprint
 from ropeswitch.factors.hf_config import LONGROPE_TYPES, ladder_from_config, rope_parameters
 from ropeswitch.factors.rules.rope import head_dim
 
-# Rotary embeddings that nothing rescales yet, and those whose factor sets are known.
+# Rope types without scaling, and those with known factor sets.
 TYPES = ("default", *LONGROPE_TYPES)
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's rotary embedding, as its config has it.
+    """A model's rotary embedding, as described by its config.
 
     Attributes:
-        name: The folder, or its name on the hub.
+        name: Model folder or Hugging Face name.
         theta: Rotary base.
         pairs: Rotary frequencies, one factor each.
-        window: Tokens that the model was trained for before any extension.
-        ladder: The factor sets of its config, or None.
+        window: Window before any extension, in tokens.
+        ladder: Factor sets of its config, or None.
         tokenizer: Its tokenizer.
     """
 
@@ -37,7 +37,7 @@ class ModelFacts:
         """Read config and tokenizer.
 
         Raises:
-            FactorError: when they cannot be read, or the model has no rotary embedding.
+            FactorError: when they cannot be read, or the rotary embedding is missing or unsupported.
         """
         from transformers import AutoConfig, AutoTokenizer
 
@@ -51,8 +51,8 @@ class ModelFacts:
             raise FactorError(f"model {name!r}: {config.get('model_type')} has no rotary embedding; factors need one")
         if rope["rope_type"] not in TYPES:
             raise FactorError(
-                f"model {name!r}: is extended already, by rope_type {rope['rope_type']!r}; a search would drop that. "
-                f"Searched are {', '.join(TYPES)}"
+                f"model {name!r}: is already extended by rope_type {rope['rope_type']!r}, which a search would drop; "
+                f"supported are {', '.join(TYPES)}"
             )
         head = head_dim(config)
         window = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]

@@ -1,4 +1,4 @@
-"""What is judged: rows of tokens, and how many of the last of each count."""
+"""The objective of a search: rows of tokens, and how many of each row's last tokens are scored."""
 
 import hashlib
 import math
@@ -18,12 +18,12 @@ from ropeswitch.factors.search.settings import SearchSettings
 
 @dataclass(frozen=True)
 class Objective:
-    """Rows of one length, and what of them counts.
+    """Rows of one length, and the part of each that is scored.
 
     Attributes:
-        rows: Token ids, all rows equally long.
-        judged: How many of each row's last tokens count.
-        names: Where each row's text is from.
+        rows: Token ids; all rows have the same length.
+        judged: Number of scored tokens at the end of each row.
+        names: Origin of each row's text.
     """
 
     rows: tuple[tuple[int, ...], ...]
@@ -36,28 +36,28 @@ class Objective:
 
     @property
     def digest(self) -> str:
-        """A fingerprint of all tokens and of what counts."""
+        """SHA-256 of all tokens and of the numbers of scored tokens."""
         found = hashlib.sha256()
         for row, count in zip(self.rows, self.judged, strict=True):
             found.update(np.asarray([count, *row], dtype=np.int64).tobytes())
         return found.hexdigest()
 
     def perplexity(self, losses: Sequence[Iterable[float]]) -> float:
-        """``exp`` of the mean negative log-likelihood of all judged tokens of all rows; inf where that is too large.
+        """Return ``exp`` of the mean negative log-likelihood of all scored tokens of all rows; inf on overflow.
 
         Args:
-            losses: In nats, of each row's judged tokens.
+            losses: Losses in nats of each row's scored tokens.
         """
         every = np.concatenate([np.fromiter(row, dtype=np.float64) for row in losses])
         mean = float(every.mean())
-        # Beyond it a float64 is infinite, and math.exp raises.
+        # Above 709, exp overflows float64 and math.exp raises.
         return math.exp(mean) if math.isnan(mean) or mean < 709 else math.inf
 
 
 def make_objective(folder: str | Path, tokenizer: Any, settings: SearchSettings) -> Objective:
-    """Read the texts of a folder and make rows of ``settings.length`` tokens of them.
+    """Read the texts of a folder and make rows of ``settings.length`` tokens.
 
-    A row begins as the tokenizer begins a text (with its first special token, where it has one).
+    A row begins like any text from the tokenizer: with its first special token, if it has one.
 
     Raises:
         FactorError: when the folder cannot be read or too few of its texts are long enough.
@@ -72,10 +72,10 @@ def make_objective(folder: str | Path, tokenizer: Any, settings: SearchSettings)
 
 
 def _needles(folder: str | Path, tokenizer: Any, settings: SearchSettings, start: list[int]) -> Objective:
-    """Rows in which a pass key is told, at depths spread over the row, and asked for at the end; the answer counts.
+    """Make rows that state a pass key, at depths spread over the row, and ask for it at the end; only the answer is scored.
 
-    LongRoPE2 (arXiv:2502.20082) judges the answers to such needles in books; the texts around the key are those of
-    LongRoPE's own pass-key test.
+    LongRoPE2 (arXiv:2502.20082) scores the answers to such needles in books. The text around the key is that of LongRoPE's
+    pass-key test.
     """
     rng = random.Random(f"needles-{settings.seed}")
     opening, question = _tokens(tokenizer, OPENING + "\n"), _tokens(tokenizer, "\n" + QUESTION)
@@ -85,7 +85,9 @@ def _needles(folder: str | Path, tokenizer: Any, settings: SearchSettings, start
         needles.append((_tokens(tokenizer, f"\n{statement(key)}\n"), _tokens(tokenizer, " " + key)))
     rooms = [settings.length - sum(map(len, (start, opening, told, question, answer))) for told, answer in needles]
     if min(rooms) < 1:
-        raise FactorError(f"length: {settings.length} is too short for a pass key, {1 - min(rooms)} tokens are missing")
+        raise FactorError(
+            f"length: {settings.length} is too short for a pass key; add at least {1 - min(rooms)} tokens"
+        )
     chosen = _choose(folder, settings, max(rooms), lambda text: _tokens(tokenizer, text))
     rows: list[tuple[int, ...]] = []
     for number, ((told, answer), room) in enumerate(zip(needles, rooms, strict=True)):
@@ -98,10 +100,10 @@ def _needles(folder: str | Path, tokenizer: Any, settings: SearchSettings, start
 def _choose(
     folder: str | Path, settings: SearchSettings, needed: int, tokens_of: Callable[[str], list[int]]
 ) -> list[tuple[str, list[int]]]:
-    """The first so many tokens of documents that the seed draws among those that have as many, with their names.
+    """Draw documents that have at least ``needed`` tokens; return their names and first ``needed`` tokens.
 
     Raises:
-        FactorError: saying how many are long enough, how long the longest is and what is needed.
+        FactorError: stating how many are long enough, how long the longest is and what is needed.
     """
     long_enough: list[tuple[str, list[int]]] = []
     longest, documents = 0, Corpus.read(folder).documents
@@ -113,18 +115,18 @@ def _choose(
     if len(long_enough) < settings.documents:
         raise FactorError(
             f"--text {str(folder)!r}: {len(long_enough)} of {len(documents)} documents have the {needed} tokens that "
-            f"length {settings.length} needs, and {settings.documents} are to be judged; the longest has {longest}"
+            f"length {settings.length} needs, but --documents requests {settings.documents}; the longest has {longest}"
         )
     order = np.random.default_rng(settings.seed).permutation(len(long_enough))[: settings.documents]
     return [long_enough[index] for index in sorted(order.tolist())]
 
 
 def _tokens(tokenizer: Any, text: str) -> list[int]:
-    # Longer than the model was made for is what a search is about; without this the tokenizer would warn of it.
+    # Texts exceed the model's maximum on purpose; verbose=False silences the tokenizer's warning.
     return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
 def _opening(tokenizer: Any) -> list[int]:
-    """What the tokenizer puts before a text: usually its first special token, or nothing."""
+    """Return what the tokenizer prepends to a text: usually its first special token, or nothing."""
     plain, whole = tokenizer.encode("a", add_special_tokens=False), tokenizer.encode("a")
     return list(whole[: next(n for n in range(len(whole)) if whole[n : n + len(plain)] == plain)])

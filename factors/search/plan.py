@@ -1,4 +1,4 @@
-"""From a model and a length to what is searched: the space, the starts, and what a candidate means as a factor set."""
+"""Plans a search for a model and a length: the space, the starts, and how a candidate becomes a factor set."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,24 +12,24 @@ from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.search.settings import SearchSettings
 from ropeswitch.factors.search.space import ONE, START_TOKENS, Candidate, Space
 
-# LongRoPE, arXiv:2402.13753, table 4: factors go up to so many times the ratio of the lengths.
+# LongRoPE, arXiv:2402.13753, table 4: largest factor, as a multiple of the ratio of the lengths.
 ABOVE_RATIO = 1.25
-# More than factor files take, even times the factors of a base.
+# More than factor files allow, even as a multiple of a base's factors.
 LARGEST = 1e6
 SCALES = ("longrope", "none")
-# What a plan's starts are, in their order; the last is there in a recovery only.
+# Names of a plan's starts, in order; only a recovery has the last one.
 STARTS = ("PI", "NTK", "YaRN", "extended set")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one search is about.
+    """The plan of one search.
 
     Attributes:
-        space: What candidates may be.
-        starts: PI, NTK and YaRN for the ratio of the lengths, and for a recovery the set that is recovered from.
-        base: Factors that a candidate multiplies, or None where it has its own.
-        scale: What cos and sin are multiplied by, for every candidate.
+        space: The search space.
+        starts: PI, NTK and YaRN for the ratio of the lengths, and in a recovery the extended set.
+        base: Factors that a candidate multiplies, or None if candidates have their own.
+        scale: Multiplier of cos and sin, for every candidate.
     """
 
     space: Space
@@ -38,7 +38,7 @@ class Plan:
     scale: float
 
     def factor_set(self, candidate: Candidate, name: str, length: int) -> FactorSet:
-        """The factor set that a candidate stands for."""
+        """Return the factor set of a candidate."""
         return FactorSet(name, length, candidate.factors(self.base), self.scale, candidate.start_tokens)
 
 
@@ -50,26 +50,26 @@ def extension(
     scale: str = "longrope",
     upper: float | None = None,
 ) -> Plan:
-    """Search for a longer length than the model has now.
+    """Plan a search for a length beyond the model's current one.
 
     Args:
         facts: The model.
-        settings: The length, and whether factors may fall.
-        base: The set that the model was fine-tuned with, or None for one as it was pre-trained. Candidates are then
-            multiples of its factors, for the ratio to its ``max_length``: most published lists of 512k and more are exact
-            hundredths of the ``ft_`` list of their model.
+        settings: The length, and whether factors may decrease.
+        base: Set that the model was fine-tuned with, or None for a pre-trained model. Candidates are multiples of its
+            factors, for the ratio to its ``max_length``: most published lists of 512k and more are exact hundredths of
+            their model's ``ft_`` list.
         scale: ``longrope``, ``none`` or a number; see :func:`scale_of`.
-        upper: The largest factor (or multiple), 1.25 times the ratio of the lengths by default.
+        upper: Largest factor (or multiple); by default 1.25 times the ratio of the lengths.
 
     Raises:
-        FactorError: when the length is not longer, or ``upper`` or ``scale`` cannot be.
+        FactorError: when the length is not longer, or ``upper`` or ``scale`` is invalid.
     """
     now = facts.window if base is None else base.max_length
     ratio = settings.length / now
     if ratio <= 1:
         what = "the model's window" if base is None else f"set {base.name!r}"
         raise FactorError(
-            f"--length: {settings.length} must exceed {now}, where {what} ends; --recover searches for shorter lengths"
+            f"--length: {settings.length} must exceed {now}, where {what} ends; use --recover for shorter lengths"
         )
     if base is not None:
         _check_pairs(facts, base)
@@ -79,18 +79,18 @@ def extension(
 
 
 def recovery(facts: ModelFacts, settings: SearchSettings, extended: FactorSet, *, upper: float | None = None) -> Plan:
-    """Search for a shorter length than the model was extended to (arXiv:2402.13753, section 3.3).
+    """Plan a search for a length below the one that the model was extended to (arXiv:2402.13753, section 3.3).
 
-    The candidates' factors are their own, as the published 4k and 8k lists are, and keep the extended set's scale.
+    Candidates have their own factors, as in the published 4k and 8k lists, and keep the extended set's scale.
 
     Args:
         facts: The model.
-        settings: The length, and whether factors may fall.
-        extended: The set that the model was extended with. It is one of the starts.
-        upper: The largest factor; by default the extended set's own, which lies below 1.25 times the ratio.
+        settings: The length, and whether factors may decrease.
+        extended: Set that the model was extended with; one of the starts.
+        upper: Largest factor; by default the extended set's largest, which is below 1.25 times the ratio.
 
     Raises:
-        FactorError: when the length is not shorter, or ``upper`` cannot be.
+        FactorError: when the length is not shorter, or ``upper`` is invalid.
     """
     if settings.length >= extended.max_length:
         raise FactorError(
@@ -107,12 +107,13 @@ def recovery(facts: ModelFacts, settings: SearchSettings, extended: FactorSet, *
 
 
 def scale_of(text: str, window: int, length: int) -> float:
-    """The factor of cos and sin: ``longrope`` is ``sqrt(1 + ln(length / window) / ln(window))``, ``none`` is 1.
+    """Return the scale of cos and sin: ``longrope`` is ``sqrt(1 + ln(length / window) / ln(window))``, ``none`` is 1.
 
-    Source: the LongRoPE repository's code and the published Phi models for the first, the paper's equation 3 for the other.
+    Source: for ``longrope``, the LongRoPE repository's code and the published Phi models; for ``none``, the paper's
+    equation 3.
 
     Raises:
-        FactorError: when it is neither, and no number above 0.
+        FactorError: when ``text`` is neither of these nor a number above 0.
     """
     if text == "none":
         return 1.0
@@ -122,7 +123,7 @@ def scale_of(text: str, window: int, length: int) -> float:
 
 
 def _known(facts: ModelFacts, ratio: float) -> list[tuple[float, ...]]:
-    """PI, NTK and YaRN, as :data:`STARTS` names them."""
+    """Return the factors of PI, NTK and YaRN, in the order of :data:`STARTS`."""
     rope = Rope(2 * facts.pairs, facts.theta, facts.window)
     target = Target(round(ratio * facts.window), ratio)
     rules = (formulas.position_interpolation, formulas.ntk_aware, formulas.yarn_by_index)
@@ -132,10 +133,10 @@ def _known(facts: ModelFacts, ratio: float) -> list[tuple[float, ...]]:
 def _space(facts: ModelFacts, settings: SearchSettings, upper: float) -> Space:
     if not upper <= LARGEST:
         raise FactorError(f"--upper: {upper:g} must be a number of at most {LARGEST:g}")
-    # Rounded first: 1.25 times a ratio that is a decimal fraction must not lose its last hundredth.
+    # Round first, so that 1.25 times a decimal ratio does not lose its last hundredth.
     hundredths = math.floor(round(upper * ONE, 6))
     if hundredths <= ONE:
-        raise FactorError(f"--upper: {upper:g} must exceed 1, by 0.01 or more")
+        raise FactorError(f"--upper: {upper:g} must be at least 1.01")
     return Space(facts.pairs, hundredths, settings.monotone)
 
 

@@ -1,7 +1,7 @@
-"""How candidates are made: the first ones, mutations and crossovers.
+"""Makes candidates: the first population, mutations and crossovers.
 
-Every function draws from the generator it is given and from nothing else. A candidate is never made twice: what was seen
-is drawn again, and after so many draws the space counts as exhausted and fewer are made.
+Functions draw only from the generator they are given. No candidate is made twice: one that was seen is redrawn up to
+TRIES times, after which the space counts as exhausted and fewer candidates are made.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -11,14 +11,14 @@ import numpy as np
 from ropeswitch.factors.search.settings import SearchSettings
 from ropeswitch.factors.search.space import ONE, Candidate, Space
 
-# Draws for one new candidate; the published search tries as many crossovers.
+# Draws per new candidate; the published search tries the same number of crossovers.
 TRIES = 20
 
 
 def first_population(
     space: Space, settings: SearchSettings, starts: Sequence[Candidate], rng: np.random.Generator
 ) -> list[Candidate]:
-    """The starts, then mutations of them in turn (arXiv:2402.13753, section 3.2); draws where the search is random."""
+    """Return the starts, then mutations of each in turn (arXiv:2402.13753, section 3.2), or random draws by method."""
     made = list(dict.fromkeys(starts))[: settings.population]
     parents = list(made)
 
@@ -38,14 +38,14 @@ def next_population(
     seen: Collection[Candidate],
     rng: np.random.Generator,
 ) -> list[Candidate]:
-    """An iteration's new candidates: mutations, then crossovers, of parents drawn uniformly.
+    """Return an iteration's new candidates: mutations, then crossovers, of uniformly drawn parents.
 
     Args:
-        space: What candidates may be.
-        settings: How many of each.
-        parents: The best so far.
-        seen: Every candidate made before.
-        rng: What is drawn from.
+        space: The search space.
+        settings: Numbers of mutations and crossovers.
+        parents: The best candidates so far.
+        seen: All earlier candidates.
+        rng: Random generator to draw from.
     """
 
     def mutated(_: int) -> Candidate:
@@ -60,16 +60,16 @@ def next_population(
         return _new(count, lambda _: space.draw(rng), seen)
     made = _new(settings.mutations, mutated, seen)
     made += _new(settings.crossovers, crossed, {*seen, *made})
-    # Parents that are alike have no new children by crossover.
+    # Similar parents may have no new children by crossover.
     made += _new(count - len(made), mutated, {*seen, *made})
     return made
 
 
 def mutation(space: Space, parent: Candidate, probability: float, rng: np.random.Generator) -> Candidate:
-    """The parent with each component drawn anew with the given probability.
+    """Return the parent with each component redrawn with the given probability.
 
-    Neighbours that are drawn together get sorted draws between the two that stay around them, which is how independent
-    draws are distributed given that the factors do not fall.
+    Neighbours that are redrawn together get sorted draws between the fixed ones around them. That is the distribution of
+    independent draws, given that factors do not decrease.
     """
     numbers = list(parent.hundredths)
     drawn = rng.random(space.pairs) < probability
@@ -82,7 +82,7 @@ def mutation(space: Space, parent: Candidate, probability: float, rng: np.random
 
 
 def crossover(space: Space, one: Candidate, other: Candidate, rng: np.random.Generator) -> Candidate:
-    """Each component from either parent; where factors may not fall they are sorted, and each stays between its parents'."""
+    """Take each component from either parent; if monotone, sort them, so each stays between the parents' values."""
     picks = rng.random(space.pairs) < 0.5
     numbers = [a if pick else b for a, b, pick in zip(one.hundredths, other.hundredths, picks, strict=True)]
     start = one.start_tokens if rng.random() < 0.5 else other.start_tokens
@@ -102,7 +102,7 @@ def _new(count: int, make: Callable[[int], Candidate], seen: Collection[Candidat
 
 
 def _runs(chosen: Sequence[bool] | np.ndarray) -> Iterator[tuple[int, int]]:
-    """First and end of each run of neighbours that are chosen."""
+    """Yield the first index and the end of each run of chosen neighbours."""
     first = 0
     while first < len(chosen):
         end = first

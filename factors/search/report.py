@@ -1,4 +1,4 @@
-"""What people read of a search: a log with a line per iteration, and a plot."""
+"""Writes the log of a search, with a line per iteration, and its plot."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from ropeswitch.factors.whole_file import save_bytes, save_text
 def save_log(path: str | Path, plan: Plan, iterations: Sequence[Iteration]) -> None:
     """Write one JSON line per iteration: its number, evaluations so far, perplexities and the best candidate.
 
-    It depends on the search alone, not on when or how often it ran.
+    The log depends only on the search, not on when or how often it ran.
     """
     lines = []
     for each in iterations:
@@ -33,7 +33,7 @@ def save_log(path: str | Path, plan: Plan, iterations: Sequence[Iteration]) -> N
 
 
 def save_plot(path: str | Path, plan: Plan, iterations: Sequence[Iteration], title: str) -> None:
-    """Draw the best perplexity so far over the iterations, those of new candidates, and the starts, as a PNG."""
+    """Plot the best perplexity per iteration, the new candidates and the starts, as a PNG."""
     import numpy as np
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -50,7 +50,7 @@ def save_plot(path: str | Path, plan: Plan, iterations: Sequence[Iteration], tit
         if start in scores:
             label = f"{name}: {scores[start]:.4f}"
             axes.axhline(scores[start], color=f"C{number}", linewidth=1, linestyle="--", label=label, zorder=2)
-    # What the search gained fills the height; candidates that are far worse would leave a flat line.
+    # Scale the axis to the search's gain; much worse candidates would flatten the line.
     gained = max(best[0] - best[-1], 1e-3 * best[-1])
     axes.set_ylim(best[-1] - 0.2 * gained, best[0] + 0.8 * gained)
     axes.set(xlabel="iteration", ylabel="perplexity", title=title)

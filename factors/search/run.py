@@ -1,4 +1,4 @@
-"""One search from beginning to end: evaluate, keep what was found, tell."""
+"""Runs one search from beginning to end: evaluates, saves checkpoints, writes log and plot."""
 
 import math
 import sys
@@ -19,11 +19,11 @@ from ropeswitch.factors.search.space import Candidate
 
 
 class Evaluator(Protocol):
-    """Perplexities of factor sets on the documents that it was made with.
+    """Computes perplexities of factor sets on fixed documents.
 
     Attributes:
-        name: Goes into the checkpoint: another evaluator's perplexities differ in their last digits.
-        batch: Candidates to bring at a time.
+        name: Recorded in the checkpoint, because perplexities of different evaluators differ in their last digits.
+        batch: Candidates to evaluate per call.
     """
 
     name: str
@@ -36,10 +36,10 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class Files:
-    """Where a search keeps what it finds.
+    """Output files of a search.
 
     Attributes:
-        checkpoint: What was evaluated; read if it exists.
+        checkpoint: Evaluated candidates; read if it exists.
         log: A JSON line per iteration.
         plot: A PNG.
     """
@@ -51,7 +51,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Result:
-    """The best set, the rotary base it is for, its perplexity, and the way there."""
+    """The best set, its rotary base, its perplexity, and all iterations."""
 
     factor_set: FactorSet
     theta: float
@@ -69,20 +69,20 @@ def search(
     theta: float,
     about: dict[str, Any],
 ) -> Result:
-    """Run a search, or go on with one that was stopped; progress is shown on standard error.
+    """Run a search, or resume a stopped one; shows progress on standard error.
 
     Args:
-        plan: What is searched.
-        settings: How.
-        evaluator: Judges candidates.
-        files: What is written, after every iteration and (the checkpoint) in between.
-        name: Of the set that is made.
+        plan: Space, starts and base of the search.
+        settings: Settings of the search.
+        evaluator: Evaluates candidates.
+        files: Files to write: all after every iteration, the checkpoint also in between.
+        name: Name of the new set.
         theta: The model's rotary base.
-        about: What else the perplexities depend on, model and texts above all; a checkpoint must have the same.
+        about: Other facts that perplexities depend on, such as model and texts; a checkpoint must match them.
 
     Raises:
-        FactorError: when a file cannot be written, the checkpoint is another search's, or a perplexity is not finite.
-        KeyboardInterrupt: after what was evaluated is kept.
+        FactorError: when a file cannot be written, the checkpoint belongs to another search, or a perplexity is not finite.
+        KeyboardInterrupt: after the results so far are saved.
     """
     space = plan.space
     task = about | settings.to_json() | {"evaluator": evaluator.name, "batch": evaluator.batch}
@@ -95,13 +95,13 @@ def search(
         def evaluate(candidates: Sequence[Candidate]) -> list[float]:
             for first in range(0, len(candidates), evaluator.batch):
                 part = candidates[first : first + evaluator.batch]
-                # All of a batch or none of it: in an engine a perplexity's last digits depend on what is beside it.
+                # Evaluate whole batches only: an engine's last digits depend on the other requests in the batch.
                 if any(each not in checkpoint.known for each in part):
                     sets = [plan.factor_set(each, name, settings.length) for each in part]
                     scores = evaluator.evaluate(sets)
                     _check_finite(sets, scores, first_of_all=not checkpoint.known)
                     checkpoint.add(dict(zip(part, scores, strict=True)))
-                # Not of all that is known: a search of more iterations may have found what this one does not look at.
+                # Not of all known candidates: a longer search may have found ones that this search never tries.
                 brought.append(min(checkpoint.known[each] for each in part))
                 bar.update(len(part))
                 bar.set_postfix(best=f"{min(brought):.4f}", refresh=False)
@@ -122,8 +122,8 @@ def search(
 def _check_finite(sets: Sequence[FactorSet], scores: Sequence[float], *, first_of_all: bool) -> None:
     for each, score in zip(sets, scores, strict=True):
         if not math.isfinite(score):
-            what = "already of position interpolation; the model's weights are broken or its dtype too narrow"
+            what = "for position interpolation already; the model's weights are broken or its dtype is too narrow"
             raise FactorError(
-                f"perplexity: {score} {what if first_of_all else 'of a candidate'}: factors {list(each.factors)}, "
+                f"perplexity: {score} {what if first_of_all else 'for a candidate'}: factors {list(each.factors)}, "
                 f"start_tokens {each.start_tokens}, scale {each.scale:g}"
             )

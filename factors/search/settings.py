@@ -1,4 +1,4 @@
-"""The numbers of a search, with the LongRoPE paper's defaults."""
+"""Settings of a search, with the LongRoPE paper's defaults."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -10,28 +10,28 @@ from ropeswitch.factors.quoted import quoted
 
 METHODS = ("evolution", "random")
 OBJECTIVES = ("perplexity", "needle")
-# Above it the paper halves what a search costs, and judges fewer documents.
+# Above this length, the paper halves the cost of a search and evaluates fewer documents.
 LONG = 512 * 1024
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How to search at one length. LongRoPE, arXiv:2402.13753, section 4.1 and algorithm 1.
+    """Settings of a search at one length (LongRoPE, arXiv:2402.13753, section 4.1 and algorithm 1).
 
     Attributes:
-        length: Tokens of every document that is judged, and ``max_length`` of the set that is found.
+        length: Tokens per document, and ``max_length`` of the resulting set.
         population: Candidates before the first iteration.
-        mutations: Candidates that an iteration makes of one parent each.
-        crossovers: Candidates that an iteration makes of two parents each.
-        parents: The best candidates so far, of which new ones are made.
-        iterations: How often new ones are made.
-        probability: Chance of each component to be drawn anew in a mutation.
-        monotone: Whether factors may not fall from one frequency to the next.
-        method: ``evolution``, or ``random`` for as many candidates drawn uniformly.
-        objective: ``perplexity`` of all tokens, or ``needle``: of the answers to hidden pass keys (LongRoPE2).
-        documents: How many texts are judged.
-        tokens_judged: The last tokens of a document that count, or None for all; for ``perplexity`` only.
-        seed: Of everything that is drawn.
+        mutations: Candidates per iteration made from one parent.
+        crossovers: Candidates per iteration made from two parents.
+        parents: Number of best candidates that become parents.
+        iterations: Number of iterations.
+        probability: Probability that a mutation redraws a component.
+        monotone: Whether factors must not decrease from one frequency to the next.
+        method: ``evolution``, or ``random`` for the same number of uniformly drawn candidates.
+        objective: ``perplexity`` of all tokens, or ``needle`` for perplexity of the answers to hidden pass keys (LongRoPE2).
+        documents: Number of texts to evaluate on.
+        tokens_judged: Scored tokens at the end of a document, or None for all; for ``perplexity`` only.
+        seed: Random seed.
     """
 
     length: int
@@ -49,7 +49,7 @@ class SearchSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no search can have.
+        """Refuse settings out of range.
 
         Raises:
             FactorError: naming the field, its value and what is allowed.
@@ -63,24 +63,24 @@ class SearchSettings:
         if not 0 < self.probability <= 1:
             raise FactorError(f"probability: {quoted(self.probability)} must be above 0 and at most 1")
         if self.mutations + self.crossovers == 0 and self.iterations:
-            raise FactorError("mutations: 0, as crossovers are; an iteration needs some of either")
+            raise FactorError("mutations: 0, and so are crossovers; an iteration needs at least one of them")
         if self.parents > self.population:
-            raise FactorError(f"parents: {self.parents} exceed population, which is {self.population}")
+            raise FactorError(f"parents: {self.parents} must not exceed population ({self.population})")
         for name, allowed in (("method", METHODS), ("objective", OBJECTIVES)):
             if getattr(self, name) not in allowed:
                 raise FactorError(f"{name}: {quoted(getattr(self, name))} must be one of {', '.join(allowed)}")
         if self.tokens_judged is not None and self.objective != "perplexity":
-            raise FactorError(f"tokens_judged: {self.tokens_judged} goes with objective 'perplexity' only")
+            raise FactorError(f"tokens_judged: {self.tokens_judged} applies to objective 'perplexity' only")
         if self.tokens_judged is not None and not 1 <= self.tokens_judged < self.length:
             raise FactorError(f"tokens_judged: {self.tokens_judged} must be from 1 to length - 1, {self.length - 1}")
 
     @classmethod
     def paper(cls, length: int, objective: str = "perplexity", **changes: Any) -> "SearchSettings":
-        """The paper's settings for a length, with ``changes``; those that are None stay the paper's.
+        """Return the paper's settings for a length, overridden by all ``changes`` that are not None.
 
-        Above 512k tokens population, mutations and crossovers are halved and 3 documents are judged instead of 5
-        (arXiv:2402.13753, section 4.1); LongRoPE2 judges 10 needles (arXiv:2502.20082; the published search script). Parents
-        are the paper's 32, or the whole of a population that is smaller.
+        Above 512k tokens, population, mutations and crossovers are halved and 3 documents are used instead of 5
+        (arXiv:2402.13753, section 4.1). LongRoPE2 uses 10 needles (arXiv:2502.20082; the published search script). There are
+        32 parents as in the paper, or the whole population if it is smaller.
         """
         defaults: dict[str, Any] = {"documents": 10} if objective == "needle" else {}
         if length > LONG:
@@ -92,7 +92,7 @@ class SearchSettings:
 
     @property
     def evaluations(self) -> int:
-        """Candidates that the whole search evaluates."""
+        """Number of candidates that the whole search evaluates."""
         return self.population + self.iterations * (self.mutations + self.crossovers)
 
     def to_json(self) -> dict[str, Any]:

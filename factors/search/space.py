@@ -1,6 +1,6 @@
-"""The search space: which factors and start tokens a candidate may have.
+"""The search space: the factors and start tokens that a candidate may have.
 
-Factors are counted in hundredths, the paper's step, as whole numbers; so nothing drifts, and equal candidates are equal.
+Factors are stored as whole hundredths, the paper's step, so that nothing drifts and equal candidates compare equal.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 
 # LongRoPE, arXiv:2402.13753, table 4: the values of n-hat.
 START_TOKENS = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
-# Of a factor of 1; the step of the space is one hundredth.
+# Hundredths of a factor of 1.
 ONE = 100
 
 
@@ -19,7 +19,7 @@ class Candidate:
     """A point of the space.
 
     Attributes:
-        hundredths: 100 times each factor, or each multiple of a base set's factor, from the fastest frequency on.
+        hundredths: 100 times each factor, or each multiple of a base set's factor, fastest frequency first.
         start_tokens: Positions below it keep the unscaled angles.
     """
 
@@ -27,7 +27,7 @@ class Candidate:
     start_tokens: int = 0
 
     def factors(self, base: Sequence[float] | None = None) -> tuple[float, ...]:
-        """The rescale factors: the candidate's own, or so many times those of ``base``."""
+        """Return the rescale factors: the candidate's own, or its multiples of ``base``."""
         if base is None:
             return tuple(number / ONE for number in self.hundredths)
         return tuple(number * factor / ONE for number, factor in zip(self.hundredths, base, strict=True))
@@ -35,12 +35,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Space:
-    """Every candidate with factors from 1 to ``upper / 100``, in steps of 0.01.
+    """All candidates with factors from 1 to ``upper / 100``, in steps of 0.01.
 
     Attributes:
-        pairs: Factors of a candidate.
-        upper: The largest allowed factor, in hundredths.
-        monotone: Whether factors may not fall from one frequency to the next.
+        pairs: Number of factors per candidate.
+        upper: Largest allowed factor, in hundredths.
+        monotone: Whether factors must not decrease from one frequency to the next.
     """
 
     pairs: int
@@ -57,18 +57,18 @@ class Space:
         )
 
     def nearest(self, factors: Sequence[float]) -> Candidate:
-        """The candidate nearest to given factors, without start tokens; where they fall, each takes the largest before."""
+        """Return the candidate nearest to given factors, without start tokens; if monotone, raise falling factors."""
         numbers = np.clip(np.rint(np.asarray(factors) * ONE).astype(np.int64), ONE, self.upper)
         if self.monotone:
             numbers = np.maximum.accumulate(numbers)
         return Candidate(tuple(numbers.tolist()))
 
     def draw(self, rng: np.random.Generator) -> Candidate:
-        """A candidate drawn uniformly; where factors may not fall, the draws are sorted."""
+        """Draw a candidate uniformly; if monotone, the draws are sorted."""
         return Candidate(self.between(rng, self.pairs, ONE, self.upper), self.draw_start(rng))
 
     def between(self, rng: np.random.Generator, count: int, low: int, high: int) -> tuple[int, ...]:
-        """So many hundredths in a row, drawn uniformly from ``low`` to ``high``."""
+        """Draw ``count`` hundredths uniformly from ``low`` to ``high``, sorted if monotone."""
         numbers = rng.integers(low, high, size=count, endpoint=True)
         return tuple((np.sort(numbers) if self.monotone else numbers).tolist())
 

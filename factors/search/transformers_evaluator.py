@@ -1,4 +1,4 @@
-"""Perplexities with transformers: one candidate at a time, the documents together."""
+"""Evaluates candidates with transformers: one at a time, with documents batched."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.search.objective import Objective
 
-# Of one forward, where a single document is not longer.
+# Maximum tokens per forward pass, unless a single document is longer.
 TOKENS = 16384
 
 
 class TransformersEvaluator:
-    """Evaluates on this machine's CPU, or on its GPU where PyTorch finds one.
+    """Evaluates on the GPU if PyTorch finds one, else on the CPU.
 
     Attributes:
         name: ``transformers``.
-        batch: Candidates that one call should bring: any more would only make the progress coarser.
+        batch: Candidates per call: more would only make progress coarser.
     """
 
     name = "transformers"
@@ -28,19 +28,19 @@ class TransformersEvaluator:
         self._model = LocalModel.load(facts.name, dtype)
         if (self._model.rotary_dim, self._model.theta) != (2 * facts.pairs, facts.theta):
             raise FactorError(
-                f"model {facts.name!r}: rotates {self._model.rotary_dim} values with base {self._model.theta:g}, where its "
-                f"config says {2 * facts.pairs} and {facts.theta:g}"
+                f"model {facts.name!r}: rotates {self._model.rotary_dim} values with base {self._model.theta:g}, but its "
+                f"config describes {2 * facts.pairs} and {facts.theta:g}"
             )
         self._objective = objective
         self._rows = torch.tensor(objective.rows)
         self._together = max(1, TOKENS // objective.length)
 
     def evaluate(self, sets: Sequence[FactorSet]) -> list[float]:
-        """Perplexities of the objective under each set, in order."""
+        """Return the objective's perplexity under each set, in order."""
         return [self._perplexity(each) for each in sets]
 
     def close(self) -> None:
-        """Nothing outlives the object."""
+        """Do nothing: there are no resources to release."""
 
     def _perplexity(self, factor_set: FactorSet) -> float:
         losses: list[list[float]] = []

@@ -1,1 +1,1 @@
-"""A real chat model to try: SmolLM2-135M-Instruct, out of a Python package; ``make demo`` serves it."""
+"""The chat model of ``make demo``: SmolLM2-135M-Instruct, extracted from a Python package."""

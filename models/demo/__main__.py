@@ -1,6 +1,6 @@
-"""Fetches and converts the model of ``make demo``: ``python -m ropeswitch.models.demo --folder .demo``.
+"""Downloads and converts the model of ``make demo``: ``python -m ropeswitch.models.demo --folder .demo``.
 
-Prints the served checkpoint's steps as they go. Stop it at any time and start it again: finished steps are not repeated.
+It can be stopped and restarted at any time: finished steps are not repeated.
 """
 
 import argparse
@@ -12,13 +12,13 @@ from ropeswitch.models.demo.convert import convert
 from ropeswitch.models.demo.source import SMOLLM2, fetch
 
 NAME = "smollm2"
-"""Folder of the converted checkpoint inside ``--folder``, and the name it is served under."""
+"""Folder of the converted checkpoint inside ``--folder``, and its served model name."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fetch and convert the model; return the exit code."""
+    """Download and convert the model; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ropeswitch.models.demo", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path(".demo"), help="where the files go (default: .demo)")
+    parser.add_argument("--folder", type=Path, default=Path(".demo"), help="folder for the files (default: .demo)")
     folder = parser.parse_args(arguments).folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"demo: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("demo: interrupted; run make demo again to go on from here", file=sys.stderr)
+        print("demo: interrupted; run make demo again to resume", file=sys.stderr)
         return 130
     return 0
 

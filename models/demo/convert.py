@@ -1,4 +1,4 @@
-"""Converts the demo's GGUF file to a checkpoint that vLLM serves: safetensors, config, tokenizer and chat template."""
+"""Converts the demo's GGUF file to a checkpoint for vLLM: safetensors, config, tokenizer and chat template."""
 
 import json
 import os
@@ -13,26 +13,26 @@ from ropeswitch.models.demo.scratch import scratch
 from ropeswitch.models.demo.source import sha256
 
 RECORD = "converted.json"
-"""File of a finished checkpoint: sha256 of the GGUF file and of every other file in the folder. It is written last."""
+"""File with the SHA-256 of the GGUF file and of every other file in the folder; written last."""
 _RECIPE = 1
-"""Raised with every change to what is written, so that checkpoints of an older recipe are converted again."""
+"""Version of the conversion; raise it with every change of the output, so that older checkpoints are converted again."""
 
 
 def convert(gguf: Path, folder: Path, say: Callable[[str], None]) -> None:
-    """Write the model in ``gguf`` to ``folder``, unless its checkpoint is there already and no file of it has changed.
+    """Convert ``gguf`` to a checkpoint in ``folder``, unless an unchanged checkpoint is already there.
 
-    The folder appears under its name when all of it is written. Weights are the dequantized float32 values that
-    transformers computes; the tied output head is left out.
+    The folder appears under its name only when it is complete. Weights are dequantized to float32 by transformers; the tied
+    output head is left out.
 
     Raises:
-        InputError: when ``gguf`` cannot be read, or the folder holds something else.
+        InputError: when ``gguf`` cannot be read, or the folder contains something else.
     """
     source = sha256(gguf)
     if is_converted(folder, source):
-        say(f"{folder} is there, checksums correct")
+        say(f"{folder}: already converted, checksums correct")
         return
     if folder.exists() and not (folder / RECORD).is_file():
-        raise InputError(f"{folder}: exists and is no converted model; remove it, then run make demo again")
+        raise InputError(f"{folder}: exists and is not a converted model; remove it, then run make demo again")
     with scratch(folder.with_name(f".{folder.name}.partial")) as partial:
         say(f"converting {gguf} to {folder}, about half a minute")
         _write(gguf, partial)
@@ -46,7 +46,7 @@ def convert(gguf: Path, folder: Path, say: Callable[[str], None]) -> None:
 
 
 def is_converted(folder: Path, source_sha256: str) -> bool:
-    """Whether ``folder`` holds the whole checkpoint of the GGUF file with this checksum, every file unchanged."""
+    """Whether ``folder`` contains the complete, unchanged checkpoint of the GGUF file with this checksum."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -59,7 +59,7 @@ def is_converted(folder: Path, source_sha256: str) -> bool:
 
 
 def _write(gguf: Path, folder: Path) -> None:
-    # Imported here: a finished checkpoint is checked without the seconds that these take.
+    # Imported here, so that checking a finished checkpoint does not take seconds for imports.
     import torch
     from safetensors.torch import save_file
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
@@ -70,8 +70,8 @@ def _write(gguf: Path, folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     except (ValueError, KeyError, OSError, IndexError, struct.error, ImportError) as error:
         raise InputError(f"{gguf}: transformers cannot read it: {error}") from error
-    # The file's pre-tokenizer is `smollm`: single digits, then GPT-2's. transformers reads no such key and leaves digits
-    # together with the spaces before them.
+    # The file's pre-tokenizer is `smollm`: single digits, then GPT-2's. transformers ignores that key and joins digits with
+    # the spaces before them.
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
         [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
     )
@@ -88,7 +88,7 @@ def _write(gguf: Path, folder: Path) -> None:
 
 
 def _config(model: Any) -> dict[str, Any]:
-    """The model's config as a checkpoint of its own has it; ``save_pretrained`` refuses one read from GGUF."""
+    """Return the model's config for a standalone checkpoint; ``save_pretrained`` rejects one read from GGUF."""
     config: dict[str, Any] = model.config.to_diff_dict()
     for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):
         config.pop(name, None)

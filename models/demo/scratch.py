@@ -1,4 +1,4 @@
-"""A folder for unfinished files, which an interruption cannot leave behind for good."""
+"""Provides a folder for unfinished files that is cleaned up even after an interruption."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    """Make an empty ``folder`` and remove it at the end; what a killed process left there is removed first."""
+    """Create an empty ``folder`` and remove it at the end; remove leftovers of a killed process first."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:

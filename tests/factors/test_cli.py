@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_import_csv(capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--rope-theta", "10000", "--start-tokens", "2048k=8", "--scale", "8k=1.1", "--description", "LLaMA2"]
     assert main([*SCALED, *more]) == 0
-    assert capsys.readouterr().out == "wrote out.json: 2 sets: 8k to 8192 tokens, 2048k to 2097152 tokens\n"
+    assert capsys.readouterr().out == "wrote out.json: 2 sets: 8k up to 8192 tokens, 2048k up to 2097152 tokens\n"
     content = load("out.json")
     short, long = content.ladder.sets
     assert (content.theta, content.description) == (10000.0, "LLaMA2")
@@ -44,7 +44,7 @@ def test_import_csv(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_import_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["factors", "import", "config.json", "-o", "out.json"]) == 0
-    assert capsys.readouterr().out == "wrote out.json: 2 sets: short to 64 tokens, long to 512 tokens\n"
+    assert capsys.readouterr().out == "wrote out.json: 2 sets: short up to 64 tokens, long up to 512 tokens\n"
     assert load("out.json").theta == 10000.0
 
 
@@ -54,7 +54,7 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["factors", "show", "out.json"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "LLaMA2",
-        "rotary dimension 6, rope_theta as the model has it",
+        "rotary dimension 6, rope_theta from the model",
         "set    tokens           factors  lowest  highest  rising  scale    start tokens",
         "8k     1 to 8192        3        0.9     3        no      1.32288  4",
         "2048k  8193 to 2097152  3        1       543.68   yes     1.32288  0",
@@ -65,7 +65,7 @@ def test_validate(capsys: pytest.CaptureFixture[str]) -> None:
     main(SCALED)
     capsys.readouterr()
     assert main(["factors", "validate", "out.json"]) == 0
-    assert capsys.readouterr().out == "out.json: valid, 2 sets: 8k to 8192 tokens, 2048k to 2097152 tokens\n"
+    assert capsys.readouterr().out == "out.json: valid, 2 sets: 8k up to 8192 tokens, 2048k up to 2097152 tokens\n"
 
 
 def test_nothing_is_overwritten_without_force(folder: Path) -> None:
@@ -79,7 +79,7 @@ def test_nothing_is_overwritten_without_force(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (IMPORT, "--scale: missing for the set '8k'"),
+        (IMPORT, "--scale: missing for set '8k'"),
         ([*SCALED, "--scale", "none"], "--scale: given twice for all sets"),
         ([*SCALED, "--scale", "8k=1", "--scale", "8k=2"], "--scale: given twice for '8k'"),
         ([*SCALED, "--scale", "8k=1=2"], "--scale: '8k=1=2' must be a value, or NAME=VALUE"),
@@ -88,18 +88,18 @@ def test_nothing_is_overwritten_without_force(folder: Path) -> None:
         ([*SCALED, "--rope-theta", "-1"], "--rope-theta: '-1' must be finite and greater than 0"),
         ([*SCALED, "--rope-theta", "nan"], "--rope-theta: 'nan' must be finite and greater than 0"),
         ([*IMPORT, "--scale", "longrope", "--original-length", "4k"], "--original-length: '4k' must be a whole number"),
-        ([*SCALED, "--set", "8k"], "--set: '8k' must read NAME=LENGTH:CSV"),
+        ([*SCALED, "--set", "8k"], "--set: '8k' must be NAME=LENGTH:CSV"),
         ([*SCALED, "--set", "4M=four:long.csv"], "--set: 'four' must be a whole number of tokens"),
         ([*SCALED, "--set", "4M=4194304:no.csv"], "'no.csv': does not exist"),
         ([*SCALED, "--set", "4M=9999999999:long.csv"], "sets[2].max_length: 9999999999 must be a whole number"),
-        ([*SCALED, "--set", "8k=4194304:long.csv"], "sets: names must differ"),
+        ([*SCALED, "--set", "8k=4194304:long.csv"], "sets: names must be unique"),
         (["factors", "import", "-o", "out.json"], "give a config.json, or CSV files with --set"),
         (["factors", "import", "no.json", "-o", "out.json"], "'no.json': does not exist"),
         (
             ["factors", "import", "config.json", "-o", "out.json", "--scale", "none"],
-            "--scale: goes with CSV files only",
+            "--scale: applies to CSV files only",
         ),
-        ([*SCALED, "config.json"], "--set: goes with CSV files only; 'config.json' says it itself"),
+        ([*SCALED, "config.json"], "--set: applies to CSV files only; 'config.json' already contains it"),
         (["factors", "import", "config.json", "-o", "no/out.json"], "'no/out.json': cannot be written: No such file"),
         (["factors", "import", "config.json"], "--output"),
         (["factors", "show", "no.json"], "factor file 'no.json': does not exist"),

@@ -20,7 +20,7 @@ from tests.server.running import PROGRAM
 
 LONGEST_MESSAGE = 1000
 # What a message begins with: a field of the file, or what the text as a whole is not.
-FIELD = ("format", "description", "rope_theta", "sets", "is ", "holds ", "must hold ", "'", '"')
+FIELD = ("format", "description", "rope_theta", "sets", "is ", "contains ", "must be ", "'", '"')
 GOOD: dict[str, Any] = {
     "format": "ropeswitch-factors/1",
     "rope_theta": 10000.0,

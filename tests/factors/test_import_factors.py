@@ -57,8 +57,8 @@ def test_spaces_blank_lines_and_windows_line_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no factors"),
-        ("\n \n", "holds no factors"),
+        ("", "contains no factors"),
+        ("\n \n", "contains no factors"),
         ("1\n\nx\n", "line 3, value 1: 'x' must be a finite number greater than 0"),
         ("1,2,\n", "line 1, value 3: '' must be"),
         ("1\nnan\n", "line 2, value 1: 'nan' must be"),
@@ -69,7 +69,7 @@ def test_spaces_blank_lines_and_windows_line_ends(tmp_path: Path) -> None:
         ("1_0\n", "line 1, value 1: '1_0' must be"),
         ("factor\n1\n", "line 1, value 1: 'factor' must be"),
         ("1,2\n1,2,3\n", "line 2: 3 values, but line 1 has 2"),
-        ("1,2,3\n1,2,3\n1,2.5,3\n", "line 3, value 2: 2.5 differs from the 2.0 of line 1; .* cannot be served"),
+        ("1,2,3\n1,2,3\n1,2.5,3\n", "line 3, value 2: 2.5 differs from 2.0 in line 1; .* the same in all layers"),
     ],
 )
 def test_wrong_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -107,13 +107,13 @@ def test_start_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scales": {}}, "--scale: missing for the set 'a'; .*'none'.*'longrope'.*a number"),
-        ({"scales": {"": "yarn"}}, "--scale: 'yarn' must be 'none', 'longrope' or a number"),
+        ({"scales": {}}, "--scale: missing for set 'a'; .*'none'.*'longrope'.*a number"),
+        ({"scales": {"": "yarn"}}, "--scale: 'yarn' is not a scale; give 'none'"),
         ({"scales": {"": "0"}}, r"sets\[0\]\.scale: 0.0 must be finite and greater than 0"),
         ({"scales": {"": "longrope"}}, "--original-length: missing"),
         ({"scales": {"": "longrope"}, "original_length": 1}, "--original-length: 1 must be at least 2"),
-        ({"scales": {"": "none", "c": "none"}}, "--scale: no --set is called 'c'; there are a, b"),
-        ({"start_tokens": {"c": 1}}, "--start-tokens: no --set is called 'c'"),
+        ({"scales": {"": "none", "c": "none"}}, "--scale: no --set is named 'c'; the sets are a, b"),
+        ({"start_tokens": {"c": 1}}, "--start-tokens: no --set is named 'c'"),
         ({"start_tokens": {"": 2**31}}, r"sets\[0\]\.start_tokens: 2147483648"),
     ],
 )
@@ -127,7 +127,7 @@ def test_sets_that_form_no_ladder_name_their_files(tmp_path: Path) -> None:
     two, three = write(tmp_path, "1\n2\n", "two.csv"), write(tmp_path, "1\n2\n3\n", "three.csv")
     with pytest.raises(FactorError, match=r"sets\[1\]\.factors: 3 factors.*sets\[1\] is .*three\.csv"):
         imported(CsvSet("a", 8, two), CsvSet("b", 16, three))
-    with pytest.raises(FactorError, match=r"sets\[1\]\.max_length: 8 does not exceed the 16"):
+    with pytest.raises(FactorError, match=r"sets\[1\]\.max_length: 8 must exceed 16"):
         imported(CsvSet("a", 16, two), CsvSet("b", 8, two))
     with pytest.raises(FactorError, match="--set: give at least one"):
         imported()

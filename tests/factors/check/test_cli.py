@@ -31,7 +31,7 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     # NTK-aware at 8 times: the base times 8^(128/126); 32k as published needs 6.3e5 to 6.4e5.
     [line] = [line for line in printed.splitlines() if line.startswith("32k") and "6.4e+05" in line]
     assert line.split()[3:] == ["82684.6", "6.3e+05", "6.4e+05"]
-    assert "warning: set 32k: angles never seen in training at pairs 46 to 62, within 32768 tokens" in printed
+    assert "warning: set 32k: angles unseen in training at pairs 46 to 62, within 32768 tokens" in printed
     assert printed.count("\n63 ") == 2
 
 
@@ -68,10 +68,10 @@ def test_a_plot_as_svg(folder: Path) -> None:
 def test_windows_of_bases(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["factors", "check", "ntk.json", *WINDOW, "--set", "8k", "--length", "1000", "--base-windows"]) == 0
     printed = capsys.readouterr().out
-    assert "bases that keep B(m) >= 0 up to 1000, of a grid from 430 to" in printed
+    assert "bases with B(m) >= 0 up to 1000, on a grid from 430 to" in printed
     # The first holds the published 4.3e3.
     assert re.search(r"\d windows: 420\d(\.\d)? to 43\d\d, ", printed)
-    assert re.search(r"; all of the grid from 60[12]\d", printed)
+    assert re.search(r"; all larger bases from 60[12]\d", printed)
 
 
 @pytest.mark.parametrize("windows", [[], pytest.param(["--base-windows"], marks=pytest.mark.full)])
@@ -84,7 +84,7 @@ def test_a_length_for_which_no_base_holds(windows: list[str], folder: Path, caps
     printed = capsys.readouterr().out
     [line] = [line for line in printed.splitlines() if line.startswith("128k ") and line.endswith(" none")]
     assert line.split()[3:] == ["none", "none"]
-    assert ("0 windows: none; all of the grid from none" in printed) == bool(windows)
+    assert ("0 ranges: none; all larger bases from none" in printed) == bool(windows)
     bounds = json.loads((folder / "found.json").read_text())["lower_bounds"]
     assert [each["base"] is None for each in bounds] == [False, True]
 
@@ -107,26 +107,26 @@ def test_a_models_own_factors_and_weights(capsys: pytest.CaptureFixture[str]) ->
         (["no.json", *WINDOW], "factor file 'no.json': does not exist"),
         (["ntk.json"], "--original-length: missing; give it, or the model's config with --model"),
         (["ntk.json", "--model", str(MODEL)], "rotary dimension 128, but"),
-        (["ntk.json", *WINDOW, "--set", "4k"], "--set: no set is called '4k'; there are 8k, 32k"),
+        (["ntk.json", *WINDOW, "--set", "4k"], "--set: no set is named '4k'; the sets are 8k, 32k"),
         (["ntk.json", *WINDOW, "--length", "x"], "--length: 'x' must be a whole number of tokens"),
         (["ntk.json", *WINDOW, "--plot", "out.gif"], "--plot: 'out.gif' must end in .png or .svg"),
         (["ntk.json", *WINDOW, "--shift"], "--shift: needs a model; give its folder with --model"),
-        ([str(MODEL), "--shift", "--shift-lengths", "8,4"], "--shift-lengths: '8,4' must rise"),
+        ([str(MODEL), "--shift", "--shift-lengths", "8,4"], "--shift-lengths: '8,4' must list increasing lengths"),
         (
             [str(MODEL), "--shift", "--shift-sequences", "0"],
             "--shift-sequences: '0' must be a whole number of at least",
         ),
-        (["ntk.json", *WINDOW, "--shift-lengths", "64"], "--shift-lengths: goes with --shift"),
-        (["ntk.json", *WINDOW, "--shift-sequences", "4"], "--shift-sequences: goes with --shift"),
-        (["ntk.json", *WINDOW, "--force"], "--force: goes with --json FILE or --plot FILE"),
+        (["ntk.json", *WINDOW, "--shift-lengths", "64"], "--shift-lengths: requires --shift"),
+        (["ntk.json", *WINDOW, "--shift-sequences", "4"], "--shift-sequences: requires --shift"),
+        (["ntk.json", *WINDOW, "--force"], "--force: requires --json FILE or --plot FILE"),
         (
             ["ntk.json", *WINDOW, "--json", "a.json", "--plot", "no/such/p.png"],
             "--plot: 'no/such/p.png' cannot be written",
         ),
         (["ntk.json", *WINDOW, "--json", "no/a.json"], "--json: 'no/a.json' cannot be written: "),
         (["ntk.json", *WINDOW, "--json", "."], "--json: '.' exists and is not a regular file"),
-        (["ntk.json", *WINDOW, "--json", "a.png", "--plot", "a.png"], "--plot: 'a.png' is the file of --json too"),
-        (["ntk.json", *WINDOW, "--text", "a.txt"], "--text: goes with --shift"),
+        (["ntk.json", *WINDOW, "--json", "a.png", "--plot", "a.png"], "--plot: 'a.png' is also the file of --json"),
+        (["ntk.json", *WINDOW, "--text", "a.txt"], "--text: requires --shift"),
         ([str(MODEL), "--rope-theta", "5"], "was made for 10000, not 5"),
         (["ntk.json", *WINDOW, "--rope-theta", "5"], "rope_theta: 'ntk.json' was made for 10000, not 5"),
         ([str(MODEL), "--shift", "--set", "short", "--text", "no.txt"], "'no.txt': does not exist"),

@@ -42,7 +42,7 @@ def test_what_falls_is_a_warning() -> None:
     found = shape(LLAMA_2, made, 4096)
     assert (found.lowest, found.highest, found.falls, found.below_one) == (0.9, 3.0, (10,), (0,))
     warned = warnings(found, made, 4096)
-    assert warned[0] == "factors fall at pair 10; published lists do so too"
+    assert warned[0] == "factors decrease at pair 10, as some published lists do"
     assert warned[1].startswith("factors below 1 at pair 0")
     assert warned[2].startswith("start_tokens 4")
 

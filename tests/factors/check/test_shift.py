@@ -94,5 +94,5 @@ def test_a_model_with_a_layer_that_does_not_rotate_is_refused() -> None:
     torch.manual_seed(0)
     local = LocalModel.of(SmolLM3ForCausalLM(config).eval(), None, config.to_dict(), "tiny")
     ids = torch.randint(64, (1, 50))
-    with pytest.raises(FactorError, match="SmolLM3ForCausalLM rotates its queries and keys in a way that is not known"):
+    with pytest.raises(FactorError, match="SmolLM3ForCausalLM rotates its queries and keys in an unsupported way"):
         shift_difference(local, local.plain_set(64), ids, ARITHMETIC[0])

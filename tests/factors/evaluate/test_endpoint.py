@@ -61,14 +61,18 @@ def test_a_server_without_sets_is_measured_as_it_is() -> None:
     with served(max_model_len=500) as (_, target):
         assert target.sets == ("served",)
         with pytest.raises(
-            FactorError, match="unknown set 'short'; there are 'served'; the server tells of no factor sets"
+            FactorError, match="unknown set 'short'; known sets are 'served'; the server has no /v1/rope"
         ):
             Evaluation(target, Grid(("passkey",), (400,), ("short",))).checked()
-        with pytest.raises(FactorError, match=r"--lengths: 492: with 10 of reply \(passkey\) .* the 500 tokens"):
+        with pytest.raises(
+            FactorError, match=r"--lengths: 492: with 10 reply tokens \(passkey\) this exceeds 500 tokens"
+        ):
             Evaluation(target, Grid(("passkey",), (492,), ("served",))).checked()
     # A forced set does not make the server take more.
     with served(sets=LADDER, max_model_len=500) as (_, target):
-        with pytest.raises(FactorError, match=r"--lengths: 492: with 10 of reply \(passkey\) .* the 500 tokens"):
+        with pytest.raises(
+            FactorError, match=r"--lengths: 492: with 10 reply tokens \(passkey\) this exceeds 500 tokens"
+        ):
             Evaluation(target, Grid(("passkey",), (492,), ("long",))).checked()
         Evaluation(target, Grid(("passkey",), (491,), ("short",))).checked()
 
@@ -88,10 +92,14 @@ def loss(target: EndpointTarget) -> Any:
     ("how", "ask", "message"),
     [
         ({"status": 503}, reply, "/v1/completions answered 503: not today"),
-        ({"change": lambda answer: "<html>"}, reply, r"answered b'<html>', which is no answer of an OpenAI-compatible"),
-        ({"change": lambda answer: []}, reply, r"answered b'\[\]', which is no answer"),
-        ({"change": lambda answer: {"choices": []}}, reply, "which is no answer"),
-        ({"change": lambda answer: {"choices": [{"text": 5}]}}, reply, "which is no answer"),
+        (
+            {"change": lambda answer: "<html>"},
+            reply,
+            r"answered b'<html>', which is not a response of an OpenAI-compatible",
+        ),
+        ({"change": lambda answer: []}, reply, r"answered b'\[\]', which is not a response"),
+        ({"change": lambda answer: {"choices": []}}, reply, "which is not a response"),
+        ({"change": lambda answer: {"choices": [{"text": 5}]}}, reply, "which is not a response"),
         (
             {"change": lambda answer: answer | {"usage": {"prompt_tokens": 7}}},
             reply,
@@ -100,14 +108,14 @@ def loss(target: EndpointTarget) -> Any:
         (
             {"change": lambda answer: {"choices": [{"text": "x", "logprobs": None}]}},
             loss,
-            "tells no log-probabilities of a prompt",
+            "returns no log-probabilities for a prompt",
         ),
         (
             {"change": lambda answer: {"choices": [{"logprobs": {"token_logprobs": [0, 0, None, 0]}}]}},
             loss,
-            "which is no answer",
+            "which is not a response",
         ),
-        ({"sets": LADDER, "header": "short"}, loss, "rotated with set 'short' though 'long' was asked for"),
+        ({"sets": LADDER, "header": "short"}, loss, "rotated with set 'short' although 'long' was requested"),
     ],
 )
 def test_answers_that_are_none(how: dict[str, Any], ask: Ask, message: str) -> None:
@@ -137,10 +145,10 @@ def test_servers_that_cannot_be_used() -> None:
     with pytest.raises(UsageError, match="does not answer"):
         _connect(f"http://127.0.0.1:{free_port()}")
     server = Scripted(has_tokenize=False)
-    with serving(server), pytest.raises(FactorError, match=r"/tokenize answered 404 .*give --tokenizer"):
+    with serving(server), pytest.raises(FactorError, match=r"/tokenize answered 404 .*pass --tokenizer"):
         _connect(server.url)
     server = Scripted(sets=[{"max_length": 5}])
-    with serving(server), pytest.raises(FactorError, match="/v1/rope: sets: every one must have a name"):
+    with serving(server), pytest.raises(FactorError, match="/v1/rope: sets: every set must have a name"):
         _connect(server.url)
     for status in (401, 429, 500, 503):
         server = Scripted(rope_status=status)

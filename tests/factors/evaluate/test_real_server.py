@@ -79,6 +79,6 @@ def test_a_served_model_is_what_it_is_here(
             list(remote.losses([Window([1, 5, 6], 1)], "middle"))
         capsys.readouterr()
         assert main(["factors", "eval", server.url, *flags, "--sets", "middle", "-o", str(tmp_path / "x.json")]) == 2
-        assert "--sets: unknown set 'middle'; there are 'switched', 'short', 'long'" in capsys.readouterr().err
+        assert "--sets: unknown set 'middle'; known sets are 'switched', 'short', 'long'" in capsys.readouterr().err
         assert main(["factors", "eval", server.url, "--lengths", "1k", "-o", str(tmp_path / "x.json")]) == 2
-        assert "--lengths: 1024: with 10 of reply" in capsys.readouterr().err
+        assert "--lengths: 1024: with 10 reply tokens" in capsys.readouterr().err

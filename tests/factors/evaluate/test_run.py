@@ -99,10 +99,12 @@ def test_results_plots_and_going_on(
     assert len(asked) == before + 8, "the cells of the first seed are kept"
     assert json.loads(Path("out.json").read_text())["rows"][0]["count"] == 4
     Path("out.json").unlink()
-    assert refused(capsys, *flags, "--tries", "3").startswith("'out.json.cells.jsonl': holds an evaluation with other")
+    assert refused(capsys, *flags, "--tries", "3").startswith(
+        "'out.json.cells.jsonl': contains an evaluation with other"
+    )
     save("other.json", LadderFile(FactorLadder((opened.plain_set(1024, "long"),))))
     again = refused(capsys, *flags, "--factors", "other.json")
-    assert "was made with another set of the name 'switched'" in again
+    assert "was made with a different set named 'switched'" in again
 
 
 def test_replies_cross_as_hugging_faces_do(target: LocalTarget) -> None:
@@ -132,13 +134,13 @@ def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixtur
     assert json.loads(Path("out.json").read_text())["sets"]["y"]["factors"] == [2.0] * 16
     Path("out.json").unlink()
     for given, message in {
-        "one.json:yarn": "must read NAME=FILE:SET",
+        "one.json:yarn": "must be NAME=FILE:SET",
         "y=one.json:nope": "'one.json' has no set 'nope'; it has 'yarn'",
         "y=none.json:yarn": "'none.json': does not exist",
-        "long=one.json:yarn": "set 'long': the name is taken",
-        "switched=one.json:yarn": "set 'switched': the name is taken",
+        "long=one.json:yarn": "set 'long': the name is duplicate or reserved",
+        "switched=one.json:yarn": "set 'switched': the name is duplicate or reserved",
         "y=few.json:yarn": "set 'y': 8 factors; the model has 16 rotary pairs",
-        "y=base.json:yarn": "y: was made for rope_theta 500, but the model has 10000",
+        "y=base.json:yarn": "y: made for rope_theta 500, but the model has 10000",
     }.items():
         assert message in refused(capsys, *flags, "--candidate", given)
 
@@ -146,34 +148,34 @@ def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--sets", "middle"], "--sets: unknown set 'middle'; there are 'switched', 'short', 'long'"),
-        (["--tasks", "piqa"], "--tasks: unknown task 'piqa'; there are perplexity, passkey, needle"),
-        (["--tasks", "perplexity"], "perplexity: needs texts: give --text"),
+        (["--sets", "middle"], "--sets: unknown set 'middle'; known sets are 'switched', 'short', 'long'"),
+        (["--tasks", "piqa"], "--tasks: unknown task 'piqa'; known tasks are perplexity, passkey, needle"),
+        (["--tasks", "perplexity"], "perplexity: needs texts; give --text"),
         (["--lengths", "50"], "passkey prompt: 50 tokens are too few; it needs at least 1"),
-        (["--lengths", "1k"], "--lengths: 1024: with 10 of reply (passkey) that is more than the 1024 tokens"),
+        (["--lengths", "1k"], "--lengths: 1024: with 10 reply tokens (passkey) this exceeds 1024 tokens"),
         (["--lengths", "1x"], "--lengths: '1x' must be a number of tokens"),
         (["--tries", "0"], "--tries: '0' must be a whole number of at least 1"),
-        (["--tasks", "needle", "--depths", "101"], "--depths: '101' must be a whole number of percent"),
+        (["--tasks", "needle", "--depths", "101"], "--depths: '101' must be a whole percentage"),
         (["--dtype", "int8"], "--dtype: 'int8' must be"),
-        (["--timeout", "5"], "--timeout: goes with a server only"),
+        (["--timeout", "5"], "--timeout: applies to a server only"),
         (["--text", "nowhere"], "--text 'nowhere': does not exist"),
-        (["--text", "empty"], "--text 'empty': holds no text"),
-        (["--text", "bad.jsonl"], "bad.jsonl' line 2: must be an object with a string"),
-        (["--text", "latin.txt"], "latin.txt' is not UTF-8"),
-        (["--text", "short.txt"], "0 of 1 documents are long enough for length 200, but 10 are asked for"),
-        (["--text", "short.txt", "--tasks", "needle"], "the texts are too short: a haystack of"),
+        (["--text", "empty"], "--text 'empty': contains no text"),
+        (["--text", "bad.jsonl"], "bad.jsonl': line 2: must be an object with a string"),
+        (["--text", "latin.txt"], "latin.txt': is not UTF-8"),
+        (["--text", "short.txt"], "0 of 1 documents are long enough for length 200, but --documents requests 10"),
+        (["--text", "short.txt", "--tasks", "needle"], "the texts are too short: the haystack needs"),
         (["--factors", "bad.jsonl"], "factor file 'bad.jsonl'"),
-        (["--depths", "50"], "--depths: goes with needle, which is not among --tasks (passkey)"),
+        (["--depths", "50"], "--depths: applies to needle, which is not among --tasks (passkey)"),
         (
             ["--tasks", "perplexity", "--text", "short.txt", "--tries", "2"],
-            "--tries: goes with passkey, needle, which",
+            "--tries: applies to passkey, needle, which",
         ),
-        (["--tasks", "perplexity", "--text", "short.txt", "--chat"], "--chat: goes with passkey, needle, which"),
-        (["--tasks", "passkey", "--text", "short.txt"], "--text: goes with perplexity, needle, which"),
-        (["--tasks", "needle", "--documents", "2"], "--documents: goes with perplexity, which is not among --tasks"),
-        (["--windows", "2"], "--windows: goes with perplexity"),
-        (["--stride", "2"], "--stride: goes with perplexity"),
-        (["--judge-last", "2"], "--judge-last: goes with perplexity"),
+        (["--tasks", "perplexity", "--text", "short.txt", "--chat"], "--chat: applies to passkey, needle, which"),
+        (["--tasks", "passkey", "--text", "short.txt"], "--text: applies to perplexity, needle, which"),
+        (["--tasks", "needle", "--documents", "2"], "--documents: applies to perplexity, which is not among --tasks"),
+        (["--windows", "2"], "--windows: applies to perplexity"),
+        (["--stride", "2"], "--stride: applies to perplexity"),
+        (["--judge-last", "2"], "--judge-last: applies to perplexity"),
         (["--plots", "short.txt"], "--plots: 'short.txt' is not a folder"),
         (["--plots", "short.txt/a/b"], "--plots: 'short.txt' is not a folder"),
         (["--force", "-o", "empty"], "--output: 'empty' exists and is not a regular file"),
@@ -239,18 +241,18 @@ CELL |= {"result": [{"score": 1.0}]}
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"format": "x"}\n', "is no file of evaluation cells"),
-        ("[]\n", "line 1: must hold a JSON object"),
-        ('{"format": "ropeswitch-evaluation-cells/1", "settings": {}}\n{"task": 1}\n', "line 2: is not a cell"),
+        ('{"format": "x"}\n', "is not a file of evaluation cells"),
+        ("[]\n", "line 1: must be a JSON object"),
+        ('{"format": "ropeswitch-evaluation-cells/1", "settings": {}}\n{"task": 1}\n', "line 2: not a valid cell"),
         ("nonsense\n", "line 1: is not JSON"),
         # Somebody else's, without a line break at the end: nothing of it may be cut.
-        ("nonsense", "is no file of evaluation cells"),
+        ("nonsense", "is not a file of evaluation cells"),
         (HEAD.replace("{}", "[]"), "line 1: settings: \\[\\] must be an object"),
         ('{"format": "ropeswitch-evaluation-cells/1"}\n', "line 1: settings: None must be an object"),
         (HEAD + '{"task": "passkey"\n', "'cells.jsonl', line 2: is not JSON"),
         (HEAD + '{"settings": 5}\n', "line 2: settings: 5 must be an object"),
         *(
-            (HEAD + json.dumps(CELL | {key: value}) + "\n", f"^'cells.jsonl', line 2: is not a cell: {key}: ")
+            (HEAD + json.dumps(CELL | {key: value}) + "\n", f"^'cells.jsonl', line 2: not a valid cell: {key}: ")
             for key, value in [
                 ("task", 1),
                 ("task", "piqa"),
@@ -271,11 +273,11 @@ CELL |= {"result": [{"score": 1.0}]}
         *(
             (
                 HEAD + json.dumps(CELL | {"task": "perplexity", "result": [one]}) + "\n",
-                "line 2: is not a cell: result: ",
+                "line 2: not a valid cell: result: ",
             )
             for one in ({"nll": 1.0}, {"nll": 1.0, "tokens": 0}, {"nll": None, "tokens": 2})
         ),
-        (HEAD + json.dumps(CELL).replace("1.0", "NaN") + "\n", "line 2: holds NaN"),
+        (HEAD + json.dumps(CELL).replace("1.0", "NaN") + "\n", "line 2: contains NaN"),
     ],
 )
 def test_files_that_are_no_cells(here: Path, text: str, message: str) -> None:

@@ -93,8 +93,8 @@ def test_sets(text: str, config: dict[str, Any], longest: int | None, window: in
         ("yarn:64k", configs.QWEN3, 131072, None, "--max-model-len: 131072 exceeds 65536"),
         ("yarn:16k", configs.QWEN3, None, None, "16384 tokens do not exceed the native window of 32768"),
         ("yarn:1x", configs.QWEN3, None, None, "do not exceed the native window"),
-        ("yarn:128k,64k", configs.QWEN3, None, None, "lengths must rise"),
-        ("yarn:128k,4x", configs.QWEN3, None, None, "lengths must rise"),
+        ("yarn:128k,64k", configs.QWEN3, None, None, "lengths must increase"),
+        ("yarn:128k,4x", configs.QWEN3, None, None, "lengths must increase"),
         ("auto", configs.QWEN3, None, 40961, "--native-window: 40961 exceeds 40960"),
         ("auto", configs.QWEN3_YARN, None, 40960, "--native-window: 40960 exceeds 32768"),
         ("auto", configs.LLAMA_YARN, None, None, "--ladder none.* --ladder yarn$"),
@@ -104,9 +104,9 @@ def test_sets(text: str, config: dict[str, Any], longest: int | None, window: in
             configs.GEMMA_3,
             200000,
             None,
-            "200000 exceeds 131072, where the linear that the model was trained with",
+            "200000 exceeds 131072, the end of the linear scaling that the model was trained with",
         ),
-        ("auto", configs.LLAMA_31, 200000, None, "no rule is published that extends it"),
+        ("auto", configs.LLAMA_31, 200000, None, "no published rule extends it"),
         ("yarn", configs.LLAMA_31, 200000, None, "which the model was trained with"),
         ("auto", configs.LLAMA_31, None, 4096, "--native-window: 4096 cannot be combined with the llama3 scaling"),
         ("pi:256k", configs.GPT_OSS, None, None, "which the model was trained with"),
@@ -140,7 +140,7 @@ def test_refused(text: str, config: dict[str, Any], longest: int | None, window:
     [
         ("foo", "'foo' is unknown; allowed are auto"),
         ("", "'' is unknown"),
-        ("yarn:", "lengths are missing"),
+        ("yarn:", "no lengths after the colon"),
         ("yarn:4y", "'4y' must be"),
         ("yarn:x", "multiple of the native window"),
         ("yarn:0x", "multiple of the native window"),
@@ -181,5 +181,5 @@ def test_the_table_of_a_start() -> None:
         ["128k", "131,072", "4", "1.13863"],
     ]
     assert "https://huggingface.co/Qwen/Qwen3-8B" in lines[2] and lines[4].endswith("yarn, factor 131,072 / 32,768")
-    assert choose(parse("auto"), configs.QWEN3).lines(None)[-1].endswith("each with yarn for its own length")
-    assert choose(parse("ntk"), configs.LLAMA, 4096).lines(4096)[-1].endswith("each with ntk for its own length")
+    assert choose(parse("auto"), configs.QWEN3).lines(None)[-1].endswith("each scaled by yarn for its own length")
+    assert choose(parse("ntk"), configs.LLAMA, 4096).lines(4096)[-1].endswith("each scaled by ntk for its own length")

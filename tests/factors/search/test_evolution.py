@@ -43,7 +43,7 @@ def test_the_paper_s_numbers() -> None:
     assert SearchSettings.paper(4096, population=40, seed=None).population == 40
     # No more parents than there are candidates, unless they are asked for.
     assert [SearchSettings.paper(4096, population=n).parents for n in (16, 32, 64)] == [16, 32, 32]
-    with pytest.raises(FactorError, match="parents: 32 exceed population, which is 16"):
+    with pytest.raises(FactorError, match="parents: 32 must not exceed population"):
         SearchSettings.paper(4096, population=16, parents=32)
 
 
@@ -93,12 +93,12 @@ def test_the_seed_decides() -> None:
     ("changes", "message"),
     [
         ({"population": 2}, "population: 2 must be a whole number of at least 3"),
-        ({"parents": 65}, "parents: 65 exceed population, which is 64"),
+        ({"parents": 65}, "parents: 65 must not exceed population"),
         ({"probability": 0.0}, "probability: 0.0 must be above 0 and at most 1"),
-        ({"mutations": 0, "crossovers": 0}, "mutations: 0, as crossovers are"),
+        ({"mutations": 0, "crossovers": 0}, "mutations: 0, and so are crossovers"),
         ({"method": "annealing"}, "method: 'annealing' must be one of evolution, random"),
         ({"tokens_judged": 4096}, "tokens_judged: 4096 must be from 1 to length - 1, 4095"),
-        ({"objective": "needle", "tokens_judged": 1}, "tokens_judged: 1 goes with objective 'perplexity' only"),
+        ({"objective": "needle", "tokens_judged": 1}, "tokens_judged: 1 applies to objective 'perplexity' only"),
         ({"seed": -1}, "seed: -1 must be a whole number of at least 0"),
     ],
 )

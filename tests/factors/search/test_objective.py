@@ -67,10 +67,12 @@ def test_needles_ask_for_keys_that_the_rows_tell(facts: ModelFacts, texts: Path)
 
 
 def test_texts_that_are_too_short(facts: ModelFacts, texts: Path) -> None:
-    message = r"3 of 4 documents have the 399 tokens that length 400 needs, and 5 are to be judged; the longest has \d+"
+    message = (
+        r"3 of 4 documents have the 399 tokens that length 400 needs, but --documents requests 5; the longest has \d+"
+    )
     with pytest.raises(FactorError, match=message):
         make_objective(texts, facts.tokenizer, SearchSettings(400))
-    with pytest.raises(FactorError, match=r"length: 30 is too short for a pass key, \d+ tokens are missing"):
+    with pytest.raises(FactorError, match=r"length: 30 is too short for a pass key; add at least \d+ tokens"):
         make_objective(texts, facts.tokenizer, SearchSettings(30, objective="needle"))
 
 

@@ -51,11 +51,13 @@ def refused(length: int, **changes: object) -> Plan:
 
 
 def test_what_cannot_be_searched() -> None:
-    with pytest.raises(FactorError, match=r"--length: 4096 must exceed 4096, where the model's window ends; --recover"):
+    with pytest.raises(
+        FactorError, match=r"--length: 4096 must exceed 4096, where the model's window ends; use --recover"
+    ):
         refused(4)
     with pytest.raises(FactorError, match=r"--length: 262144 must exceed 262144, where set '256k' ends"):
         refused(256, base=TUNED)
-    with pytest.raises(FactorError, match=r"--upper: 1 must exceed 1, by 0.01 or more"):
+    with pytest.raises(FactorError, match=r"--upper: 1 must be at least 1.01"):
         refused(8, upper=1.0)
     with pytest.raises(FactorError, match=r"--scale: 'big' must be longrope, none or a number above 0"):
         refused(8, scale="big")

@@ -149,9 +149,9 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_evaluated(tmp_pat
 @pytest.mark.parametrize(
     ("settings", "model", "message"),
     [
-        (replace(SETTINGS, seed=1), "m", "seed: it was made with 0, this search has 1"),
-        (replace(SETTINGS, length=2048), "m", "length: it was made with 1024, this search has 2048"),
-        (SETTINGS, "other", "model: it was made with 'm', this search has 'other'"),
+        (replace(SETTINGS, seed=1), "m", "seed: it was made with 0, but this search has 1"),
+        (replace(SETTINGS, length=2048), "m", "length: it was made with 1024, but this search has 2048"),
+        (SETTINGS, "other", "model: it was made with 'm', but this search has 'other'"),
     ],
 )
 def test_another_search_s_checkpoint(
@@ -173,7 +173,7 @@ def test_no_checkpoint_at_all(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize(("at", "what"), [(0, "already of position interpolation"), (20, "of a candidate")])
+@pytest.mark.parametrize(("at", "what"), [(0, "for position interpolation already"), (20, "for a candidate")])
 def test_a_perplexity_that_is_no_number(tmp_path: Path, value: float, at: int, what: str) -> None:
     """The candidate is named, and what was found before is kept."""
 

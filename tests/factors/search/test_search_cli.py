@@ -67,21 +67,24 @@ def test_a_model_s_own_factors_are_recovered_from(texts: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "factors search: give --length, or --recover"),
+        ([], "factors search: give either --length, or --recover"),
         (["--length", "1x"], "--length: '1x' must be a whole number of tokens"),
         (["--length", "128"], "--length: 128 must exceed 256, where the model's window ends"),
-        (["--length", "4k"], "0 of 4 documents have the 4095 tokens that length 4096 needs, and 1 are to be judged"),
+        (
+            ["--length", "4k"],
+            "0 of 4 documents have the 4095 tokens that length 4096 needs, but --documents requests 1",
+        ),
         (["--length", "512", "--text", "nowhere"], "--text 'nowhere': does not exist"),
-        (["--length", "512", "--set", "a"], "--set: 'a' needs a file to be in, --from FILE"),
+        (["--length", "512", "--set", "a"], "--set: 'a' requires --from FILE"),
         (["--length", "512", "--name", "a b"], "name: 'a b' must be"),
         (["--length", "512", "--population", "2"], "population: 2 must be a whole number of at least 3"),
-        (["--length", "512", "--parallel", "2"], "--parallel: 2 goes with the engine only"),
+        (["--length", "512", "--parallel", "2"], "--parallel: 2 applies to the engine only"),
         (
             ["--length", "512", "--parallel", "0", "--evaluator", "engine"],
             "--parallel: 0 must be a whole number of at",
         ),
-        (["--recover", "64,128", "--name", "a"], "--name: goes with one length to recover, not with 2"),
-        (["--recover", "64", "--scale", "2"], "--scale: '2' goes with --length"),
+        (["--recover", "64,128", "--name", "a"], "--name: applies to one length, but --recover lists 2"),
+        (["--recover", "64", "--scale", "2"], "--scale: '2' applies to --length"),
         (["--length", "512", "--upper", "nan"], "--upper: nan must be a number of at most"),
         (["--length", "512", "--upper", "inf"], "--upper: inf must be a number of at most"),
         (["--length", "512", "-o", "no/a.json"], "--output: 'no/a.json' cannot be written: "),
@@ -104,7 +107,7 @@ def test_a_file_for_another_base_is_refused(texts: Path, capsys: pytest.CaptureF
     save("other.json", LadderFile(made, 500000.0))
     for flags in (["--length", "1k"], ["--recover", "64"]):
         assert search(MODEL, texts, *flags, "--from", "other.json", "-o", "out.json") == 2
-        assert "--from: was made for rope_theta 500000, but" in capsys.readouterr().err
+        assert "--from: made for rope_theta 500000, but" in capsys.readouterr().err
     assert [path.name for path in Path().iterdir()] == ["other.json"]
 
 
@@ -131,10 +134,10 @@ def test_models_that_cannot_be_searched(
         return str(folder)
 
     assert "gpt2 has no rotary embedding" in error(without_rope)
-    assert "perplexity: nan already of position interpolation" in error(broken)
+    assert "perplexity: nan for position interpolation already" in error(broken)
     assert "cannot be opened" in error("not-a-model")
-    assert "is extended already, by rope_type 'yarn'" in error(changed("scaled", rope_type="yarn", factor=4.0))
-    assert "weights are missing or of another shape: model.norm.weight" in error(without_a_weight())
+    assert "is already extended by rope_type 'yarn'" in error(changed("scaled", rope_type="yarn", factor=4.0))
+    assert "weights are missing or have the wrong shape: model.norm.weight" in error(without_a_weight())
     assert not Path("o.json").exists() and not Path("o.png").exists()
 
 
@@ -183,12 +186,12 @@ def test_a_model_with_factors_of_its_own_needs_the_set_that_it_was_made_with(
     """Searched as if it had none, it would be judged without the factors that it was fine-tuned with."""
     assert search(MODEL, texts, "--length", "1200", "-o", "out.json") == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "is extended already: its config has LongRoPE factors (sets short, long)" in error
-    assert "'ropeswitch factors import' makes a factor file of them; name it with --from FILE" in error
+    assert "is already extended: its config has LongRoPE factors (sets short, long)" in error
+    assert "convert them to a factor file with 'ropeswitch factors import' and give it with --from FILE" in error
     extend = ["--lengths", "1200", "--final", "1300", "--hook", "true", "-o", "out.json"]
     assert main(["factors", "extend", MODEL, "--text", str(texts), *extend, *SMALL]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "is extended already" in error and "extend begins with a model as it was pre-trained" in error
+    assert "is already extended" in error and "extend needs the pre-trained model" in error
     assert not list(folder.iterdir())
     # As it says.
     assert main(["factors", "import", MODEL, "-o", "own.json"]) == 0
@@ -237,11 +240,11 @@ def test_extending_step_by_step(
         return main(["factors", "extend", plain, "--text", str(texts), *more, *SMALL, *flags])
 
     assert extend(f"{hook} fail") == 2
-    assert f"--hook: '{hook} fail' ended with code 3 for set '288'" in capsys.readouterr().err
+    assert f"--hook: '{hook} fail' exited with code 3 for set '288'" in capsys.readouterr().err
     assert not Path("out.json").exists()
     assert extend(hook) == 0
     assert capsys.readouterr().out == (
-        "wrote out.json: 64 to 64 tokens, 288 to 288 tokens, 320 to 320 tokens, 384 to 384 tokens\n"
+        "wrote out.json: 64 up to 64 tokens, 288 up to 288 tokens, 320 up to 320 tokens, 384 up to 384 tokens\n"
     )
     assert (folder / "calls.txt").read_text().splitlines() == [
         "288 288 plain", "288 288 plain", "320 320 model-288"
@@ -257,7 +260,7 @@ def test_extending_step_by_step(
     Path("out.json").unlink()
     assert extend(f"{hook} fail") == 0
     assert extend(hook, "-o", "other.json", "--work", str(work), "--seed", "7") == 2
-    assert f"{str(work)!r} holds an extension with another search" in capsys.readouterr().err
+    assert f"{str(work)!r} contains an extension with another search" in capsys.readouterr().err
     assert load("out.json").ladder == ladder and before == {path: path.stat().st_mtime_ns for path in work.iterdir()}
 
 
@@ -267,7 +270,7 @@ def test_extending_step_by_step(
         (["--lengths", "512,1k", "--final", "1k"], "--final: 1024 must exceed the last of --lengths, 1024"),
         (["--lengths", "512,1k", "--final", "2k", "--recover", "512"], "--recover: 512 must be below the first of"),
         (["--lengths", "320", "--final", "640", "--hook", " "], "--hook: must be a command that fine-tunes"),
-        (["--lengths", "320", "--final", "640", "--hook", "'"], '--hook: "\'" is no command'),
+        (["--lengths", "320", "--final", "640", "--hook", "'"], '--hook: "\'" is not a valid command'),
     ],
 )
 def test_what_extend_refuses(

