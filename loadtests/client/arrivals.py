@@ -1,4 +1,4 @@
-"""When the requests of an open loop are due."""
+"""Draws the times at which the requests of an open loop are due."""
 
 import numpy as np
 
@@ -6,16 +6,16 @@ from ropeswitch.loadtests.client.workload import Arrival, Bursts, Gamma, Poisson
 
 
 def due_times(arrival: Arrival, rate: float, count: int, seed: int) -> np.ndarray:
-    """Seconds since the run's start at which ``count`` requests are due, in order.
+    """Return when ``count`` requests are due, in seconds since the run's start, in order.
 
-    Poisson arrivals and those of a gamma process are scaled to take ``count / rate`` seconds exactly, as upstream does
-    (``vllm.benchmarks.serve.get_request``), so that runs of different seeds have the same load.
+    Poisson and gamma arrivals are scaled to take exactly ``count / rate`` seconds, as upstream does
+    (``vllm.benchmarks.serve.get_request``), so that runs with different seeds have the same load.
 
     Args:
-        arrival: A process that a rate drives.
-        rate: Requests a second in the mean.
-        count: How many.
-        seed: Of the random numbers.
+        arrival: A process with a rate.
+        rate: Mean requests per second.
+        count: Number of requests.
+        seed: Random seed.
     """
     random = np.random.default_rng([seed, count])
     match arrival.rated:
@@ -28,5 +28,5 @@ def due_times(arrival: Arrival, rate: float, count: int, seed: int) -> np.ndarra
         case None:
             raise ValueError("this arrival process has no rate")
     times: np.ndarray = np.cumsum(intervals)
-    # As upstream: intervals of a very bursty process can all be too small for a number, and stay 0.
+    # As upstream: the intervals of a very bursty process can all underflow to 0.
     return times * (count / rate / times[-1]) if times[-1] else times

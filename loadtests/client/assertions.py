@@ -1,4 +1,4 @@
-"""``--assert`` and service level objectives: ``band=0-8k,ttft_p99<0.5``. Times are in seconds."""
+"""Parses and checks ``--assert`` and latency objectives, such as ``band=0-8k,ttft_p99<0.5``. Times are in seconds."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from ropeswitch.loadtests.client.bands import Band, band
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "lateness", "ttft_due")
 STATISTICS = ("mean", "median", "std", "p90", "p95", "p99", "max")
-# Figures that are no latencies, as written here and as results.json has them. Shares are of the requests they are about.
+# Figures other than latencies: name in assertions, and key in results.json. Each share is of the requests it applies to.
 NUMBERS = {
     "completed": "completed",
     "failed": "failed",
@@ -29,15 +29,15 @@ OBJECTIVES = ("ttft", "tpot", "e2el")
 
 @dataclass(frozen=True)
 class Limit:
-    """``key < bound`` or another comparison.
+    """One comparison of a figure, such as ``key < bound``.
 
     Attributes:
-        text: As it was written.
-        key: Of the figures in ``results.json``.
-        scale: What the figure is multiplied by first: results.json has milliseconds.
-        ratio: Whether the figure's ratio to the baseline's is meant.
+        text: The limit as written.
+        key: Key of the figure in ``results.json``.
+        scale: Factor that converts the figure to the limit's unit: results.json has milliseconds.
+        ratio: Whether to compare the figure's ratio to the baseline's.
         sign: One of ``< <= > >= ==``.
-        bound: The number.
+        bound: The number to compare with.
     """
 
     text: str
@@ -48,7 +48,7 @@ class Limit:
     bound: float
 
     def holds(self, value: float) -> bool:
-        """Whether a value keeps the limit."""
+        """Return whether a value satisfies the limit."""
         match self.sign:
             case "<":
                 return value < self.bound
@@ -64,10 +64,10 @@ class Limit:
 
 @dataclass(frozen=True)
 class Assertion:
-    """Limits that a run must keep, of one band or of all requests together.
+    """Limits on the figures of one band, or of all requests together.
 
     Attributes:
-        text: As it was written.
+        text: The assertion as written.
         band: None for all requests.
         limits: All must hold.
     """
@@ -78,18 +78,18 @@ class Assertion:
 
     @staticmethod
     def parse(text: str) -> "Assertion":
-        """An assertion as ``--assert`` takes it.
+        """Parse an assertion as given to ``--assert``.
 
         Raises:
-            UsageError: where it cannot be read, or names a figure that there is none of.
+            UsageError: if it is malformed or names an unknown figure.
         """
         where, rest = _band(text)
         if not rest:
-            raise UsageError(f"assertion {text!r} has no limit: write band=0-8k,ttft_p99<0.5")
+            raise UsageError(f"assertion {text!r} has no limit: add one, as in band=0-8k,ttft_p99<0.5")
         return Assertion(text, where, tuple(_limit(part) for part in rest))
 
     def check(self, figures: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-        """The outcome of each limit: ``text``, ``value`` (None where there is no such figure) and ``ok``."""
+        """Return the outcome of each limit: ``text``, ``value`` (None if the figure has none) and ``ok``."""
         ours, theirs = _of_band(figures, self.band), _of_band(baseline, self.band)
         checked = []
         for limit in self.limits:
@@ -101,12 +101,12 @@ class Assertion:
 
 @dataclass(frozen=True)
 class Slo:
-    """What a good answer is: upper bounds of its times, in seconds, for prompts of one band or for all.
+    """A latency objective: upper bounds in seconds for the requests of one band, or for all.
 
     Attributes:
-        text: As it was written.
+        text: The objective as written.
         band: None for all requests.
-        bounds: By ``ttft``, ``tpot`` and ``e2el``.
+        bounds: Upper bound in seconds, by ``ttft``, ``tpot`` or ``e2el``.
     """
 
     text: str
@@ -114,7 +114,7 @@ class Slo:
     bounds: Mapping[str, float]
 
     def scaled(self, scale: float) -> "Slo":
-        """The same of the band whose ends are multiplied by ``scale``."""
+        """Return the same objective for a band with its ends multiplied by ``scale``."""
         if self.band is None or scale == 1:
             return self
         band = self.band.scaled(scale)
@@ -123,20 +123,22 @@ class Slo:
 
     @staticmethod
     def parse(text: str) -> "Slo":
-        """An objective such as ``band=0-8k,ttft<0.5,tpot<0.1``.
+        """Parse an objective such as ``band=0-8k,ttft<0.5,tpot<0.1``.
 
         Raises:
-            UsageError: where it cannot be read, or bounds anything else.
+            UsageError: if it is malformed or bounds another figure.
         """
         where, rest = _band(text)
         bounds: dict[str, float] = {}
         for part in rest:
             found = re.fullmatch(r"(ttft|tpot|e2el)<([0-9.]+(?:e-?[0-9]+)?)", part, re.ASCII)
             if not found:
-                raise UsageError(f"objective {part!r} must be one of {', '.join(OBJECTIVES)}, < and seconds: ttft<0.5")
+                raise UsageError(
+                    f"objective {part!r} must be one of {', '.join(OBJECTIVES)}, <, and seconds, as in ttft<0.5"
+                )
             bounds[found[1]] = _number(found[2], part)
         if not bounds:
-            raise UsageError(f"objective {text!r} has no bound: write band=0-8k,ttft<0.5,tpot<0.1")
+            raise UsageError(f"objective {text!r} has no bound: add one, as in band=0-8k,ttft<0.5,tpot<0.1")
         return Slo(text, where, bounds)
 
 
@@ -150,7 +152,7 @@ def _band(text: str) -> tuple[Band | None, list[str]]:
 def _limit(text: str) -> Limit:
     found = re.fullmatch(r"([a-z0-9_]+?)(<=|>=|==|<|>)(-?[0-9.]+(?:e-?[0-9]+)?)", text, re.ASCII)
     if not found:
-        raise UsageError(f"assertion {text!r} must be a figure, one of < <= > >= ==, and a number: ttft_p99<0.5")
+        raise UsageError(f"assertion {text!r} must be a figure, one of < <= > >= ==, and a number, as in ttft_p99<0.5")
     name, sign = found[1], found[2]
     ratio = name.startswith("ratio_")
     key, scale = _key(name.removeprefix("ratio_"), text)
@@ -164,9 +166,9 @@ def _key(name: str, text: str) -> tuple[str, float]:
     if latency in LATENCIES and (statistic in STATISTICS or statistic == "p50"):
         return f"{'median' if statistic == 'p50' else statistic}_{latency}_ms", 0.001
     raise UsageError(
-        f"assertion {text!r}: there is no figure {name!r}: allowed are {', '.join(NUMBERS)}, and one of "
-        f"{', '.join(LATENCIES)} with one of {', '.join((*STATISTICS, 'p50'))}, as in ttft_p99; with ratio_ before "
-        "it, against the baseline"
+        f"assertion {text!r}: unknown figure {name!r}; allowed are {', '.join(NUMBERS)}, and one of "
+        f"{', '.join(LATENCIES)} with one of {', '.join((*STATISTICS, 'p50'))}, as in ttft_p99. The prefix ratio_ "
+        "compares a figure with the baseline's"
     )
 
 
@@ -174,7 +176,7 @@ def _number(text: str, where: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise UsageError(f"{where!r}: {text!r} is no number") from error
+        raise UsageError(f"{where!r}: {text!r} is not a number") from error
 
 
 def _of_band(figures: Mapping[str, Any] | None, where: Band | None) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Length bands, such as ``0-8k``: by the tokens of a request's prompt."""
+"""Length bands such as ``0-8k``, by prompt tokens."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ DEFAULT = "0-8k,8k-32k,32k-128k,128k-512k,512k-1M,1M-2M,2M-"
 
 @dataclass(frozen=True, order=True)
 class Band:
-    """Prompts of more than ``above`` tokens and up to ``upto``; without an upper end where ``upto`` is None.
+    """Prompts of more than ``above`` and at most ``upto`` tokens.
 
     Attributes:
         above: Tokens, exclusive.
-        upto: Tokens, inclusive.
+        upto: Tokens, inclusive; None for no upper end.
     """
 
     above: int
     upto: int | None
 
     def scaled(self, scale: float) -> "Band":
-        """The band whose ends are multiplied by ``scale``; at least a token wide."""
+        """Return the band with its ends multiplied by ``scale``, at least one token wide."""
         above = round(scale * self.above)
         return Band(above, None if self.upto is None else max(above + 1, round(scale * self.upto)))
 
@@ -36,7 +36,7 @@ class Band:
 
 
 def short(tokens: int) -> str:
-    """``8k`` for 8192, ``2M`` for 2097152; other counts in full."""
+    """Format a number of tokens: ``8k`` for 8192, ``2M`` for 2097152, others in full."""
     for unit, size in (("M", numbers.UNITS["m"]), ("k", numbers.UNITS["k"])):
         if tokens and tokens % size == 0:
             return f"{tokens // size}{unit}"
@@ -44,10 +44,10 @@ def short(tokens: int) -> str:
 
 
 def tokens(text: str) -> int:
-    """The number that ``8k`` (8 * 1024), ``2M`` (2 * 1024 * 1024) or ``700`` stands for.
+    """Parse a number of tokens such as ``700``, ``8k`` (8 * 1024) or ``2M`` (2 * 1024 * 1024).
 
     Raises:
-        UsageError: where it is none of these.
+        UsageError: if it is malformed.
     """
     try:
         return numbers.tokens("", text, 0, "a number of tokens such as 700, 8k (8 * 1024) or 2M (2 * 1024 * 1024)")
@@ -56,14 +56,14 @@ def tokens(text: str) -> int:
 
 
 def band(text: str) -> Band:
-    """The band written ``0-8k`` or ``8k-``.
+    """Parse a band such as ``0-8k`` or ``8k-``.
 
     Raises:
-        UsageError: where it is written otherwise, or is empty.
+        UsageError: if it is malformed or empty.
     """
     below, dash, above = text.strip().partition("-")
     if not dash:
-        raise UsageError(f"band {text!r} must be written as 0-8k, or 8k- for all above")
+        raise UsageError(f"band {text!r} must be written like 0-8k, or 8k- for no upper end")
     found = Band(tokens(below), tokens(above) if above else None)
     if found.upto is not None and found.upto <= found.above:
         raise UsageError(f"band {text!r} is empty: its end must be above its start")
@@ -71,10 +71,10 @@ def band(text: str) -> Band:
 
 
 def bands(text: str) -> tuple[Band, ...]:
-    """The bands of a list such as ``0-8k,8k-``, in order.
+    """Parse a list of bands such as ``0-8k,8k-`` and sort it.
 
     Raises:
-        UsageError: where one is wrong, or two overlap.
+        UsageError: if a band is malformed or empty, or two overlap.
     """
     found = sorted(band(part) for part in text.split(","))
     for first, second in itertools.pairwise(found):
@@ -84,6 +84,6 @@ def bands(text: str) -> tuple[Band, ...]:
 
 
 def bands_of_sets(limits: Sequence[int]) -> tuple[Band, ...]:
-    """A band for every factor set of a ladder, from the lengths that its sets reach."""
+    """Return one band per factor set, from the maximum length of each set."""
     edges = [0, *sorted(limits)]
     return tuple(Band(above, upto) for above, upto in itertools.pairwise(edges))

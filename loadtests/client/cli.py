@@ -1,4 +1,4 @@
-"""``ropeswitch loadtest``: the flags, and what is printed and written at the end."""
+"""``ropeswitch loadtest``: its flags, and the results it prints and writes."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ examples:
   ropeswitch loadtest chat --url http://127.0.0.1:8000
   ropeswitch loadtest mixed --url http://127.0.0.1:8000 --rate 1,2,4 --repetitions 3 --baseline http://127.0.0.1:8001
   ropeswitch loadtest chat --url http://127.0.0.1:8000 --assert "band=0-8k,ttft_p99<0.5" --assert "failed==0"
-exit codes: 0; 1 an assertion does not hold; 2 bad input, or no answers; 130 interrupted (what was measured is kept)
+exit codes: 0 success; 1 an assertion failed; 2 bad input, or requests failed; 130 interrupted (results so far are kept)
 """
 
 
@@ -36,38 +36,58 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add = parser.add_argument
     add("workload", nargs="?", help="name of a shipped workload (--list), or a YAML file")
     add("--list", action="store_true", help="list the shipped workloads")
-    add("--url", help="URL of the server, such as http://127.0.0.1:8000; its API key is read from OPENAI_API_KEY")
-    add("--model", help="model to request (default: the first that the server lists)")
-    add("--baseline", metavar="URL", help="URL of a second server that alternates with the first, such as stock vLLM")
-    add("--baseline-model", metavar="MODEL", help="model to request from the second server")
+    add("--url", help="server URL, such as http://127.0.0.1:8000; the API key is read from OPENAI_API_KEY")
+    add("--model", help="model to request (default: the first model the server lists)")
+    add("--baseline", metavar="URL", help="URL of a server to compare with in alternating runs, such as stock vLLM")
+    add(
+        "--baseline-model",
+        metavar="MODEL",
+        help="model to request from the baseline (default: the first model it lists)",
+    )
     add("--ca", metavar="FILE", help="PEM file of certificates to trust in addition to the system's")
     add(
         "--wait",
         type=flag(number, 0, 86_400),
         default=0.0,
         metavar="S",
-        help="seconds to wait for the servers (default: 0)",
+        help="maximum seconds to wait for the servers to answer (default: 0)",
     )
-    load = parser.add_argument_group("the load, overriding the workload file")
+    load = parser.add_argument_group("load (overrides the workload file)")
     add = load.add_argument
     add(
         "--rate",
         type=listed(flag(number, 1e-6, 1e5)),
         default=(),
         metavar="R,R",
-        help="requests per second; several values make a sweep",
+        help="requests per second; a comma-separated list runs a sweep",
     )
     add(
         "--concurrency",
         type=listed(flag(whole, 1, 10_000)),
         default=(),
         metavar="N,N",
-        help="clients of a closed loop; several values make a sweep",
+        help="number of clients of a closed loop; a comma-separated list runs a sweep",
     )
-    add("--requests", type=flag(whole, 1, 10_000_000), metavar="N", help="maximum number of requests")
-    add("--seconds", type=flag(number, 0.1, 86_400 * 30), metavar="S", help="maximum seconds to send requests")
-    add("--warmup", type=flag(whole, 0, 10_000), metavar="N", help="requests before each run that are not counted")
-    add("--repetitions", type=flag(whole, 1, 1000), default=1, metavar="N", help="runs at each rate (default: 1)")
+    add(
+        "--requests",
+        type=flag(whole, 1, 10_000_000),
+        metavar="N",
+        help="maximum requests per run; a conversation counts once",
+    )
+    add(
+        "--seconds",
+        type=flag(number, 0.1, 86_400 * 30),
+        metavar="S",
+        help="stop sending requests after this many seconds",
+    )
+    add("--warmup", type=flag(whole, 0, 10_000), metavar="N", help="uncounted warm-up requests before each run")
+    add(
+        "--repetitions",
+        type=flag(whole, 1, 1000),
+        default=1,
+        metavar="N",
+        help="runs per rate or concurrency (default: 1)",
+    )
     add(
         "--seed", type=flag(whole, 0, 2**31), default=0, help="random seed for lengths, texts and arrivals (default: 0)"
     )
@@ -76,78 +96,83 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=flag(number, 1e-6, 1e3),
         default=1.0,
         metavar="X",
-        help="multiply the workload's prompt lengths and bands (default: 1)",
+        help="multiply the workload's prompt lengths and bands by this factor (default: 1)",
     )
-    add("--longest", metavar="TOKENS", help="maximum tokens of a prompt and its answer; longer prompts are cut")
-    add("--text", help="text of the prompts: paper, village, or a file")
+    add("--longest", metavar="TOKENS", help="maximum tokens of a prompt plus its answer; longer prompts are cut")
+    add("--text", help="text to build prompts from: paper, village, or a YAML file")
     report = parser.add_argument_group("results")
     add = report.add_argument
     add(
         "--out",
         type=Path,
         metavar="DIR",
-        help="folder for results; an interrupted test in it resumes (default: loadtest-NAME)",
+        help="results folder; an interrupted test in it resumes (default: loadtest-NAME)",
     )
-    add("--bands", metavar="B,B", help="length bands such as 0-8k,8k-1M (default: the factor sets')")
+    add(
+        "--bands",
+        metavar="B,B",
+        help="length bands, such as 0-8k,8k-1M (default: the workload's, else the factor sets')",
+    )
     add(
         "--slo",
         action="append",
         default=[],
         metavar="SLO",
-        help='latency objective in seconds, such as "band=0-8k,ttft<0.5,tpot<0.1"',
+        help='latency objective in seconds, such as "band=0-8k,ttft<0.5,tpot<0.1"; repeatable',
     )
     add("--assert", action="append", default=[], dest="assertions", metavar="LIMIT",
-        help='exit with 1 unless it holds: "band=0-8k,ttft_p99<0.5", "correct>=0.99", "ratio_itl_p50<1.05"')  # fmt: skip
-    add("--no-report", action="store_true", help="write only figures and summary, without the page of plots")
-    client = parser.add_argument_group("the client")
+        help='exit with 1 unless this holds, such as "band=0-8k,ttft_p99<0.5", "correct>=0.99" or "ratio_itl_p50<1.05"; '
+        "repeatable")  # fmt: skip
+    add("--no-report", action="store_true", help="do not write report.html, the page of plots")
+    client = parser.add_argument_group("client")
     add = client.add_argument
-    add("--tokenizer", metavar="DIR", help="folder of the served tokenizer, for servers without /tokenize")
+    add("--tokenizer", metavar="DIR", help="folder of the served model's tokenizer, for servers without /tokenize")
     add("--cache", type=Path, metavar="DIR", help="folder for cached prompts (default: ~/.cache/ropeswitch/loadtest)")
     add(
         "--cache-gib",
         type=flag(number, 0.01, 1e6),
         default=20.0,
         metavar="GIB",
-        help="maximum GiB of cached prompts (default: 20)",
+        help="maximum size of the prompt cache in GiB (default: 20)",
     )
     add(
         "--timeout",
         type=flag(number, 0.1, 86_400 * 7),
         default=6 * 3600.0,
         metavar="S",
-        help="maximum seconds for an answer (default: 6 hours)",
+        help="maximum seconds for a complete answer (default: 21600, 6 hours)",
     )
     add(
         "--most-failures",
         type=flag(whole, 1, 1_000_000),
         default=20,
         metavar="N",
-        help="stop after this many failures in a row (default: 20)",
+        help="stop after this many consecutive failures (default: 20)",
     )
     add(
         "--metrics-interval",
         type=flag(number, 0, 3600),
         default=10.0,
         metavar="S",
-        help="seconds between scrapes of /metrics, 0 for none (default: 10)",
+        help="seconds between scrapes of /metrics; 0 disables them (default: 10)",
     )
     add(
         "--metrics-key-file",
         type=Path,
         metavar="FILE",
-        help="file with the key of /metrics, where it is not the API key",
+        help="file with the API key for /metrics, if it differs from OPENAI_API_KEY",
     )
-    add("--quiet", action="store_true", help="print no progress")
+    add("--quiet", action="store_true", help="do not print progress")
 
 
 def main(args: argparse.Namespace) -> int:
     """Run a load test.
 
     Returns:
-        The exit code: 0; 1 where an assertion does not hold; 130 where the test was interrupted.
+        The exit code: 0 on success, 1 if an assertion failed, 130 if the test was interrupted.
 
     Raises:
-        UsageError: for bad input, and where requests failed so that it could not go on.
+        UsageError: for bad input, or if failed requests stopped the test.
     """
     if args.list:
         from ropeswitch.loadtests.client import workload as workloads
@@ -206,7 +231,7 @@ def _run(args: argparse.Namespace) -> int:
     store = Store(out, settings(test))
     test.prepare()
     _say(args, "loading vLLM's benchmark")
-    # Read when vLLM is imported. That takes seconds, which should not pass between an interruption and the report.
+    # vLLM reads the variable when imported. Import it now: it takes seconds, which would delay an interrupted test's report.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     import ropeswitch.loadtests.client.results  # noqa: F401
 
@@ -215,14 +240,16 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check(test: Any) -> None:
-    """Refuse assertions that no run could keep."""
+    """Reject assertions that no run of this test could satisfy."""
     for assertion in test.options.assertions:
         bands = test.bands()
         if assertion.band is not None and assertion.band not in bands:
             names = ", ".join(map(str, bands))
-            raise UsageError(f"assertion {assertion.text!r}: the bands of this test are {names}; --bands names others")
+            raise UsageError(
+                f"assertion {assertion.text!r}: the bands of this test are {names}; change them with --bands"
+            )
         if test.baseline is None and any(limit.ratio for limit in assertion.limits):
-            raise UsageError(f"assertion {assertion.text!r} is about a ratio: give --baseline")
+            raise UsageError(f"assertion {assertion.text!r} compares with a baseline: add --baseline URL")
 
 
 def finish(test: Any, store: Any, runs: Sequence[Any], drawn: bool) -> int:
@@ -243,29 +270,29 @@ def finish(test: Any, store: Any, runs: Sequence[Any], drawn: bool) -> int:
         print(f"report: {report}", flush=True)
     stopped = [run.stopped for run in runs if not run.complete]
     if any(reason.startswith("stopped by") for reason in stopped):
-        print(f"loadtest: {stopped[0]}; what was measured is in {store.folder}", file=sys.stderr, flush=True)
+        print(f"loadtest: {stopped[0]}; results so far are in {store.folder}", file=sys.stderr, flush=True)
         return 130
     if stopped:
-        raise UsageError(f"{stopped[0]} (what was measured is in {store.folder})")
+        raise UsageError(f"{stopped[0]} (results so far are in {store.folder})")
     if not any(each.status == "completed" for run in runs for each in run.exchanges):
         errors = [each.error for run in runs for each in run.exchanges if each.error]
-        raise UsageError(f"no request was completed; the last error: {errors[-1] if errors else 'none'}")
+        raise UsageError(f"no request completed; last error: {errors[-1] if errors else 'none'}")
     broken = [check for check in results["assertions"] if not check["ok"]]
     for check in broken:
-        value = "there is no such figure" if check["value"] is None else f"it is {check['value']:.6g}"
+        value = "the figure has no value" if check["value"] is None else f"measured {check['value']:.6g}"
         print(f"loadtest: assertion failed at {check['point']}: {check['text']}: {value}", file=sys.stderr, flush=True)
     return 1 if broken else 0
 
 
 def _changed(workload: "Workload", args: argparse.Namespace) -> "Workload":
-    """The workload with the flags applied."""
+    """Return the workload with the flags applied."""
     from ropeswitch.loadtests.client.workload import parse
 
     arrival = workload.arrival
     if args.rate and not arrival.rated:
-        raise UsageError(f"--rate: workload {workload.name} is not driven by a rate (arrival poisson, gamma or bursts)")
+        raise UsageError(f"--rate: workload {workload.name} has no rate; only arrival poisson, gamma and bursts have")
     if args.concurrency and not arrival.closed:
-        raise UsageError(f"--concurrency: workload {workload.name} is no closed loop (arrival closed)")
+        raise UsageError(f"--concurrency: workload {workload.name} is not a closed loop; use one with arrival closed")
     given = {name: getattr(args, name) for name in ("requests", "seconds", "warmup", "text")}
     content = workload.model_dump(exclude_none=True, mode="json") | {k: v for k, v in given.items() if v is not None}
     return parse(content, f"workload {workload.name} with the flags")
@@ -274,7 +301,7 @@ def _changed(workload: "Workload", args: argparse.Namespace) -> "Workload":
 def _key(path: Path | None) -> str | None:
     from ropeswitch.factors.evaluate.endpoint import header_key
 
-    # Bytes that are no text are no ASCII either.
+    # Bytes that are not UTF-8 decode to a non-ASCII character, which header_key rejects.
     return (
         header_key(path.read_text(encoding="utf-8", errors="replace"), f"--metrics-key-file {path}") if path else None
     )
@@ -286,12 +313,12 @@ def _say(args: argparse.Namespace, message: str) -> None:
 
 
 def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
-    """A parser of lists with commas, without the same value twice."""
+    """Return an argparse type for comma-separated lists of distinct values."""
 
     def parse_all(text: str) -> tuple[Any, ...]:
         found = tuple(parse(part.strip()) for part in text.split(","))
         if len(set(found)) < len(found):
-            raise argparse.ArgumentTypeError(f"{text!r} has a value twice")
+            raise argparse.ArgumentTypeError(f"{text!r} contains a value twice")
         return found
 
     return parse_all

@@ -1,4 +1,4 @@
-"""Runs a plan against one server: when each request is sent, and when the run ends."""
+"""Runs a plan against one server: sends each request in time and decides when the run ends."""
 
 import asyncio
 import time
@@ -15,14 +15,14 @@ Keep = Callable[[Exchange], None]
 
 @dataclass
 class Driver:
-    """Sends conversations, each of one request or several.
+    """Sends conversations of one or more requests each.
 
     Attributes:
         sender: Sends single requests.
-        progress: Shows how it goes.
-        keep: Is given every exchange as soon as it is over.
-        most_failures: So many failures one after the other end the run.
-        stop: Set from outside to end it early; requests in flight are given up.
+        progress: Shows the run's progress.
+        keep: Called with each exchange as soon as it ends.
+        most_failures: Consecutive failures that end the run.
+        stop: Set from outside to end the run early; cancels the requests in flight.
     """
 
     sender: Sender
@@ -34,7 +34,7 @@ class Driver:
     start: float = 0.0
 
     async def open_loop(self, conversations: Sequence[Sequence[Planned]], due: Sequence[float]) -> float:
-        """Send each conversation when it is due, however many are in flight; seconds until the last answer."""
+        """Send each conversation when due, regardless of requests in flight; return the seconds until the last answer."""
 
         async def send_all() -> None:
             async with asyncio.TaskGroup() as tasks:
@@ -51,11 +51,14 @@ class Driver:
     async def closed_loop(
         self, conversations: Sequence[Sequence[Planned]], clients: int, think: float, seconds: float | None
     ) -> float:
-        """Let so many clients send one conversation after the other, for so long at most; seconds until the last answer."""
+        """Let each of ``clients`` send one conversation after the other; return the seconds until the last answer.
+
+        No conversation starts after ``seconds``.
+        """
         rest: Iterator[Sequence[Planned]] = iter(conversations)
 
         async def client() -> None:
-            # What is interrupted ends as if it had been answered, so whether to stop is asked before every wait.
+            # An interrupted request returns like an answered one, so check for a stop before every wait.
             for number, conversation in enumerate(rest):
                 if self.stop.is_set():
                     return
@@ -87,7 +90,7 @@ class Driver:
             except asyncio.CancelledError:
                 pass
             except ExceptionGroup as group:
-                # What a task met that is not of its request, such as a full disk.
+                # An error of the run rather than of a request, such as a full disk.
                 raise group.exceptions[0] from None
         finally:
             for task in (showing, stopping):
@@ -106,7 +109,7 @@ class Driver:
             self.keep(exchange)
             if self.progress.failed_in_a_row >= self.most_failures and not self.stop.is_set():
                 count, last = self.progress.failed_in_a_row, self.progress.last_error
-                self.stopped = f"{count} requests in a row failed, the last with: {last}"
+                self.stopped = f"{count} requests in a row failed; last error: {last}"
                 self.stop.set()
             if exchange.status not in ("completed", "cancelled"):
                 return

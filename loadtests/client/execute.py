@@ -1,4 +1,4 @@
-"""One run: connections, warm-up, the requests of a plan, and the server's metrics beside them."""
+"""Executes one run: warms the server up, sends the requests of a plan and scrapes the server's metrics."""
 
 import asyncio
 import gc
@@ -39,23 +39,23 @@ class Prompts:
     pack: Pack
 
     def conversations(self) -> list[list[Planned]]:
-        """The requests, those of one conversation together."""
+        """Group the requests by conversation."""
         return [list(turns) for _, turns in groupby(self.planned, key=lambda each: each.conversation)]
 
 
 @dataclass(frozen=True)
 class Client:
-    """How to send.
+    """How to send requests.
 
     Attributes:
-        workload: What to send, with the rate or concurrency of the run not yet in it.
+        workload: What to send; the run sets the rate or concurrency.
         text: Judges answers.
         keys: The pass keys.
-        timeout: Seconds for a whole answer.
-        most_failures: So many in a row end a run.
-        metrics_seconds: Between two scrapes of the server's metrics; 0 for none.
-        metrics_key: Of the metrics, where they have one of their own.
-        shown: Whether progress is shown.
+        timeout: Maximum seconds for a complete answer.
+        most_failures: Consecutive failures that end a run.
+        metrics_seconds: Seconds between scrapes of the server's metrics; 0 for none.
+        metrics_key: API key for the metrics; None to use the endpoint's.
+        shown: Whether to show progress.
     """
 
     workload: Workload
@@ -71,19 +71,19 @@ class Client:
 def execute(
     client: Client, endpoint: Endpoint, run: Run, prompts: Prompts, warmup: Prompts | None, seed: int, store: Store
 ) -> Run:
-    """Carry out a run and write what came of it.
+    """Execute a run and write its results.
 
     Args:
-        client: How.
+        client: How to send requests.
         endpoint: The server.
-        run: Its head: what it is called, and its rate or concurrency.
+        run: The run to execute: its name, and its rate or concurrency.
         prompts: What to send.
-        warmup: What to send first, and forget.
-        seed: Of the arrivals.
+        warmup: What to send first without recording it; None for no warm-up.
+        seed: Random seed of the arrivals.
         store: Where to write.
 
     Returns:
-        The run, ended; incomplete where it was interrupted or too many requests failed.
+        The finished run; incomplete if it was interrupted or too many consecutive requests failed.
     """
     return asyncio.run(_execute(client, endpoint, run, prompts, warmup, seed, store))
 
@@ -93,10 +93,10 @@ async def _execute(
 ) -> Run:
     exchanges: list[Exchange] = []
     ssl = endpoint.tls if endpoint.tls is not None else True
-    # As many connections as there are requests in flight, and no proxy or timeout of its own.
+    # A connection for every request in flight; neither a proxy nor a session timeout.
     connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, keepalive_timeout=60, ssl=ssl)
     timeout, scrape = aiohttp.ClientTimeout(total=None), aiohttp.ClientTimeout(total=30)
-    # Every request in flight has a connection, of which shells often allow a thousand.
+    # Each request in flight needs a file descriptor, and shells often allow only about a thousand.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     async with (
@@ -122,7 +122,7 @@ async def _execute(
         scraper = Scraper(watching, endpoint, client.metrics_seconds, client.metrics_key)
         started, duration = time.time(), 0.0
         if not driver.stop.is_set():
-            # Only now does what an interrupted run left make room.
+            # Only now, after the warm-up, is the data of an earlier interrupted run discarded.
             with store.begin(run.name) as file:
 
                 def kept(exchange: Exchange) -> None:
@@ -130,7 +130,7 @@ async def _execute(
                     exchanges.append(exchange)
 
                 driver.keep = kept
-                # What was made so far stays: the collector need not look at it while requests are timed (as upstream does).
+                # As upstream does, spare the collector from scanning existing objects while requests are timed.
                 gc.collect()
                 gc.freeze()
                 duration = await _scraped(scraper, _drive(client, driver, run, prompts, seed))
@@ -155,7 +155,10 @@ async def _execute(
 
 
 def _stop_on_signals(driver: Driver) -> list[str]:
-    """Ends the run at the first signal; at the next, Python does what it always does."""
+    """End the run at the first SIGINT or SIGTERM; return the list that receives the reason.
+
+    A second signal has its default effect.
+    """
     reasons: list[str] = []
     loop = asyncio.get_running_loop()
 
@@ -181,9 +184,9 @@ async def _warm_up(client: Client, driver: Driver, sender: Sender, warmup: Promp
     )
     await first.closed_loop(warmup.conversations(), WARMUP_CLIENTS, 0.0, None)
     if first.stopped:
-        driver.stopped = f"in the warm-up, {first.stopped}"
+        driver.stopped = f"during the warm-up, {first.stopped}"
     elif progress.failed == len(warmup.planned):
-        driver.stopped = f"all {progress.failed} requests of the warm-up failed, the last with: {progress.last_error}"
+        driver.stopped = f"all {progress.failed} warm-up requests failed; last error: {progress.last_error}"
         driver.stop.set()
 
 
@@ -197,7 +200,7 @@ async def _drive(client: Client, driver: Driver, run: Run, prompts: Prompts, see
     if arrival.trace:
         due = [each[0].due or 0.0 for each in conversations]
     else:
-        assert run.rate is not None, "the run of a process with a rate has one"
+        assert run.rate is not None, "a run with a rate-driven arrival process has a rate"
         due = due_times(arrival, run.rate, len(conversations), seed).tolist()
     sent = [
         (each, at) for each, at in zip(conversations, due, strict=True) if seconds is None or at <= seconds * (1 + 1e-9)
@@ -207,9 +210,9 @@ async def _drive(client: Client, driver: Driver, run: Run, prompts: Prompts, see
 
 async def _scraped(scraper: Scraper, driving: Coroutine[None, None, float]) -> float:
     if not scraper.seconds:
-        scraper.problem = "not asked for"
+        scraper.problem = "scraping is disabled"
         return await driving
-    # A page takes the server as long as many tokens do: the first one is there before the first request is sent.
+    # A scrape costs the server as much time as many tokens, so the first one precedes the first request.
     if not await scraper.scrape():
         return await driving
     scraping = asyncio.create_task(scraper.run())

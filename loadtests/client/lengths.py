@@ -1,4 +1,4 @@
-"""Length distributions of a workload, in tokens: each is a mapping of one key, or a number by itself."""
+"""Length distributions of a workload, in tokens: a mapping with one key, or a bare number."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ LONGEST = 1 << 30
 
 
 def _count(value: Any) -> Any:
-    """A number as YAML gives it, or text such as ``8k``."""
+    """Convert text such as ``8k`` to a number; return other values unchanged."""
     if isinstance(value, str):
         try:
             return tokens(value)
@@ -26,7 +26,7 @@ Tokens = Annotated[int, BeforeValidator(_count), Field(ge=1, le=LONGEST, strict=
 
 
 class Strict(BaseModel):
-    """A part of a workload file: unknown keys are errors."""
+    """Base of the parts of a workload file, in which unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -45,7 +45,7 @@ class Range(Strict):
 
 
 class LognormalShape(Range):
-    """The logarithm is normally distributed around that of ``median``, with the standard deviation ``sigma``."""
+    """Lognormal around ``median``, clipped to ``min`` and ``max``; ``sigma`` is the standard deviation of the logarithm."""
 
     median: Tokens
     sigma: Annotated[float, Field(gt=0, le=5)]
@@ -53,15 +53,15 @@ class LognormalShape(Range):
 
 
 class ParetoShape(Range):
-    """P(longer than n) = (min / n) ^ shape, cut off at ``max``: the smaller the shape, the heavier the tail."""
+    """P(length > n) = (min / n) ^ shape, truncated at ``max``; a smaller ``shape`` gives a heavier tail."""
 
     shape: Annotated[float, Field(gt=0, le=10)]
 
 
 class CrossingShape(Strict):
-    """Prompts that end up to ``within`` tokens before a factor set's limit, so that the answer grows over it.
+    """Prompts that end up to ``within`` tokens below a factor set's limit, so that the answer crosses it.
 
-    ``at`` is the limit; without it, the limits are those that the server tells at ``/v1/rope``.
+    ``at`` is the limit; without it, each prompt uses one of the limits that the server lists at ``/v1/rope``.
     """
 
     within: Tokens
@@ -93,13 +93,13 @@ NAMES = ("fixed", "uniform", "lognormal", "pareto", "crossing")
 
 
 def _name(value: Any) -> str | None:
-    """Which distribution a mapping of one key, or a parsed one, is; None where it is none."""
+    """Return the name of a distribution, given as a one-key mapping or parsed; None if it is not one."""
     keys = list(value) if isinstance(value, dict) else list(getattr(type(value), "model_fields", ()))
     return keys[0] if len(keys) == 1 and keys[0] in NAMES else None
 
 
 def _single(value: Any) -> Any:
-    """A number, or text such as ``8k``, is a fixed length."""
+    """Convert a number, or text such as ``8k``, to a fixed length."""
     return {"fixed": value} if isinstance(value, int | str) else value
 
 
@@ -119,19 +119,19 @@ Length = Annotated[
 
 
 def draw(length: Drawn, random: np.random.Generator, scale: float, limits: Sequence[int]) -> int:
-    """One length.
+    """Draw one length.
 
     Args:
         length: The distribution.
-        random: Where randomness comes from.
-        scale: What every count of the distribution is multiplied by.
-        limits: Lengths that the server's factor sets reach, all but the last.
+        random: Random generator.
+        scale: Factor for every number of tokens in the distribution.
+        limits: Maximum lengths of the server's factor sets, except the last.
 
     Returns:
         Tokens, at least 1.
 
     Raises:
-        UsageError: for a crossing where the server tells no limits.
+        UsageError: for a crossing without ``at`` if the server lists no limits.
     """
     if isinstance(length, Crossing):
         return _before_a_limit(length.crossing, random, scale, limits)
@@ -148,7 +148,7 @@ def _unscaled(length: Fixed | Uniform | Lognormal | Pareto, random: np.random.Ge
             shape = length.lognormal
             return float(np.clip(random.lognormal(np.log(shape.median), shape.sigma), shape.min, shape.max))
         case Pareto():
-            # The inverse of the distribution function of a Pareto distribution that is cut off at max.
+            # Inverse CDF of a Pareto distribution truncated at max.
             pareto = length.pareto
             left = 1 - random.random() * (1 - (pareto.min / pareto.max) ** pareto.shape)
             return float(min(pareto.max, pareto.min * left ** (-1 / pareto.shape)))
@@ -161,7 +161,7 @@ def _before_a_limit(shape: CrossingShape, random: np.random.Generator, scale: fl
         limit = int(random.choice(np.asarray(limits)))
     else:
         raise UsageError(
-            "crossing: at is missing, and the server tells no factor sets that switch at /v1/rope: give a number of tokens"
+            "crossing: at is missing, and the server's /v1/rope lists no switch of factor sets: set at to a number of tokens"
         )
     within = max(1, round(scale * shape.within))
     return max(1, limit - int(random.integers(0, min(within, limit))))

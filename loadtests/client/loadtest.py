@@ -1,4 +1,4 @@
-"""A whole load test: prompts are made, runs alternate between the servers, and what came of them is reported."""
+"""A complete load test: builds the prompts, alternates runs between the servers and computes the results."""
 
 import math
 import os
@@ -31,7 +31,7 @@ from ropeswitch.loadtests.client.tokens import Tokenizer
 from ropeswitch.loadtests.client.turns import Joints
 from ropeswitch.loadtests.client.workload import Workload
 
-# The longest prompt of a warm-up, tokens: it is to wake the server, and not to take as long as the run.
+# Tokens of the longest warm-up prompt: enough to warm the server up without taking as long as the run.
 WARMUP_LONGEST = 2048
 WARMUP_SEED = 1_000_000
 MOST_REQUESTS = 10_000_000
@@ -39,7 +39,7 @@ MOST_REQUESTS = 10_000_000
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for beside the workload; the flags of ``ropeswitch loadtest``."""
+    """Settings in addition to the workload: the flags of ``ropeswitch loadtest``."""
 
     rates: tuple[float, ...]
     concurrencies: tuple[int, ...]
@@ -59,11 +59,11 @@ class LoadTest:
     """A load test that is ready to run.
 
     Attributes:
-        client: How to send.
+        client: How to send requests.
         target: The server under test.
-        baseline: What it is compared with.
-        tokenizer: The served one.
-        composer: Makes prompts.
+        baseline: The server to compare with, or None.
+        tokenizer: Tokenizer of the served model.
+        composer: Assembles prompts.
         options: See :class:`Options`.
     """
 
@@ -84,7 +84,7 @@ class LoadTest:
         return self.target.limits[:-1]
 
     def bands(self) -> tuple[Band, ...]:
-        """Those asked for, those of the workload, or those of the factor sets."""
+        """Length bands: from the flags, else the workload, else the factor sets."""
         if self.options.bands:
             return self.options.bands
         if named := self.workload.length_bands():
@@ -92,7 +92,7 @@ class LoadTest:
         return bands_of_sets(self.target.limits) if self.target.limits else bands(DEFAULT)
 
     def heads(self) -> list[Run]:
-        """The runs to make, in order: the servers take turns, and turns at going first."""
+        """The runs to execute, in order: the servers alternate, and alternate in going first."""
         sides: tuple[Side, ...] = ("target", "baseline") if self.baseline else ("target",)
         found = []
         for rate, concurrency in self._loads():
@@ -111,39 +111,42 @@ class LoadTest:
         return [(None, None)]
 
     def run(self, store: Store) -> list[Run]:
-        """Carry out what has not been carried out yet, up to the first run that is cut short; all runs there are."""
+        """Execute the runs that are not complete yet, up to the first that is cut short; return all runs so far."""
         runs: list[Run] = []
         for head in self.heads():
             done = store.run(head.name)
             if done is None or not done.complete:
                 endpoint = self.target if head.side == "target" else self.baseline
-                assert endpoint is not None, "only a test with a baseline has runs of it"
+                assert endpoint is not None, "only a test with a baseline has baseline runs"
                 seed = self._seed(head)
                 warmup = self._prompts(head, seed + WARMUP_SEED, True) if self.workload.warmup else None
                 done = execute(self.client, endpoint, head, self._prompts(head, seed, False), warmup, seed, store)
             else:
-                print(f"loadtest: {head.name} was done before", file=sys.stderr, flush=True)
+                print(f"loadtest: {head.name} is already complete", file=sys.stderr, flush=True)
             runs.append(done)
             if not done.complete:
                 break
         return runs
 
     def prepare(self) -> None:
-        """Make the prompts of all runs, so that what is wrong with them shows before the first one."""
+        """Build the prompts of all runs, so that errors in them show before the first run."""
         for head in self.heads():
             self._prompts(head, self._seed(head), False)
 
     def _seed(self, run: Run) -> int:
-        """The same prompts for both servers, and others for every repetition and rate: none is found in a prefix cache."""
+        """Random seed of a run's prompts.
+
+        Both servers get the same prompts. Each rate and repetition has its own, so that none hits the prefix cache.
+        """
         place = self._loads().index((run.rate, run.concurrency))
-        # Neighbouring seeds share nothing.
+        # SeedSequence makes the streams of neighbouring seeds independent.
         return int(np.random.SeedSequence([self.options.seed, place, run.repetition]).generate_state(1)[0])
 
     def _prompts(self, run: Run, seed: int, warmup: bool) -> Prompts:
         count = self.workload.warmup if warmup else self._conversations(run)
         planned = self._plan(count, seed, warmup)
         joints = Joints(self.client.text, self.tokenizer, self.composer)
-        with Counter(f"making prompts ({run.name})", len(planned), self.client.shown and not warmup) as counter:
+        with Counter(f"building prompts ({run.name})", len(planned), self.client.shown and not warmup) as counter:
             pack = prepare(
                 self.options.cache, self.options.cache_bytes, planned, self.composer, joints, seed, counter.reached
             )
@@ -156,12 +159,12 @@ class LoadTest:
             return recorded if wanted is None else min(wanted, recorded)
         in_time = None
         if seconds is not None and run.rate is not None:
-            # What is due exactly at the end is sent. Of bursts the first one is due at once.
+            # A request due exactly at the end is sent. The first burst is due at 0 s, so it is always sent.
             in_time = math.floor(run.rate * seconds * (1 + 1e-9)) or int(self.workload.arrival.bursts is not None)
             if not 0 < in_time <= MOST_REQUESTS:
                 raise UsageError(
-                    f"{run.rate:g} requests a second for {seconds:g} seconds are {in_time:,} requests: from 1 to "
-                    f"{MOST_REQUESTS:,} are allowed"
+                    f"{run.rate:g} requests per second for {seconds:g} s make {in_time:,} requests; allowed are 1 to "
+                    f"{MOST_REQUESTS:,}. Change the rate or the seconds"
                 )
         return min(count for count in (wanted, in_time) if count is not None)
 
@@ -182,12 +185,12 @@ class LoadTest:
         return [replace(each, think=0.0) for each in planned] if warmup else planned
 
     def points(self, runs: Sequence[Run]) -> list[Point]:
-        """The runs by their rate or concurrency."""
+        """Group runs by rate or concurrency."""
         grouped = groupby(runs, key=lambda run: (run.rate, run.concurrency))
         return [Point(_label(rate, concurrency), rate, tuple(found)) for (rate, concurrency), found in grouped]
 
     def results(self, points: Sequence[Point]) -> dict[str, Any]:
-        """What ``results.json`` holds."""
+        """Return the content of ``results.json``."""
         from ropeswitch.loadtests.client.results import figures, ratios
 
         slos = (*(slo.scaled(self.options.scale) for slo in self.workload.objectives()), *self.options.slos)
@@ -228,12 +231,12 @@ class LoadTest:
             "slo": [slo.text for slo in slos],
             "assertions": checked,
             "points": rows,
-            # Those of a single point stand at the top, where tools for upstream's results look for them.
+            # A single point's figures are also at the top level, where tools for upstream's results expect them.
             **(rows[0]["target"] if len(rows) == 1 and rows[0]["target"] else {}),
         }
 
     def _upstream(self, points: Sequence[Point]) -> dict[str, Any]:
-        """The keys of upstream's results that say what was run."""
+        """Return the keys of upstream's result files that describe the test."""
         loads, arrival = self._loads(), self.workload.arrival
         gamma = arrival.gamma
         return {
@@ -251,7 +254,7 @@ class LoadTest:
 
 
 def settings(test: LoadTest) -> dict[str, Any]:
-    """What must be the same for runs to be laid together; rates and repetitions may be added."""
+    """Return the settings that a test must share to resume in a folder; rates and repetitions may be added."""
     return {
         "workload": test.workload.model_dump(mode="json", exclude_none=True),
         "text": test.client.text.model_dump(mode="json"),
@@ -272,17 +275,17 @@ def _server(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def make_keys(text: Text, seed: int) -> tuple[str, ...]:
-    """Pass keys, none of which begins with a 0."""
+    """Draw distinct pass keys without a leading 0."""
     low = 10 ** (text.digits - 1)
     drawn = np.random.default_rng([seed, text.digits]).choice(9 * low, size=KEYS, replace=False)
     return tuple(str(low + int(each)) for each in drawn)
 
 
 def make_composer(text: Text, tokenizer: Tokenizer, chat: bool, keys: Sequence[str]) -> Composer:
-    """What makes prompts for a server.
+    """Return the composer of a server's prompts.
 
     Raises:
-        UsageError: where the tokenizer does not cut the text at the ends of its sentences.
+        UsageError: if tokens of the text span its sentences.
     """
     return Composer(cut(text, tokenizer, chat, keys), chat)
 

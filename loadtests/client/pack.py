@@ -1,4 +1,4 @@
-"""Prompts on disk: made once, ahead of a run, and read while it sends."""
+"""Prompts on disk: built once before a run, memory-mapped while it sends them."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from ropeswitch.loadtests.client.prompts import Composer
 from ropeswitch.loadtests.client.turns import Conversation, Joints
 
 FORMAT = 1
-# Bytes on disk for each token: more than texts and lists of token ids take.
+# Upper estimate of the bytes on disk per token, for texts and for lists of token ids.
 TOKEN_BYTES = 8
 MAKING, MAKING_SECONDS = ".making-", 86_400
 Watch = Callable[[int], None]
@@ -31,7 +31,7 @@ class Pack:
     """The prompts of a plan.
 
     Attributes:
-        folder: Where they are.
+        folder: Folder of the pack's files.
         places: Offset and size of each prompt in ``prompts.bin``, by index.
     """
 
@@ -40,13 +40,13 @@ class Pack:
     _bytes: mmap.mmap
 
     def prompt(self, index: int) -> memoryview:
-        """The field of the request's body that holds the prompt."""
+        """Return the field of the request's body with the prompt."""
         offset, size = self.places[index]
         return memoryview(self._bytes)[offset : offset + size]
 
 
 def default_folder() -> Path:
-    """The default folder of packs."""
+    """Return the default cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropeswitch" / "loadtest"
 
 
@@ -59,19 +59,19 @@ def prepare(
     seed: int,
     watch: Watch,
 ) -> Pack:
-    """The pack of a plan, made unless it is there.
+    """Return the pack of a plan, built unless it is cached.
 
     Args:
-        cache: The folder of all packs; the ones used longest ago are removed as it grows over ``most_bytes``.
+        cache: Folder of all packs; the least recently used are removed when it grows over ``most_bytes``.
         most_bytes: See ``cache``.
         planned: The plan.
-        composer: Makes the prompts.
-        joints: What conversations need besides.
-        seed: Of the prompts' texts.
-        watch: Called with the number of requests whose prompts have been made.
+        composer: Assembles the prompts.
+        joints: Token counts between the messages of conversations.
+        seed: Random seed of the prompts' texts.
+        watch: Called with the number of prompts built so far.
 
     Raises:
-        UsageError: where the disk is too full.
+        UsageError: if the disk has too little space.
     """
     folder = cache / _name(planned, composer, seed)
     if (folder / "places.json").exists():
@@ -79,14 +79,14 @@ def prepare(
         watch(len(planned))
     else:
         cache.mkdir(parents=True, exist_ok=True)
-        # What is left of a removal that was cut short.
+        # Remove the rest of an interrupted removal.
         shutil.rmtree(folder, ignore_errors=True)
         needed = TOKEN_BYTES * sum(each.prompt_tokens for each in planned)
         free = shutil.disk_usage(cache).free
         if needed > free:
             raise UsageError(
-                f"--cache {cache}: the prompts take up to {needed >> 20} MiB, and {free >> 20} MiB are free: "
-                "name another folder"
+                f"--cache {cache}: the prompts take up to {needed >> 20} MiB, but only {free >> 20} MiB are free: "
+                "use another folder"
             )
         _forget(cache, most_bytes - needed)
         _make(folder, planned, composer, joints, seed, watch)
@@ -96,7 +96,7 @@ def prepare(
 
 
 def _name(planned: Sequence[Planned], composer: Composer, seed: int) -> str:
-    """Of all that prompts depend on: the plan, the text and how the tokenizer cuts it."""
+    """Hash all that prompts depend on: the plan, the text, its tokens and the seed."""
     digest = hashlib.sha256(json.dumps([FORMAT, seed, composer.chat, _content(composer.pieces)]).encode())
     for each in planned:
         digest.update(json.dumps(asdict(each)).encode())
@@ -109,9 +109,9 @@ def _content(pieces: Pieces) -> list[object]:
 
 
 def _forget(cache: Path, most_bytes: int) -> None:
-    """Remove packs, the ones used longest ago first, until the rest takes no more than ``most_bytes``."""
+    """Remove the least recently used packs until the rest takes at most ``most_bytes``."""
     for path in cache.glob(f"{MAKING}*"):
-        # Whoever was making it was killed.
+        # The process that built it was killed.
         if path.stat().st_mtime < time.time() - MAKING_SECONDS:
             shutil.rmtree(path, ignore_errors=True)
     packs = sorted(
@@ -121,7 +121,7 @@ def _forget(cache: Path, most_bytes: int) -> None:
     for path in packs:
         if sum(sizes.values()) <= most_bytes:
             break
-        # A run that reads it has it mapped and keeps it.
+        # A run that reads it keeps its mapping.
         shutil.rmtree(path)
         del sizes[path]
 
@@ -140,7 +140,7 @@ def _make(
                 offset += len(prompt)
                 watch(len(places))
         (made / "places.json").write_text(json.dumps(places))
-        # Another process may have made the same one meanwhile.
+        # Another process may have built the same pack in the meantime.
         if not folder.exists():
             made.rename(folder)
     finally:
@@ -163,7 +163,7 @@ def _prompts(planned: Sequence[Planned], composer: Composer, joints: Joints, see
 
 
 def _shared(each: Planned, composer: Composer, seed: int) -> list[Piece]:
-    """What the prompt has in common with others."""
+    """Return the pieces that the prompt shares with others: its prefix, or its trace blocks."""
     if each.prefix is not None:
         return composer.filler(each.prefix_tokens, np.random.default_rng([seed, each.prefix, 2]))
     room = (each.prompt_tokens - composer.pieces.least) // TRACE_BLOCK

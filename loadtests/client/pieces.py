@@ -1,8 +1,7 @@
-"""A text in pieces whose tokens are known, so that a prompt of a million tokens is put together and never tokenized.
+"""Splits a text into pieces with known tokens, so that a prompt of a million tokens is assembled without a tokenizer.
 
-The tokens of a prompt are those of its pieces, one after the other, if no tokenizer rule reaches over the ends of pieces.
-That is checked with the served tokenizer for every two pieces that can meet, and again by the server, which tells how many
-tokens each prompt had.
+A prompt's tokens are those of its pieces in sequence if no tokenizer rule spans two pieces. The served tokenizer is used to
+check that for every pair of pieces that can meet, and the prompt tokens that the server counts check it again.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.tokens import Tokenizer
 
-# Candidates for a piece of one token, which fills a prompt up to its exact length.
+# Candidates for the one-token piece that pads a prompt to its exact length.
 PADS = (" so", " and", " the", " a", " .", " !", "\n", ".", "!", "a")
 KEYS = 64
 Cut = Callable[[str], list[int]]
@@ -24,8 +23,8 @@ class Piece:
     """A part of a prompt.
 
     Attributes:
-        text: It, with the space that sets it off from what is before.
-        ids: Its tokens.
+        text: Its text, with the space that separates it from the previous piece.
+        ids: Its token ids.
     """
 
     text: str
@@ -33,20 +32,20 @@ class Piece:
 
     @cached_property
     def json_ids(self) -> str:
-        """The tokens as they stand in a JSON list."""
+        """The token ids, separated as in a JSON list."""
         return ",".join(map(str, self.ids))
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """All that single prompts are made of.
+    """The pieces of single prompts.
 
     Attributes:
-        opening: What a prompt begins with, and all that the chat template puts before it.
+        opening: Start of a prompt, including what the chat template puts before it.
         filler: Sentences.
-        pad: One token.
-        keys: Statements of pass keys, by key.
-        question: The end of a prompt, and what the chat template puts behind it.
+        pad: A piece of one token.
+        keys: Sentences that state a pass key, by key.
+        question: End of a prompt, including what the chat template puts after it.
     """
 
     opening: Piece
@@ -57,22 +56,22 @@ class Pieces:
 
     @property
     def least(self) -> int:
-        """Tokens of the shortest prompt that holds a key."""
+        """Tokens of the shortest prompt with a pass key."""
         key = max(len(piece.ids) for piece in self.keys.values())
         return len(self.opening.ids) + key + len(self.question.ids)
 
 
 def cut(text: Text, tokenizer: Tokenizer, chat: bool, keys: Sequence[str]) -> Pieces:
-    """Cut a text into pieces with the served tokenizer.
+    """Split a text into pieces with the served tokenizer.
 
     Args:
         text: The text.
-        tokenizer: The served one.
+        tokenizer: Tokenizer of the served model.
         chat: Whether prompts go through the chat template.
-        keys: The pass keys that there may be.
+        keys: All pass keys.
 
     Raises:
-        UsageError: where the tokenizer joins pieces, so that the tokens of a prompt are not those of its pieces.
+        UsageError: if tokens span pieces, so that a prompt's tokens would not be those of its pieces.
     """
 
     def whole(content: str) -> list[int]:
@@ -83,7 +82,7 @@ def cut(text: Text, tokenizer: Tokenizer, chat: bool, keys: Sequence[str]) -> Pi
     question = " " + text.question
     inner = [*sentences, *statements, *PADS]
     prompts = {words: whole(text.opening + words + question) for words in inner}
-    # The pieces begin and end unlike each other, so what all prompts share at their ends is not theirs.
+    # The inner pieces begin and end differently, so tokens shared by the ends of all prompts belong to the outer pieces.
     head = _shared(list(prompts.values()))
     tail = _shared([ids[len(head) :][::-1] for ids in prompts.values()])[::-1]
 
@@ -93,7 +92,7 @@ def cut(text: Text, tokenizer: Tokenizer, chat: bool, keys: Sequence[str]) -> Pi
     opening, end = Piece(text.opening, tuple(head)), Piece(question, tuple(tail))
     filler = tuple(map(piece, sentences))
     stated = dict(zip(keys, map(piece, statements), strict=True))
-    problem = "no piece has one token alone"
+    problem = "no candidate for padding is exactly one token"
     for pad in map(piece, PADS):
         pieces = Pieces(opening, filler, pad, stated, end)
         if len(pad.ids) == 1:
@@ -102,12 +101,12 @@ def cut(text: Text, tokenizer: Tokenizer, chat: bool, keys: Sequence[str]) -> Pi
                 return pieces
             problem = f"the tokens change where {joined[1]!r} follows {joined[0]!r}"
     raise UsageError(
-        f"the served tokenizer does not cut text {text.about!r} into pieces ({problem}): give another text"
+        f"the served tokenizer does not split text {text.about!r} into pieces ({problem}): use another --text"
     )
 
 
 def _shared(lists: Sequence[Sequence[int]]) -> list[int]:
-    """The longest beginning that all lists have."""
+    """Return the longest common prefix."""
     shared: list[int] = []
     for column in zip(*lists, strict=False):
         if len(set(column)) > 1:
@@ -117,7 +116,7 @@ def _shared(lists: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _joined(pieces: Pieces, whole: Cut) -> tuple[str, str] | None:
-    """Two pieces that can meet in a prompt and whose tokens are others then; None where there are none."""
+    """Return two pieces that can meet in a prompt and whose tokens change when they do; None if there are none."""
     key = next(iter(pieces.keys.values()))
     meeting = (*pieces.filler, pieces.pad, key)
     for first in meeting:

@@ -1,4 +1,4 @@
-"""Which requests a run sends: their lengths, keys and kinds, drawn ahead of time. The same seed draws the same ones."""
+"""Draws the requests of a run ahead of time: kinds, lengths and pass keys. The same seed draws the same requests."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ from ropeswitch.factors.numbers import is_number
 from ropeswitch.loadtests.client.lengths import Fixed, draw
 from ropeswitch.loadtests.client.workload import Part, Trace, Workload
 
-# Of the numbers in a trace; hash_ids may have 64 bits.
+# Largest number in a trace; hash_ids may have 64 bits.
 MOST = (1 << 64) - 1
 TRACE_BLOCK = 512
-"""Tokens that one of a trace's hash_ids stands for (the Mooncake traces)."""
+"""Prompt tokens per entry of a trace's hash_ids (as in the Mooncake traces)."""
 
 
 @dataclass(frozen=True)
@@ -24,22 +24,22 @@ class Planned:
     """One request to send.
 
     Attributes:
-        index: Its place in the plan, from 0.
-        conversation: Requests of one conversation share this number, and are sent one after the other.
-        turn: Its place in the conversation, from 0.
-        kind: The part of the mix that it is of.
-        prompt_tokens: Exactly.
-        max_tokens: Of the answer.
-        key: Which of the pass keys is in it, by number.
+        index: Its position in the plan, from 0.
+        conversation: Number of its conversation, whose requests are sent one after the other.
+        turn: Its position in the conversation, from 0.
+        kind: Name of its part of the mix.
+        prompt_tokens: Exact number of prompt tokens.
+        max_tokens: Maximum tokens of the answer.
+        key: Index of its pass key.
         form: ``text`` or ``ids``.
         stream: Whether the answer is streamed.
-        cancel_after: Chunks of the answer after which the client gives it up; None if it does not.
-        think: Seconds to wait after the answer before, in a conversation or a closed loop.
-        prefix: Which shared text it begins with, by number; None for none.
-        prefix_tokens: Of that text.
-        blocks: A trace's hash_ids.
+        cancel_after: Chunks of the answer after which the client disconnects; None for never.
+        think: Seconds to wait after the previous answer of the conversation.
+        prefix: Index of its shared text; None for none.
+        prefix_tokens: Tokens of that text.
+        blocks: Its hash_ids in a trace.
         turns: Turns of its conversation.
-        due: Seconds since the run's start, where a trace says so.
+        due: Seconds since the run's start, from a trace; None without one.
     """
 
     index: int
@@ -62,15 +62,15 @@ class Planned:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What lengths must keep to.
+    """Bounds on the lengths of requests.
 
     Attributes:
-        least: Tokens of the shortest prompt that can hold a key.
-        longest: Tokens of a prompt and its answer; longer ones are cut to it. None for no cut.
-        max_model_len: What the servers take; None where they do not tell. A longer prompt is an error.
+        least: Tokens of the shortest prompt with a pass key.
+        longest: Maximum tokens of a prompt plus its answer; longer ones are cut. None for no maximum.
+        max_model_len: Maximum tokens that the servers accept; more are an error. None if they do not report it.
         limits: Lengths at which factor sets switch.
-        scale: What the workload's prompt lengths are multiplied by.
-        keys: How many pass keys there are.
+        scale: Factor for the workload's prompt lengths.
+        keys: Number of pass keys.
     """
 
     least: int
@@ -82,21 +82,21 @@ class Bounds:
 
 
 def plan(workload: Workload, conversations: int, seed: int, bounds: Bounds) -> list[Planned]:
-    """Draw requests.
+    """Draw the requests of a run.
 
     Args:
         workload: What to draw.
-        conversations: How many; those with several turns make several requests. A trace has at most as many as its file.
-        seed: Of the random numbers.
+        conversations: Number of conversations, of one request per turn. A trace has at most one per line.
+        seed: Random seed.
         bounds: See :class:`Bounds`.
 
     Raises:
-        UsageError: where a prompt is too short to hold a key, or too long for the server.
+        UsageError: if a prompt is too short for a pass key, or too long for the server.
     """
     if bounds.longest is not None and bounds.longest <= bounds.least:
         raise UsageError(
             f"--longest {bounds.longest}: a prompt with a pass key and its question needs {bounds.least} tokens with this "
-            "text, and its answer one"
+            "text, and its answer one more"
         )
     if workload.arrival.trace:
         drawn = _traced(workload.arrival.trace, workload.mix[0], conversations, seed, bounds)
@@ -107,8 +107,8 @@ def plan(workload: Workload, conversations: int, seed: int, bounds: Bounds) -> l
     if bounds.max_model_len is not None and longest.prompt_tokens + longest.max_tokens > bounds.max_model_len:
         raise UsageError(
             f"workload {workload.name}: {longest.kind} has a prompt of {longest.prompt_tokens} tokens and an answer of "
-            f"up to {longest.max_tokens}, but the server takes {bounds.max_model_len} tokens in all: give --longest "
-            f"{bounds.max_model_len} to cut such prompts, or --scale to make all shorter"
+            f"up to {longest.max_tokens}, but the server accepts {bounds.max_model_len} tokens in total: use --longest "
+            f"{bounds.max_model_len} to cut such prompts, or --scale to shorten all"
         )
     return found
 
@@ -121,7 +121,7 @@ def _mixed(mix: Sequence[Part], conversations: int, seed: int, bounds: Bounds) -
 
 
 def _parts(mix: Sequence[Part], conversations: int, seed: int) -> list[Part]:
-    """The part that each conversation is of: those with a count evenly spread, the others drawn."""
+    """Assign a part to each conversation: parts with a count are evenly spread, the others drawn by share."""
     found: list[Part | None] = [None] * conversations
     for part in mix:
         if part.count is not None:
@@ -138,12 +138,12 @@ def _parts(mix: Sequence[Part], conversations: int, seed: int) -> list[Part]:
 
 
 def _conversation(part: Part, conversation: int, random: np.random.Generator, bounds: Bounds) -> Iterator[Planned]:
-    assert part.prompt is not None and part.output is not None, "the workload's check lets only traces go without"
+    assert part.prompt is not None and part.output is not None, "only a trace has a part without lengths"
     prompt = draw(part.prompt, random, bounds.scale, bounds.limits)
     if isinstance(part.prompt, Fixed) and prompt < bounds.least:
         raise UsageError(
             f"mix: {part.kind}: a prompt of {prompt} tokens cannot hold a pass key and its question, which need "
-            f"{bounds.least} with this text: give a longer one, or a --text with a shorter opening"
+            f"{bounds.least} with this text: use a longer prompt, or a --text with a shorter opening"
         )
     key, prefix = int(random.integers(bounds.keys)), None
     prefix_tokens = 0
@@ -151,7 +151,7 @@ def _conversation(part: Part, conversation: int, random: np.random.Generator, bo
         prefix = int(random.integers(part.prefix.groups))
         prefix_tokens = max(1, round(bounds.scale * part.prefix.tokens))
         if bounds.longest is not None:
-            # At least half of the room is the prompt's own, and the answer's.
+            # Leave at least half of the room for the rest of the prompt and the answer.
             prefix_tokens = min(prefix_tokens, (bounds.longest - bounds.least) // 2)
     prompt = max(prompt, bounds.least + prefix_tokens)
     turns = part.turns.count if part.turns else 1
@@ -211,7 +211,7 @@ def _traced(trace: Trace, part: Part, most: int, seed: int, bounds: Bounds) -> I
 
 @dataclass(frozen=True)
 class Recorded:
-    """A line of a trace, with the names and units of the Mooncake traces: milliseconds and tokens."""
+    """A line of a trace, with the Mooncake traces' names and units: milliseconds and tokens."""
 
     timestamp: int
     input_length: int
@@ -220,10 +220,10 @@ class Recorded:
 
 
 def read_trace(path: Path) -> list[Recorded]:
-    """The lines of a trace, in order of time.
+    """Read the lines of a trace, sorted by time.
 
     Raises:
-        UsageError: where the file is none, naming the line.
+        UsageError: if the file is missing, empty or malformed; the message names the line.
     """
     if not path.is_file():
         raise UsageError(f"arrival.trace.file: there is no file {str(path)!r}")
@@ -243,7 +243,9 @@ def read_trace(path: Path) -> list[Recorded]:
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
                 names = "timestamp, input_length and output_length"
-                raise UsageError(f"{path}, line {number}: {problem}; a line is an object with {names}") from error
+                raise UsageError(
+                    f"{path}, line {number}: {problem}; a line must be a JSON object with {names}"
+                ) from error
             found.append(recorded)
     if not found:
         raise UsageError(f"{path}: the trace is empty")

@@ -1,4 +1,4 @@
-"""How a run goes: a bar on a terminal, lines in a log, with the percentiles so far."""
+"""Shows the progress of a run, with recent percentiles: a bar on a terminal, lines in a log."""
 
 import sys
 from collections import deque
@@ -9,13 +9,13 @@ from tqdm import tqdm
 
 from ropeswitch.loadtests.client.records import Exchange
 
-# Of a log, where every state is a line of its own, and of a terminal.
+# Seconds between updates: of a log, where each is a new line, and of a terminal.
 LOG_SECONDS, BAR_SECONDS = 10.0, 0.5
 RECENT = 2000
 
 
 class Progress:
-    """Counts requests and shows how they do. Percentiles are of the last 2000 values."""
+    """Counts requests and shows their progress. Percentiles are of the last 2000 values."""
 
     def __init__(self, label: str, total: int, shown: bool) -> None:
         tty = sys.stderr.isatty()
@@ -40,16 +40,16 @@ class Progress:
         self._done = 0
 
     def began(self, exchange: Exchange) -> None:
-        """A request was sent."""
+        """Record that a request was sent."""
         self.in_flight += 1
         self._late = max(self._late, exchange.lateness)
 
     def first(self, ttft: float) -> None:
-        """A first token came, after so many seconds."""
+        """Record the seconds to a request's first token."""
         self._ttft.append(ttft)
 
     def ended(self, exchange: Exchange) -> None:
-        """A request is over."""
+        """Record that a request ended."""
         self.in_flight -= 1
         self._itl.extend(exchange.itl)
         if exchange.status == "failed":
@@ -63,7 +63,7 @@ class Progress:
         self._bar.update(1)
 
     def show(self) -> None:
-        """Draw the present state."""
+        """Show the current state."""
         parts = [
             f"in flight {self.in_flight}",
             f"ttft p50 {_ms(self._ttft, 50)} p99 {_ms(self._ttft, 99)}",
@@ -81,7 +81,7 @@ class Progress:
             )
 
     def close(self) -> None:
-        """Leave the last state standing."""
+        """Show the final state and close the bar."""
         self.show()
         self._bar.close()
 
@@ -91,7 +91,7 @@ def _ms(values: Sequence[float] | deque[float], percentile: float) -> str:
 
 
 class Counter:
-    """A bar for work before a run."""
+    """A progress bar for work before a run."""
 
     def __init__(self, label: str, total: int, shown: bool) -> None:
         tty = sys.stderr.isatty()
@@ -112,5 +112,5 @@ class Counter:
         self._bar.close()
 
     def reached(self, count: int) -> None:
-        """So many are done."""
+        """Set the number of finished items."""
         self._bar.update(count - self._bar.n)

@@ -1,4 +1,4 @@
-"""One prompt of an exact number of tokens, with a pass key in it, as the JSON that goes into a request's body."""
+"""Assembles prompts of an exact number of tokens with a pass key in them, as JSON for a request's body."""
 
 import json
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from ropeswitch.loadtests.client.pieces import Piece, Pieces
 
 @dataclass(frozen=True)
 class Composer:
-    """Puts prompts together.
+    """Assembles prompts.
 
     Attributes:
-        pieces: What from.
-        chat: Whether they are messages.
+        pieces: The pieces to assemble them from.
+        chat: Whether prompts are chat messages.
     """
 
     pieces: Pieces
     chat: bool
 
     def filler(self, tokens: int, random: np.random.Generator) -> list[Piece]:
-        """Sentences, and pads up to exactly ``tokens`` tokens."""
+        """Draw sentences, padded to exactly ``tokens`` tokens."""
         widths = np.array([len(piece.ids) for piece in self.pieces.filler])
         chosen: list[Piece] = []
         while tokens >= widths.max():
@@ -37,16 +37,16 @@ class Composer:
         return [*chosen, *[self.pieces.pad] * tokens]
 
     def single(self, tokens: int, key: str, random: np.random.Generator, shared: Sequence[Piece] = ()) -> list[Piece]:
-        """A prompt of exactly ``tokens`` tokens with the key somewhere in it.
+        """Assemble a prompt of exactly ``tokens`` tokens with the key at a random place.
 
         Args:
-            tokens: Of the whole prompt, with the chat template's.
+            tokens: Tokens of the whole prompt, including the chat template's.
             key: One of the pieces' keys.
-            random: Where the place of the key and the filler come from.
-            shared: What the prompt begins with, after the opening.
+            random: Random generator for the key's place and the filler.
+            shared: Pieces that follow the opening.
 
         Raises:
-            UsageError: where it has no room for the key and the question.
+            UsageError: if there is no room for the key and the question.
         """
         pieces = self.pieces
         statement = pieces.keys[key]
@@ -65,11 +65,11 @@ class Composer:
         ]
 
     def text(self, parts: Sequence[Piece]) -> str:
-        """The prompt's text, without what the chat template adds."""
+        """Return the prompt's text, without the chat template's."""
         return "".join(part.text for part in parts)
 
     def body(self, parts: Sequence[Piece], form: Literal["text", "ids"]) -> bytes:
-        """The field of a request's body that holds the prompt."""
+        """Return the field of a request's body with the prompt."""
         if form == "ids":
             return b'"prompt":[' + ",".join(part.json_ids for part in parts).encode() + b"]"
         text = self.text(parts)

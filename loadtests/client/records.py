@@ -1,4 +1,4 @@
-"""What a load test knows of its requests and runs; every other module hands these on."""
+"""Records of a load test: requests, metrics samples, runs and points."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,32 +9,32 @@ Side = Literal["target", "baseline"]
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request and what came of it; a line of ``requests.jsonl``. Times are in seconds.
+    """One request and its outcome; a line of ``requests.jsonl``. Times are in seconds.
 
     Attributes:
-        index: Its place in the workload, from 0.
-        kind: The workload's name for its part of the mix, such as ``chat``.
-        prompt_tokens: Tokens of the prompt as it was made.
-        max_tokens: Tokens that were asked for at most.
-        due: When it should have been sent, since the run's start. In a closed loop that is when it was sent.
+        index: Its position in the plan, from 0.
+        kind: Name of its part of the mix, such as ``chat``.
+        prompt_tokens: Prompt tokens as built.
+        max_tokens: Requested maximum of answer tokens.
+        due: When it was due, since the run's start; in a closed loop, when it was sent.
         sent: When it was sent, since the run's start.
-        latency: From sending it to its last token (upstream's e2el); to its end where there was none.
-        status: ``completed``; ``failed``; ``cancelled`` by the client, as the workload asks; ``interrupted`` by its end.
-        ttft: From sending it to its first token; None where none came, or where it was not streamed.
-        itl: Seconds between its chunks (upstream's definition: every chunk with a choice counts).
+        latency: From sending to the last token (upstream's e2el); to the end of a request that failed or was interrupted.
+        status: ``completed``; ``failed``; ``cancelled`` by the client, as in the workload; ``interrupted`` by the run's end.
+        ttft: From sending to the first token; None if none arrived or the answer was not streamed.
+        itl: Gaps between its chunks (upstream's definition: every chunk with a choice counts).
         streamed: Whether the answer was streamed.
-        output_tokens: Tokens of the answer by the server's count; by chunks where the server did not say.
-        counted_prompt_tokens: Tokens of the prompt by the server's count; None where it did not say.
-        http_status: Of the response; None where none came.
-        error: What went wrong, as the server or the network put it; empty where nothing did.
-        finish_reason: As the server put it.
-        factor_set: The header ``x-rope-factor-set``; None where the server sends none.
+        output_tokens: Answer tokens by the server's count, or the number of chunks if it sent none.
+        counted_prompt_tokens: Prompt tokens by the server's count; None if it sent none.
+        http_status: Status of the response; None without a response.
+        error: Error message of the server or the network; empty if there was none.
+        finish_reason: The server's value.
+        factor_set: The header ``x-rope-factor-set``; None if the server does not send it.
         answer: The text of the answer.
-        key: The pass key hidden in the prompt; None where there is none.
-        correct: Whether the answer tells the key; None where it was not to be judged.
+        key: The pass key hidden in the prompt; None if there is none.
+        correct: Whether the answer has the key; None if it was not judged.
         form: ``text`` or ``ids``.
-        session: Which many-turn session it belongs to; None for a single request.
-        turn: Its turn in the session, from 0.
+        session: Number of its conversation; None for a single request.
+        turn: Its position in the conversation, from 0.
     """
 
     index: int
@@ -63,7 +63,7 @@ class Exchange:
 
     @property
     def lateness(self) -> float:
-        """Seconds by which it was sent late."""
+        """Seconds between its due time and its sending."""
         return self.sent - self.due
 
 
@@ -72,10 +72,9 @@ class Sample:
     """The server's own metrics at one moment; a line of ``metrics.jsonl``.
 
     Attributes:
-        at: Seconds since the run's start; before the first request it is below 0.
-        values: Summed over label sets that differ in nothing but the engine, by series as Prometheus writes it, such as
-            ``vllm:num_requests_running`` or ``ropeswitch_switches_total``; labels other than ``le`` and
-            ``input_sequence_length`` are summed over.
+        at: Seconds since the run's start; negative before the first request.
+        values: Value of each series, such as ``vllm:num_requests_running`` or ``ropeswitch_switches_total``. Values are
+            summed over all labels but ``le``; of shares (``_perc``), the largest is taken.
     """
 
     at: float
@@ -84,20 +83,20 @@ class Sample:
 
 @dataclass(frozen=True)
 class Run:
-    """One repetition of a workload against one server; ``runs/NAME/``.
+    """One repetition of a workload against one server; stored in ``runs/NAME/``.
 
     Attributes:
-        name: Such as ``rate-2-target-1``.
-        side: Which server.
-        rate: Requests a second; None where the workload is not driven by a rate.
-        concurrency: Of a closed loop; None elsewhere.
-        repetition: From 0.
+        name: Its name, such as ``rate-2-target-1``.
+        side: The server: ``target`` or ``baseline``.
+        rate: Requests per second; None if the arrival process has no rate.
+        concurrency: Clients of a closed loop; None otherwise.
+        repetition: Number of the repetition, from 0.
         started: Seconds since the epoch.
-        duration: Seconds from the first request to the last answer.
+        duration: Seconds from the start to the last answer.
         complete: Whether it ran to its end.
-        stopped: Why it did not.
-        exchanges: Of every request that was sent, but for the warm-up.
-        samples: Of the server's metrics, in order of time.
+        stopped: Why it did not; empty if it did.
+        exchanges: All requests sent, without the warm-up.
+        samples: The server's metrics, in order of time.
     """
 
     name: str
@@ -113,13 +112,13 @@ class Run:
     samples: tuple[Sample, ...] = ()
 
     def head(self) -> dict[str, Any]:
-        """All but the exchanges and the samples, for ``run.json``."""
+        """Return the content of ``run.json``: all but the exchanges and samples."""
         return {name: value for name, value in vars(self).items() if name not in ("exchanges", "samples")}
 
 
 def exchange_line(exchange: Exchange) -> dict[str, Any]:
-    """The exchange as a JSON object, its times rounded to microseconds."""
-    # Not by asdict, which copies every gap by itself.
+    """Return the exchange as a JSON object, with times rounded to microseconds."""
+    # Not asdict, which copies each gap separately.
     line = dict(vars(exchange))
     for name in ("due", "sent", "latency", "ttft"):
         if line[name] is not None:
@@ -129,18 +128,18 @@ def exchange_line(exchange: Exchange) -> dict[str, Any]:
 
 
 def exchange_of(line: dict[str, Any]) -> Exchange:
-    """The exchange that :func:`exchange_line` wrote."""
+    """Return the exchange from the object that :func:`exchange_line` returned."""
     return Exchange(**{**line, "itl": tuple(line["itl"])})
 
 
 @dataclass(frozen=True)
 class Point:
-    """All runs at one rate: what a row of a sweep compares.
+    """All runs at one rate or concurrency: a point of a sweep.
 
     Attributes:
-        label: Such as ``2 requests/s`` or ``8 at a time``.
+        label: Its name, such as ``2 requests/s`` or ``8 at a time``.
         rate: See :class:`Run`.
-        runs: Of both sides, in the order in which they ran.
+        runs: Runs against both servers, in the order they ran.
     """
 
     label: str
@@ -148,5 +147,5 @@ class Point:
     runs: tuple[Run, ...] = field(default=())
 
     def side(self, side: Side) -> tuple[Run, ...]:
-        """The runs of one server."""
+        """Return the runs against one server."""
         return tuple(run for run in self.runs if run.side == side)

@@ -1,4 +1,4 @@
-"""``results.json``: the figures of vLLM's own benchmark, by its code, for all requests and for every length band."""
+"""Computes ``results.json``: the figures of vLLM's benchmark, by its code, for all requests and for each length band."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import Band
 from ropeswitch.loadtests.client.records import Exchange, Run
 
-# The last one is called max.
+# 100 is reported as max.
 PERCENTILES = (90.0, 95.0, 99.0, 100.0)
 TIMED = ("ttft", "tpot", "itl")
 LATENCIES = (*TIMED, "e2el")
@@ -23,19 +23,19 @@ Figures = dict[str, Any]
 
 
 def figures(runs: Sequence[Run], bands: Sequence[Band], slos: Sequence[Slo], limits: Sequence[int]) -> Figures:
-    """The figures of the runs of one server at one rate, taken together.
+    """Compute the figures of one server's runs at one point, all repetitions together.
 
     Args:
-        runs: At least one.
+        runs: At least one run.
         bands: Length bands; those without requests are left out.
-        slos: What good answers are.
+        slos: Objectives of a good request.
         limits: Lengths at which factor sets switch.
 
     Returns:
-        Upstream's keys, those added here (docs/loadtests.md has the table), and the same for each band in ``bands``.
+        Upstream's keys, those added here (see the table in docs/loadtests.md), and the same for each band in ``bands``.
     """
     exchanges = [each for run in runs for each in run.exchanges]
-    # Every run's times begin with its own start; upstream counts what goes on in the same second.
+    # Each run's times start at 0. Upstream counts requests within a second, so runs must not overlap.
     offsets: dict[int, float] = {}
     at = 0.0
     for run in runs:
@@ -56,7 +56,7 @@ def _figures(
     whole = [each for each in exchanges if each.status == "completed"]
     failed = [each for each in exchanges if each.status == "failed"]
     every = _upstream(whole, failed, offsets, seconds)
-    # Upstream has no answers that are not streamed, which have no time to a first token.
+    # Upstream expects streamed answers; others have no time to first token.
     streamed = _upstream([each for each in whole if each.streamed], [], offsets, seconds)
     kept = [is_kept for each in (*whole, *failed) if (is_kept := is_good(each, slos)) is not None]
     good = sum(kept)
@@ -96,8 +96,11 @@ def _figures(
 
 
 def is_good(exchange: Exchange, slos: Sequence[Slo]) -> bool | None:
-    """Whether a request keeps every objective of its band, by upstream's definitions: of a single token the time per output
-    token is 0. A failed one keeps none. None where there is nothing to judge by: a whole answer has a latency alone."""
+    """Return whether a request meets every objective of its band; None if it has none of the bounded latencies.
+
+    By upstream's definitions, the time per output token of a one-token answer is 0. A failed request is not good. An answer
+    that was not streamed only has an end-to-end latency.
+    """
     if exchange.status == "failed":
         return False
     values = {"ttft": exchange.ttft, "tpot": tpot(exchange), "e2el": exchange.latency}
@@ -109,7 +112,7 @@ def is_good(exchange: Exchange, slos: Sequence[Slo]) -> bool | None:
 
 
 def tpot(exchange: Exchange) -> float | None:
-    """Seconds per output token after the first (upstream's TPOT); None where the answer was not streamed."""
+    """Return the seconds per output token after the first (upstream's TPOT); None if the answer was not streamed."""
     if exchange.ttft is None:
         return None
     if exchange.output_tokens < 2:
@@ -132,7 +135,7 @@ def _upstream(
         )
         for each in (*whole, *failed)
     ]
-    # It prints a hint on plots and the first failures, and warns where nothing was completed: the report tells these.
+    # It prints a hint on plots and the first failures, and warns if nothing completed; the report shows these.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         metrics, _ = calculate_metrics([], outputs, max(seconds, 1e-9), None, list(PERCENTILES), {})
@@ -140,7 +143,7 @@ def _upstream(
 
 
 def _latency(name: str, metrics: BenchmarkMetrics) -> Figures:
-    """Upstream has 0 where there is nothing to measure, which no limit would refuse: here it is None."""
+    """Return a latency's statistics; None if no request completed, where upstream's 0 would satisfy any limit."""
     found = {f"{part}_{name}_ms": getattr(metrics, f"{part}_{name}_ms") for part in ("mean", "median", "std")}
     found |= {
         f"{_word(percentile)}_{name}_ms": value for percentile, value in getattr(metrics, f"percentiles_{name}_ms")
@@ -163,13 +166,13 @@ def _word(percentile: float) -> str:
 
 def _crosses(exchange: Exchange, limits: Sequence[int]) -> bool:
     prompt = exchange.counted_prompt_tokens or exchange.prompt_tokens
-    # The last token is never computed, so it does not make the sequence longer.
+    # The last token is never fed back to the model, so it does not extend the sequence.
     end = prompt + exchange.output_tokens - 1
     return any(prompt <= limit < end for limit in limits)
 
 
 def ratios(target: Figures, baseline: Figures) -> dict[str, float]:
-    """Every figure of the target over the baseline's, where both are numbers and the latter is not 0."""
+    """Divide each figure of the target by the baseline's, if both are numbers and the latter is not 0."""
     return {
         key: value / baseline[key]
         for key, value in target.items()

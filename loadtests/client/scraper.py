@@ -1,4 +1,4 @@
-"""Reads the server's own metrics while a run goes on, so that they can be laid beside what the client saw."""
+"""Scrapes the server's metrics during a run, for comparison with the client's measurements."""
 
 import asyncio
 import time
@@ -36,14 +36,14 @@ WANTED = frozenset(NAMES) | {f"{name}_{part}" for name in HISTOGRAMS for part in
 
 @dataclass
 class Scraper:
-    """Asks for ``/metrics`` every so many seconds. What comes is kept as text and read after the run.
+    """Scrapes ``/metrics`` at an interval. Pages are kept as text and parsed after the run.
 
     Attributes:
-        session: Connections that the requests under test do not use.
+        session: Connections separate from those of the requests under test.
         endpoint: The server.
-        seconds: Between two scrapes.
-        key: Of the metrics, where they have one of their own.
-        problem: Why there are none, for the report.
+        seconds: Seconds between scrapes.
+        key: API key for the metrics; None to use the endpoint's.
+        problem: The last problem with scraping; empty if there was none.
     """
 
     session: aiohttp.ClientSession
@@ -54,14 +54,14 @@ class Scraper:
     _pages: list[tuple[float, str]] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Scrape every so often, first after a while, until cancelled."""
+        """Scrape at the interval, first after one interval, until cancelled or the server refuses."""
         while True:
             await asyncio.sleep(self.seconds)
             if not await self.scrape():
                 return
 
     async def scrape(self) -> bool:
-        """Scrape once; returns whether the server has metrics."""
+        """Scrape once; return False if the server has no metrics or refuses the key."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else self.endpoint.headers
         at = time.perf_counter()
         try:
@@ -73,12 +73,12 @@ class Scraper:
                 if response.status == 200:
                     self._pages.append((at, _wanted(page)))
         except (aiohttp.ClientError, OSError, TimeoutError, UnicodeDecodeError) as error:
-            # A server that is too busy to answer is asked again; that there are gaps shows in the samples.
+            # A server too busy to answer is scraped again later; the samples show the gap.
             self.problem = f"/metrics did not answer: {error}"
         return True
 
     def samples(self, start: float) -> tuple[Sample, ...]:
-        """What was scraped.
+        """Return the parsed samples.
 
         Args:
             start: The run's start, by ``time.perf_counter()``.
@@ -88,18 +88,18 @@ class Scraper:
             try:
                 found.append(Sample(round(at - start, 3), parse(page)))
             except (ValueError, LookupError) as error:
-                self.problem = f"/metrics has what is no metric: {error}"
+                self.problem = f"/metrics has a malformed metric: {error}"
         return tuple(found)
 
 
 def _wanted(page: str) -> str:
-    """The lines that are read: a run of hours keeps thousands of pages."""
+    """Keep only the lines that are parsed: a run of hours keeps thousands of pages."""
     lines = [line for line in page.splitlines() if line.partition("{")[0].partition(" ")[0] in WANTED]
     return "\n".join(lines) + "\n"
 
 
 def parse(page: str) -> dict[str, float]:
-    """The series that reports show, from a page in Prometheus' text format; see :class:`Sample`."""
+    """Parse the series that reports show from a page in Prometheus' text format; see :class:`Sample`."""
     values: dict[str, list[float]] = defaultdict(list)
     for family in text_string_to_metric_families(_wanted(page)):
         for sample in family.samples:
@@ -109,5 +109,5 @@ def parse(page: str) -> dict[str, float]:
 
 
 def _together(name: str, values: Sequence[float]) -> float:
-    # A share of each engine's memory; everything else adds up.
+    # Shares of each engine's memory do not add up; everything else does.
     return max(values) if name.endswith("_perc") else sum(values)

@@ -20,7 +20,7 @@ from ropeswitch.loadtests.client.stream import Events, Reply, read_events, read_
 from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.workload import Workload
 
-# A body is handed to the socket in parts, so that one of megabytes does not hold up the sending of others.
+# Bodies are sent in parts of this size, so that one of several megabytes does not delay other requests.
 PART_BYTES = 1 << 18
 
 
@@ -31,13 +31,13 @@ class Sender:
     Attributes:
         session: The connections.
         endpoint: The server.
-        workload: For the endpoint's kind and the sampling.
+        workload: Sets the endpoint and the sampling parameters.
         text: Judges answers.
-        keys: The pass keys, by number.
+        keys: The pass keys, by index.
         pack: The prompts.
-        salt: Keeps the prefix cache of this run apart from others' (vLLM's ``cache_salt``).
-        timeout: Seconds for a whole answer.
-        progress: Called with tokens as they arrive.
+        salt: vLLM's ``cache_salt``, which keeps this run from hitting other runs' prefix cache.
+        timeout: Maximum seconds for a complete answer.
+        progress: Shows the run's progress.
     """
 
     session: aiohttp.ClientSession
@@ -54,12 +54,12 @@ class Sender:
         """Send a request now.
 
         Args:
-            planned: Which.
-            due: When it should have been sent, in seconds since ``start``.
+            planned: The request.
+            due: When it was due, in seconds since ``start``.
             start: The run's start, by ``time.perf_counter()``.
 
         Returns:
-            What came of it, whatever went wrong. Where the task is cancelled, the exchange is ``interrupted``.
+            The outcome, failures included; ``interrupted`` if the task is cancelled.
         """
         key = self.keys[planned.key]
         chunks = self._chunks(planned)
@@ -89,9 +89,9 @@ class Sender:
             async with asyncio.timeout(self.timeout):
                 found = await self._exchange(planned, blank, sent, headers, data, events)
         except TimeoutError:
-            found = replace(blank, error=f"no whole answer within {self.timeout:g} s")
+            found = replace(blank, error=f"no complete answer within {self.timeout:g} s")
         except asyncio.CancelledError:
-            found = replace(blank, status="interrupted", error="the run ended first")
+            found = replace(blank, status="interrupted", error="the run ended before the answer")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             found = replace(blank, error=f"{type(error).__name__}: {error}")
         ended = time.perf_counter() - sent
@@ -107,7 +107,7 @@ class Sender:
         self, planned: Planned, blank: Exchange, sent: float, headers: dict[str, str], data: Any, events: Events
     ) -> Exchange:
         path = "/v1/chat/completions" if self.workload.endpoint == "chat" else "/v1/completions"
-        # Who follows a redirect measures another server, and a body that is sent in parts cannot be sent again.
+        # A redirect would lead to another server, and a body sent in parts cannot be sent twice.
         asked = self.session.post(self.endpoint.url + path, data=data, headers=headers, allow_redirects=False)
         async with asked as response:
             answered = replace(blank, http_status=response.status, factor_set=response.headers.get(SET_HEADER))
@@ -160,7 +160,7 @@ class Sender:
         )
 
     def _chunks(self, planned: Planned) -> list[memoryview | bytes]:
-        """The request's body: all but the prompt is made now."""
+        """Return the request's body in parts; all but the prompt is built now."""
         chat = self.workload.endpoint == "chat"
         fields: dict[str, Any] = {
             "model": self.endpoint.model,

@@ -1,4 +1,4 @@
-"""The folder of a load test: what is written while it runs, and read again when it goes on."""
+"""The results folder of a load test, written while it runs and read when it resumes."""
 
 import json
 import os
@@ -15,37 +15,37 @@ RUNS = "runs"
 
 
 class Store:
-    """A results' folder.
+    """A results folder.
 
-    ``settings.json`` is what was asked for, ``runs/NAME/`` has a run's ``requests.jsonl`` (a line as soon as a request is
-    over), ``metrics.jsonl`` and ``run.json`` (written last).
+    ``settings.json`` has the test's settings. ``runs/NAME/`` has a run's ``requests.jsonl`` (a line as each request ends),
+    ``metrics.jsonl`` and ``run.json`` (written last).
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        """Open or make a folder.
+        """Open or create a folder.
 
         Raises:
-            UsageError: where it holds the runs of other settings, or something else.
+            UsageError: if it has runs with other settings, or is neither empty nor a load test's.
         """
         self.folder = folder
         path = folder / SETTINGS
-        # Before its first run a folder holds nothing that other settings would be laid together with.
+        # Until its first run, a folder has no results that another test's could be combined with.
         if path.exists() and (folder / RUNS).exists():
             found = _read(path)
             changed = sorted(key for key in found.keys() | settings.keys() if found.get(key) != settings.get(key))
             if changed:
                 raise UsageError(
-                    f"--out {folder} holds a load test with other settings ({', '.join(changed)}): give another folder, or "
+                    f"--out {folder} has a load test with other settings ({', '.join(changed)}): use another folder, or "
                     "the same settings to resume it"
                 )
         elif not path.exists() and folder.exists() and any(folder.iterdir()):
-            raise UsageError(f"--out {folder} is not empty and holds no load test: give another folder")
+            raise UsageError(f"--out {folder} is not empty and has no load test: use another folder")
         else:
             folder.mkdir(parents=True, exist_ok=True)
             write(path, json.dumps(settings, indent=1) + "\n")
 
     def run(self, name: str) -> Run | None:
-        """A run that went to its end, and was written; None where there is none."""
+        """Return a stored run; None if its ``run.json`` was not written."""
         folder = self.folder / RUNS / name
         if not (folder / "run.json").exists():
             return None
@@ -57,40 +57,40 @@ class Store:
         )
 
     def begin(self, name: str) -> IO[str]:
-        """The file that a run's exchanges go to, emptied; written line by line."""
+        """Open a run's ``requests.jsonl`` for writing line by line, emptied; remove its ``run.json``."""
         folder = self.folder / RUNS / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.json").unlink(missing_ok=True)
         return (folder / "requests.jsonl").open("w", encoding="utf-8", buffering=1)
 
     def end(self, run: Run) -> None:
-        """Write what is known only when a run is over."""
+        """Write the ``metrics.jsonl`` and ``run.json`` of a run that has ended."""
         folder = self.folder / RUNS / run.name
         write(folder / "metrics.jsonl", "".join(json.dumps(asdict(sample)) + "\n" for sample in run.samples))
         write(folder / "run.json", json.dumps(run.head(), indent=1) + "\n")
 
     def write(self, name: str, text: str) -> Path:
-        """Write a file of the folder whole or not at all; where."""
+        """Write a file in the folder atomically and return its path."""
         path = self.folder / name
         write(path, text)
         return path
 
     def write_requests(self, runs: Sequence[Run]) -> Path:
-        """Every request of every run in one file, each line with its run's name."""
+        """Write the requests of all runs to ``requests.jsonl``, each line with its run's name."""
         lines = (json.dumps({"run": run.name} | exchange_line(each)) for run in runs for each in run.exchanges)
         return self.write("requests.jsonl", "".join(line + "\n" for line in lines))
 
 
 def keep(file: IO[str], exchange: Exchange) -> None:
-    """Write an exchange's line."""
+    """Append an exchange's line to a file."""
     try:
         file.write(json.dumps(exchange_line(exchange)) + "\n")
     except OSError as error:
-        raise UsageError(f"{file.name}: {error.strerror}: what was written before is there") from error
+        raise UsageError(f"{file.name}: {error.strerror}; earlier requests are kept") from error
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     made = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         made.write_text(text, encoding="utf-8")
@@ -103,7 +103,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_bytes())
     except ValueError as error:
-        raise UsageError(f"{path} is broken: {error}") from error
+        raise UsageError(f"{path} is not valid JSON: {error}") from error
     return found
 
 

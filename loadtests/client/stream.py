@@ -1,7 +1,7 @@
-"""The events of a streamed answer: kept with their times while they come, and read when it is over.
+"""The events of a streamed answer: stored with their arrival times, parsed when it has ended.
 
-What counts is upstream's (``vllm.benchmarks.lib.endpoint_request_func``): every event with a choice is a token's, whatever
-its text, the first one makes the time to first token, and the time between two is an inter-token latency.
+The definitions are upstream's (``vllm.benchmarks.lib.endpoint_request_func``): every event with a choice counts as a token,
+regardless of its text. The first one sets the time to first token, and the time between two is an inter-token latency.
 """
 
 import asyncio
@@ -9,17 +9,17 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-# Of one event, which holds a token or a few.
+# Maximum size of one event, which has one token or a few.
 MOST_BYTES = 1 << 20
-# Read at a time, in a few milliseconds.
+# Events to parse without a pause, which takes a few milliseconds.
 PART_EVENTS = 200
 
 
 @dataclass
 class Events:
-    """Server-sent events as they arrive; :meth:`add` does little, so that it does not hold up other requests.
+    """Collects server-sent events as they arrive; :meth:`add` does little, so that it does not delay other requests.
 
-    A ValueError is raised where what should be an event does not end.
+    Raises a ValueError for an event that does not end within :data:`MOST_BYTES`.
     """
 
     events: list[tuple[float, bytes]] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Events:
     _rest: bytes = b""
 
     def add(self, at: float, data: bytes) -> bool:
-        """Take bytes that came at a time; whether they brought the first token."""
+        """Add bytes that arrived at a time; return whether they include the first token."""
         before = self.tokens
         self._rest = (self._rest + data).replace(b"\r\n", b"\n")
         while (end := self._rest.find(b"\n\n")) >= 0:
@@ -38,16 +38,16 @@ class Events:
         return not before and bool(self.tokens)
 
     def end(self, at: float) -> None:
-        """The stream is over: what is left is an event too, as upstream takes it."""
+        """End the stream; as in upstream, remaining bytes are an event too."""
         self._take(at, self._rest)
         self._rest = b""
 
     def _take(self, at: float, event: bytes) -> None:
-        # Servers may name their events, and comment.
+        # Servers may also send event names and comments.
         data = b"".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
         if data:
             self.events.append((at, data))
-            # What has no choices is the usage, and what ends it is [DONE].
+            # Events without choices are the usage and the final [DONE].
             self.tokens += b'"choices":[{' in data or b'"choices": [{' in data
 
 
@@ -57,11 +57,11 @@ class Reply:
 
     Attributes:
         times: Arrival time of each chunk.
-        text: Its text.
+        text: Text of the answer.
         prompt_tokens: The server's count, or None.
         output_tokens: The server's count, or None.
         finish_reason: The server's value.
-        error: The server's error after the answer had begun, or empty.
+        error: The server's error after the answer began, or empty.
     """
 
     times: tuple[float, ...]
@@ -76,7 +76,7 @@ async def read_events(events: list[tuple[float, bytes]]) -> Reply:
     """Parse a streamed answer. Long ones are parsed in parts, so that other requests run in between.
 
     Raises:
-        ValueError: where an event is no JSON object.
+        ValueError: if an event is not a JSON object.
     """
     times: list[float] = []
     texts: list[str] = []
@@ -110,7 +110,7 @@ def read_whole(body: bytes) -> Reply:
     """Parse an answer that was not streamed.
 
     Raises:
-        ValueError: where it is no completion.
+        ValueError: if it is not a completion.
     """
     content = _object(_json(body), "the answer", body)
     choice = _choice(content, body)
@@ -128,7 +128,7 @@ def read_whole(body: bytes) -> Reply:
 
 
 def writable(text: str) -> str:
-    """A server's words without the halves of characters (lone surrogates), which no file takes."""
+    """Replace lone surrogates in a server's text, which cannot be written to a file."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -141,7 +141,7 @@ def _json(content: bytes) -> Any:
 
 def _object(value: Any, what: str, content: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{what} is no object: {content[:100]!r}")
+        raise ValueError(f"{what} is not a JSON object: {content[:100]!r}")
     return value
 
 

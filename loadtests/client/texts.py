@@ -1,4 +1,4 @@
-"""What prompts are made of: sentences in which a pass key is hidden. Small YAML files, some of which are shipped."""
+"""Texts that prompts are built from: sentences that hide a pass key. Small YAML files, some of which are shipped."""
 
 import re
 from importlib.resources import files
@@ -22,9 +22,9 @@ class Text(Strict):
         opening: Start of each prompt.
         filler: Sentences, drawn at random.
         key: Sentence with the pass key, ``{key}``.
-        question: Question for the key, at the end.
+        question: Question for the key, at the prompt's end.
         next: Start of a conversation's later messages.
-        reply: Stands for the answers to earlier messages.
+        reply: Stand-in for the answers to earlier messages.
         digits: Digits of a pass key.
         answer: Tokens needed for an answer with the key; requests with a lower limit are not judged.
     """
@@ -42,41 +42,41 @@ class Text(Strict):
     @model_validator(mode="after")
     def _keys(self) -> "Text":
         if "{key}" not in self.key:
-            raise ValueError("key: must hold {key}, where the pass key goes")
+            raise ValueError("key: must contain {key}, where the pass key goes")
         if any(re.search(rf"[0-9]{{{self.digits}}}", sentence) for sentence in self.filler):
-            raise ValueError(f"filler: must hold no number of {self.digits} digits, which a pass key has")
+            raise ValueError(f"filler: must not contain numbers of {self.digits} digits, which look like a pass key")
         return self
 
     def has_key(self, answer: str, key: str, to_its_end: bool = True) -> bool:
-        """Whether an answer has the key, and no other number of as many digits.
+        """Return whether an answer has the key and no other number with as many digits.
 
         Args:
-            answer: The text.
-            key: The digits.
-            to_its_end: False where the answer goes on when the model is done: only its first number counts then.
+            answer: Text of the answer.
+            key: Digits of the pass key.
+            to_its_end: False if the answer continues past its end (``ignore_eos``); then only its first number counts.
         """
         found = re.findall(rf"(?<![0-9])[0-9]{{{self.digits}}}(?![0-9])", answer)
         return set(found if to_its_end else found[:1]) == {key}
 
 
 def shipped() -> dict[str, Path]:
-    """The texts that come with ropeswitch, by name."""
+    """Paths of the shipped texts, by name."""
     folder = Path(str(files("ropeswitch.loadtests"))) / "texts"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def load(name: str) -> Text:
-    """The text of that name that is shipped, or of that file.
+    """Load a shipped text by its name, or a text file.
 
     Raises:
-        UsageError: where there is none, or it is not a text; the message tells the key.
+        UsageError: if there is neither, or it is not a text; the message names the key.
     """
     path = shipped().get(name) or Path(name)
     if not path.is_file():
         raise UsageError(f"text {name!r} is neither a file nor one of {', '.join(shipped())}")
     content = read_yaml(path)
     if not isinstance(content, dict):
-        raise UsageError(f"{path}: a text is a mapping with the keys {', '.join(Text.model_fields)}")
+        raise UsageError(f"{path}: a text must be a mapping with the keys {', '.join(Text.model_fields)}")
     try:
         return Text.model_validate(content)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""How the served tokenizer cuts texts: asked of the server, or of a tokenizer at hand."""
+"""Tokenizes text as the server does: through the server, or with a local copy of its tokenizer."""
 
 from typing import Any, Protocol
 
@@ -9,17 +9,17 @@ Messages = list[dict[str, str]]
 
 
 class Tokenizer(Protocol):
-    """What counts tokens just as the server does."""
+    """Tokenizes text exactly as the server does."""
 
     def text(self, text: str) -> list[int]:
-        """Token ids of the prompt of a completion, special tokens included."""
+        """Return the token ids of a completion's prompt, special tokens included."""
 
     def chat(self, messages: Messages) -> list[int]:
-        """Token ids of a chat, by the chat template, up to where the answer begins."""
+        """Return the token ids of a chat, through the chat template, up to the start of the answer."""
 
 
 class ServedTokenizer:
-    """The server's own, by ``POST /tokenize``, which vLLM's servers have."""
+    """The server's tokenizer, through ``POST /tokenize``, which vLLM servers have."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -35,13 +35,13 @@ class ServedTokenizer:
         if answer.status != 200:
             raise UsageError(
                 f"{self._endpoint.url}/tokenize answered {answer.status} ({answer.message}): token counts cannot be exact; "
-                "give --tokenizer with the folder of the served model's tokenizer"
+                "set --tokenizer to the folder of the served model's tokenizer"
             )
         content = answer.json
         found = content.get("tokens") if isinstance(content, dict) else None
         if not isinstance(found, list) or not all(type(each) is int for each in found):
             raise UsageError(
-                f"{self._endpoint.url}/tokenize answered {answer.body[:100]!r}, which has no tokens: give --tokenizer with "
+                f"{self._endpoint.url}/tokenize answered {answer.body[:100]!r}, which has no tokens: set --tokenizer to "
                 "the folder of the served model's tokenizer"
             )
         return found
@@ -64,6 +64,6 @@ class LocalTokenizer:
 
     def chat(self, messages: Messages) -> list[int]:
         if not self._tokenizer.chat_template:
-            raise UsageError("--tokenizer has no chat template: choose a workload with endpoint: completions")
+            raise UsageError("--tokenizer has no chat template: use a workload with endpoint: completions")
         found: list[int] = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         return found

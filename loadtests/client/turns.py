@@ -1,4 +1,4 @@
-"""Prompts of conversations: each one is the one before, a made-up reply and the user's next message."""
+"""Builds the prompts of conversations: each is the previous one, a prepared reply and the user's next message."""
 
 import json
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from ropeswitch.loadtests.client.tokens import Tokenizer
 
 
 class Joints:
-    """What stands between one message's question and the next one's filler, in tokens: a reply, and the chat template's."""
+    """Counts the tokens between one message's question and the next one's filler: a reply and the chat template's."""
 
     def __init__(self, text: Text, tokenizer: Tokenizer, composer: Composer) -> None:
         self.text = text
@@ -22,10 +22,10 @@ class Joints:
         self._tokens: dict[str, int] = {}
 
     def tokens(self, key: str) -> int:
-        """How many tokens it has in a conversation about ``key``.
+        """Return the number of these tokens in a conversation about ``key``.
 
         Raises:
-            UsageError: where the chat template or the tokenizer makes others of a message once there are more of them.
+            UsageError: if the chat template or the tokenizer changes a message's tokens once others follow it.
         """
         if key not in self._tokens:
             self._tokens[key] = self._count(key)
@@ -45,7 +45,7 @@ class Joints:
         if ids[: len(before)] != before or ids[-len(after) :] != after:
             raise UsageError(
                 "mix: turns: the chat template changes a message once others follow it, so lengths would not be exact: "
-                "choose a workload without turns"
+                "use a workload without turns"
             )
         return len(ids) - len(before) - len(after)
 
@@ -55,11 +55,11 @@ class Conversation:
     """One conversation as it grows.
 
     Attributes:
-        composer: Makes the text.
-        joints: Of this text and chat template.
+        composer: Assembles the text.
+        joints: Token counts between messages for this text and chat template.
         first: The first message.
         key: The pass key in it.
-        random: Where the filler comes from.
+        random: Random generator for the filler.
     """
 
     composer: Composer
@@ -78,7 +78,7 @@ class Conversation:
         room = tokens - self._tokens - self.joints.tokens(self.key)
         if room < 0:
             raise UsageError(
-                f"mix: turns.grow: {tokens - self._tokens} tokens do not hold a reply and a question, which need "
+                f"mix: turns.grow: {tokens - self._tokens} tokens cannot hold a reply and a question, which need "
                 f"{self.joints.tokens(self.key)} with this text"
             )
         pieces = self.composer.pieces
@@ -92,5 +92,5 @@ class Conversation:
         self._tokens = tokens
 
     def body(self) -> bytes:
-        """The field of a request's body that holds the conversation."""
+        """Return the field of a request's body with the conversation."""
         return b'"messages":' + json.dumps(self._messages).encode()

@@ -1,4 +1,4 @@
-"""Workload files: request kinds, arrivals, and lengths of prompts and answers. YAML; unknown keys are errors."""
+"""Parses workload files (YAML): kinds of requests, arrivals, and lengths of prompts and answers."""
 
 from importlib.resources import files
 from itertools import pairwise
@@ -20,43 +20,43 @@ MOST_BYTES = 1 << 20
 
 
 class Poisson(Strict):
-    """Independent arrivals; as vLLM's benchmark does, times are scaled so that the mean rate is met exactly."""
+    """Independent arrivals; as in vLLM's benchmark, times are scaled to meet the mean rate exactly."""
 
     rate: Rate
 
 
 class Gamma(Strict):
-    """Intervals of a gamma distribution: below 1, ``burstiness`` makes them come in clusters; above 1, evenly."""
+    """Gamma-distributed intervals; ``burstiness`` below 1 clusters arrivals, above 1 evens them out."""
 
     rate: Rate
     burstiness: Annotated[float, Field(gt=0, le=1000)]
 
 
 class Bursts(Strict):
-    """``size`` requests at once, and again, ``rate`` requests a second in the mean."""
+    """Bursts of ``size`` simultaneous requests, on average ``rate`` requests per second."""
 
     rate: Rate
     size: Annotated[int, Field(ge=1, le=100_000)]
 
 
 class Closed(Strict):
-    """``concurrency`` clients; each sends its next request ``think`` seconds after the answer to the last one."""
+    """``concurrency`` clients; each sends its next request ``think`` seconds after its previous answer."""
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)]
     think: Seconds = 0.0
 
 
 class Trace(Strict):
-    """A recorded trace, JSON lines with ``timestamp`` in milliseconds, ``input_length`` and ``output_length`` in tokens (the
-    format of the Mooncake traces), replayed ``speed`` times as fast. ``hash_ids`` name blocks of 512 tokens of the
-    prompt: equal ones are equal text."""
+    """A recorded trace in the Mooncake format, replayed ``speed`` times as fast: JSON lines with ``timestamp`` in
+    milliseconds, ``input_length`` and ``output_length`` in tokens. Each of the optional ``hash_ids`` stands for a block of
+    512 prompt tokens; equal ids give equal text."""
 
     file: str
     speed: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
 
 
 class Arrival(Strict):
-    """Exactly one of the processes."""
+    """Give exactly one process."""
 
     poisson: Poisson | None = None
     gamma: Gamma | None = None
@@ -68,33 +68,36 @@ class Arrival(Strict):
     def _one(self) -> "Arrival":
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"give one of {', '.join(type(self).model_fields)}; given: {', '.join(given) or 'none'}")
+            raise ValueError(
+                f"give exactly one of {', '.join(type(self).model_fields)}; given: {', '.join(given) or 'none'}"
+            )
         return self
 
     @property
     def rated(self) -> Poisson | Gamma | Bursts | None:
-        """The process that a rate drives, if it is one."""
+        """The arrival process, if it has a rate."""
         return self.poisson or self.gamma or self.bursts
 
 
 class Cancel(Strict):
-    """The client disconnects from a ``share`` of the requests after ``after`` chunks of the answer (0: at once)."""
+    """The client disconnects from a ``share`` of the requests after ``after`` chunks (0: when the answer begins)."""
 
     share: Share
     after: Annotated[int, Field(ge=0, le=1_000_000)] = 1
 
 
 class Prefix(Strict):
-    """Prompts begin with one of ``groups`` texts of ``tokens`` tokens, after what the chat template puts first."""
+    """Prompts share one of ``groups`` texts of ``tokens`` tokens, which follows the chat template's start and the text's
+    ``opening``."""
 
     tokens: Tokens
     groups: Annotated[int, Field(ge=1, le=10_000)] = 1
 
 
 class Turns(Strict):
-    """A conversation of ``count`` messages. Each one's prompt is ``grow`` tokens longer than the one before, by a reply and
-    the next message; it is sent ``think`` seconds after the answer to the one before. Replies are made up ahead, like all of
-    the prompt, so lengths are exact regardless of the answers."""
+    """A conversation of ``count`` user messages. Each prompt is the previous one plus a reply and the next message,
+    ``grow`` tokens in all, and is sent ``think`` seconds after the previous answer. Replies are prepared ahead and do not
+    come from the server, so prompt lengths are exact."""
 
     count: Annotated[int, Field(ge=2, le=1000)]
     grow: Length
@@ -132,7 +135,7 @@ class Workload(Strict):
             drawn by ``share``.
         ignore_eos: Generate each answer to its full length; needs a vLLM server.
         bands: Length bands of the report (default: the server's factor sets).
-        slo: Latency objective, such as ``band=0-8k,ttft<0.5,tpot<0.1``.
+        slo: Latency objectives, such as ``band=0-8k,ttft<0.5,tpot<0.1``.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
@@ -158,31 +161,33 @@ class Workload(Strict):
         if not self.mix:
             raise ValueError("mix: at least one part is needed")
         if self.requests is None and self.arrival.closed:
-            raise ValueError("requests is missing: a closed loop needs a number of prompts to be made ahead")
+            raise ValueError("requests is missing: a closed loop needs a number of prompts to build ahead")
         if self.requests is None and self.seconds is None and not self.arrival.trace:
             raise ValueError("requests or seconds is missing: the run would not end")
         if self.arrival.trace and (len(self.mix) != 1 or self.mix[0].turns or self.mix[0].prefix):
             raise ValueError(
-                "mix: a trace has lengths and prefixes of its own and takes one part, without turns and prefix"
+                "mix: a trace has its own lengths and prefixes; give exactly one part, without turns and prefix"
             )
         for part in self.mix:
             if (part.prompt is None or part.output is None) != (self.arrival.trace is not None):
-                raise ValueError(f"mix: {part.kind}: prompt and output are needed, but for a trace, which has its own")
+                raise ValueError(
+                    f"mix: {part.kind}: prompt and output are needed, except with a trace, which has its own"
+                )
             if part.form == "ids" and self.endpoint == "chat":
                 raise ValueError(f"mix: {part.kind}: form ids needs endpoint: completions")
             if part.cancel and not part.stream:
-                raise ValueError(f"mix: {part.kind}: cancel needs stream: true: other answers come in one piece")
+                raise ValueError(f"mix: {part.kind}: cancel needs stream: true, since other answers arrive whole")
             if part.turns and self.endpoint == "completions":
                 raise ValueError(f"mix: {part.kind}: turns needs endpoint: chat")
         if self.requests is not None and sum(part.count or 0 for part in self.mix) > self.requests:
-            raise ValueError(f"mix: the counts of its parts are more than requests ({self.requests})")
+            raise ValueError(f"mix: the counts of its parts add up to more than requests ({self.requests})")
         kinds = [part.kind for part in self.mix]
         if len(set(kinds)) < len(kinds):
-            raise ValueError("mix: every part needs a kind of its own")
+            raise ValueError("mix: two parts have the same kind; each needs a different one")
         return self
 
     def length_bands(self) -> tuple[Band, ...] | None:
-        """The bands that the file names."""
+        """The parsed ``bands``; None if the file has none."""
         return bands(self.bands) if self.bands is not None else None
 
     def objectives(self) -> tuple[Slo, ...]:
@@ -191,16 +196,16 @@ class Workload(Strict):
 
 
 def shipped() -> dict[str, Path]:
-    """The workloads that come with ropeswitch, by name."""
+    """Paths of the shipped workloads, by name."""
     folder = Path(str(files("ropeswitch.loadtests"))) / "workloads"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def load(name: str) -> Workload:
-    """The workload of that name that is shipped, or of that file.
+    """Load a shipped workload by its name, or a workload file.
 
     Raises:
-        UsageError: where there is none, or it is not a workload; the message names the key.
+        UsageError: if there is neither, or it is not a workload; the message names the key.
     """
     path = shipped().get(name) or Path(name)
     if not path.is_file():
@@ -209,28 +214,28 @@ def load(name: str) -> Workload:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file holds.
+    """Return the content of a YAML file.
 
     Raises:
-        UsageError: where it is too large or no YAML.
+        UsageError: if it is larger than 1 MiB or not valid YAML.
     """
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"{path} is larger than {MOST_BYTES} bytes")
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
-    # Those besides its own come of values that its constructors do not check, such as the date 2024-13-45.
+    # PyYAML's constructors raise other errors for values they do not check, such as the date 2024-13-45.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{path} is no YAML: {error}") from error
+        raise UsageError(f"{path} is not valid YAML: {error}") from error
 
 
 def parse(content: Any, where: str) -> Workload:
-    """The workload that ``content`` describes.
+    """Validate ``content`` as a workload.
 
     Raises:
-        UsageError: naming ``where``, the first wrong keys and what is allowed.
+        UsageError: if it is not one; the message names ``where``, up to five wrong keys and what is allowed.
     """
     if not isinstance(content, dict):
-        raise UsageError(f"{where}: a workload is a mapping with the keys {', '.join(Workload.model_fields)}")
+        raise UsageError(f"{where}: a workload must be a mapping with the keys {', '.join(Workload.model_fields)}")
     try:
         return Workload.model_validate(content)
     except ValidationError as error:
@@ -238,13 +243,13 @@ def parse(content: Any, where: str) -> Workload:
 
 
 def problems_of(error: ValidationError) -> str:
-    """A validation error as one line: the wrong keys and why."""
+    """Format a validation error as one line: up to five wrong keys and their errors."""
     found: dict[str, str] = {}
     for each in error.errors(include_url=False, include_context=False):
         loc = [str(part) for part in each["loc"]]
-        # A distribution's name is there twice: as the tag of the union, and as its key.
+        # A distribution's name appears twice: as the tag of the union, and as its key.
         places = [part for part, after in pairwise([*loc, ""]) if part not in NAMES or part != after]
         unknown = each["type"] == "extra_forbidden"
-        message = "there is no such key" if unknown else each["msg"].removeprefix("Value error, ")
+        message = "unknown key" if unknown else each["msg"].removeprefix("Value error, ")
         found.setdefault(".".join(places) or "the file", message)
     return "; ".join(f"{place}: {message}" for place, message in list(found.items())[:5])

@@ -1,1 +1,1 @@
-"""What static YaRN costs a real model, and ropeswitch does not: docs/proof.md, made by ``make docs-proof``."""
+"""Measures what static YaRN costs a real model and ropeswitch does not: docs/proof.md, made by ``make docs-proof``."""

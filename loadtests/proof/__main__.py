@@ -1,6 +1,6 @@
-"""Measures what docs/proof.md shows, then writes its tables and plot: ``python -m ropeswitch.loadtests.proof``.
+"""Measures the results of docs/proof.md, then writes its tables and plot: ``python -m ropeswitch.loadtests.proof``.
 
-Stop it at any time and start it again: it goes on with the first document that is missing.
+It can be interrupted at any time; the same command resumes with the first missing document.
 """
 
 import argparse
@@ -22,15 +22,17 @@ TASKS = (PERPLEXITY, PASSKEY, CHAT)
 def main() -> int:
     """Measure what is missing, then write the pages; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ropeswitch.loadtests.proof", description=__doc__)
-    parser.add_argument("--work", type=Path, default=Path(".demo"), help="folder of model and texts (default: .demo)")
     parser.add_argument(
-        "--tasks", nargs="+", choices=TASKS, default=TASKS, help="what to measure (default: everything)"
+        "--work", type=Path, default=Path(".demo"), help="folder for the model and texts (default: .demo)"
     )
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="tasks to measure (default: all)")
     known = [each.tokens for each in LENGTHS]
-    parser.add_argument("--lengths", nargs="+", type=int, choices=known, default=known, help="in tokens (default: all)")
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, choices=known, default=known, help="prompt lengths in tokens (default: all)"
+    )
     names = [arm.name for arm in ARMS]
-    parser.add_argument("--servers", nargs="+", choices=names, default=names, help="which servers (default: all)")
-    parser.add_argument("--page-only", action="store_true", help="measure nothing, write the tables and the plot")
+    parser.add_argument("--servers", nargs="+", choices=names, default=names, help="servers to measure (default: all)")
+    parser.add_argument("--page-only", action="store_true", help="write the tables and the plot without measuring")
     args = parser.parse_args()
     try:
         if not args.page_only:

@@ -1,4 +1,4 @@
-"""The servers that are compared: stock vLLM unscaled and with static YaRN, and ropeswitch."""
+"""The servers to compare: stock vLLM unscaled and with static YaRN, and ropeswitch."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from ropeswitch.loadtests.bench.plugin_server import PluginServer
 from ropeswitch.loadtests.proof.store import CHAT, PERPLEXITY
 
 WINDOW, LONGEST, FACTOR = 8192, 32768, 4.0
-"""Tokens of the model's window, of the longest sequence, and their ratio."""
+"""The model's window and the longest sequence, in tokens, and their ratio."""
 THETA = 100_000.0
 NAME = "smollm2"
 _STATIC_YARN = {
@@ -53,7 +53,7 @@ class Arm:
             command += ["--hf-overrides", json.dumps(overrides)]
         command += ["--served-model-name", NAME, "--dtype", self.dtype, "--enforce-eager", "--max-num-seqs", "1"]
         command += ["--max-model-len", str(LONGEST), "--max-num-batched-tokens", "1024"]
-        # 46 KB a token in float32.
+        # The KV cache takes 46 KB per token in float32.
         return [*command, "--kv-cache-memory-bytes", str(1600 << 20), "--no-enable-prefix-caching"]
 
 
@@ -62,10 +62,10 @@ ARMS = tuple(Arm(rotation, dtype) for dtype in (FLOAT32, BFLOAT16) for rotation 
 
 
 def dtypes(task: str, length: int) -> tuple[str, ...]:
-    """The number formats in which something is measured.
+    """Return the number formats in which a task is measured at a length.
 
-    float32 where ropeswitch must equal native, which rounding would hide; elsewhere bfloat16, the model's own and three
-    times as fast; chats in both.
+    float32 where ropeswitch must equal native, which bfloat16 rounding would hide. Elsewhere bfloat16, the model's own
+    format and three times as fast. Chats are measured in both.
     """
     if task == CHAT:
         return FLOAT32, BFLOAT16
@@ -77,7 +77,7 @@ def serving(arm: Arm, model: Path, *, chat: bool) -> Iterator[EndpointTarget]:
     """Start the arm's server and connect to it, one request at a time; stop it at the end.
 
     Args:
-        arm: Which.
+        arm: The server to start.
         model: The checkpoint.
         chat: Whether prompts go to the chat API.
     """

@@ -22,7 +22,7 @@ CHATS, CHAT_TOKENS = 200, 64
 
 @dataclass(frozen=True)
 class Length:
-    """Prompts of one length: how many tokens, documents and pass keys."""
+    """A prompt length in tokens, with the number of documents and pass keys to measure at it."""
 
     tokens: int
     documents: int
@@ -34,18 +34,18 @@ LENGTHS = (
     Length(2048, 30, 20),
     Length(8192, 30, 10),
     Length(16384, 8, 5),
-    # With the token that a server generates after each, this is the longest sequence.
+    # With the token that the server generates after each prompt, this is the longest sequence.
     Length(LONGEST - 1, 5, 3),
 )
-# The second argument is the factor set to ask for.
+# The second argument is the factor set to request.
 Work = tuple[Item, Callable[[EndpointTarget, str], Measurement]]
 
 
 def measure(arm: Arm, model: Path, texts: Corpus, tasks: Sequence[str], lengths: Sequence[Length], out: Path) -> None:
-    """Measure what ``out`` does not hold of a server yet; the server is started only where something is missing.
+    """Measure the items that ``out`` does not have for a server yet; start the server only if some are missing.
 
     Raises:
-        FactorError: when the server gives no answer that can be used.
+        FactorError: if the server gives no usable answer.
     """
     done = store.read(out, arm.name)
     for chat in (False, True):
@@ -91,7 +91,7 @@ def documents(texts: Corpus, model: Path, length: Length) -> Iterator[Work]:
     """The documents of one length, always the same ones in the same order.
 
     Raises:
-        FactorError: when too few texts are long enough.
+        FactorError: if too few texts are long enough.
     """
     tokenizer = _Tokenizer(model)
     rng = random.Random(f"proof {length.tokens}")
@@ -119,7 +119,7 @@ def _key(length: int, name: str) -> Work:
         def write(characters: int, extra: int) -> str:
             return passkey_text(key, depth, characters, extra)
 
-        # The reply's tokens but the last are computed too, and stay within the same set.
+        # All tokens of the reply but the last are processed too, and must stay within the same set.
         prompt = exact_length(write, target.encode, length - REPLY_TOKENS, "passkey prompt")
         [reply] = target.replies([prompt], set_name, REPLY_TOKENS)
         return Measurement(item, reply=reply, found=is_found(reply, key))

@@ -20,7 +20,7 @@ _MADE = re.compile(r"(<!-- ([\w-]+): made by make docs-proof -->\n).*?(<!-- end 
 
 
 def written(page: str, results: Results) -> str:
-    """The page with its tables as the results have them.
+    """Return the page with its tables filled from the results.
 
     Raises:
         KeyError: for an unknown table.
@@ -37,7 +37,7 @@ def written(page: str, results: Results) -> str:
 
 
 def texts() -> str:
-    """The table of packages that the texts come from."""
+    """Return the table of the packages that the texts come from."""
     lines = ["| package | archive | sha256 | texts |", "| --- | --- | --- | --- |"]
     lines += [f"| {each.requirement} | {each.archive} | `{each.sha256}` | {each.texts} |" for each in PACKAGES]
     return "\n".join(lines) + "\n"

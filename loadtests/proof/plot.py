@@ -13,14 +13,14 @@ _COLOURS = {NATIVE: "#7f7f7f", STATIC: "#d62728", OURS: "#1f77b4"}
 
 
 def draw(results: Results) -> bytes:
-    """An SVG: perplexity against the unscaled model within the window, and perplexity at every length.
+    """Return an SVG with perplexity against the unscaled model within the window, and perplexity at every length.
 
     Its description is the digest of the results it shows.
     """
     import matplotlib
 
     matplotlib.use("Agg")
-    # Text stays text, and the same results give the same file.
+    # Keep text as text, and make the same results give the same file.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "proof"})
     from matplotlib import pyplot
 

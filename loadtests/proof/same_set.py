@@ -1,6 +1,6 @@
 """Compares ropeswitch, with the set ``32k`` forced, and stock vLLM with static YaRN x4: the same factors at any length.
 
-``python -m ropeswitch.loadtests.proof.same_set``: docs/proof.md cites what it prints.
+docs/proof.md cites the output of ``python -m ropeswitch.loadtests.proof.same_set``.
 """
 
 import argparse
@@ -24,11 +24,20 @@ SET = "32k"
 def main() -> int:
     """Measure both servers and print one line for each length; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ropeswitch.loadtests.proof.same_set", description=__doc__)
-    parser.add_argument("--work", type=Path, default=Path(".demo"), help="folder of model and texts (default: .demo)")
-    known = [each.tokens for each in LENGTHS]
-    parser.add_argument("--lengths", nargs="+", type=int, choices=known, default=[512], help="in tokens (default: 512)")
     parser.add_argument(
-        "--documents", type=int, default=30, choices=range(2, 31), metavar="N", help="of each length (default: 30)"
+        "--work", type=Path, default=Path(".demo"), help="folder for the model and texts (default: .demo)"
+    )
+    known = [each.tokens for each in LENGTHS]
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, choices=known, default=[512], help="prompt lengths in tokens (default: 512)"
+    )
+    parser.add_argument(
+        "--documents",
+        type=int,
+        default=30,
+        choices=range(2, 31),
+        metavar="N",
+        help="documents per length (default: 30)",
     )
     parser.add_argument(
         "--dtype", choices=(FLOAT32, BFLOAT16), default=FLOAT32, help="number format (default: float32)"
@@ -51,10 +60,10 @@ def main() -> int:
 
 
 def measure(arm: Arm, model: Path, texts: Corpus, lengths: Sequence[Length], most: int) -> dict[int, list[Measurement]]:
-    """The losses of the first ``most`` documents of each length, by its tokens; ropeswitch rotates with :data:`SET`.
+    """Return the losses of the first ``most`` documents of each length, by tokens; ropeswitch rotates with :data:`SET`.
 
     Raises:
-        FactorError: when the server gives no answer that can be used, or rotates with another set.
+        FactorError: if the server gives no usable answer, or rotates with another set.
     """
     with serving(arm, model, chat=False) as target:
         set_name = SET if arm.rotation == OURS else target.sets[0]
@@ -65,15 +74,15 @@ def measure(arm: Arm, model: Path, texts: Corpus, lengths: Sequence[Length], mos
 
 
 def compared(ours: Sequence[Measurement], theirs: Sequence[Measurement], dtype: str) -> str:
-    """One line: the ratio of both perplexities with its 95% interval, and the largest difference of one document's loss.
+    """Format one line: the ratio of perplexities with its 95% interval, and the largest relative difference of a loss.
 
     Args:
         ours: ropeswitch's losses, of one length.
-        theirs: Those of the same documents, in the same order, with static YaRN.
+        theirs: Static YaRN's losses of the same documents, in the same order.
         dtype: Number format, for the line.
 
     Raises:
-        ValueError: when the documents differ.
+        ValueError: if the documents differ.
     """
     if [each.item for each in ours] != [each.item for each in theirs]:
         raise ValueError("the servers were given different documents")
@@ -82,7 +91,7 @@ def compared(ours: Sequence[Measurement], theirs: Sequence[Measurement], dtype: 
     percent = ", ".join(f"{100 * (each - 1):+.5f}%" for each in (ratio.value, ratio.low, ratio.high))
     return (
         f"{ours[0].item.length} tokens, {len(ours)} documents, {dtype}: ropeswitch / static perplexity, with 95% interval: "
-        f"{percent}; largest difference of a document's loss: {largest:.1e} of it"
+        f"{percent}; largest relative difference of a document's loss: {largest:.1e}"
     )
 
 

@@ -10,12 +10,12 @@ PERPLEXITY, PASSKEY, CHAT = "perplexity", "passkey", "chat"
 
 @dataclass(frozen=True)
 class Item:
-    """What is measured at once, the same for every server.
+    """One unit of measurement, the same for every server.
 
     Attributes:
         task: ``perplexity``, ``passkey`` or ``chat``.
         length: Tokens of the prompt; 0 for chats, whose prompts are short.
-        name: The document, or the number of the try or chat.
+        name: Name of the document, or number of the pass key or chat.
     """
 
     task: str
@@ -29,10 +29,10 @@ class Measurement:
 
     Attributes:
         item: What was measured.
-        tokens: Judged, for perplexity; otherwise 0.
+        tokens: Scored tokens for perplexity; otherwise 0.
         nll: Sum of their negative log-likelihoods in nats.
         reply: Greedy reply; empty for perplexity.
-        found: Whether the reply holds the pass key; None for the others.
+        found: Whether the reply holds the pass key; None for other tasks.
     """
 
     item: Item
@@ -43,7 +43,7 @@ class Measurement:
 
 
 def read(folder: Path, arm: str) -> dict[Item, Measurement]:
-    """Measurements of a server; none where it has no file. A last line without its end does not count."""
+    """Return a server's measurements by item; empty if it has no file. An incomplete last line is ignored."""
     path = folder / f"{arm}.jsonl"
     if not path.exists():
         return {}
@@ -53,7 +53,7 @@ def read(folder: Path, arm: str) -> dict[Item, Measurement]:
 
 
 def append(folder: Path, arm: str, measurement: Measurement) -> None:
-    """Add a measurement to a server's file; what an interruption left of an earlier one is cut off first."""
+    """Append a measurement to a server's file, after cutting off an incomplete last line."""
     path = folder / f"{arm}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as stream:

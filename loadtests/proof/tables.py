@@ -29,7 +29,7 @@ class Results:
         return cls({arm.name: store.read(folder, arm.name) for arm in ARMS})
 
     def items(self, task: str, arms: Sequence[str], length: int | None = None) -> list[Item]:
-        """Items that every one of the servers measured."""
+        """Return the items that all of the servers measured."""
         common = set.intersection(*(set(self.arms[arm]) for arm in arms))
         return sorted(
             (item for item in common if item.task == task and length in (None, item.length)),
@@ -37,7 +37,7 @@ class Results:
         )
 
     def lengths(self, task: str) -> list[int]:
-        """Lengths at which every rotation was measured, in the task's number format."""
+        """Return the lengths at which every rotation was measured, in the task's number format."""
         return sorted(
             length
             for length in {item.length for found in self.arms.values() for item in found if item.task == task}
@@ -46,7 +46,7 @@ class Results:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of every loss, in hexadecimal: that of the plot's input."""
+        """SHA-256 of all losses, which are the plot's input, in hexadecimal."""
         lines = [
             f"{arm} {item.length} {item.name} {each.tokens} {each.nll!r}"
             for arm, found in self.arms.items()
@@ -56,24 +56,24 @@ class Results:
         return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
     def losses(self, rotation: str, length: int) -> list[float]:
-        """Mean loss in nats of each document, the same documents in the same order for every rotation."""
+        """Return each document's mean loss in nats, for the same documents in the same order with every rotation."""
         items = self.items(PERPLEXITY, servers(PERPLEXITY, length), length)
         found = [self.arms[server(rotation, PERPLEXITY, length)][item] for item in items]
         return [each.nll / each.tokens for each in found]
 
     def ratio(self, ours: str, theirs: str, length: int) -> Ratio:
-        """Ratio of two rotations' perplexities, paired by document."""
+        """Return the ratio of two rotations' perplexities, paired by document."""
         return Ratio.of(self.losses(ours, length), self.losses(theirs, length))
 
 
 def server(rotation: str, task: str, length: int) -> str:
-    """Name of the server that measures a rotation at a length; not for chats, which two measure."""
+    """Return the name of the server that measures a rotation at a length; not for chats, which two servers measure."""
     [dtype] = dtypes(task, length)
     return f"{rotation}-{dtype}"
 
 
 def servers(task: str, length: int) -> list[str]:
-    """The server of each rotation."""
+    """Return the name of each rotation's server."""
     return [server(each, task, length) for each in ROTATIONS]
 
 
@@ -123,7 +123,7 @@ CHAT_PAIRS = (
 
 
 def changed(results: Results, ours: str, theirs: str) -> tuple[int, int]:
-    """How many greedy answers differ between two servers, and how many both gave."""
+    """Return how many greedy answers differ between two servers, and how many were compared."""
     items = results.items(CHAT, [ours, theirs])
     return sum(results.arms[ours][item].reply != results.arms[theirs][item].reply for item in items), len(items)
 
@@ -141,7 +141,7 @@ def chat(results: Results) -> str:
 
 
 def findings(results: Results) -> str:
-    """One sentence for each length and comparison, with the direction that was found."""
+    """One sentence for each length and comparison, with the direction of the difference."""
     lines = []
     for length in _comparable(results):
         pairs = [(STATIC, NATIVE), (OURS, NATIVE)] if length <= WINDOW else [(OURS, NATIVE), (OURS, STATIC)]
@@ -150,9 +150,9 @@ def findings(results: Results) -> str:
 
 
 def summary(results: Results) -> str:
-    """The table of README.md: perplexity, pass keys and changed chat answers of the three ways to serve.
+    """Return the table of README.md: perplexity and changed chat answers of the three ways to serve.
 
-    Beyond the window native has no perplexity: stock vLLM refuses such requests.
+    Beyond the window native has no perplexity: stock vLLM rejects such requests.
     """
     titles = ["prompt length", TITLES[NATIVE], TITLES[STATIC], TITLES[OURS]]
     lines = [f"| {' | '.join(titles)} |", "| --- | --: | --: | --: |"]
@@ -189,14 +189,14 @@ def _percent(ratio: Ratio) -> str:
 
 
 def _is_equal(ratio: Ratio) -> bool:
-    # Servers whose float32 angles differ in the last digits.
+    # The servers' float32 angles differ in the last digits.
     return max(abs(ratio.low - 1), abs(ratio.high - 1)) < 1e-4
 
 
 def _signed(value: float) -> str:
     percent = 100 * (value - 1)
     digits = 2 if abs(percent) < 10 else 1 if abs(percent) < 100 else 0
-    # No minus before a zero.
+    # Avoid -0.00.
     return f"{round(percent, digits) + 0.0:+,.{digits}f}"
 
 

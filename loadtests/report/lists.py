@@ -20,7 +20,7 @@ MOST_CHARACTERS = 400
 
 
 def errors(points: Sequence[Point]) -> Markup:
-    """What went wrong, the most frequent first, by server, status and message."""
+    """Return the table of errors by server, status and message, the most frequent first."""
     counted = Counter(
         (run.side, exchange.status, str(exchange.http_status or written.NONE), exchange.error or "no message")
         for point in points
@@ -45,13 +45,13 @@ def errors(points: Sequence[Point]) -> Markup:
     rest = len(counted) - len(rows)
     more = [tag("p", f"{written.plural(rest, 'rarer message')} not shown.", class_="faint")] if rest else []
     return join(
-        table([heading("server", "request", "HTTP status", "message", "times", texts=("request", "message"))], rows),
+        table([heading("server", "request", "HTTP status", "message", "count", texts=("request", "message"))], rows),
         *more,
     )
 
 
 def wrong_answers(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
-    """Answers that do not tell the pass key, those of the shortest prompts first; empty where there are none."""
+    """Return the table of answers without the pass key, shortest prompts first; empty if there are none."""
     wrong = [
         (length(exchange), run.side, exchange)
         for point in points
@@ -86,9 +86,9 @@ def wrong_answers(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
 
 
 def slowest(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
-    """The target's requests whose first token took longest against the median of their length band and point.
+    """Return the table of the target's slowest first tokens, relative to the median of their length band and point.
 
-    A band's figure counts from two completed requests on: one alone is its own median.
+    A band needs two completed requests: one alone is its own median.
     """
     found: list[tuple[float, float, Point, Exchange]] = []
     for point in points:
@@ -119,17 +119,17 @@ def slowest(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
     ]
     if not rows:
         return Markup()
-    columns = ("load", "prompt tokens", "first token", "of its band's median", "longest gap", "sent at")
+    columns = ("load", "prompt tokens", "first token", "vs. band median", "longest gap", "sent at")
     return join(tag("h2", "Slowest requests"), table([heading(*columns)], rows))
 
 
 def shortened(text: str) -> str:
-    """The text, cut where it is long."""
+    """Truncate a long text."""
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} … ({len(text):,} characters)"
 
 
 def assertions(results: Mapping[str, Any]) -> Markup:
-    """Every assertion, what was measured, and whether it holds."""
+    """Return the table of assertions: the measured value, and whether the assertion holds."""
     rows = [
         tag(
             "tr",
@@ -144,7 +144,7 @@ def assertions(results: Mapping[str, Any]) -> Markup:
 
 
 def objectives(results: Mapping[str, Any]) -> Markup:
-    """The objectives, and the share of completed requests that met them all, by point, server and band."""
+    """Return the objectives and the table of the share of requests that met them all, by point, server and band."""
     listed = tag("ul", *(tag("li", tag("code", slo)) for slo in results["slo"]))
     names = sorted({name for point in results["points"] for name in band_names(point)}, key=band)
     rows = [

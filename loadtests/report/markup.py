@@ -1,23 +1,23 @@
-"""HTML put together so that a text is escaped unless it is HTML by its type."""
+"""Builds HTML, escaping every text that is not :class:`Markup`."""
 
 from html import escape
 
 
 class Markup(str):
-    """A text that is HTML already."""
+    """Text that is already HTML."""
 
 
-# These have no end tag.
+# Elements without an end tag.
 VOID = frozenset({"meta", "br"})
 
 
 def tag(name: str, *children: str, **attributes: str) -> Markup:
-    """An element.
+    """Build an element.
 
     Args:
         name: Its name.
-        children: Its content; escaped, but for :class:`Markup`.
-        attributes: By name; an underscore at the end is dropped (``class_``), other underscores are dashes.
+        children: Its content; escaped unless :class:`Markup`.
+        attributes: By name; a trailing underscore is dropped (``class_``), other underscores become dashes.
     """
     written = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items())
     if name in VOID:
@@ -26,5 +26,5 @@ def tag(name: str, *children: str, **attributes: str) -> Markup:
 
 
 def join(*children: str) -> Markup:
-    """Contents one after the other; escaped, but for :class:`Markup`."""
+    """Concatenate contents, escaping all but :class:`Markup`."""
     return Markup("".join(child if isinstance(child, Markup) else escape(child) for child in children))

@@ -1,4 +1,4 @@
-"""The report of a load test: one HTML page with everything in it, which needs nothing from elsewhere."""
+"""The report of a load test: one self-contained HTML page."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from ropeswitch.loadtests.report.plot_times import timeline
 from ropeswitch.loadtests.report.reading import Figures, ratio
 from ropeswitch.loadtests.report.server_part import of_server
 
-# Label, key, how it is written, and whether less of it is better.
+# Label, key, formatter, and whether less is better.
 CARDS = (
     ("output tokens/s", "output_throughput", written.digits, False),
     ("requests/s", "request_throughput", written.digits, False),
@@ -29,13 +29,13 @@ CARDS = (
 
 
 def html(results: Mapping[str, Any], points: Sequence[Point], bands: Sequence[Band], limits: Sequence[int] = ()) -> str:
-    """The page.
+    """Return the page.
 
     Args:
-        results: What ``results.json`` holds.
+        results: Content of ``results.json``.
         points: The runs behind its points, in the same order.
-        bands: The length bands, from short to long.
-        limits: Tokens that the factor sets of the target reach, where they are known; marked in the plots.
+        bands: Length bands, from short to long.
+        limits: Lengths at which the target's factor sets end, if known; the plots mark them.
     """
     title = f"Load test of {results['model_id']}"
     slos = [Slo.parse(text) for text in results["slo"]]
@@ -48,8 +48,8 @@ def html(results: Mapping[str, Any], points: Sequence[Point], bands: Sequence[Ba
     sections.append(report_lists.slowest(points, bands))
     if len(results["points"]) > 1:
         caption = (
-            "Each mark is one load. The target's lines are solid, the baseline's dashed; tails have the colours of the "
-            "length bands. The server is saturated where tails rise and throughput does not."
+            "Each mark is one load. Lines are solid for the target and dashed for the baseline; tail latencies have the "
+            "colours of the length bands. The server is saturated where tail latencies rise and throughput does not."
         )
         drawn = _figure(sweep("sweep", results["points"], bands), caption)
         sections.append(_folded("All loads", drawn, report_tables.by_point(results["points"])))
@@ -95,43 +95,43 @@ def _verdict(results: Mapping[str, Any]) -> Markup:
 def _point(
     name: str, result: Figures, point: Point, bands: Sequence[Band], limits: Sequence[int], slos: Sequence[Slo]
 ) -> Markup:
-    """Everything about one rate."""
+    """Build the section of one point."""
     runs = [point.side(side)[0] for side in plots.present(point)]
     several = any(len(point.side(side)) > 1 for side in plots.present(point))
-    first = " The first of the repetitions is shown." if several else ""
+    first = " Only the first repetition is shown." if several else ""
     parts = [tag("h2", str(result["label"])), _cards(result)]
-    parts += [tag("h3", "By length of the prompt"), report_tables.by_band(result, bool(slos))]
+    parts += [tag("h3", "By prompt length"), report_tables.by_band(result, bool(slos))]
     drawn = [
         (
             plots.latency(f"{name}-latency", result),
-            "Latency percentiles by length band: a line reaches from p50 (dot) over p90 (bar) to p99 (triangle); "
-            "lower is better, and short lines mean even answers.",
+            "Latency percentiles by length band: a line runs from p50 (dot) through p90 (bar) to p99 (triangle). "
+            "Lower is better, and a short line means consistent latency.",
         ),
         (
             plots.distributions(f"{name}-distributions", point, bands),
-            "The share of requests whose first token, and of chunks that, came within a time: further left is better, and a "
-            "long flat end is a tail.",
+            "Cumulative distributions of the time to first token and of the time between chunks: further left is better, "
+            "and a long flat end is a tail.",
         ),
         (
             plots.by_length(f"{name}-lengths", point, limits),
-            "Every completed request: what its first token waited for, over the length of its prompt; points far above the "
-            "others of their length waited for something else.",
+            "Time to first token of every completed request, by prompt length. Points far above the others of their length "
+            "waited for something other than their own prompt.",
         ),
         (
             throughput(f"{name}-throughput", point),
-            "Tokens over the run, those of a prompt spread over the time to its first token." + first,
+            "Tokens per second over the run; prompt tokens are spread over the time to the first token." + first,
         ),
     ]
     if slos:
         caption = (
-            "The share of completed requests within their objectives, and within each objective alone; the lowest bar says "
-            "what breaks first."
+            "The share of requests that meet all their objectives, and each objective alone; the lowest bar shows what "
+            "breaks first."
         )
         drawn.append((plots.goodput(f"{name}-goodput", result, point, slos, bands), caption))
     caption = (
-        "Every request as a bar, pale until its first token; below, at the same times, what was in flight and what came out "
-        "by band. Where sends are late by much, the client was too slow, and the figures "
-        "say more of it than of the server." + first
+        "Every request is a bar, pale until its first token. Below, on the same time axis: time to first token, requests in "
+        "flight and output tokens by band, and how late requests were sent. If they were sent very late, the client was too "
+        "slow, and the figures describe it rather than the server." + first
     )
     if runs:
         drawn.append((timeline(f"{name}-timeline", runs, bands, limits), caption))
@@ -143,7 +143,7 @@ def _point(
 
 def _cards(result: Figures) -> Markup:
     if result["target"] is None:
-        return tag("p", "The target has not run.")
+        return tag("p", "The target did not run.")
     cards = []
     for label, key, write, less_is_better in CARDS:
         value, baseline = result["target"].get(key), result["baseline"]
@@ -169,8 +169,8 @@ def _figure(svg: str, caption: str) -> Markup:
 def _footer(results: Mapping[str, Any]) -> Markup:
     settings = json.dumps(results["settings"], indent=1, ensure_ascii=False)
     words = (
-        "Latencies are of completed requests and as vLLM's benchmark has them: to the first token (TTFT), between chunks "
+        "Latencies are of completed requests, as defined by vLLM's benchmark: to the first token (TTFT), between chunks "
         "(ITL), per output token after the first (TPOT), and to the last token (e2el). Ratios are the target's figure over "
-        "the baseline's. Of lengths, 1k is 1024 tokens."
+        "the baseline's. In lengths, 1k is 1024 tokens."
     )
     return tag("footer", tag("p", words), tag("details", tag("summary", "Settings"), tag("pre", settings)))

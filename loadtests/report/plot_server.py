@@ -1,4 +1,4 @@
-"""The server's own metrics over a run, beside what the client saw."""
+"""Plots the server's metrics over a run, next to the client's measurements."""
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
@@ -13,11 +13,11 @@ LINES = dict(zip(metrics.GAUGES, ("-", "--", ":"), strict=True))
 
 
 def server(name: str, run: Run) -> str:
-    """Requests, cache, tokens a second and switches over a run; a panel that the server has no metric for says so.
+    """Draw requests, KV cache, tokens per second and switches over a run; a panel without a metric says so.
 
     Args:
         name: See :func:`plot_style.svg`.
-        run: With at least one sample.
+        run: A run with at least one sample.
     """
     with style.look():
         drawn = style.figure(11, 5.6)
@@ -29,7 +29,7 @@ def server(name: str, run: Run) -> str:
         _tokens(tokens, run)
         _switches(switches, run)
         for axes in (requests, cache, tokens, switches):
-            # A panel without ticks says why it is empty.
+            # An empty panel has a message and no ticks.
             if axes.lines or axes.patches:
                 axes.set(xlabel="seconds since the run's start", xlim=(0, max(run.duration, 1e-3)))
         return style.svg(drawn, name, f"Metrics of the {run.side} over the run")
@@ -73,7 +73,7 @@ def _tokens(axes: Axes, run: Run) -> None:
 
 
 def _switches(axes: Axes, run: Run) -> None:
-    axes.set_title("Switches to the next factor set, so far")
+    axes.set_title("Switches to the next factor set, cumulative")
     times, values = metrics.series(run.samples, metrics.SWITCHES)
     if not times:
         style.no_data(axes, f"the server has no {metrics.SWITCHES}")

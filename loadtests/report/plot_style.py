@@ -1,4 +1,4 @@
-"""One look for all figures: SVG text whose colours the page sets, so that it reads on light and on dark."""
+"""The style of all figures: SVG with colours set by the page, for light and dark themes."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ropeswitch.loadtests.client.bands import Band, short
 from ropeswitch.loadtests.client.records import Side
 
-# What matplotlib is told to paint with, and what the page paints there instead: its variable, or else the second colour.
+# Placeholder colours for matplotlib, and what replaces them: the page's CSS variable, with a fallback colour.
 PAINTS = {
     "#010201": ("--text", "#1b1f24"),
     "#010202": ("--faint", "#57606a"),
@@ -30,19 +30,19 @@ PAINTS = {
 }
 TEXT, FAINT, LINE, TARGET, BASELINE, BAD, MARK = PAINTS
 COLOURS: dict[Side, str] = {"target": TARGET, "baseline": BASELINE}
-# Pixels are painted before the page is shown.
+# Rasterized points cannot use the page's variables.
 PIXELS: dict[Side, str] = {"target": "#3a83e0", "baseline": "#e08534"}
 STYLES: dict[Side, Literal["-", "--"]] = {"target": "-", "baseline": "--"}
-# From blue over green to yellow, of a lightness that stands out on white and on black.
+# From blue through green to yellow, with a lightness that stands out on white and on black.
 RAMP = ("#5a52c4", "#3a76c9", "#1f93b5", "#1fa28c", "#4fac5b", "#93ac2c", "#cfa50f")
-# A scatter of more points than this is drawn as pixels.
+# Scatter plots with more points are rasterized.
 DENSE = 1500
 
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 10,
     "font.sans-serif": ["DejaVu Sans"],
-    # Labels come from users, in whose words a dollar is a dollar.
+    # Labels come from users, whose dollar signs are not math.
     "text.parse_math": False,
     "text.color": TEXT,
     "axes.labelcolor": FAINT,
@@ -72,22 +72,22 @@ SETTINGS: dict[Any, Any] = {
 
 
 def figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches; to be made, and drawn into, within :func:`look`."""
+    """Return an empty figure of a size in inches; create it and draw into it within :func:`look`."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def look() -> AbstractContextManager[None]:
-    """The settings that a figure is made under."""
+    """Return the context with the settings of all figures."""
     return matplotlib.rc_context(SETTINGS)
 
 
 def svg(drawn: Figure, name: str, title: str) -> str:
-    """The figure as an ``<svg>`` element that fits the width that it is given.
+    """Return the figure as an ``<svg>`` element that scales to the available width.
 
     Args:
         drawn: The figure.
-        name: Of letters, digits and dashes; unlike that of every other figure on the page, as it goes before every id.
-        title: What the figure shows, for those who do not see it.
+        name: Prefix of the figure's ids: letters, digits and dashes, unique on the page.
+        title: What the figure shows, for screen readers.
     """
     out = StringIO()
     with matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
@@ -95,9 +95,9 @@ def svg(drawn: Figure, name: str, title: str) -> str:
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    # Matplotlib names the parts of every figure alike, and a page's ids are for all of it.
+    # Matplotlib uses the same ids in every figure, but ids must be unique on a page.
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{name}-", text)
-    # A hundredth of a pixel is enough.
+    # Hundredths of a pixel are precise enough.
     text = re.sub(r'(?<= )(?:d|x|y|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
     for paint, (variable, otherwise) in PAINTS.items():
         text = text.replace(paint, f"var({variable}, {otherwise})")
@@ -112,7 +112,7 @@ _ROOT = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/
 
 
 def band_colours(bands: Sequence[Band]) -> dict[Band, str]:
-    """A colour for each band, from the shortest to the longest."""
+    """Return a colour for each band, from the shortest to the longest."""
     places = np.linspace(0, len(RAMP) - 1, len(bands)) if len(bands) > 1 else [0.0]
     channels = np.array([matplotlib.colors.to_rgb(colour) for colour in RAMP]).T
 
@@ -124,7 +124,7 @@ def band_colours(bands: Sequence[Band]) -> dict[Band, str]:
 
 
 def seconds(value: float) -> str:
-    """A time as an axis shows it: ``20 ms``, ``1.5 s``, ``5 min``."""
+    """Format a time for an axis: ``20 ms``, ``1.5 s``, ``5 min``."""
     if value == 0:
         return "0"
     for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
@@ -134,7 +134,7 @@ def seconds(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """A number as an axis shows it: ``950``, ``2.5k``, ``1M``, in thousands."""
+    """Format a number for an axis: ``950``, ``2.5k``, ``1M``; 1k is 1000."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
@@ -142,7 +142,7 @@ def count(value: float) -> str:
 
 
 def time_axis(axes: Axes, log: bool = True) -> None:
-    """Let the vertical axis show seconds."""
+    """Format the vertical axis as seconds."""
     if log:
         axes.set_yscale("log")
         log_ticks(axes.yaxis)
@@ -152,7 +152,7 @@ def time_axis(axes: Axes, log: bool = True) -> None:
 
 
 def log_ticks(axis: Axis) -> None:
-    """Numbers at powers of ten, and at 2 and 5 times these where the range is narrow."""
+    """Place ticks at powers of ten, and at 2 and 5 times these if the range is narrow."""
     low, high = sorted(axis.get_view_interval())
     if high / low < 10**2.5:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
@@ -160,14 +160,14 @@ def log_ticks(axis: Axis) -> None:
 
 
 def count_axis(axes: Axes) -> None:
-    """Let the vertical axis show counts, from 0 to a little above what is drawn."""
+    """Format the vertical axis as counts, from 0 to slightly above the data."""
     tops = [beside.dataLim.ymax for beside in axes.get_shared_y_axes().get_siblings(axes)]
     axes.set_ylim(0, 1.05 * max([top for top in tops if np.isfinite(top) and top > 0], default=1.0))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
 
 
 def length_axis(axes: Axes, longest: float, shortest: float) -> None:
-    """Let the horizontal axis show tokens, on a log scale, at powers of 4 (1k is 1024)."""
+    """Format the horizontal axis as tokens, on a log scale with ticks at powers of 4 (1k is 1024)."""
     powers = [4**power for power in range(16) if shortest / 2 <= 4**power <= longest * 2]
     axes.set_xscale("log", base=2)
     axes.set_xticks(powers, [short(power) for power in powers])
@@ -175,7 +175,7 @@ def length_axis(axes: Axes, longest: float, shortest: float) -> None:
 
 
 def side_keys(sides: Iterable[Side], plain: bool = False) -> list[Line2D]:
-    """Legend entries for the servers, with solid lines alone where ``plain``."""
+    """Return legend entries for the servers, with solid lines only if ``plain``."""
     return [
         Line2D([], [], color=COLOURS[side], linestyle="-" if plain else STYLES[side], linewidth=2, label=side)
         for side in sides
@@ -183,7 +183,7 @@ def side_keys(sides: Iterable[Side], plain: bool = False) -> list[Line2D]:
 
 
 def no_data(axes: Axes, text: str) -> None:
-    """Say in the axes why they are empty."""
+    """Show a message in empty axes."""
     axes.grid(False)
     axes.set(xticks=[], yticks=[])
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT)

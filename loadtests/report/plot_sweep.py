@@ -1,4 +1,4 @@
-"""Figures about how much a server does: tokens a second over a run, and over the rates of a sweep."""
+"""Plots of throughput: over a run, and over the points of a sweep."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from ropeswitch.loadtests.report.series import bins, output_rate, prompt_rate
 
 
 def throughput(name: str, point: Point) -> str:
-    """Output tokens a second, and prompt and output tokens a second, over the first run against each server."""
+    """Draw output tokens/s, and prompt and output tokens/s, over the first run against each server."""
     with style.look():
         drawn = style.figure(11, 3.2)
         output, total = drawn.subplots(1, 2)
@@ -31,16 +31,16 @@ def throughput(name: str, point: Point) -> str:
             axes.set(xlabel="seconds since the run's start", xlim=(0, None))
             style.count_axis(axes)
         drawn.legend(handles=style.side_keys(present(point), plain=True), loc="outside lower center", ncols=2)
-        return style.svg(drawn, name, "Tokens a second over the run")
+        return style.svg(drawn, name, "Tokens per second over the run")
 
 
 def sweep(name: str, points: Sequence[Figures], bands: Sequence[Band]) -> str:
-    """Throughput, goodput and, by length band, tails over the points of a sweep, for both servers.
+    """Draw throughput, goodput and the tail latencies of each length band over the points of a sweep, for both servers.
 
     Args:
         name: See :func:`plot_style.svg`.
-        points: Of ``results.json``; over their rates where all have one, or else in their order.
-        bands: The length bands, which give the colours.
+        points: Points of ``results.json``, by rate if all have one, otherwise in order.
+        bands: Length bands, which set the colours.
     """
     rates = [point["rate"] for point in points]
     places = list(range(len(points))) if None in rates else rates
@@ -71,7 +71,7 @@ def sweep(name: str, points: Sequence[Figures], bands: Sequence[Band]) -> str:
         for axes in panels.flat:
             if axes.lines:
                 axes.set_xticks(places, labels)
-                axes.set_xlabel("" if None in rates else "requests/s that were to be sent")
+                axes.set_xlabel("" if None in rates else "scheduled requests/s")
         keys = style.side_keys(dict.fromkeys(side for point in points for side, _ in sides(point)))
         keys += [
             Line2D([], [], color=colours[band], linewidth=4, label=str(band)) for band in bands if str(band) in named
@@ -81,7 +81,7 @@ def sweep(name: str, points: Sequence[Figures], bands: Sequence[Band]) -> str:
 
 
 def _tail(figures: Figures, band: str, key: str) -> float | None:
-    """The 99th percentile of a latency in a band, in seconds."""
+    """Return the 99th percentile of a latency in a band, in seconds."""
     value = usable(figures["bands"].get(band, {}).get(f"p99_{key}_ms"))
     return None if value is None else value / 1000
 

@@ -1,4 +1,4 @@
-"""The time line of a run: every request as a bar, what was in flight, what came out, and how late it was sent."""
+"""Plots the timeline of a run: requests as bars, requests in flight, output tokens and how late requests were sent."""
 
 from collections.abc import Sequence
 
@@ -17,13 +17,13 @@ Banded = dict[Band, list[Exchange]]
 
 
 def timeline(name: str, runs: Sequence[Run], bands: Sequence[Band], limits: Sequence[int]) -> str:
-    """What happened when; a column for each run, on the same scales.
+    """Draw the timelines of runs, one column each, on the same scales.
 
     Args:
         name: See :func:`plot_style.svg`.
-        runs: One against each server.
-        bands: The length bands, which give the colours.
-        limits: Tokens that the factor sets reach; moments when a sequence outgrew one are marked.
+        runs: One run against each server.
+        bands: Length bands, which set the colours.
+        limits: Lengths at which factor sets end; marks show when a sequence outgrew one.
     """
     colours = style.band_colours(bands)
     with style.look():
@@ -40,7 +40,7 @@ def timeline(name: str, runs: Sequence[Run], bands: Sequence[Band], limits: Sequ
             _stacks(axes[2], axes[3], banded, colours, run.duration)
             _lateness(axes[4], run.exchanges)
             axes[0].set_title(f"{run.side}: requests, in the order of sending")
-            axes[1].set_title("Time to first token, at the time of sending")
+            axes[1].set_title("Time to first token, by time of sending")
             axes[2].set_title("Requests in flight")
             axes[3].set_title("Output tokens/s")
             axes[4].set_title("Sent late by")
@@ -50,13 +50,13 @@ def timeline(name: str, runs: Sequence[Run], bands: Sequence[Band], limits: Sequ
         style.count_axis(rows[3, 0])
         style.time_axis(rows[4, 0], log=False)
         drawn.legend(handles=_keys(runs, bands, limits), loc="outside lower center", ncols=9)
-        return style.svg(drawn, name, "Time line of the requests")
+        return style.svg(drawn, name, "Timeline of the requests")
 
 
 def _bars(
     axes: Axes, exchanges: Sequence[Exchange], colours: dict[Band, str], marked: Sequence[tuple[Exchange, float]]
 ) -> None:
-    """A thin bar a request: pale until its first token, full from then on."""
+    """Draw a thin bar per request: pale until its first token, opaque from then on."""
     places = {exchange.index: place for place, exchange in enumerate(sorted(exchanges, key=lambda e: e.sent))}
     dense = len(exchanges) > style.DENSE / 3
     width = float(np.clip(420 / max(len(exchanges), 1), 0.4, 5))
@@ -86,7 +86,7 @@ def _first_tokens(axes: Axes, banded: Banded, colours: dict[Band, str]) -> None:
 
 
 def _stacks(flight: Axes, output: Axes, banded: Banded, colours: dict[Band, str], duration: float) -> None:
-    """Requests in flight and output tokens a second, the bands on top of each other."""
+    """Draw requests in flight and output tokens/s, stacked by band."""
     edges = bins(duration)
     moments = np.linspace(0, edges[-1], 400)
     paints = list(colours.values())

@@ -1,4 +1,4 @@
-"""Figures about all requests of a point or of a sweep: latencies, objectives, prompt lengths, rates. Each is an SVG text."""
+"""Plots of all requests of a point: latencies, objectives and prompt lengths. Each function returns an SVG."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -26,16 +26,16 @@ LATENCIES = {
 }
 PERCENTILES = {"median": "p50", "p90": "p90", "p99": "p99"}
 MARKERS = {"median": "o", "p90": "_", "p99": "^"}
-# More points of a distribution than these are not told apart.
+# More points per distribution would not be distinguishable.
 STEPS = 400
 
 
 def latency(name: str, point: Mapping[str, Any]) -> str:
-    """p50, p90 and p99 of each latency by length band, the target's beside the baseline's.
+    """Draw p50, p90 and p99 of each latency by length band, with the servers side by side.
 
     Args:
         name: See :func:`plot_style.svg`.
-        point: Of ``results.json``.
+        point: A point of ``results.json``.
     """
     names = band_names(point)
     with style.look():
@@ -62,7 +62,7 @@ def latency(name: str, point: Mapping[str, Any]) -> str:
 
 
 def _range(axes: Axes, place: float, key: str, figures: Mapping[str, Any], colour: str) -> bool:
-    """One server's percentiles in one band, a mark each on a line; whether there are any."""
+    """Draw one server's percentiles in one band as marks on a line; return whether there are any."""
     values = {mark: usable(figures.get(f"{mark}_{key}_ms")) for mark in MARKERS}
     known = {mark: value / 1000 for mark, value in values.items() if value is not None}
     if not known:
@@ -75,7 +75,7 @@ def _range(axes: Axes, place: float, key: str, figures: Mapping[str, Any], colou
 
 
 def distributions(name: str, point: Point, bands: Sequence[Band]) -> str:
-    """The share of requests whose first token, and of chunks that, came within a time; by band, for both servers."""
+    """Draw the distributions of the time to first token and of the time between chunks, by band, for both servers."""
     colours = style.band_colours(bands)
     with style.look():
         drawn = style.figure(11, 4.2)
@@ -108,7 +108,7 @@ def distributions(name: str, point: Point, bands: Sequence[Band]) -> str:
 
 
 def steps(values: Sequence[float]) -> tuple[Any, Any]:
-    """The distribution of some values: where it rises, and to which share."""
+    """Return the cumulative distribution of some values: where it rises, and to which share."""
     ordered = np.maximum(np.sort(values), 1e-6)
     shares = np.arange(1, len(ordered) + 1) / len(ordered)
     if len(ordered) > STEPS:
@@ -122,14 +122,14 @@ def steps(values: Sequence[float]) -> tuple[Any, Any]:
 
 
 def goodput(name: str, result: Mapping[str, Any], point: Point, slos: Sequence[Slo], bands: Sequence[Band]) -> str:
-    """The share of completed requests within their objectives, and within each objective alone, by band.
+    """Draw the share of requests that meet all objectives, and each objective alone, by band.
 
     Args:
         name: See :func:`plot_style.svg`.
-        result: The point's entry of ``results.json``, which has the shares within all objectives.
+        result: The point's entry in ``results.json``, which has the shares for all objectives together.
         point: The point's runs.
-        slos: The objectives; there must be one.
-        bands: The length bands.
+        slos: At least one objective.
+        bands: Length bands.
     """
     bounded = [objective for objective in OBJECTIVES if any(objective in slo.bounds for slo in slos)]
     names = band_names(result)
@@ -166,7 +166,7 @@ def goodput(name: str, result: Mapping[str, Any], point: Point, slos: Sequence[S
 
 
 def _share(done: Iterable[Exchange], slos: Sequence[Slo], band: Band, objective: str) -> float | None:
-    """Of the requests of a band that the objective bounds, the share that it holds for; None where it bounds none."""
+    """Return the share of a band's requests that meet an objective; None if it bounds none of them."""
     kept = []
     for exchange in done:
         value = {"ttft": exchange.ttft, "tpot": tpot(exchange), "e2el": exchange.latency}[objective]
@@ -181,12 +181,12 @@ def _meant(slo: Slo, exchange: Exchange) -> bool:
 
 
 def by_length(name: str, point: Point, limits: Sequence[int]) -> str:
-    """The time to the first token of every request over the length of its prompt.
+    """Draw the time to first token of every completed request over its prompt length.
 
     Args:
         name: See :func:`plot_style.svg`.
         point: The runs.
-        limits: Tokens that the factor sets reach; lines are drawn at those among the prompts.
+        limits: Lengths at which factor sets end; lines mark those within the range of prompts.
     """
     with style.look():
         drawn = style.figure(11, 4.6)
@@ -228,12 +228,12 @@ def by_length(name: str, point: Point, limits: Sequence[int]) -> str:
 
 
 def completed(point: Point, side: Side) -> list[Exchange]:
-    """The completed requests of all repetitions against one server."""
+    """Return the completed requests of all repetitions against one server."""
     return [exchange for run in point.side(side) for exchange in run.exchanges if exchange.status == "completed"]
 
 
 def present(point: Point) -> list[Side]:
-    """The servers that the point has runs of."""
+    """Return the servers that the point has runs of."""
     return [side for side in SIDES if point.side(side)]
 
 

@@ -1,4 +1,4 @@
-"""What a run's exchanges say of every moment: requests in flight, tokens a second, when a request outgrew its set."""
+"""Time series of a run's exchanges: requests in flight, tokens per second, and when a request outgrew its factor set."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,39 +11,39 @@ Floats = NDArray[np.float64]
 
 
 def length(exchange: Exchange) -> int:
-    """Tokens of the prompt as it was made, which its band goes by."""
+    """Return the prompt tokens as built, which determine its band."""
     return exchange.prompt_tokens
 
 
 def end(exchange: Exchange) -> float:
-    """When its last token came, or when it failed; seconds since the run's start."""
+    """Return when its last token arrived, or when it failed, in seconds since the run's start."""
     return exchange.sent + exchange.latency
 
 
 def tpot(exchange: Exchange) -> float | None:
-    """Seconds for each token after the first, as vLLM's benchmark has it; None where there was one token only."""
+    """Return the seconds per token after the first, as in vLLM's benchmark; None without a second token or a TTFT."""
     if exchange.ttft is None or exchange.output_tokens < 2:
         return None
     return (exchange.latency - exchange.ttft) / (exchange.output_tokens - 1)
 
 
 def chunk_times(exchange: Exchange) -> Floats:
-    """When each of its chunks came; an answer that was not streamed came at once, at the end."""
+    """Return the arrival times of its chunks; an answer that was not streamed is one chunk at its end."""
     if exchange.ttft is not None:
         return exchange.sent + exchange.ttft + np.concatenate([[0.0], np.cumsum(exchange.itl)])
     return np.array([end(exchange)] if exchange.output_tokens else [])
 
 
 def crossing(exchange: Exchange, limits: Sequence[int]) -> float | None:
-    """When its sequence first grew over a limit of its factor sets; None where it did not.
+    """Return when its sequence first outgrew a factor set's limit; None if it did not.
 
-    The tokens of an answer are taken to come evenly in its chunks.
+    Assumes that an answer's tokens are spread evenly over its chunks.
     """
     prompt, times = exchange.counted_prompt_tokens or exchange.prompt_tokens, chunk_times(exchange)
     if not len(times):
         return None
     for limit in sorted(limits):
-        # The last token is never computed, so it does not make the sequence longer.
+        # The last token is never fed back to the model, so it does not extend the sequence.
         if prompt <= limit < prompt + exchange.output_tokens - 1:
             part = (limit + 1 - prompt) / exchange.output_tokens
             return float(times[min(int(part * len(times)), len(times) - 1)])
@@ -51,27 +51,27 @@ def crossing(exchange: Exchange, limits: Sequence[int]) -> float | None:
 
 
 def in_flight(exchanges: Iterable[Exchange]) -> tuple[Floats, Floats]:
-    """Times at which the number of requests in flight changed, and the number from then on."""
+    """Return the times at which the number of requests in flight changed, and the number from then on."""
     steps = sorted((at, step) for e in exchanges for at, step in ((e.sent, 1), (end(e), -1)))
     times = np.array([0.0, *(at for at, _ in steps)])
     return times, np.cumsum([0.0, *(step for _, step in steps)])
 
 
 def in_flight_at(exchanges: Iterable[Exchange], moments: Floats) -> Floats:
-    """Requests in flight at each of some moments."""
+    """Return the requests in flight at each of the moments."""
     times, counts = in_flight(exchanges)
-    # Before the first change there were none.
+    # There are none before the first change.
     return np.concatenate([[0.0], counts])[np.searchsorted(times, moments, side="right")]
 
 
 def bins(duration: float) -> Floats:
-    """Edges of at most 121 equal spans of a run, each at least half a second long."""
+    """Return the edges of at most 120 equal spans of a run, each at least half a second long."""
     number = int(min(max(duration / 0.5, 1), 120))
     return np.linspace(0, max(duration, 1e-3), number + 1)
 
 
 def output_rate(exchanges: Iterable[Exchange], edges: Floats) -> Floats:
-    """Output tokens a second in each span. The tokens of an answer are taken to come evenly in its chunks."""
+    """Return output tokens/s in each span, assuming that an answer's tokens are spread evenly over its chunks."""
     total = np.zeros(len(edges) - 1)
     for exchange in exchanges:
         times = chunk_times(exchange)
@@ -82,7 +82,7 @@ def output_rate(exchanges: Iterable[Exchange], edges: Floats) -> Floats:
 
 
 def prompt_rate(exchanges: Iterable[Exchange], edges: Floats) -> Floats:
-    """Prompt tokens a second in each span, those of a prompt spread evenly from its sending to its first token."""
+    """Return prompt tokens/s in each span, with a prompt's tokens spread evenly from its sending to its first token."""
     total = np.zeros(len(edges) - 1)
     for exchange in exchanges:
         if exchange.status == "completed":

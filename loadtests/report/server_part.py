@@ -1,4 +1,4 @@
-"""The report's part on the server's own metrics."""
+"""The report's section on the server's metrics."""
 
 from collections.abc import Sequence
 
@@ -15,34 +15,34 @@ LATENCIES = {"ttft": "first token", "itl": "between tokens", "e2el": "last token
 
 
 def of_server(name: str, run: Run) -> Markup:
-    """A figure and tables of a run's samples, and in words what the server does not tell.
+    """Return a figure and tables of a run's samples, and a note on missing metrics.
 
     Args:
         name: See :func:`plot_style.svg`.
         run: The run.
     """
-    title = tag("h3", f"What the {run.side} says of itself", class_=f"dot {run.side}")
+    title = tag("h3", f"Metrics of the {run.side}", class_=f"dot {run.side}")
     missing = metrics.missing(run.samples)
     every = len(metrics.missing(()))
     if len(run.samples) < 2 or len(missing) == every:
         told = (
-            "its metrics were not read" if not run.samples else "it was read too seldom or has none of vLLM's metrics"
+            "they were not scraped" if not run.samples else "they were scraped only once or have none of vLLM's metrics"
         )
-        return join(title, tag("p", f"Nothing is shown of the {run.side}'s own metrics: {told}."))
+        return join(title, tag("p", f"No metrics of the {run.side} are shown: {told}."))
     if metrics.restarted(run.samples):
         return join(
-            title, tag("p", "Its counters fell during the run: it was restarted, and they say nothing of the run.")
+            title, tag("p", "Its counters fell during the run: it was restarted, so they do not describe the run.")
         )
     caption = (
-        "The server's gauges and counters in its colour, what the client saw in grey. Where the two differ, requests wait "
-        "on their way, or others use the server."
+        "The server's gauges and counters in its colour, the client's measurements in grey. Where the two differ, requests "
+        "wait between client and server, or other clients use the server."
     )
-    lacking = [tag("p", f"This server does not have: {', '.join(missing)}.", class_="faint")] if missing else []
+    lacking = [tag("p", f"Not exported by this server: {', '.join(missing)}.", class_="faint")] if missing else []
     return join(title, tag("figure", Markup(server(name, run)), tag("figcaption", caption)), _tables(run), *lacking)
 
 
 def _tables(run: Run) -> Markup:
-    """The server's latencies from its histograms beside the client's, and by how much its counters grew."""
+    """Return tables of the server's latencies, from its histograms, next to the client's, and of its counters' increases."""
     done = [exchange for exchange in run.exchanges if exchange.status == "completed"]
     rows = []
     for key, series in metrics.HISTOGRAMS.items():
@@ -58,7 +58,7 @@ def _tables(run: Run) -> Markup:
     return tag(
         "div",
         table([heading("latency", "by the server", "by the client")], map(_row, rows)),
-        table([heading("counter", "grew by")], (_row([label, written.whole(value)]) for label, value in counted)),
+        table([heading("counter", "increase")], (_row([label, written.whole(value)]) for label, value in counted)),
         class_="pair",
     )
 

@@ -9,7 +9,7 @@ from ropeswitch.loadtests.report.verdict import headline, stops, subject, tally,
 from ropeswitch.loadtests.report.written import NONE, digits, milliseconds, share, times, whole
 
 ICONS = {"good": "✅", "warn": "⚠️", "bad": "❌"}
-# Heading, key, and how it is written.
+# Heading, key and formatter.
 COLUMNS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
     ("TTFT p50", "median_ttft_ms", milliseconds),
     ("TTFT p99", "p99_ttft_ms", milliseconds),
@@ -21,10 +21,10 @@ COLUMNS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """A headline, a table of every point by length band, how late requests were sent, and the assertions.
+    """Return a headline, each point's table by length band and lateness, and the assertions and objectives.
 
     Args:
-        results: What ``results.json`` holds.
+        results: Content of ``results.json``.
     """
     settings = results["settings"]
     early = "" if results["complete"] else "stopped early; "
@@ -51,14 +51,14 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def text(value: object) -> str:
-    """A user's or a server's words as plain text in Markdown, on one line and within a table's cell."""
+    """Escape a user's or a server's text as plain Markdown on one line, fit for a table's cell."""
     line = " ".join(str(value).split())
-    # An underscore within a word stands for itself.
+    # An underscore within a word needs no escape.
     return re.sub(r"[\\`*\[\]<>&|~#$]|(?<!\w)_|_(?!\w)", r"\\\g<0>", line)
 
 
 def lowered(words: str) -> str:
-    """The words as they go on within a sentence."""
+    """Lowercase the first letter, for use within a sentence."""
     return words[0].lower() + words[1:]
 
 
@@ -75,7 +75,7 @@ def _bands(point: Figures) -> str:
         for _, key, written in COLUMNS:
             row += [written(told[0].get(key)), times(ratio(key, *told))] if both else [written(told[0].get(key))]
         rows.append(row)
-    alone = "The target has not run; these are the baseline's.\n\n" if point["target"] is None else ""
+    alone = "The target did not run; these are the baseline's figures.\n\n" if point["target"] is None else ""
     return alone + _table(head, rows)
 
 
@@ -87,7 +87,7 @@ def _of(figures: Figures, band: str | None) -> Figures:
 def _sending(point: Figures) -> str:
     return "\n".join(
         f"- {side}: sent late by {milliseconds(figures.get('median_lateness_ms'))} (median), "
-        f"{milliseconds(figures.get('p99_lateness_ms'))} (p99), {milliseconds(figures.get('max_lateness_ms'))} (most); "
+        f"{milliseconds(figures.get('p99_lateness_ms'))} (p99), {milliseconds(figures.get('max_lateness_ms'))} (max); "
         f"{figures['crossings']:,} requests outgrew a factor set"
         for side, figures in sides(point)
     )
@@ -116,6 +116,6 @@ def _objectives(results: Mapping[str, Any]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows whose cells are Markdown already; the first column to the left, the others to the right."""
+    """Return a table of cells that are already Markdown; the first column is left-aligned, the others right-aligned."""
     lines = [head, [":--", *["--:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,4 +1,4 @@
-"""The report's tables of figures: by band, of all requests, and by the points of a sweep."""
+"""The report's tables of figures: by band, for all requests, and by point of a sweep."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -8,7 +8,7 @@ from ropeswitch.loadtests.report.markup import Markup, tag
 from ropeswitch.loadtests.report.reading import Figures, band_names, ratio, sides
 
 Writer = Callable[[float | None], str]
-# Group, heading, key, how it is written, and whether less of it is better (None: neither).
+# Group, heading, key, formatter, and whether less is better (None: neither).
 BANDED: tuple[tuple[str, str, str, Writer, bool | None], ...] = (
     ("Requests", "done", "completed", written.whole, None),
     ("Requests", "failed", "failed", written.whole, None),
@@ -31,12 +31,12 @@ TOTALS: tuple[tuple[str, tuple[tuple[str, str, Writer, bool | None], ...]], ...]
             ("requests/s", "request_throughput", written.digits, False),
             ("requests/s within the objectives", "request_goodput", written.digits, False),
             ("output tokens/s", "output_throughput", written.digits, False),
-            ("output tokens/s, in its best second", "max_output_tokens_per_s", written.digits, False),
+            ("output tokens/s, in the busiest second", "max_output_tokens_per_s", written.digits, False),
             ("prompt and output tokens/s", "total_token_throughput", written.digits, False),
             ("prompt tokens", "total_input_tokens", written.whole, None),
             ("output tokens", "total_output_tokens", written.whole, None),
-            ("most requests at once", "max_concurrent_requests", written.whole, None),
-            ("seconds", "duration", written.digits, None),
+            ("most requests in flight", "max_concurrent_requests", written.whole, None),
+            ("duration in seconds", "duration", written.digits, None),
         ),
     ),
     (
@@ -49,27 +49,27 @@ TOTALS: tuple[tuple[str, tuple[tuple[str, str, Writer, bool | None], ...]], ...]
             ("outgrew a factor set", "crossings", written.whole, None),
             ("sent late by, p50", "median_lateness_ms", written.milliseconds, None),
             ("sent late by, p99", "p99_lateness_ms", written.milliseconds, None),
-            ("sent late by, at most", "max_lateness_ms", written.milliseconds, None),
-            ("first token since it was due, p50", "median_ttft_due_ms", written.milliseconds, True),
-            ("first token since it was due, p99", "p99_ttft_due_ms", written.milliseconds, True),
+            ("sent late by, max", "max_lateness_ms", written.milliseconds, None),
+            ("due time to first token, p50", "median_ttft_due_ms", written.milliseconds, True),
+            ("due time to first token, p99", "p99_ttft_due_ms", written.milliseconds, True),
         ),
     ),
 )
 
 
 def table(head: Sequence[Markup], rows: Iterable[Markup]) -> Markup:
-    """A table that scrolls by itself where it is wider than the page."""
+    """Build a table that scrolls if it is wider than the page."""
     return tag("div", tag("table", tag("thead", *head), tag("tbody", *rows)), class_="table")
 
 
 def heading(*names: str, texts: Container[str] = ()) -> Markup:
-    """A head's row; the first column and those named in ``texts`` are text, and start at the left."""
+    """Build a header row; the first column and those named in ``texts`` are text, aligned to the left."""
     kinds = ["text" if not place or name in texts else "number" for place, name in enumerate(names)]
     return tag("tr", *(tag("th", name, scope="col", class_=kind) for name, kind in zip(names, kinds, strict=True)))
 
 
 def ratio_cell(key: str, ours: Figures, theirs: Figures, less_is_better: bool | None) -> Markup:
-    """The ratio of two servers' figures; empty where it says nothing."""
+    """Build the cell with the ratio of two servers' figures; empty for a figure that is neither better nor worse."""
     if less_is_better is None:
         return tag("td")
     value = ratio(key, ours, theirs)
@@ -77,17 +77,17 @@ def ratio_cell(key: str, ours: Figures, theirs: Figures, less_is_better: bool | 
 
 
 def compared(value: float | None, less_is_better: bool | None) -> str:
-    """The class of a ratio's cell: what is within 5 % is neither better nor worse."""
+    """Return the CSS class of a ratio's cell; a ratio within 5 % of 1 is neither better nor worse."""
     if value is None or less_is_better is None or 0.95 <= value <= 1.05:
         return "same"
     return "better" if (value < 1) == less_is_better else "worse"
 
 
 def by_band(point: Figures, judged: bool) -> Markup:
-    """The figures of each band, and of all: a row a server, and the ratio of the two.
+    """Build the table of figures by band and for all requests: a row per server, and their ratio.
 
     Args:
-        point: Of ``results.json``.
+        point: A point of ``results.json``.
         judged: Whether there are objectives.
     """
     columns = (*BANDED, GOOD) if judged else BANDED
@@ -112,7 +112,7 @@ def by_band(point: Figures, judged: bool) -> Markup:
 
 
 def totals(point: Figures) -> Markup:
-    """The figures that are not by band; those that no server has are left out."""
+    """Build the tables of figures for all requests; figures that no server has are left out."""
     found = sides(point)
     tables = []
     for title, figures in TOTALS:
@@ -130,7 +130,7 @@ def totals(point: Figures) -> Markup:
 
 
 def by_point(points: Sequence[Figures]) -> Markup:
-    """A row for each server at each point of a sweep."""
+    """Build a table with a row for each server at each point of a sweep."""
     columns: tuple[tuple[str, str, Writer], ...] = (
         ("requests/s", "request_throughput", written.digits),
         ("goodput", "request_goodput", written.digits),

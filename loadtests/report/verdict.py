@@ -10,8 +10,11 @@ Tone = Literal["good", "bad", "warn"]
 
 
 def tone(results: Mapping[str, Any]) -> Tone:
-    """``bad`` if an assertion fails; ``warn`` if the test stopped early, or the target failed, answered wrong or, without
-    assertions, missed an objective."""
+    """Return ``bad`` if an assertion failed, ``warn`` for other problems of the test or the target, otherwise ``good``.
+
+    Other problems are a test that stopped early or has no points, failed requests, wrong answers and, without assertions,
+    missed objectives.
+    """
     if any(not assertion["ok"] for assertion in results["assertions"]):
         return "bad"
     misses = any(each < 1 for each in _good_shares(results)) and not results["assertions"]
@@ -19,7 +22,7 @@ def tone(results: Mapping[str, Any]) -> Tone:
 
 
 def headline(results: Mapping[str, Any]) -> str:
-    """What became of the assertions, and what else the target did wrong."""
+    """Return one line with the outcome of the assertions, and the target's failed requests and wrong answers."""
     broken = sum(not assertion["ok"] for assertion in results["assertions"])
     every = len(results["assertions"])
     if broken:
@@ -32,7 +35,7 @@ def headline(results: Mapping[str, Any]) -> str:
 
 
 def _within_objectives(results: Mapping[str, Any]) -> str:
-    """The lowest share of requests within the objectives of the target's points; empty without objectives."""
+    """Return the lowest share of requests that meet the objectives at a point of the target; empty without objectives."""
     shares = _good_shares(results)
     return f"{share(min(shares))} of requests meet the objectives" if shares else ""
 
@@ -51,19 +54,19 @@ def _problems(results: Mapping[str, Any]) -> list[str]:
 
 
 def stops(results: Mapping[str, Any]) -> str:
-    """Why the test is not complete; empty where it is."""
+    """Return why the test is incomplete; empty if it is complete."""
     if results["complete"]:
         return ""
-    return f"Stopped early: {'; '.join(results['stopped']) or 'no reason was recorded'}."
+    return f"Stopped early: {'; '.join(results['stopped']) or 'no reason recorded'}."
 
 
 def subject(results: Mapping[str, Any], assertion: Mapping[str, Any]) -> str:
-    """The assertion as it was written, with the point that it is about where there are several."""
+    """Return the assertion as written, preceded by its point if there are several."""
     return f"{assertion['point']}: {assertion['text']}" if len(results["points"]) > 1 else str(assertion["text"])
 
 
 def tally(results: Mapping[str, Any]) -> list[str]:
-    """A line for each server: its completed requests, failures and correct answers, over all points."""
+    """Return a line for each server: its completed requests, failures and correct answers, over all points."""
     lines = []
     for side in SIDES:
         found = [figures for point in results["points"] for name, figures in sides(point) if name == side]

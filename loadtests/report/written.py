@@ -1,4 +1,4 @@
-"""Figures as people read them: three digits, with a unit; a dash for what there is none of."""
+"""Formats figures for people: three digits with a unit, and a dash for a missing value."""
 
 from math import isfinite
 
@@ -6,7 +6,7 @@ NONE = "\u2013"
 
 
 def milliseconds(value: float | None) -> str:
-    """A latency of ``results.json``: ``0 ms``, ``0.531 ms``, ``24.1 ms``, ``1.25 s``, ``184 s``."""
+    """Format a latency of ``results.json``: ``0 ms``, ``0.531 ms``, ``24.1 ms``, ``1.25 s``, ``184 s``."""
     if value is None or not isfinite(value) or value < 0:
         return NONE
     if value < 0.0005:
@@ -15,7 +15,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def digits(value: float | None) -> str:
-    """A number with three digits, and thousands apart: ``0.123``, ``12.3``, ``1,235``."""
+    """Format a number with three digits and separated thousands: ``0.123``, ``12.3``, ``1,235``."""
     if value is None or not isfinite(value):
         return NONE
     if value == 0:
@@ -26,12 +26,12 @@ def digits(value: float | None) -> str:
 
 
 def whole(value: float | None) -> str:
-    """A count with thousands apart."""
+    """Format a count with separated thousands."""
     return NONE if value is None else f"{value:,.0f}"
 
 
 def share(value: float | None) -> str:
-    """``99.5 %``; only what is all of it is ``100 %``, and only what is nothing ``0 %``."""
+    """Format a share: ``99.5 %``; only exactly 1 is ``100 %``, and only exactly 0 is ``0 %``."""
     if value is None:
         return NONE
     if value in (0, 1):
@@ -40,10 +40,10 @@ def share(value: float | None) -> str:
 
 
 def times(value: float | None) -> str:
-    """A ratio, with a multiplication sign."""
+    """Format a ratio, followed by a multiplication sign."""
     return NONE if value is None else f"{digits(value)}\u00d7"
 
 
 def plural(number: int, word: str) -> str:
-    """``1 request``, ``1,200 requests``."""
+    """Format a count with its noun: ``1 request``, ``1,200 requests``."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"

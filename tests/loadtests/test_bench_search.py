@@ -13,8 +13,8 @@ from ropeswitch.loadtests.bench.search import main
         (["--rounds", "0"], "--rounds: 0 must be at least 1"),
         (["--candidates", "17"], "--candidates: 17 must be from 1 to 16"),
         (["--dtype", "int8"], "--dtype: invalid choice: 'int8'"),
-        (["--length", "1k"], "--length: goes with --model"),
-        (["--documents", "2"], "--documents: goes with --model"),
+        (["--length", "1k"], "--length: needs --model"),
+        (["--documents", "2"], "--documents: needs --model"),
         (["--model", "nowhere"], "model 'nowhere': cannot be opened"),
     ],
 )

@@ -183,11 +183,11 @@ def test_a_line_that_was_cut_short_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prompt", "40000"], "--prompt: 40000 is not between 1024 and 32768"),
-        (["--rounds", "0"], "--rounds: 0 is below 1"),
-        (["--retries", "-1"], "--retries: -1 is below 0"),
-        (["--targets", "61"], "--targets: [61.0] are not all above 0 and at most 60 seconds"),
-        (["--targets", "0.1", "0"], "--targets: [0.1, 0.0] are not all above 0 and at most 60 seconds"),
+        (["--prompt", "40000"], "--prompt: 40000 must be from 1024 to 32768"),
+        (["--rounds", "0"], "--rounds: 0 must be at least 1"),
+        (["--retries", "-1"], "--retries: -1 must be at least 0"),
+        (["--targets", "61"], "--targets: [61.0] must all be above 0 and at most 60 seconds"),
+        (["--targets", "0.1", "0"], "--targets: [0.1, 0.0] must all be above 0 and at most 60 seconds"),
     ],
 )
 def test_options_out_of_range_are_refused(

@@ -112,7 +112,7 @@ def test_a_server_that_goes_away_ends_it(tmp_path: Path, capsys: pytest.CaptureF
         leaving.start()
         assert loadtest(tmp_path, workload(tmp_path, requests=500), server.url, "--most-failures", "6") == 2
         leaving.join()
-    assert "requests in a row failed, the last with: ClientConnectorError" in refusal(capsys)
+    assert "requests in a row failed; last error: ClientConnectorError" in refusal(capsys)
     found = results(tmp_path)
     assert found["completed"] >= 3 and 6 <= found["failed"] <= 12
 
@@ -120,7 +120,7 @@ def test_a_server_that_goes_away_ends_it(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_server_that_refuses_the_warm_up_is_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(Scripted(lambda number, body: Reply(status=403, message="not you"))) as server:
         assert loadtest(tmp_path, workload(tmp_path, warmup=3), server.url) == 2
-    assert "all 3 requests of the warm-up failed, the last with: 403 not you" in refusal(capsys)
+    assert "all 3 warm-up requests failed; last error: 403 not you" in refusal(capsys)
     assert len(server.asked) == 3
 
 
@@ -142,7 +142,7 @@ def test_a_few_failures_are_counted_by_what_went_wrong(tmp_path: Path) -> None:
     assert errors[2][0] == "failed" and "payload" in errors[2][1].lower()
     assert errors[3] == ("failed", "the engine died")
     assert errors[4] == ("failed", "the stream ended without a token")
-    assert errors[5] == ("failed", "no whole answer within 1.5 s")
+    assert errors[5] == ("failed", "no complete answer within 1.5 s")
     found = results(tmp_path)
     assert (found["completed"], found["failed"]) == (1, 5)
 
@@ -150,7 +150,7 @@ def test_a_few_failures_are_counted_by_what_went_wrong(tmp_path: Path) -> None:
 def test_no_answer_at_all_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(Scripted(lambda number, body: Reply(status=500, message="broken"))) as server:
         assert loadtest(tmp_path, workload(tmp_path, requests=3), server.url) == 2
-    assert refusal(capsys) == "no request was completed; the last error: broken"
+    assert refusal(capsys) == "no request completed; last error: broken"
     assert results(tmp_path)["p99_ttft_ms"] is None
 
 

@@ -51,7 +51,7 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixt
         capsys.readouterr()
         assert loadtest(tmp_path, file, server.url, "--rate", "50,100,200") == 0
         assert len(server.asked) == 12
-        assert "rate-50-target-1 was done before" in capsys.readouterr().err
+        assert "rate-50-target-1 is already complete" in capsys.readouterr().err
         assert [point["label"] for point in results(tmp_path)["points"]] == [
             "50 requests/s",
             "100 requests/s",
@@ -97,7 +97,7 @@ def test_an_interrupted_test_keeps_what_it_has_and_goes_on(tmp_path: Path, numbe
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 130
-        assert b"Traceback" not in out + err and b"what was measured is in" in err
+        assert b"Traceback" not in out + err and b"results so far are in" in err
         found = results(tmp_path)
         assert (found["completed"], found["interrupted"], found["failed"], found["complete"]) == (4, 6, 0, False)
         assert len(requests(tmp_path)) == 10
@@ -138,15 +138,15 @@ def test_a_killed_test_has_written_every_request_that_was_over(tmp_path: Path) -
         (["--url", "127.0.0.1:9"], "url '127.0.0.1:9' must be like http://127.0.0.1:8000"),
         (["--baseline", "http://127.0.0.1:9"], "http://127.0.0.1:9 does not answer"),
         (["--model", "gpt-9"], "--model 'gpt-9' is not served at"),
-        (["--rate", "3"], "--rate: workload small is not driven by a rate"),
-        (["--concurrency", "2,2"], "'2,2' has a value twice"),
+        (["--rate", "3"], "--rate: workload small has no rate"),
+        (["--concurrency", "2,2"], "'2,2' contains a value twice"),
         (["--requests", "0"], "'0' must be a whole number from 1"),
         (["--longest", "5"], "--longest 5: a prompt with a pass key and its question needs"),
         (["--longest", "5x"], "'5x' must be a number of tokens"),
-        (["--scale", "1000"], "but the server takes 100000 tokens in all: give --longest 100000"),
+        (["--scale", "1000"], "but the server accepts 100000 tokens in total: use --longest 100000"),
         (["--text", "nothing"], "text 'nothing' is neither a file nor one of paper, village"),
         (["--assert", "band=0-7k,failed==0"], "the bands of this test are 0-8k,"),
-        (["--assert", "ratio_ttft_p50<1"], "is about a ratio: give --baseline"),
+        (["--assert", "ratio_ttft_p50<1"], "compares with a baseline: add --baseline"),
         (["--metrics-key-file", "nothing"], "No such file or directory: 'nothing'"),
         (["--ca", "nothing", "--url", "https://127.0.0.1:9"], "--ca 'nothing'"),
         (["--tokenizer", "/nothing"], "--tokenizer '/nothing'"),
@@ -176,7 +176,7 @@ def test_a_server_that_lists_nothing_or_refuses_the_key_is_told(
 
     with serving(Refusing()) as server:
         assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
-        assert "refuses the key (401): set the environment variable OPENAI_API_KEY" in refusal(capsys)
+        assert "rejects the key (401): set the environment variable OPENAI_API_KEY" in refusal(capsys)
         Refusing.status = 200
         assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
         assert "lists no model: is it an OpenAI-compatible server?" in refusal(capsys)

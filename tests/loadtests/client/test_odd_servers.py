@@ -89,10 +89,10 @@ def test_redirects_are_not_followed(tmp_path: Path) -> None:
     ("handlers", "expected"),
     [
         ({"_tokenize": says({"error": "no such path"})}, '/tokenize answered b\'{"error"'),
-        ({"_tokenize": says({"tokens": ["a"]})}, "which has no tokens: give --tokenizer"),
-        ({"_rope": says({"sets": [{"max_length": "long"}]})}, "/v1/rope: sets: every one must have a max_length"),
+        ({"_tokenize": says({"tokens": ["a"]})}, "which has no tokens: set --tokenizer"),
+        ({"_rope": says({"sets": [{"max_length": "long"}]})}, "/v1/rope: sets: every set must have a max_length"),
         ({"_models": says({"data": [{"id": "a", "max_model_len": "8k"}]})}, "max_model_len: '8k' must be a number"),
-        ({"_models": says(b"[" * 100_000)}, "the server's answer is not JSON"),
+        ({"_models": says(b"[" * 100_000)}, "the server's response is not JSON"),
     ],
 )
 def test_what_a_server_tells_of_itself_is_checked(
@@ -112,7 +112,7 @@ def test_a_server_that_answers_every_path_has_no_factor_sets(tmp_path: Path, pag
 def test_metrics_that_are_none_do_not_lose_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(odd(_metrics=says(b"vllm:num_requests_running many\n"))) as server:
         assert loadtest(tmp_path, workload(tmp_path), server.url) == 0
-    assert "/metrics has what is no metric: could not convert string to float: 'many'" in capsys.readouterr().err
+    assert "/metrics has a malformed metric: could not convert string to float: 'many'" in capsys.readouterr().err
     assert results(tmp_path)["completed"] == 6
 
 
@@ -125,7 +125,7 @@ def test_keys_that_no_header_takes_are_told_and_not_shown(
             assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
             assert (
                 refusal(capsys)
-                == "the environment variable OPENAI_API_KEY must hold a key in one line of ASCII characters"
+                == "the environment variable OPENAI_API_KEY must contain a key of printable ASCII characters in one line"
             )
         monkeypatch.setenv("OPENAI_API_KEY", "sk-secret\n")
         assert endpoint.connect(server.url, None, None, 0).headers["Authorization"] == "Bearer sk-secret"
@@ -138,7 +138,7 @@ def test_keys_that_no_header_takes_are_told_and_not_shown(
         ("http://127.0.0.1:99999", "must be like"),
         ("http://ä..b", "must be like"),
         ("http://" + "a" * 80, "does not answer"),
-        ("http://me:secret@127.0.0.1:9", "url of '127.0.0.1': must be without a user"),
+        ("http://me:secret@127.0.0.1:9", "url of '127.0.0.1': must not contain a user"),
     ],
 )
 def test_addresses_that_are_none(url: str, expected: str) -> None:
@@ -232,7 +232,7 @@ def test_a_rate_and_a_time_that_make_no_request_are_refused(tmp_path: Path, caps
         for rate, seconds in ((0.2, 2), (100_000, 86_400)):
             file = workload(tmp_path, arrival={"poisson": {"rate": rate}}, requests=None, seconds=seconds)
             assert loadtest(tmp_path, file, server.url) == 2
-            assert "requests: from 1 to 10,000,000 are allowed" in refusal(capsys)
+            assert "requests; allowed are 1 to 10,000,000" in refusal(capsys)
 
 
 def test_a_refusal_leaves_nothing_that_refuses_what_it_advised(
@@ -240,7 +240,7 @@ def test_a_refusal_leaves_nothing_that_refuses_what_it_advised(
 ) -> None:
     with serving(Scripted(card={"max_model_len": 200})) as server:
         assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
-        assert "give --longest 200" in refusal(capsys)
+        assert "use --longest 200" in refusal(capsys)
         assert loadtest(tmp_path, workload(tmp_path), server.url, "--longest", "200") == 0
         assert loadtest(tmp_path, workload(tmp_path), server.url, "--longest", "190") == 2
         assert "other settings (longest)" in refusal(capsys)
@@ -272,7 +272,7 @@ def test_files_that_yaml_cannot_read(tmp_path: Path, content: str) -> None:
     path = tmp_path / "w.yaml"
     path.write_text(content)
     # Where a date is read as text, the file is one, and no workload.
-    with pytest.raises(UsageError, match=r"is no YAML|Field required|is a mapping with the keys"):
+    with pytest.raises(UsageError, match=r"is not valid YAML|Field required|must be a mapping with the keys"):
         load(str(path))
 
 

@@ -187,7 +187,7 @@ def test_conversations_have_exactly_the_tokens_that_were_asked_for(name: str) ->
     for tokens in (200, 201 + joints.tokens(keys[3]), 900):
         talk.grow(tokens)
         assert len(rendered(name, talk.body())) == tokens
-    with pytest.raises(UsageError, match=r"turns.grow: 1 tokens do not hold a reply and a question, which need"):
+    with pytest.raises(UsageError, match=r"turns.grow: 1 tokens cannot hold a reply and a question, which need"):
         talk.grow(901)
 
 
@@ -279,7 +279,7 @@ def test_a_full_disk_is_told_before_prompts_are_made(tmp_path: Path, monkeypatch
     made, _ = composer("bundled", "village", True)
     joints = Joints(texts.load("village"), tokenizer("bundled"), made)
     monkeypatch.setattr(pack.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1 << 20}))
-    with pytest.raises(UsageError, match="the prompts take up to 15 MiB, and 1 MiB are free"):
+    with pytest.raises(UsageError, match="the prompts take up to 15 MiB, but only 1 MiB are free"):
         pack.prepare(tmp_path, 1 << 30, planned(2, 1_000_000), made, joints, 5, lambda count: None)
 
 
@@ -287,10 +287,10 @@ def test_text_files_are_checked(tmp_path: Path) -> None:
     content = (ROOT / "loadtests" / "texts" / "paper.yaml").read_text()
     path = tmp_path / "own.yaml"
     for change, expected in (
-        (("{key}. Remember it. {key} is", "12345. It is"), "key: must hold {key}"),
-        (("The grass is green.", "The grass is 12345."), "filler: must hold no number of 5 digits"),
+        (("{key}. Remember it. {key} is", "12345. It is"), "key: must contain {key}"),
+        (("The grass is green.", "The grass is 12345."), "filler: must not contain numbers of 5 digits"),
         (("digits: 5", "digits: 50"), "digits: Input should be less than or equal to 12"),
-        (("about:", "abot:"), "abot: there is no such key"),
+        (("about:", "abot:"), "abot: unknown key"),
     ):
         path.write_text(content.replace(*change))
         with pytest.raises(UsageError, match=re.escape(expected)):

@@ -180,7 +180,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     store.end(ended)
     assert Store(tmp_path / "out", {"seed": 1}).run(made.name) == ended
     assert exchange_of(exchange_line(made.exchanges[0])) == made.exchanges[0]
-    with pytest.raises(UsageError, match=r"other settings \(seed\): give another folder"):
+    with pytest.raises(UsageError, match=r"other settings \(seed\): use another folder"):
         Store(tmp_path / "out", {"seed": 2})
-    with pytest.raises(UsageError, match="is not empty and holds no load test"):
+    with pytest.raises(UsageError, match="is not empty and has no load test"):
         Store(tmp_path, {"seed": 2})

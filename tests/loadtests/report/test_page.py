@@ -155,24 +155,22 @@ def test_the_servers_own_figures_are_beside_the_clients(page: Page) -> None:
     # Half of the made-up counts are up to 0.5 s, the others up to 1 s.
     assert [rows["first token, p50"][0], rows["first token, p99"][0]] == ["500 ms", "990 ms"]
     assert rows["between tokens, p50"][1] == "11.0 ms"
-    assert "Nothing is shown of the baseline's own metrics" in page.text
+    assert "No metrics of the baseline are shown" in page.text
     counters = {row[0]: row[1] for row in page.table("counter")[1:]}
     assert counters["switches to the next factor set"] == "4"
 
 
 def test_a_server_without_metrics_is_told_in_words() -> None:
     found = run("target", [exchange(0)])
-    assert (
-        "Nothing is shown of the target's own metrics: its metrics were not read." in Page(of_server("x", found)).text
-    )
+    assert "No metrics of the target are shown: they were not scraped." in Page(of_server("x", found)).text
     samples = point().runs[0].samples
     strange = tuple(replace(sample, values={"http_requests_total": 1.0}) for sample in samples)
-    assert "has none of vLLM's metrics" in Page(of_server("x", replace(found, samples=strange))).text
+    assert "have none of vLLM's metrics" in Page(of_server("x", replace(found, samples=strange))).text
     again = replace(found, samples=(*samples, samples[0]))
     assert "it was restarted" in Page(of_server("x", again)).text
     stock = tuple(replace(s, values={k: v for k, v in s.values.items() if "ropeswitch" not in k}) for s in samples)
     text = Page(of_server("x", replace(found, samples=stock))).text
-    assert "This server does not have: ropeswitch_queued_requests, ropeswitch_switches_total." in text
+    assert "Not exported by this server: ropeswitch_queued_requests, ropeswitch_switches_total." in text
 
 
 def test_a_test_without_anything_has_a_report() -> None:
@@ -183,7 +181,7 @@ def test_a_test_without_anything_has_a_report() -> None:
     assert "baseline" not in page.text.replace("over the baseline's", "").replace('"baseline": null', "")
     assert page.table("Prompt tokens", "Requests")[2][0] == "all"
     early = Page(html(results([stopped], complete=False), [stopped], BANDS))
-    assert "The target has not run." in early.text
+    assert "The target did not run." in early.text
     assert early.table("Prompt tokens", "Requests")[2][:3] == ["0-8k", "baseline", "1"]
     assert Page(html(results([], complete=False, stopped=["no server"]), [], BANDS)).text.count("no server") == 1
 
@@ -192,7 +190,7 @@ def test_repetitions_and_sweeps_are_shown(page: Page, text: str) -> None:
     rows = page.table("", "", "requests/s")[1:]
     assert [row[:2] for row in rows] == [[EVIL, "target"], ["", "baseline"], ["2 at a time", "target"]]
     first, second = text.split('id="point-1"')
-    assert "The first of the repetitions is shown." in second and "The first of the repetitions is shown." not in first
+    assert "Only the first repetition is shown." in second and "Only the first repetition is shown." not in first
     assert [a.get("data-label") for a in page.attributes if a.get("class") == "point"] == [EVIL, "2 at a time"]
 
 

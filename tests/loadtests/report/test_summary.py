@@ -70,7 +70,7 @@ def test_failures_answers_and_lateness_are_told() -> None:
     exchanges = [exchange(0, key="1", correct=True, due=-0.25), exchange(1, key="1", correct=False), failure(2, "gone")]
     words = markdown(results([Point("x", None, (run("target", exchanges),))]))
     assert "- target: 2 requests completed, 1 failed, 1 of 2 checked answers correct" in words
-    assert "sent late by 2.00 ms (median), 245 ms (p99), 250 ms (most)" in words
+    assert "sent late by 2.00 ms (median), 245 ms (p99), 250 ms (max)" in words
 
 
 def test_objectives_have_their_shares() -> None:
@@ -88,7 +88,7 @@ def test_a_test_without_requests_has_a_summary() -> None:
 
 def test_a_baseline_alone_has_a_summary() -> None:
     words = markdown(results([Point("x", None, (run("baseline", [exchange(0)]),))], complete=False))
-    assert "The target has not run; these are the baseline's." in words
+    assert "The target did not run; these are the baseline's figures." in words
     assert tables(words)[0][2][:2] == ["0-8k", "1"] and "ratio" not in words.lower()
 
 
