@@ -1,4 +1,4 @@
-"""Flags of the access log, and the config that they give to the API server processes."""
+"""Flags for the access log, and the config built from them for the API server processes."""
 
 import argparse
 from dataclasses import dataclass
@@ -31,26 +31,26 @@ def add(parser: Any) -> None:
         "--access-log",
         choices=CHOICES,
         default="json",
-        help="JSON line for each HTTP request; all adds probes and /metrics, off uses uvicorn's log (default: json).",
+        help="Write a JSON line for each HTTP request; all adds probes and /metrics, off uses uvicorn's log.",
     )
     group.add_argument("--log-prompts", action="store_true", help="Add the prompts to the access log.")
 
 
 def take(args: argparse.Namespace) -> AccessLogConfig | None:
-    """Read the flags; turns uvicorn's access log off where ours is on, so that a request is logged once.
+    """Build the config; turns uvicorn's access log off if ours is on, so that each request is logged once.
 
     Args:
         args: Parsed command line and ``--config`` file of ``vllm serve``.
 
     Returns:
-        None without an access log.
+        The config; None with ``--access-log off``.
 
     Raises:
         UsageError: for ``--log-prompts`` without an access log.
     """
     if args.access_log == "off":
         if args.log_prompts:
-            raise UsageError("--log-prompts: would be ignored with --access-log off")
+            raise UsageError("--log-prompts: would be ignored with --access-log off; leave one of the two out")
         return None
     args.disable_uvicorn_access_log = True
     left_out = (path.strip() for path in (args.disable_access_log_for_endpoints or "").split(","))

@@ -1,6 +1,6 @@
-"""The access log of one API server process: JSON lines on standard output, by the logger ``ropeswitch.access``.
+"""The access log of one API server process: JSON lines on standard output, written by the logger ``ropeswitch.access``.
 
-The fields of a line come from the request's context, once it is over.
+A line is written when its request ends; its fields come from the request's context.
 """
 
 import json
@@ -29,11 +29,11 @@ _ID_LENGTH = 256
 
 @dataclass(frozen=True)
 class Names:
-    """Names for the fields of prompts.
+    """Names for the fields about prompts.
 
     Attributes:
         bands: The length bands.
-        sets: The names of the factor sets, of later ladders too.
+        sets: The names of the factor sets, including those of later ladders.
         model: The name that the model is served under.
         measured: Whether sequences are tracked; False with ``--disable-log-stats``.
     """
@@ -45,13 +45,13 @@ class Names:
 
 
 def fields(scope: Scope, path: str, context: RequestContext, names: Names | None) -> dict[str, Any]:
-    """The fields of a line, in order.
+    """Return the fields of a line, in order.
 
     Args:
-        scope: The request's.
+        scope: The request's scope.
         path: Its path, without the query, which may hold keys.
         context: The context of the finished request.
-        names: None for a request that runs no prompts and has no fields of theirs.
+        names: Names for the fields about prompts; None for a request without prompts, which has no such fields.
     """
     came = datetime.fromtimestamp(context.came, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
     client = scope.get("client")
@@ -100,7 +100,7 @@ def _prompt_fields(context: RequestContext, names: Names) -> dict[str, Any]:
 
 
 def _outcome(context: RequestContext) -> tuple[str, str | None]:
-    """A request's outcome, and the reason where it was refused."""
+    """Return a request's outcome, and the reason if it was rejected."""
     status = context.status
     if context.refusal is not None:
         return "rejected", context.refusal.reason
@@ -117,7 +117,7 @@ def _outcome(context: RequestContext) -> tuple[str, str | None]:
 
 
 def _request_id(scope: Scope) -> str | None:
-    """The ID of the answer, or the client's ``x-request-id``; cut to 256 characters."""
+    """Return the ID of the response, or else the client's ``x-request-id``, cut to 256 characters."""
     state: Mapping[str, Any] = scope.get("state") or {}
     if (metadata := state.get("request_metadata")) is not None:
         return str(metadata.request_id)[:_ID_LENGTH]
@@ -126,11 +126,11 @@ def _request_id(scope: Scope) -> str | None:
 
 
 class AccessLog:
-    """See the module.
+    """Logs finished requests; see the module.
 
     Args:
         config: Values of the flags.
-        names: Names for the fields of prompts.
+        names: Names for the fields about prompts.
         logger: Writes the lines.
     """
 
@@ -157,7 +157,7 @@ class AccessLog:
 def start(
     config: AccessLogConfig, ladder: FactorLadder, engine_client: Any, sets: Sequence[str] | None = None
 ) -> AccessLog:
-    """Start the log of this process.
+    """Return the log of this process, ready to write.
 
     Args:
         config: Values of the flags.
@@ -166,14 +166,14 @@ def start(
         sets: See :class:`Names`; those of the ladder by default.
     """
     # vLLM prefixes every line written to sys.stdout with the process's name, which would break the JSON.
-    stream = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the process lives
+    stream = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - open for the life of the process
     measured = engine_client.logger_manager is not None
     names = Names(Bands(ladder), sets or ladder.names, engine_client.model_config.served_model_name, measured)
     return AccessLog(config, names, logger(stream))
 
 
 def logger(stream: TextIO) -> logging.Logger:
-    """The logger, which writes only to ``stream``; each line in one write, as several processes share it."""
+    """Return the logger. It writes only to ``stream``, each line in one write because several processes share it."""
     made = logging.getLogger(LOGGER)
     made.setLevel(logging.INFO)
     made.propagate = False

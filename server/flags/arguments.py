@@ -1,7 +1,7 @@
-"""Command-line arguments as vLLM's parser rewrites them before argparse sees them, without importing vLLM.
+"""Rewrites command-line arguments as vLLM's parser does before argparse sees them, without importing vLLM.
 
-vLLM reads ``--config FILE`` in place, takes underscores for dashes, ``-O3`` for ``--optimization-level 3``, and
-``--flag.key value`` for a key of the JSON object of ``--flag``.
+vLLM replaces ``--config FILE`` by the file's flags, reads underscores in flag names as dashes and ``-O3`` as
+``--optimization-level 3``, and makes ``--flag.key value`` a key of the JSON object of ``--flag``.
 """
 
 import json
@@ -15,7 +15,7 @@ from ropeswitch.factors.quoted import quoted
 from ropeswitch.server.errors import UsageError
 
 CONFIG = "--config"
-# Negative numbers that argparse reads as a flag's value only after an equals sign; whole numbers it always does.
+# Negative numbers that argparse accepts as a flag's value only after an equals sign, unlike whole numbers.
 _NEGATIVE = re.compile(r"-(\d+\.\d*|\.\d+|\d+(?=e)|inf|nan)(e[+-]?\d+)?", re.IGNORECASE)
 _NAME = re.compile(r"(?<=--)[^.]*")
 _LEVELS = ("0", "1", "2", "3")
@@ -26,7 +26,7 @@ class Arguments:
     """Arguments for argparse.
 
     Attributes:
-        words: The arguments, with the config file's in place.
+        words: The arguments, including those of the config file.
         config: Path of the ``--config`` file, or None.
         from_config: Names of the flags that the config file sets.
     """
@@ -39,7 +39,7 @@ class Arguments:
 def joined(arguments: Sequence[str]) -> list[str]:
     """Write ``--flag -0.5`` as ``--flag=-0.5``, and ``--config=FILE`` as ``--config FILE``.
 
-    vLLM takes such a number for the name of a nested field, and never reads a file after an equals sign.
+    vLLM mistakes such a number for the name of a nested field, and never reads a file after an equals sign.
     """
     done: list[str] = []
     for argument in arguments:
@@ -86,10 +86,10 @@ def _with_config(words: list[str], flags: Container[str]) -> tuple[list[str], st
 
 
 def read_config(path: str, flags: Container[str]) -> list[str]:
-    """The arguments that a ``--config`` file stands for.
+    """Return the arguments that a ``--config`` file stands for.
 
     Args:
-        path: The file: YAML with a mapping from flag names, without their dashes, to values.
+        path: Path of the file, a YAML mapping from flag names, without their dashes, to values.
         flags: Every flag with its aliases.
 
     Raises:
@@ -129,7 +129,7 @@ def _config_words(key: str, value: Any, flags: Container[str]) -> list[str]:
 
 
 def _plain(words: Sequence[str]) -> list[str]:
-    """Arguments with dashes in flags' names, and ``-O3`` written out."""
+    """Return the arguments with dashes for the underscores in flag names, and ``-O3`` written out."""
     done: list[str] = []
     for index, word in enumerate(words):
         if word.startswith("--"):
@@ -145,7 +145,7 @@ def _plain(words: Sequence[str]) -> list[str]:
 
 
 def _nested(words: Sequence[str]) -> list[str]:
-    """Arguments with ``--flag.key value`` collected into ``--flag '{"key": null}'`` at the end; values are left out."""
+    """Return the arguments with each ``--flag.key value`` put into ``--flag '{"key": null}'`` at the end, values omitted."""
     done: list[str] = []
     objects: dict[str, dict[str, None]] = {}
     rest = iter(words)

@@ -1,4 +1,4 @@
-"""Checks the command line against the table of vLLM's flags: importing vLLM's own parser takes 15 s."""
+"""Checks the command line against a recorded table of vLLM's flags, because importing vLLM's own parser takes 15 s."""
 
 import argparse
 import re
@@ -13,17 +13,17 @@ from ropeswitch.server.flags.table import Parser, make_parser, read_table
 _AMBIGUOUS = re.compile(r"ambiguous option: (?P<flag>[^ =]+)\S* could match (?P<matches>.+)")
 _CHOICE = re.compile(r"invalid choice: '(?P<value>.*)' \(choose from .*\)")
 _IGNORED = re.compile(r"ignored explicit argument (?P<value>.*)")
-# Flags that a message lists at most.
+# Maximum number of flags that a message lists.
 MOST_NAMES = 6
-# Flags of earlier versions of vLLM that have no flag of a similar name.
+# Flags of earlier vLLM versions that no current flag resembles.
 _GONE = {"--task": "use --runner pooling for embedding, reranking and reward models, with --convert where needed"}
 
 
 def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> argparse.Namespace:
     """Parse the arguments of ``ropeswitch serve`` without importing vLLM.
 
-    Whatever vLLM's parser accepts is accepted. Nested values of JSON flags, and types that only vLLM can check, are not
-    checked here; their values in the namespace are the texts.
+    Accepts everything that vLLM's parser accepts. Nested values of JSON flags, and types that only vLLM can check, are not
+    checked here; the namespace has them as text.
 
     Args:
         argv: The arguments after ``ropeswitch serve``.
@@ -36,7 +36,7 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> argparse.Nam
         UsageError: naming the flag, its value and what is allowed.
     """
     parser = make_parser(read_table(), add_flags)
-    # Not vLLM's: the bundled model is served where none is named.
+    # Unlike in vLLM: if no model is named, the bundled one is served.
     parser.set_defaults(model=None)
     flags = [flag for action in parser._actions for flag in action.option_strings]
     arguments = rewrite(argv, flags)
@@ -49,7 +49,7 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> argparse.Nam
         if match is None:
             raise
         names = one_of(match["matches"].split(", ")[:MOST_NAMES])
-        raise UsageError(f"{match['flag']}: ambiguous flag; write for example {names}") from error
+        raise UsageError(f"{match['flag']}: ambiguous flag; did you mean {names}?") from error
     if unknown:
         raise UsageError(_unknown(unknown, flags, namespace, arguments))
     return namespace
@@ -71,7 +71,7 @@ def _message(parser: Parser, arguments: Arguments, error: argparse.ArgumentError
 
 
 def _example(parser: Parser, flag: str) -> str:
-    """The values that a flag allows, taken from the error for a value that is certainly wrong."""
+    """Return the values that a flag allows, as its error for an invalid value lists them; empty if it lists none."""
     action = parser._option_string_actions[flag]
     try:
         if callable(action.type):
@@ -88,7 +88,7 @@ def _unknown(unknown: Sequence[str], flags: Sequence[str], known: argparse.Names
         if known.model_tag is None:
             # argparse takes MODEL in one place only.
             return f"MODEL: {unknown[0]!r} must come before the flags"
-        return f"{unknown[0]!r}: unexpected argument after MODEL {known.model_tag!r}; a flag's name begins with --"
+        return f"{unknown[0]!r}: unexpected argument after MODEL {known.model_tag!r}; flag names begin with --"
     hint = f"; {_GONE[flag]}" if flag in _GONE else nearest(flag, flags)
     return f"{flag}{_source(arguments, flag)}: unknown flag{hint or '; ropeswitch serve --help=all lists every flag'}"
 

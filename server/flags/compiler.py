@@ -1,4 +1,4 @@
-"""Checks that there are a C++ compiler and Python's headers where torch.compile will need them."""
+"""Checks that a C++ compiler and Python's headers are installed if torch.compile needs them."""
 
 import argparse
 import shutil
@@ -11,21 +11,21 @@ from ropeswitch.server.errors import UsageError
 
 VARIABLE = "CXX"
 _DEFAULT = "g++"
-# torch's variables that turn compiling off.
+# torch's variables that disable compilation.
 _DISABLED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
-# vLLM's optimization level and compilation mode that compile nothing.
+# Value of vLLM's optimization level and compilation mode that disables compilation.
 _NONE = (0, "0")
 
 
 def check_compiler(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
-    """Refuse to start on a CPU where the model will be compiled and no C++ compiler, or no Python.h, is installed.
+    """Refuse to start on a CPU if the model will be compiled but a C++ compiler or Python.h is missing.
 
     Args:
         args: Parsed by vLLM: ``enforce_eager``, ``optimization_level`` and ``compilation_config``.
-        environment: This process's.
+        environment: This process's environment.
 
     Raises:
-        UsageError: naming both ways out.
+        UsageError: naming both remedies.
     """
     compiler = environment.get(VARIABLE, _DEFAULT)
     if not compiles(args, environment):
@@ -36,7 +36,7 @@ def check_compiler(args: argparse.Namespace, environment: Mapping[str, str]) -> 
     named = f"{VARIABLE}: {compiler!r}" if VARIABLE in environment else f"C++ compiler: {compiler}"
     raise UsageError(
         f"{named} was not found, and torch.compile needs it on a CPU; install g++, or start with --enforce-eager, which "
-        "compiles nothing and is slower"
+        "skips compilation and is slower"
     )
 
 
@@ -44,7 +44,7 @@ def _check_headers(folder: Path) -> None:
     if not (folder / "Python.h").exists():
         raise UsageError(
             f"Python's headers: there is no {folder / 'Python.h'}, and torch.compile needs it on a CPU; install Python's "
-            "development package (Debian: python3-dev), or start with --enforce-eager, which compiles nothing and is slower"
+            "development package (Debian: python3-dev), or start with --enforce-eager, which skips compilation and is slower"
         )
 
 
@@ -60,5 +60,5 @@ def compiles(args: argparse.Namespace, environment: Mapping[str, str]) -> bool:
 
 
 def _value(level: Any) -> Any:
-    """The number of an enumeration's member; other values as they are."""
+    """Return the value of an enum member; other values unchanged."""
     return getattr(level, "value", level)

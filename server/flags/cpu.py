@@ -1,4 +1,4 @@
-"""Checks a start on a CPU against its machine: memory, compiler and block size."""
+"""Checks that a server can start on this CPU machine: block size, core binding, compiler and memory."""
 
 import argparse
 import re
@@ -12,7 +12,7 @@ from ropeswitch.server.flags.sequence_memory import SequenceMemory
 from ropeswitch.server.flags.sequences import Machine
 from ropeswitch.server.flags.sequences import check as check_sequences
 
-# vLLM's attention on CPUs takes blocks of multiples of this many tokens.
+# vLLM's attention on CPUs requires a block size that is a multiple of this many tokens.
 BLOCK = 32
 BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 _CORES = r"\d+(-\d+)?(,\d+(-\d+)?)*"
@@ -21,23 +21,23 @@ _CORES = r"\d+(-\d+)?(,\d+(-\d+)?)*"
 def check(
     args: argparse.Namespace, environment: Mapping[str, str], machine: Machine, each: SequenceMemory
 ) -> list[str]:
-    """Refuse what cannot start on this machine, and choose sizes that fit where the user did not.
+    """Refuse flags that cannot work on this machine, and choose fitting sizes for those that the user did not set.
 
     Args:
         args: Parsed by vLLM; its ``kv_cache_memory_bytes`` and ``max_num_seqs`` may be set.
-        environment: This process's.
+        environment: This process's environment.
         machine: This machine.
-        each: What a rank reserves for its sequences.
+        each: Memory that a rank reserves for its sequences.
 
     Returns:
-        What was chosen, as lines for the log of the start.
+        The chosen sizes, as lines for the startup log.
 
     Raises:
         UsageError: naming the flag, its value and what to do.
     """
     if args.block_size is not None and args.block_size % BLOCK:
         raise UsageError(
-            f"--block-size: {args.block_size} must be a multiple of {BLOCK} on a CPU; leave it out for 128"
+            f"--block-size: {args.block_size} must be a multiple of {BLOCK} on a CPU; leave it out for the default, 128"
         )
     _check_binding(environment.get(BINDING, ""))
     check_compiler(args, environment)

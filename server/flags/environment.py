@@ -1,4 +1,4 @@
-"""Checks vLLM's environment variables before vLLM is imported, where a wrong one ends in a traceback."""
+"""Checks vLLM's environment variables before vLLM is imported, which fails on an invalid one with a traceback."""
 
 import importlib.util
 import logging
@@ -17,22 +17,22 @@ _LEVEL, _CONFIG = "VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH"
 
 
 def check(environment: Mapping[str, str]) -> None:
-    """Refuse a value that vLLM's own reader of the variable refuses, or that its logging cannot use.
+    """Refuse a value that vLLM's own getter of the variable rejects, or that its logging cannot use.
 
     Args:
-        environment: The process's own; vLLM's readers look there.
+        environment: This process's environment, which vLLM's getters read.
 
     Raises:
         UsageError: naming the variable, its value and vLLM's reason.
     """
     readers = _readers()
     for name in sorted(name for name in environment if name.startswith(_PREFIX)):
-        if (read := readers.get(name)) is None:  # vLLM warns of unknown ones
+        if (read := readers.get(name)) is None:  # vLLM warns about unknown ones
             continue
         try:
             with _without_imports():
                 read()
-        except ImportError:  # a reader that asks other parts of vLLM
+        except ImportError:  # a getter that imports other parts of vLLM
             continue
         except (ValueError, OSError) as error:
             raise UsageError(
@@ -47,7 +47,7 @@ def check(environment: Mapping[str, str]) -> None:
 
 @contextmanager
 def _without_imports() -> Iterator[None]:
-    """Let imports of vLLM and torch fail: they take seconds, and vLLM's plugins are not named yet."""
+    """Make imports of vLLM and torch fail: they take seconds, and ``VLLM_PLUGINS`` is not set yet."""
     absent = [name for name in ("vllm", "torch") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     try:
@@ -59,13 +59,13 @@ def _without_imports() -> Iterator[None]:
 
 @cache
 def _readers() -> Mapping[str, Callable[[], Any]]:
-    """vLLM's readers of its variables, ``vllm.envs.environment_variables``, without an import of the package."""
+    """Return vLLM's getters of its variables, ``vllm.envs.environment_variables``, without importing the package."""
     package = importlib.util.find_spec("vllm")
     assert package is not None and package.origin is not None
     spec = importlib.util.spec_from_file_location("vllm_envs", Path(package.origin).with_name("envs.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Readers look for their own module there.
+    # The getters look up their own module there.
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     readers: Mapping[str, Callable[[], Any]] = module.environment_variables

@@ -1,4 +1,4 @@
-"""Asks the model hub for a name once, with short time limits, before vLLM asks it many times."""
+"""Looks up a model's name on the hub once, with short timeouts, before vLLM sends the hub many requests."""
 
 import os
 import re
@@ -15,14 +15,14 @@ from ropeswitch.server.model_folder import expanded, similar_folders
 
 SECONDS = 8.0
 OFFLINE = "HF_HUB_OFFLINE"
-# Files of which a model, or a tokenizer, has at least one; the hub is asked for the first.
+# A model, or a tokenizer, has at least one of these files; the hub is asked for the first.
 _MODEL_FILES = ("config.json", "params.json")
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "tekken.json", *_MODEL_FILES)
 # Reason for each value of the hub's x-error-code header.
 _REASONS = {
-    "RepoNotFound": "the hub has no such model, or it is private; check the name, or give a token in HF_TOKEN",
+    "RepoNotFound": "the hub has no such model, or it is private; check the name, or set HF_TOKEN to a token with access",
     "RevisionNotFound": "the hub has the model but not this revision; check --revision",
-    "GatedRepo": "the hub gives this model only to those who accepted its terms; give their token in HF_TOKEN",
+    "GatedRepo": "the hub serves this model only to users who have accepted its terms; set HF_TOKEN to such a user's token",
 }
 _USER = re.compile(r"(?<=//)[^/\s]*@")
 _STATUS = {401: "RepoNotFound", 403: "GatedRepo", 404: "RepoNotFound"}
@@ -45,17 +45,17 @@ def check_models(args: Namespace) -> None:
 def check_hub(
     flag: str, model: str, revision: str | None = None, token: str | None = None, download_dir: str | None = None
 ) -> None:
-    """Check that a model that is no folder is in the hub's cache, or that the hub serves it.
+    """Check that a model that is not a local folder is in the hub's cache, or that the hub serves it.
 
     Args:
-        flag: What named the model, for the message: ``MODEL``, or ``--tokenizer`` for one that needs no config.
+        flag: The argument that named it, for the message: ``MODEL``, or ``--tokenizer``, which needs no config.
         model: A folder or a name on a hub.
         revision: The branch, tag or commit, or None for ``main``.
-        token: The user's, or None for that of the environment or of an earlier login.
-        download_dir: A folder of models besides the hub's cache.
+        token: The user's token; None for the one in the environment or of an earlier login.
+        download_dir: A folder to search in addition to the hub's cache, or None.
 
     Raises:
-        UsageError: saying that there is no such folder, which folders have similar names, and what the hub answered.
+        UsageError: naming the missing folder, folders with similar names, and the reason that the hub gave.
     """
     if expanded(flag, model).exists() or ":" in model or os.environ.get("VLLM_USE_MODELSCOPE", "0") not in ("0", ""):
         return
@@ -72,7 +72,7 @@ def check_hub(
             for name in files
         )
     except HFValidationError as error:
-        raise UsageError(_missing(flag, model, f"and no name of a model: {error}")) from error
+        raise UsageError(_missing(flag, model, f"it is not a valid model name either: {error}")) from error
     if cached:
         return
     if constants.HF_HUB_OFFLINE or os.environ.get(OFFLINE, "").upper() in constants.ENV_VARS_TRUE_VALUES:
@@ -84,11 +84,11 @@ def check_hub(
 
 
 def cache_folder(model: str, download_dir: str | None) -> Path | None:
-    """The folder of the hub's cache for a model, which may not exist yet; None for a model that is a folder.
+    """Return a model's folder in the hub's cache, which may not exist yet; None for a model that is a local folder.
 
     Args:
         model: A folder or a name on a hub.
-        download_dir: A folder in place of the hub's cache.
+        download_dir: A folder to use instead of the hub's cache, or None.
     """
     if Path(model).expanduser().exists():
         return None
@@ -104,21 +104,21 @@ def _check_endpoint(address: str) -> None:
     except ValueError:
         valid = False
     if not valid:
-        raise UsageError(f"HF_ENDPOINT: {_shown(address)!r} is not an address; give one such as https://HOST:PORT")
+        raise UsageError(f"HF_ENDPOINT: {_shown(address)!r} is not a valid URL; use one such as https://HOST:PORT")
 
 
 def _missing(flag: str, model: str, reason: str) -> str:
-    return f"{flag}: {model!r} is not a folder here{similar_folders(model)}; {reason}"
+    return f"{flag}: {model!r} is not a local folder{similar_folders(model)}; {reason}"
 
 
 def _shown(endpoint: str) -> str:
-    """Scheme, host and port of an address, without the user and password that may be in it."""
+    """Return the scheme, host and port of a URL, without any user name and password."""
     scheme, slashes, rest = endpoint.rpartition("://")
     return scheme + slashes + rest.rpartition("@")[2].partition("/")[0]
 
 
 def _without_users(text: str, endpoint: str) -> str:
-    """An error's text without the users and passwords of addresses in it, nor those of the endpoint on their own."""
+    """Return an error's text without the credentials in URLs, and without the endpoint's credentials anywhere else."""
     user, _, _ = endpoint.rpartition("://")[2].rpartition("@")
     for secret in (user, user.partition(":")[2]):
         text = text.replace(secret, "***") if secret else text
@@ -126,7 +126,7 @@ def _without_users(text: str, endpoint: str) -> str:
 
 
 def _answer(model: str, file: str, revision: str, token: str | None) -> str | None:
-    """Why the hub does not serve a model; None where it does, or where its answer decides nothing."""
+    """Return why the hub does not serve a model; None if it does, or if its response is inconclusive."""
     from huggingface_hub import constants, get_session, hf_hub_url
     from huggingface_hub.utils._headers import build_hf_headers
 
@@ -140,9 +140,9 @@ def _answer(model: str, file: str, revision: str, token: str | None) -> str | No
         except Exception as error:  # of whichever HTTP library the hub's client uses
             answers.put(error)
 
-    # In a thread: the time limit of a connection holds for each of the host's addresses, and resolving has none.
+    # In a thread: the connection timeout applies to each of the host's addresses, and name resolution has none.
     Thread(target=ask, daemon=True).start()
-    print(f"ropeswitch: asking the hub for {model!r}", file=sys.stderr, flush=True)
+    print(f"ropeswitch: looking up {model!r} on the hub", file=sys.stderr, flush=True)
     try:
         answer = answers.get(timeout=SECONDS + 1)
     except Empty:

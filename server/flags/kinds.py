@@ -1,4 +1,4 @@
-"""Kinds of values of vLLM's flags, checked as vLLM's parser does; an error names the allowed values."""
+"""Checks the values of vLLM's flags by kind, as vLLM's parser does; errors name the allowed values."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ Check = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class Span:
-    """Numbers from ``least`` to ``most``, both allowed unless excluded; None for no end."""
+    """A range of numbers from ``least`` to ``most``, both included unless excluded; None for an open end."""
 
     least: float | None = None
     most: float | None = None
@@ -35,7 +35,7 @@ class Span:
         return above and below
 
     def text(self) -> str:
-        """The span in words, such as ``at least 1``."""
+        """Return the span in words, such as ``at least 1``."""
         parts = []
         if self.least is not None:
             parts.append(f"{'greater than' if self.least_excluded else 'at least'} {self.least:g}")
@@ -45,12 +45,12 @@ class Span:
 
 
 def one_of(names: Sequence[str]) -> str:
-    """Names as a list of choices: ``a, b or c``."""
+    """Return names as a list of choices: ``a, b or c``."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """A question that names those that ``name`` may be a misspelling of; empty where none is near."""
+    """Return ``; did you mean a or b?`` with the names that ``name`` may misspell; empty if none is close."""
     near = get_close_matches(name, names, n=3, cutoff=0.75) or get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {one_of(near)}?" if near else ""
 
@@ -76,7 +76,7 @@ def _number(kind: Callable[[str], Any], text: str, allowed: str) -> Any:
 
 def _size(text: str, allowed: str = "a whole number, such as 65536, 64k (64,000) or 64K (65,536)") -> int:
     match = _SIZE.fullmatch(text.strip())
-    # Letters in capitals are powers of 1024 and take whole numbers only.
+    # Capital letters stand for powers of 1024 and take whole numbers only.
     if match and (match[2].islower() or "." not in match[1]):
         return int(float(match[1]) * _SCALE[match[2]]) if match[2].islower() else int(match[1]) * _SCALE[match[2]]
     return int(_number(int, text, allowed))
@@ -132,7 +132,7 @@ def checker(
 
     Args:
         kind: A key of :data:`KINDS`.
-        optional: Whether an empty value and ``None`` stand for no value.
+        optional: Whether an empty value and ``None`` mean no value.
         choices: The values allowed, or None for any of the kind.
         keys: The keys allowed in an object, or None for any.
         span: The numbers allowed, or None for any.

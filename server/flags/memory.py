@@ -1,4 +1,4 @@
-"""Memory for keys and values on CPUs: fits a default into what is free now, and refuses sizes that cannot fit."""
+"""KV cache memory on CPUs: fits the default into the free memory, and refuses sizes that do not fit."""
 
 import argparse
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from ropeswitch.server.model_folder import expanded
 
 VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 GIB = 1 << 30
-# vLLM's own, which stands for no choice.
+# vLLM's default; any other value is the user's choice.
 DEFAULT_UTILIZATION = next(flag.default for flag in read_table() if flag.dest == "gpu_memory_utilization")
-# Bytes that a server's processes take besides weights and KV cache, and the smallest KV cache that is chosen.
+# Bytes that a server's processes take in addition to weights and KV cache, and the smallest KV cache to choose.
 PROCESSES = 2 * GIB
 LEAST = 64 << 20
 _FLAG = "--kv-cache-memory-bytes"
@@ -26,8 +26,8 @@ class Memory:
     """Memory of the machine, or of the container, in bytes.
 
     Attributes:
-        total: All of it.
-        free: What a new process can have now.
+        total: Total memory.
+        free: Memory that a new process can get now.
     """
 
     total: int
@@ -35,11 +35,11 @@ class Memory:
 
 
 def read_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Memory:
-    """The memory that this process can have, within its container's limit.
+    """Return the memory that this process can get, within its container's limit.
 
     Args:
-        meminfo: The system's memory, as Linux describes it.
-        cgroup: Folder of the container's limits; there is none without a limit.
+        meminfo: Linux's file that describes the system's memory.
+        cgroup: Folder of the container's limits; a missing file means no limit.
     """
     fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
     total, free = (int(fields[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
@@ -52,7 +52,7 @@ def read_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Memory:
 
 
 def weight_bytes(args: argparse.Namespace) -> int:
-    """Bytes of the weights that this machine's engines load; 0 where they are not on this machine yet.
+    """Return the bytes of weights that this machine's engines load; 0 if the weights are not on this machine yet.
 
     Args:
         args: Parsed by vLLM: ``model``, ``revision``, ``download_dir`` and the data parallel sizes.
@@ -62,14 +62,14 @@ def weight_bytes(args: argparse.Namespace) -> int:
         return 0
     for ending in ("*.safetensors", "*.bin", "*.pt"):
         if sizes := {each.name: each.stat().st_size for each in folder.glob(ending) if each.is_file()}:
-            # Mistral's models have their weights in two formats, and one is loaded.
+            # Mistral's models come with weights in two formats, of which one is loaded.
             once = [size for name, size in sizes.items() if not name.startswith("consolidated")] or sizes.values()
             return sum(once) * _copies(args, folder)
     return 0
 
 
 def _model_folder(args: argparse.Namespace) -> Path | None:
-    """The model's folder, or that of its files in the hub's cache; None for neither."""
+    """Return the model's folder, or its snapshot in the hub's cache; None for neither."""
     folder = expanded("MODEL", args.model)
     if folder.is_dir():
         return folder
@@ -86,17 +86,19 @@ def _model_folder(args: argparse.Namespace) -> Path | None:
 
 
 def _copies(args: argparse.Namespace, folder: Path) -> int:
-    """How often this machine holds the weights: once per engine, but data parallel engines split experts among them."""
+    """Return the copies of the weights on this machine: one per engine, but data parallel engines split experts."""
     config = folder / "config.json"
     splits = config.exists() and "experts" in config.read_text(encoding="utf-8")
     return 1 if splits else engines(args)
 
 
 def taken(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]) -> int:
-    """Bytes that a server on a CPU takes for all but its sequences; a KV cache that nobody sized gets half of what is left.
+    """Return the bytes of memory that a server on a CPU takes for everything but its sequences.
+
+    If the user set no KV cache size, the cache counts as half of the memory that is left.
 
     Raises:
-        UsageError: for a KV cache of the user's own that does not fit.
+        UsageError: for a user's own KV cache size that does not fit.
     """
     weights = weight_bytes(args)
     if (given := _given(args, environment)) is not None:
@@ -106,21 +108,21 @@ def taken(args: argparse.Namespace, memory: Memory, environment: Mapping[str, st
 
 
 def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str], reserved: int = 0) -> str | None:
-    """Set the KV cache's size of a server on a CPU where the user set none, and refuse one that cannot fit.
+    """Set the KV cache size of a server on a CPU if the user did not, and refuse one that does not fit.
 
-    vLLM's default is 92% of the machine's memory, and it does not start where less is free.
+    vLLM's default is 92% of the machine's memory, and vLLM does not start if less is free.
 
     Args:
-        args: Parsed by vLLM; its ``kv_cache_memory_bytes`` is set.
-        memory: What is free now.
-        environment: This process's, which may set :data:`VARIABLE`.
+        args: Parsed by vLLM; its ``kv_cache_memory_bytes`` may be set.
+        memory: The machine's memory.
+        environment: This process's environment, which may set :data:`VARIABLE`.
         reserved: Bytes for the sequences of ``--max-num-seqs``.
 
     Returns:
-        What was chosen, one line for the log of the start; None where the user chose.
+        The chosen size, as a line for the startup log; None if none was chosen.
 
     Raises:
-        UsageError: naming what is free, what is wanted, and the flag.
+        UsageError: naming the free memory, the requested size and the flag.
     """
     count = ranks(args)
     if not count:
@@ -137,7 +139,7 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
         if size * count > left:
             each = f" for each of {count} ranks" if count > 1 else ""
             raise UsageError(
-                f"{name}: {gib(size)}{each} does not fit: {free}; give at most {gib(max(left, 0) // count)}, or stop "
+                f"{name}: {gib(size)}{each} does not fit: {free}; use at most {gib(max(left, 0) // count)}, or stop "
                 "other processes"
             )
         return None
@@ -145,22 +147,22 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
         if (wanted := int(memory.total * args.gpu_memory_utilization)) > memory.free:
             raise UsageError(
                 f"--gpu-memory-utilization: {args.gpu_memory_utilization:g} of the memory is {gib(wanted)}, which does not "
-                f"fit: {free}; leave it out to use what is free, or set {_FLAG}"
+                f"fit: {free}; leave it out to use the free memory, or set {_FLAG}"
             )
         return None
     size = max(left - PROCESSES, 0) // 2 // count
     if size < LEAST:
         raise UsageError(
-            f"{_FLAG}: no room for a KV cache: {free}, and the server's processes about {gib(PROCESSES)}; stop other "
-            f"processes, or name a size, such as {_FLAG} 256M"
+            f"{_FLAG}: no room for a KV cache: {free}, and the server's processes need about {gib(PROCESSES)}; stop "
+            f"other processes, or set a size, such as {_FLAG} 256M"
         )
     args.kv_cache_memory_bytes = size
     each = " per rank" if count > 1 else ""
-    return f"KV cache: {gib(size)}{each}, half of the memory that is left ({free}); {_FLAG} sets another size"
+    return f"KV cache: {gib(size)}{each}, half of the remaining memory ({free}); {_FLAG} sets another size"
 
 
 def engines(args: argparse.Namespace) -> int:
-    """Data parallel engines that run on this machine."""
+    """Return the number of data parallel engines on this machine."""
     if args.data_parallel_rank is not None:
         return 1
     engines = args.data_parallel_size if args.data_parallel_size_local is None else args.data_parallel_size_local
@@ -168,13 +170,13 @@ def engines(args: argparse.Namespace) -> int:
 
 
 def ranks(args: argparse.Namespace) -> int:
-    """Ranks that run on this machine."""
+    """Return the number of ranks on this machine."""
     world = args.tensor_parallel_size * args.pipeline_parallel_size
     return int(engines(args) * max(world // args.nnodes, 1))
 
 
 def _given(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, int] | None:
-    """The name and bytes of the size that the user set; in vLLM the variable overrides the flag."""
+    """Return the name and bytes of the size that the user set; as in vLLM, the variable overrides the flag."""
     if text := environment.get(VARIABLE):
         if not text.isdecimal():
             raise UsageError(f"{VARIABLE}: {text!r} must be a whole number of GiB")

@@ -1,4 +1,4 @@
-"""Checks ``--middleware`` before the engine starts; vLLM imports it only when the engine is up."""
+"""Checks ``--middleware`` before the engine starts; vLLM imports it only once the engine is running."""
 
 import importlib
 import inspect
@@ -24,7 +24,7 @@ def check(paths: Sequence[str]) -> None:
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise UsageError(
-                f"--middleware: {path!r} cannot be imported: {error}; check the name, and PYTHONPATH"
+                f"--middleware: {path!r} cannot be imported: {error}; check the name and PYTHONPATH"
             ) from error
         if not (inspect.isclass(found) or inspect.iscoroutinefunction(found)):
             raise UsageError(

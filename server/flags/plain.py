@@ -1,4 +1,4 @@
-"""Writes pydantic's messages about a flag as messages about a flag."""
+"""Rewrites pydantic's messages about a flag in the form of our own."""
 
 import re
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ _PREFIX = "Value error, "
 
 
 def plain(message: str) -> str:
-    """A message of vLLM's parser, with pydantic's errors in one line: field, value and what is allowed.
+    """Return a message of vLLM's parser with pydantic's errors on one line: field, value and what is allowed.
 
     Args:
-        message: Text of argparse's error; a text without pydantic's errors loses only argparse's own ``argument``.
+        message: Text of argparse's error; without pydantic's errors, only argparse's word ``argument`` is removed.
     """
     head = _HEAD.match(message)
     if head is None:
@@ -32,7 +32,7 @@ def plain(message: str) -> str:
 
 
 def detail_text(detail: Mapping[str, Any]) -> str:
-    """One of pydantic's errors about vLLM's config, as a message about the flag of its field.
+    """Return one of pydantic's errors about vLLM's config as a message about the flag of its field.
 
     Args:
         detail: An element of ``ValidationError.errors()``.

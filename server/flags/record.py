@@ -1,4 +1,4 @@
-"""Records the table of vLLM's flags: ``python -m ropeswitch.server.flags.record``, after a change of the pinned vLLM."""
+"""Records the table of vLLM's flags; after changing the pinned vLLM, run ``python -m ropeswitch.server.flags.record``."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 TABLE = Path(__file__).with_name("table.json")
 _ACTIONS = {"_StoreTrueAction": "true", "BooleanOptionalAction": "bool", "_AppendAction": "append"}
-# vLLM's functions that read values, by name.
+# Kinds of values, by the name of the vLLM function that parses them.
 _KINDS = {
     "int": "int",
     "float": "float",
@@ -23,15 +23,15 @@ _BOUNDS = {"ge": ("least", False), "gt": ("least", True), "le": ("most", False),
 
 
 def table(parser: argparse.ArgumentParser, bounds: Mapping[str, list[Any]], names: Mapping[str, list[str]]) -> str:
-    """The table as JSON, one row per flag.
+    """Return the table as JSON, one row per flag.
 
     Args:
-        parser: vLLM's, without flags of ours.
-        bounds: Constraints of the configs' fields by name, as pydantic keeps them.
-        names: Names that flags of text can have, by destination; plugins may add others.
+        parser: vLLM's parser, without our flags.
+        bounds: Constraints of the configs' fields, by field name, as pydantic stores them.
+        names: Known values of text flags, by destination; plugins may add others.
 
     Raises:
-        ValueError: for a type of values that is not known.
+        ValueError: for an unknown type of values.
     """
     actions = [action for action in parser._actions if type(action).__name__ != "_HelpAction"]
     rows = [_row(action, bounds) | _names(action, names) for action in actions]
@@ -40,7 +40,7 @@ def table(parser: argparse.ArgumentParser, bounds: Mapping[str, list[Any]], name
 
 
 def _names(action: argparse.Action, names: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """The names of a text; vLLM shows those of its own annotations as the metavar."""
+    """Return the known values of a text flag; vLLM shows those of its own annotations as the metavar."""
     known = names.get(action.dest, action.metavar)
     return {"names": list(known)} if isinstance(known, list) else {}
 
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
 
 
 def _kind(check: Any, dest: str) -> tuple[str, bool, list[str] | None]:
-    """The kind of a flag's values, whether they are optional, and the keys of an object."""
+    """Return the kind of a flag's values, whether they are optional, and the keys of an object."""
     optional = False
     while check is not None and check.__name__ in ("_optional_type", "_parse_type"):
         optional = optional or check.__name__ == "_optional_type"
@@ -82,10 +82,10 @@ def _kind(check: Any, dest: str) -> tuple[str, bool, list[str] | None]:
     if check.__name__ == "<lambda>":
         return "folded" if check("A-b") == "a_b" else "text", optional, None
     if check.__name__ not in _KINDS:
-        raise ValueError(f"--{dest.replace('_', '-')}: the type {check.__qualname__} is not known; add it to _KINDS")
+        raise ValueError(f"--{dest.replace('_', '-')}: the type {check.__qualname__} is unknown; add it to _KINDS")
     kind = _KINDS[check.__name__]
     if kind == "object":
-        # Classes that read other values than objects, or unknown keys, are left to vLLM.
+        # Classes that accept values other than objects, or unknown keys, are left to vLLM.
         if any(map(check_accepts, [check] * 4, ("3", '"x"', "[]", "null"))):
             return "json", optional, None
         if not check_accepts(check, '{"no_such_key": null}'):
@@ -94,7 +94,7 @@ def _kind(check: Any, dest: str) -> tuple[str, bool, list[str] | None]:
 
 
 def check_accepts(check: Any, text: str) -> bool:
-    """Whether one of vLLM's functions reads a value."""
+    """Whether one of vLLM's parsing functions accepts a value."""
     try:
         check(text)
     except (argparse.ArgumentTypeError, ValueError, TypeError):
@@ -103,7 +103,7 @@ def check_accepts(check: Any, text: str) -> bool:
 
 
 def installed() -> str:
-    """The table of the installed vLLM."""
+    """Return the table of the installed vLLM."""
     from ropeswitch.server import vllm_adapter
 
     return table(vllm_adapter.stock_parser(), vllm_adapter.config_bounds(), vllm_adapter.known_names())

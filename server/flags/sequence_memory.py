@@ -1,7 +1,7 @@
 """Memory that a rank of vLLM reserves for the sequences of ``--max-num-seqs``, before any request arrives.
 
-Each of the two model runners keeps the token IDs of every sequence, up to the longest one, in host memory, and the KV blocks
-of every sequence in tables on the device.
+Both model runners have room for every sequence at its maximum length: for its token IDs in host memory, and for the numbers
+of its KV blocks in tables on the device.
 """
 
 from bisect import bisect_left
@@ -11,21 +11,21 @@ from math import gcd
 
 # Bytes of a token ID, of a position and of a block's number.
 _INT = 4
-# Rows of a block table are whole multiples of this many tokens (`get_block_table_width`).
+# A row of a block table covers a multiple of this many tokens (`get_block_table_width`).
 _ROW_TOKENS = 128
 
 
 @dataclass(frozen=True)
 class SequenceMemory:
-    """What one rank reserves, as vLLM 0.32.0 does.
+    """Computes the memory that one rank reserves, as vLLM 0.32.0 does.
 
     Attributes:
         max_model_len: Tokens of the longest sequence.
         block_size: Tokens of a KV block.
         decode_context: Ranks that share the blocks of a sequence.
-        v2: Whether the rank has the V2 model runner, which stores token IDs in pinned memory.
-        device: ``cpu``, whose tables are in host memory too, or another.
-        axes: Axes of M-RoPE, whose positions V2 stores beside the token IDs; 0 for other models.
+        v2: Whether the rank uses the V2 model runner, which stores token IDs in pinned memory.
+        device: Kind of device; on ``cpu`` the tables are in host memory too.
+        axes: Axes of M-RoPE, whose positions V2 stores in addition to the token IDs; 0 for other models.
         traces: Whether V2 stores the tokens of a trace to replay (``--enable-trace-replay``).
     """
 
@@ -38,17 +38,17 @@ class SequenceMemory:
     traces: bool = False
 
     def host_bytes(self, sequences: int) -> int:
-        """Host memory for so many sequences: token IDs, and on a CPU the block tables."""
+        """Return the bytes of host memory for ``sequences`` sequences: token IDs, and on a CPU the block tables."""
         array = sequences * self.max_model_len * _INT
         if self.v2:
             size = self._pinned(array) + self._pinned(array * self.axes) + self._pinned(array * self.traces)
         else:
-            # A flag of one byte beside each ID, and the host's copy of the block table.
+            # One byte per ID for a flag, and the host's copy of the block table.
             size = array + array // _INT + self._pinned(self._table(sequences))
         return size + (self.device_bytes(sequences) if self.device == "cpu" else 0)
 
     def device_bytes(self, sequences: int) -> int:
-        """Memory of the device for block tables: one, and in V2 a second one for the model's inputs."""
+        """Return the bytes of device memory for block tables: one, and in V2 a second one for the model's inputs."""
         return self._table(sequences) * (2 if self.v2 else 1)
 
     def _table(self, sequences: int) -> int:
@@ -57,15 +57,15 @@ class SequenceMemory:
         return sequences * -(-blocks // row) * row * _INT
 
     def _pinned(self, size: int) -> int:
-        """PyTorch rounds pinned memory up to a power of two (``CachingHostAllocator``)."""
+        """Return the bytes reserved: PyTorch rounds pinned memory up to a power of two (``CachingHostAllocator``)."""
         return size if self.device == "cpu" or size == 0 else 1 << (size - 1).bit_length()
 
 
 def most(fits: Callable[[int], bool], limit: int) -> int:
-    """The largest number of sequences up to ``limit`` that fits; 0 where not even one does."""
+    """Return the largest number of sequences up to ``limit`` that fits; 0 if not even one does."""
     return bisect_left(range(1, limit + 1), True, key=lambda sequences: not fits(sequences))
 
 
 def power_of_two(limit: int) -> int:
-    """The largest power of two up to ``limit``, which is at least 1."""
+    """Return the largest power of two up to ``limit``, which is at least 1."""
     return 1 << (limit.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""``--max-num-seqs`` against memory: lowers vLLM's default where it does not fit, and refuses a user's own value."""
+"""Checks that ``--max-num-seqs`` fits the memory: lowers vLLM's default if it does not, and refuses a user's value."""
 
 import argparse
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ _FLAG = "--max-num-seqs"
 
 @dataclass(frozen=True)
 class Machine:
-    """What vLLM knows of the machine.
+    """The machine as vLLM sees it.
 
     Attributes:
         device: Kind of device: ``cpu``, ``cuda`` and so on.
         devices: Devices of this machine.
-        device_bytes: Memory of one.
+        device_bytes: Bytes of memory of one device.
         v2: Whether the V2 model runner is the default.
         sequences: Default of ``--max-num-seqs``.
     """
@@ -30,12 +30,12 @@ class Machine:
 
 
 def sequence_memory(args: argparse.Namespace, machine: Machine, max_model_len: int, axes: int) -> SequenceMemory:
-    """What a rank of this server reserves.
+    """Return the memory that a rank of this server reserves for its sequences.
 
     Args:
         args: Parsed by vLLM.
         machine: This machine.
-        max_model_len: The longest sequence; for ``--max-model-len auto`` the one that vLLM starts from.
+        max_model_len: Tokens of the longest sequence; for ``--max-model-len auto``, the length that vLLM starts from.
         axes: Axes of M-RoPE, 0 for none.
     """
     return SequenceMemory(
@@ -50,17 +50,17 @@ def sequence_memory(args: argparse.Namespace, machine: Machine, max_model_len: i
 
 
 def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: SequenceMemory, taken: int) -> list[str]:
-    """Refuse more sequences than fit, or set a lower number where the user gave none.
+    """Refuse more sequences than fit, or set a lower number if the user gave none.
 
     Args:
         args: Parsed by vLLM; its ``max_num_seqs`` is set where the default does not fit.
         machine: This machine.
         memory: Its host memory.
-        each: What a rank reserves.
-        taken: Bytes of host memory that this server takes for all else.
+        each: Memory that a rank reserves.
+        taken: Bytes of host memory that this server takes for everything else.
 
     Returns:
-        What was chosen, as lines for the log of the start.
+        The chosen number, as lines for the startup log.
 
     Raises:
         UsageError: naming the flag, its value, what fits and what to do.
@@ -94,10 +94,10 @@ def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: Sequ
         return []
     fitting = most(lambda sequences: problem(sequences) is None, wanted)
     if fitting == 0:
-        raise UsageError(f"{_FLAG}: {problem(1)}; give a shorter --max-model-len, or stop other processes")
+        raise UsageError(f"{_FLAG}: {problem(1)}; use a shorter --max-model-len, or stop other processes")
     if given is not None:
         raise UsageError(
-            f"{_FLAG}: {given} does not fit: {reason}; give at most {fitting}, or a shorter --max-model-len"
+            f"{_FLAG}: {given} does not fit: {reason}; use at most {fitting}, or a shorter --max-model-len"
         )
     chosen = power_of_two(fitting)
     if _is_one_of_several(args):
@@ -110,15 +110,15 @@ def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: Sequ
 
 
 def taken_beside_gpus(args: argparse.Namespace) -> int:
-    """Bytes of host memory that a server on GPUs takes for all but its sequences: processes, and what is offloaded."""
+    """Return the bytes of host memory that a server on GPUs takes for processes, and for offloaded KV cache and weights."""
     keys = (args.kv_offloading_size or 0) * engines(args) / args.nnodes
     return PROCESSES + int((keys + args.cpu_offload_gb * ranks(args)) * GIB)
 
 
 def _for_tables(args: argparse.Namespace, machine: Machine) -> int | None:
-    """Memory of a GPU for V2's block tables, which it makes when keys and values have taken their share.
+    """Return the bytes of GPU memory left for V2's block tables, which it allocates after the KV cache.
 
-    None where nobody can say: V1's are within that share, and a size in bytes may leave anything.
+    None if unknown: V1's tables are part of ``--gpu-memory-utilization``, and a KV cache size in bytes may leave any amount.
     """
     if machine.device == "cpu" or not machine.v2 or args.kv_cache_memory_bytes is not None:
         return None
@@ -126,5 +126,5 @@ def _for_tables(args: argparse.Namespace, machine: Machine) -> int | None:
 
 
 def _is_one_of_several(args: argparse.Namespace) -> bool:
-    """Whether other machines run ranks of this server, which must have the same number."""
+    """Whether other machines run ranks of this server; all of them need the same ``--max-num-seqs``."""
     return bool(args.nnodes > 1 or args.headless or engines(args) != args.data_parallel_size)

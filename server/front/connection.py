@@ -1,6 +1,6 @@
 """A connection with time limits for receiving a request's head and for sending data to the client.
 
-uvicorn has neither limit, and its parser buffers any number of bytes of a head, or of data after a body.
+uvicorn has neither limit, and its parser buffers a head, or data after a body, without a limit.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from ropeswitch.server.front.error_bodies import refusal_body
 from ropeswitch.server.front.refusal import NO_HTTP, Refusal, head_late, head_too_large, refused, too_many_headers
 
-# Seconds for connections to close when the server leaves; its requests have ended before that (life_cycle.py).
+# Seconds for connections to close at shutdown; the server's requests have ended before that (life_cycle.py).
 LEAVING_SECONDS = 5
 
 
@@ -23,7 +23,7 @@ class Limits:
     """Limits for a client.
 
     Attributes:
-        seconds: Maximum time for a head to arrive, and for the client to read nothing of the data sent to it.
+        seconds: Maximum time for a head to arrive, and for the client to read none of the data sent to it.
         head_bytes: Maximum bytes of a head.
         headers: Maximum number of headers.
     """
@@ -37,7 +37,7 @@ class Connection(HttpToolsProtocol):
     """uvicorn's protocol with limits.
 
     Args:
-        limits: The client's limits.
+        limits: Limits for the client.
         uvicorn: Arguments of uvicorn's protocol.
     """
 
@@ -47,7 +47,7 @@ class Connection(HttpToolsProtocol):
         # Whether a head is expected next, and the timer of its deadline.
         self._head = True
         self._timer: asyncio.TimerHandle | None = None
-        # Bytes received since the parser last passed data to the app, and whether it did so with the last ones.
+        # Bytes received since the parser last passed data to the app, and whether it did so for the latest ones.
         self._held = 0
         self._given = False
         self._refusal: Refusal | None = None
@@ -78,7 +78,7 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
         if len(self.headers) > self._limits.headers:
             self._refusal = too_many_headers(self._limits.headers)
-            raise ValueError(self._refusal.message)  # the parser stops, and has a 400 sent
+            raise ValueError(self._refusal.message)  # the parser stops and asks for a 400
 
     def on_headers_complete(self) -> None:
         self._given, self._head = True, False
@@ -127,10 +127,10 @@ class Connection(HttpToolsProtocol):
 
 
 def limit(config: Any, seconds: float) -> None:
-    """Make a server use :class:`Connection`, and close its connections soon after it leaves.
+    """Make a server use :class:`Connection`, and close its connections soon after it shuts down.
 
     Args:
-        config: The server's ``uvicorn.Config``, loaded, before it takes any connection. vLLM has put the values of
+        config: The server's ``uvicorn.Config``, loaded, before any connection. vLLM has put the values of
             ``--h11-max-incomplete-event-size`` and ``--h11-max-header-count`` into it.
         seconds: See :class:`Limits`.
 

@@ -1,9 +1,9 @@
 """Converts errors to OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``, ``code`` a string or null.
 
-vLLM answers in six shapes: its own, like this one but with the HTTP status as ``code`` and types of its own;
-``{"error": "text"}`` of its middlewares; ``{"detail": ...}`` of its router; ``{"type": "error", "error": {...}}`` of the
-routes for Anthropic's clients; plain text; and nothing. Messages of a status 500 are left out; others are kept, or mended
-where they show what only programmers of vLLM know (``upstream_messages.py``).
+vLLM's errors have six shapes: its own, like this one but with the HTTP status as ``code`` and other types;
+``{"error": "text"}`` from its middlewares; ``{"detail": ...}`` from its router; ``{"type": "error", "error": {...}}`` from
+the routes for Anthropic's clients; plain text; and an empty body. Messages of status 500 are dropped. Others are kept, or
+rewritten if they show internals of vLLM (``upstream_messages.py``).
 """
 
 import json
@@ -26,10 +26,10 @@ _KNOWN = {*_TYPES.values(), "invalid_request_error", "server_error"}
 # Start of the event with which vLLM ends a stream on an error.
 ERROR_EVENT = b'data: {"error"'
 # Message of every fault of the server; details go to the log only.
-FAULT = "The server failed to answer this request; its log says why"
+FAULT = "The server failed to answer this request; the cause is in its log."
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 
-# Start of the message of each prompt length check; no text of a client precedes it.
+# Start of the message of each prompt length check; no client text precedes it.
 _TOO_LONG = re.compile(
     r"This model's maximum context length is \d+ tokens"
     r"|Input length \(\d+\) exceeds model's maximum\s+context length"
@@ -42,34 +42,34 @@ _TOO_LONG = re.compile(
 )
 _BUSY = re.compile(r"The engine (?:is currently busy|has reached its prefill token backlog limit)")
 _NO_MODEL = re.compile(r"The model `.*` does not exist", re.DOTALL)
-# The code of each.
+# Error code of these messages.
 TOO_LONG = "context_length_exceeded"
-# vLLM cuts an answer's limit to what the prompt leaves of the context, and then refuses the 0 that is left.
+# vLLM lowers an answer's limit to the tokens that the prompt leaves in the context, and then refuses a limit of 0.
 NO_TOKEN_LEFT = b"max_tokens must be at least 1, got 0"
 PROMPT_FILLS_CONTEXT = json.dumps(
     {
         "error": {
-            "message": "The prompt alone fills this model's context and leaves no token for the answer. Send a shorter one.",
+            "message": "The prompt alone fills this model's context and leaves no room for an answer. Shorten the prompt.",
             "param": "prompt",
             "code": TOO_LONG,
         }
     }
 ).encode()
-# Fields by which vLLM and we name a prompt; each route has a field of its own.
+# Names of a prompt in vLLM's errors and ours; each route has its own field.
 _PROMPT = ("prompt", "input", "input_tokens", "input_text", None)
-# What Anthropic's clients send as the former; vLLM makes one of OpenAI's requests of theirs.
+# Errors of Anthropic's requests name the first, as vLLM converts them to OpenAI's; their clients send the second.
 LIMITS = ("max_completion_tokens", "max_tokens")
 # Keys of the shapes above; others are passed on.
 _SHAPES = ("error", "detail", "object", "type", "message", "param", "code")
 
 
 def error_type(status: int) -> str:
-    """OpenAI's error type for an HTTP status."""
+    """Return OpenAI's error type for an HTTP status."""
     return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
 
 
 def refusal_body(refusal: Refusal, *, anthropic: bool, prompt: str | None = None) -> bytes:
-    """The response body of a refused request; ``prompt`` as in :func:`converted`."""
+    """Return the response body of a refused request; ``prompt`` as in :func:`converted`."""
     error = {
         "message": refusal.message,
         "type": error_type(refusal.status),
@@ -82,14 +82,14 @@ def refusal_body(refusal: Refusal, *, anthropic: bool, prompt: str | None = None
 def converted(
     status: int, body: bytes, *, anthropic: bool, prompt: str | None = None, fields: Container[str] = ()
 ) -> bytes:
-    """An error's body, of any of these shapes, in OpenAI's shape.
+    """Convert an error's body from any of these shapes to OpenAI's.
 
     Args:
         status: The response's HTTP status, at least 400.
-        body: Its body.
+        body: The response's body.
         anthropic: Whether to add the ``type`` that Anthropic's clients look for.
-        prompt: The field of the request's body that holds the prompt, None where it is unknown.
-        fields: The names of the fields of the request's body; empty where they are unknown.
+        prompt: The field of the request's body that holds the prompt; None if unknown.
+        fields: The names of the fields of the request's body; empty if unknown.
     """
     try:
         value = json.loads(body)
@@ -103,7 +103,7 @@ def converted(
 
 
 def converted_event(event: bytes, fields: Container[str] = ()) -> bytes:
-    """A server-sent event ``data: {"error": ...}`` in OpenAI's shape; other events unchanged. For ``fields`` see above."""
+    """Convert a server-sent event ``data: {"error": ...}`` to OpenAI's shape; others stay. ``fields``: :func:`converted`."""
     if (status := event_status(event)) is None:
         return event
     value = json.loads(event.removeprefix(b"data: "))
@@ -111,7 +111,7 @@ def converted_event(event: bytes, fields: Container[str] = ()) -> bytes:
 
 
 def event_status(event: bytes) -> int | None:
-    """The status in a server-sent event ``data: {"error": ...}``; None for other events."""
+    """Return the status in a server-sent event ``data: {"error": ...}``; None for other events."""
     if not event.startswith(ERROR_EVENT):
         return None
     try:
@@ -151,7 +151,7 @@ def _error(status: int, value: Any, prompt: str | None, fields: Container[str]) 
 
 
 def _fields(value: Any) -> Mapping[str, Any]:
-    """The fields of an error's body by OpenAI's names."""
+    """Return the fields of an error's body under OpenAI's names."""
     if not isinstance(value, dict):
         return {"message": value}
     error = value.get("error", value)

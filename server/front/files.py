@@ -31,7 +31,7 @@ class WatchedFiles:
         self._fault: str | None = None
 
     def look(self) -> None:
-        """Reload the files if they have changed; on a fault log it and keep the last good content."""
+        """Reload the files if they have changed; on a fault, log it and keep the last good content."""
         state, settled = _state(self._paths)
         if state == self._state and self._settled:
             return
@@ -40,14 +40,14 @@ class WatchedFiles:
             self._read()
         except UsageError as error:
             if str(error) != self._fault:
-                logger.error("%s; what was read before stays in force", error)
+                logger.error("%s; the previous content stays in force", error)
             self._fault = str(error)
         else:
             self._fault = None
 
 
 def _state(paths: Sequence[str]) -> tuple[object, bool]:
-    """A value that changes with any of the files, also when a link is switched; and whether it is settled."""
+    """Return a value that changes with any file, also when a link is switched, and whether it is settled."""
     states: list[object] = []
     newest = 0
     for path in paths:

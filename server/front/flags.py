@@ -1,4 +1,4 @@
-"""Flags of API keys and limits, and the config that they give to the API server processes."""
+"""Flags for API keys and request limits, and the config built from them for the API server processes."""
 
 import argparse
 import os
@@ -12,20 +12,20 @@ from ropeswitch.server.front import tls
 from ropeswitch.server.front.keys import MOST_KEYS, check_key, read_keys
 from ropeswitch.server.front.shared_counts import CLASSES
 
-# Name by which vLLM finds the middleware.
+# Import path by which vLLM finds the middleware.
 MIDDLEWARE = "ropeswitch.server.front.front.Front"
 KEY_VARIABLE = "VLLM_API_KEY"
 CONCURRENT_PER_KEY = 1024
 BODY_SECONDS = 60.0
 MOST_SECONDS = 3600.0
 QUEUED_REQUESTS = 1024
-# Default limit of a body: bytes per token of the longest sequence, and a minimum. A token ID takes about seven bytes in
-# JSON, a token of text four to six, and up to six times that where its characters are escaped.
+# Default limit of a body: bytes per token of the longest sequence, and a minimum. In JSON a token ID takes about seven
+# bytes, and a token of text four to six, or up to six times as many if its characters are escaped.
 BODY_BYTES_PER_TOKEN = 32
 BODY_BYTES = 64 << 20
-# Default limit for bodies in flight, in largest bodies.
+# Default limit on bodies in flight, as a multiple of the largest body.
 HELD_BODIES = 8
-# Default limit of tokens that wait in a length class: this many of its longest prompts, and a minimum of tokens.
+# Default limit on waiting tokens per length class: this many of its longest prompts, and a minimum in tokens.
 QUEUED_PROMPTS = 16
 QUEUED_TOKENS = 1 << 20
 _COUNT = flag(whole, 1, 2**53)
@@ -33,7 +33,7 @@ _COUNT = flag(whole, 1, 2**53)
 
 @dataclass(frozen=True)
 class FrontConfig:
-    """Values of the flags. It goes to every API server process with vLLM's arguments, so it holds no key, only digests.
+    """Values of the flags. Every API server process receives it with vLLM's arguments, so it has digests, but no keys.
 
     Attributes:
         key_digests: Digests of the API keys given on the command line or in the environment.
@@ -42,10 +42,10 @@ class FrontConfig:
         metrics_key_file: Path of the file with metrics keys, or None.
         max_body_bytes: Maximum bytes of a body; None for the default, which depends on the longest sequence.
         max_held_body_bytes: Maximum total bytes of bodies in flight; None for :data:`HELD_BODIES` of the largest.
-        body_timeout: Maximum seconds of a pause in a body; also for a head and for sending an answer.
+        body_timeout: Maximum pause in a body, in seconds; also the limit for request headers and for sending a response.
         max_prompt_tokens: Maximum tokens of a prompt; None for the model's limit.
-        max_queued_requests: Maximum waiting requests by factor set; None stands for sets that are not named.
-        max_queued_tokens: Maximum waiting tokens, in the same way.
+        max_queued_requests: Maximum waiting requests by factor set; the key None covers the sets that are not named.
+        max_queued_tokens: Maximum waiting tokens, in the same form.
         max_concurrent_per_key: Maximum requests in flight per key.
         requests_per_minute_per_key: Maximum rate per key; None for no limit.
         refresh_tls: Whether TLS files are reloaded when they change.
@@ -70,15 +70,17 @@ class FrontConfig:
 
 def add(parser: Any) -> None:
     """Add the flags to ``vllm serve``'s parser."""
-    group = parser.add_argument_group("Keys and limits", "API keys and limits on requests.")
+    group = parser.add_argument_group("Keys and limits", "API keys and request limits.")
     group.add_argument(
         "--api-key-file", metavar="FILE", help="File of API keys, one per line; reloaded when it changes."
     )
-    group.add_argument("--metrics-key", metavar="KEY", help="Key for /metrics, which then needs it or an API key.")
+    group.add_argument("--metrics-key", metavar="KEY", help="Key for /metrics, which then requires it or an API key.")
     group.add_argument(
         "--metrics-key-file", metavar="FILE", help="File of keys for /metrics, one per line; reloaded when it changes."
     )
-    group.add_argument("--max-body-bytes", type=size, metavar="SIZE", help="Maximum bytes of a request body.")
+    group.add_argument(
+        "--max-body-bytes", type=size, metavar="SIZE", help="Maximum bytes of a request body, such as 16M."
+    )
     group.add_argument(
         "--max-held-body-bytes",
         type=size,
@@ -90,7 +92,7 @@ def add(parser: Any) -> None:
         type=seconds(MOST_SECONDS),
         default=BODY_SECONDS,
         metavar="SECONDS",
-        help="Maximum seconds for a request's headers, and for a pause in receiving its body or sending its answer.",
+        help="Maximum seconds for receiving headers, and for a pause in receiving a body or sending a response.",
     )
     group.add_argument("--max-prompt-tokens", type=_COUNT, metavar="N", help="Maximum tokens of a prompt.")
     for unit, what in (("requests", "requests"), ("tokens", "prompt tokens")):
@@ -99,7 +101,7 @@ def add(parser: Any) -> None:
             type=of_class,
             nargs="+",
             metavar="[SET=]N",
-            help=f"Maximum {what} waiting for a first token, for each factor set or for one of them.",
+            help=f"Maximum {what} waiting for a first token: N for every factor set, SET=N for one.",
         )
     group.add_argument(
         "--max-concurrent-per-key",
@@ -109,12 +111,12 @@ def add(parser: Any) -> None:
         help="Maximum requests in flight per API key.",
     )
     group.add_argument(
-        "--requests-per-minute-per-key", type=_COUNT, metavar="N", help="Maximum requests per minute and API key."
+        "--requests-per-minute-per-key", type=_COUNT, metavar="N", help="Maximum requests per minute per API key."
     )
 
 
 def of_class(text: str) -> tuple[str | None, int]:
-    """Parse ``N``, a limit of every length class, or ``SET=N``, a limit of one.
+    """Parse ``N``, a limit for every length class, or ``SET=N``, a limit for one.
 
     Raises:
         argparse.ArgumentTypeError: for anything else.
@@ -126,7 +128,7 @@ def of_class(text: str) -> tuple[str | None, int]:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check what names files, without vLLM; :func:`take` checks the rest once the ladder is known.
+    """Check API keys and the flags that name files, without vLLM; :func:`take` checks the rest with the ladder.
 
     Raises:
         UsageError: naming the flag, its value unless it is a key, and what is wrong.
@@ -143,7 +145,7 @@ def check(args: argparse.Namespace) -> None:
 def take(
     args: argparse.Namespace, environment: MutableMapping[str, str], names: Sequence[str], counts: str
 ) -> FrontConfig:
-    """Read the flags, and remove the keys from arguments and environment, which other processes, routes and logs see.
+    """Build the config, and remove the keys from arguments and environment, which other processes and logs can see.
 
     Args:
         args: Parsed command line and ``--config`` file of ``vllm serve``; its keys are removed.
@@ -156,7 +158,7 @@ def take(
     """
     tls.check(args)
     if len(names) > CLASSES:
-        raise UsageError(f"--factors: {len(names)} factor sets; from 1 to {CLASSES} can be served")
+        raise UsageError(f"--factors: {len(names)} factor sets; at most {CLASSES} can be served")
     from_environment = environment.pop(KEY_VARIABLE, "")
     given, source = args.api_key, "--api-key"
     if given is None:
@@ -165,7 +167,9 @@ def take(
     digests = tuple(dict.fromkeys(check_key(source, key) for key in given))
     in_file = read_keys(args.api_key_file) if args.api_key_file is not None else ()
     if len(digests) + len(in_file) > MOST_KEYS:
-        raise UsageError(f"--api-key-file: {args.api_key_file!r}: more than {MOST_KEYS} keys with those of {source}")
+        raise UsageError(
+            f"--api-key-file: {args.api_key_file!r}: more than {MOST_KEYS} keys, including those of {source}"
+        )
     metrics = (check_key("--metrics-key", args.metrics_key.strip()),) if args.metrics_key is not None else ()
     if args.metrics_key_file is not None:
         read_keys(args.metrics_key_file, "--metrics-key-file")
@@ -198,8 +202,10 @@ def _by_set(flag: str, values: Sequence[tuple[str | None, int]] | None, names: S
     limits: dict[str | None, int] = {}
     for name, limit in values or ():
         if name is not None and name not in names:
-            raise UsageError(f"{flag}: {name}={limit}: the factor sets are {', '.join(names)}")
+            raise UsageError(f"{flag}: {name}={limit}: unknown factor set; use one of {', '.join(names)}")
         if name in limits:
-            raise UsageError(f"{flag}: {f'{name}=' if name else ''}{limit} is the second limit of the same prompts")
+            raise UsageError(
+                f"{flag}: {f'{name}=' if name else ''}{limit} is a second limit for the same prompts; give only one"
+            )
         limits[name] = limit
     return limits

@@ -5,7 +5,7 @@ an HTTP request, in order:
 
 1. Make the request's context.
 2. Check its key, the declared size of its body and the limits of its key, before any of the body is read.
-3. Refuse it when the server is leaving.
+3. Refuse it if the server is shutting down.
 4. Read the scheduler's and the queue's gauges, for ``/metrics``.
 5. Run the app, with limits on the body and with errors converted to OpenAI's shape.
 6. Release its tickets and its key, and count it if it never reached an engine.
@@ -35,7 +35,7 @@ from ropeswitch.server.scheduling_metrics import fresh
 
 
 class Front:
-    """See the module. Only POST requests and WebSockets count for their key."""
+    """See the module. Only POST requests and WebSockets count towards their key's limits."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -47,7 +47,7 @@ class Front:
         elif scope["type"] == "websocket":
             await self._websocket(parts.front, scope, receive, send)
         else:
-            # The app's startup, before the server takes any connection.
+            # The app's startup, before the server accepts any connection.
             connection.limit(scope["app"].state.server.config, parts.front.body_timeout)
             await self.app(scope, receive, send)
 
@@ -116,7 +116,7 @@ class Front:
         except HTTPException:
             raise
         except ClientDisconnect:
-            pass  # in the middle of its body; nobody is left to answer
+            pass  # in the middle of its body; no client is left to answer
         except Exception:
             if not answer.started:
                 await answer.fail()
@@ -136,14 +136,14 @@ class Front:
             with LIFE.request(path):
                 await self.app(scope, receive, send)
         except RefusedError as error:
-            # The server is leaving.
+            # The server is shutting down.
             await refuse_websocket(error.refusal, (), receive, send)
         finally:
             front.key_limits.give_back(key)
 
 
 def _identify(scope: Scope) -> bytes:
-    """A request's ID; one without gets one, which vLLM puts into the response's header and the ``id`` of its answer."""
+    """Return a request's ID, a new one if it has none; vLLM copies it to the response's header and the answer's ``id``."""
     given = next((value for name, value in scope["headers"] if name == REQUEST_ID), None)
     if given is None:
         given = uuid.uuid4().hex.encode()
@@ -154,7 +154,7 @@ def _identify(scope: Scope) -> bytes:
 def _noting(receive: Receive, context: RequestContext) -> Receive:
     async def noting() -> Message:
         message = await receive()
-        # The server also sends this after a complete answer; and after an error the client has its whole answer.
+        # The server also sends this after a complete response, and after an error the client has its whole response.
         if message["type"] == "http.disconnect" and not context.whole and (context.final_status or 200) < 400:
             context.left = True
         return message

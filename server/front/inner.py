@@ -1,7 +1,7 @@
-"""The inner of our two ASGI middlewares: adds the header of factor sets, and ends failed event streams with an error event.
+"""The inner of our two ASGI middlewares: adds the header of factor sets, and ends failed event streams with an error.
 
-It is innermost so that vLLM's middlewares and those of ``--middleware`` see both: one that encodes bodies must encode the
-error event too.
+It is innermost so that vLLM's middlewares and those of ``--middleware`` see both: one that encodes bodies must also
+encode the error event.
 """
 
 import json
@@ -19,10 +19,10 @@ class Inner:
     """Adds ``x-rope-factor-set: short, long`` to the responses of requests that run prompts, not to errors.
 
     The handlers give every prompt to the engine before they start the response, streams included (``engine_client.py``
-    sees to the few that would not), so the sets are known when the headers are sent.
+    makes the few others do so), so the sets are known when the headers are sent.
 
     An event stream whose handler raises ends with an error event, as with most of vLLM's handlers; a fault of the server is
-    raised again.
+    re-raised.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -48,7 +48,7 @@ class Inner:
         except Exception as error:
             if not open_stream:
                 raise
-            # In the shape of the handlers' own events, from which the front makes OpenAI's.
+            # In the shape of the handlers' own events, which the front converts to OpenAI's.
             blame = vllm_adapter.blames_client(error)
             shown = {"message": blame or "", "param": None, "code": 400 if blame else 500}
             event = b"data: " + json.dumps({"error": shown}).encode() + b"\n\n"

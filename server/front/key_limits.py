@@ -1,4 +1,4 @@
-"""Limits of each API key: requests in flight, and requests per minute.
+"""Limits the requests in flight and the requests per minute of each API key.
 
 The rate is a token bucket that holds one minute's requests: a key that was idle may make them all at once, and then one
 more whenever the bucket has refilled by one. In any t seconds it makes at most ``limit * (1 + t / 60)`` requests.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ropeswitch.server.front.refusal import Refusal, too_many_a_minute, too_many_at_once
 from ropeswitch.server.front.shared_counts import KEYS, SharedCounts
 
-# Stands for all clients together where no key is needed.
+# Stands for all clients together if no key is required.
 EVERYONE = b"everyone"
 _MINUTE = 60.0
 
@@ -21,8 +21,8 @@ class KeyLimits:
 
     Args:
         counts: The shared counts.
-        concurrency: Maximum requests in flight per key, None for no limit.
-        per_minute: Maximum requests per minute and key, None for no limit.
+        concurrency: Maximum requests in flight per key; None for no limit.
+        per_minute: Maximum requests per minute per key; None for no limit.
         clock: Monotonic seconds, the same in every process.
     """
 
@@ -69,19 +69,19 @@ class KeyLimits:
             self._counts.whole[self._find(key, self._clock()) + 1] -= 1
 
     def in_flight(self, key: bytes) -> int:
-        """Number of a key's requests in flight, in all processes."""
+        """Return the number of a key's requests in flight, in all processes."""
         with self._counts.locked():
             return self._counts.whole[self._find(key, self._clock()) + 1]
 
     def _filled(self, at: int, now: float) -> float:
-        """Level of a key's token bucket; each whole unit is one request."""
+        """Return the level of a key's token bucket; each whole unit is one request."""
         if self._per_minute is None:
             return math.inf
         real = self._counts.real
         return min(self._per_minute, real[at + 2] + (now - real[at + 3]) * self._per_minute / _MINUTE)
 
     def _find(self, key: bytes, now: float) -> int:
-        """Index of a key's words; a new key takes over those of a key with nothing in flight and a full bucket."""
+        """Return the index of a key's words; a new key takes over those of one with nothing in flight and a full bucket."""
         number = int.from_bytes(key[:8], "little", signed=True) or 1
         whole, real = self._counts.whole, self._counts.real
         free = None

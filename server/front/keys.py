@@ -16,17 +16,17 @@ from ropeswitch.server.front.files import WatchedFiles
 MOST_KEYS = 4096
 # Seconds between two checks of the file.
 LOOK_SECONDS = 1.0
-# Far more than that many keys need; bounds the memory that a wrong path can take.
+# Far more bytes than that many keys need; bounds the memory that a wrong path can take.
 _MOST_BYTES = 1 << 20
 
 
 def digest(key: bytes) -> bytes:
-    """The SHA-256 digest of a key."""
+    """Return the SHA-256 digest of a key."""
     return hashlib.sha256(key).digest()
 
 
 def bearer(header: bytes) -> bytes | None:
-    """The token of an ``Authorization: Bearer`` header's value, None for another scheme or an empty token."""
+    """Return the token in an ``Authorization: Bearer`` header's value; None for another scheme or an empty token."""
     scheme, _, token = header.strip().partition(b" ")
     return token.strip() or None if scheme.lower() == b"bearer" else None
 
@@ -35,7 +35,7 @@ def check_key(source: str, key: str) -> bytes:
     """Check that a key fits into a header, and return its digest.
 
     Args:
-        source: Where it was given, for the error message, which never shows the key.
+        source: Its flag, variable or file, for the error message, which never shows the key.
 
     Raises:
         UsageError: for an empty key, or one that does not fit into a header.
@@ -46,7 +46,7 @@ def check_key(source: str, key: str) -> bytes:
 
 
 def read_keys(path: str, source: str = "--api-key-file") -> tuple[bytes, ...]:
-    """Digests of the keys in a file: one key per line, stripped; empty lines and ``#`` lines are skipped.
+    """Return the digests of the keys in a file: one key per line, stripped; empty lines and ``#`` lines are skipped.
 
     Args:
         source: The flag that named the file, for the message.
@@ -63,7 +63,7 @@ def read_keys(path: str, source: str = "--api-key-file") -> tuple[bytes, ...]:
     except OSError as error:
         raise UsageError(f"{source}: {path!r} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{source}: {path!r} must be a text file with one key a line") from error
+        raise UsageError(f"{source}: {path!r} must be a text file with one key per line") from error
     keys = [
         check_key(f"{source}: {path!r} line {number}", line)
         for number, line in enumerate(lines, start=1)
@@ -108,7 +108,7 @@ class KeyRing:
         return bool(self._fixed) or self._path is not None
 
     def match(self, token: bytes) -> bytes | None:
-        """The digest of the key that equals ``token``, or None; takes the same time for every token."""
+        """Return the digest of the key that equals ``token``, or None; takes the same time for every token."""
         self._look()
         return match(digest(token), (*self._fixed, *self._from_file))
 
@@ -124,7 +124,7 @@ class KeyRing:
 
 
 def match(wanted: bytes, digests: Iterable[bytes]) -> bytes | None:
-    """The digest in ``digests`` that equals ``wanted``, or None; compares all, so that the time reveals nothing."""
+    """Return the digest in ``digests`` that equals ``wanted``, or None; compares all, so that the time reveals nothing."""
     found = None
     for each in digests:
         if hmac.compare_digest(each, wanted):

@@ -1,4 +1,4 @@
-"""Limits on requests, and on prompt tokens, that wait for their first token in each length class.
+"""Limits the requests and prompt tokens that wait for their first token in each length class.
 
 The classes are the ladder's factor sets: a prompt is in the class of the first set that is long enough for it. Each has
 its own limits, so that short prompts are accepted however many long ones wait. A prompt waits from the time it is given to
@@ -15,11 +15,11 @@ from ropeswitch.server.context import Ticket, current
 from ropeswitch.server.front.refusal import Refusal, RefusedError, prompt_too_long, queue_full
 from ropeswitch.server.front.shared_counts import SharedCounts
 
-# Seconds between two polls of which prompts still wait; other processes count these prompts too.
+# Seconds between two polls for the prompts that still wait; other processes' limits count these prompts too.
 LOOK_SECONDS = 0.25
 _LONGEST_RETRY = 60
 
-# Whether the prompt of a request ID is still to be computed; None where the engine client does not know the ID.
+# Whether the prompt of a request ID is still to be computed; None if the engine client does not know the ID.
 Waits = Callable[[str], bool | None]
 
 
@@ -41,7 +41,7 @@ class LengthClass:
 
 
 class QueueLimits:
-    """Prompts that wait in this process, and limits shared by all processes.
+    """The waiting prompts of this process, and the limits shared by all processes.
 
     Args:
         classes: Sorted by ``max_length``.
@@ -69,8 +69,8 @@ class QueueLimits:
     ) -> Ticket | Refusal:
         """Count a prompt as waiting, or return a refusal if its class is full.
 
-        A prompt is always accepted where only prompts of its own HTTP request wait: otherwise a request larger than the
-        limit could never succeed.
+        A prompt is always accepted if only prompts of its own HTTP request wait. Otherwise a request larger than the limit
+        could never succeed.
 
         Args:
             tokens: The prompt's length.
@@ -103,7 +103,7 @@ class QueueLimits:
         return None
 
     def _retry_after(self, index: int) -> int:
-        """Estimated whole seconds until a place is free: the time that the oldest in the queue has waited."""
+        """Return the estimated whole seconds until a place is free: the time that the oldest prompt has waited."""
         since = next((each.since for each in self._tickets.values() if each.index == index), self._clock())
         return min(_LONGEST_RETRY, max(1, math.ceil(self._clock() - since)))
 
@@ -144,7 +144,7 @@ class QueueLimits:
             self.look()
 
     def waiting(self, index: int) -> tuple[int, int]:
-        """Numbers of waiting requests and tokens of a class, in all processes."""
+        """Return the numbers of waiting requests and tokens of a class, in all processes."""
         with self._counts.locked():
             at = self._counts.of_class(index)
             return self._counts.whole[at], self._counts.whole[at + 1]
@@ -155,8 +155,8 @@ class Admission:
 
     Args:
         queue: The limits of each length class.
-        max_prompt_tokens: Maximum tokens of a prompt, None for the model's limit.
-        make_error: Makes the error for a refusal, which vLLM's handlers answer with its status.
+        max_prompt_tokens: Maximum tokens of a prompt; None for the model's limit.
+        make_error: Makes the error for a refusal; vLLM's handlers answer it with the refusal's status.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Admission:
             tokens: The prompt's length.
             length_class: :attr:`~ropeswitch.server.prompt_set.PromptSet.length_class`.
             copies: Number of answers to generate.
-            request_id: Its ID in the engine, None where that is made later (:meth:`follow`).
+            request_id: Its ID in the engine; None if that is assigned later (:meth:`follow`).
 
         Raises:
             RefusedError: when it is refused.
@@ -189,7 +189,7 @@ class Admission:
         context.tickets.append(outcome)
 
     def follow(self, request_id: str) -> None:
-        """Give the current request's waiting ticket its engine ID, where a handler runs the prompt in steps of its own."""
+        """Set the engine ID of the current request's ticket, for a handler that runs the prompt in its own steps."""
         context = current.get()
         for ticket in context.tickets if context is not None else ():
             if ticket.request_id is None:

@@ -5,15 +5,15 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 from ropeswitch.server.front.queue_limits import QueueLimits
 
 LABELS = ("model_name", "length_class")
-REQUESTS = ("ropeswitch_queued_requests", "Answers that wait for their first token, of prompts of a length class.")
-TOKENS = ("ropeswitch_queued_tokens", "Prompt tokens that wait to be computed, of prompts of a length class.")
+REQUESTS = ("ropeswitch_queued_requests", "Answers waiting for their first token, by length class of the prompt.")
+TOKENS = ("ropeswitch_queued_tokens", "Prompt tokens waiting to be computed, by length class of the prompt.")
 
 
 class QueueMetrics:
     """The gauges of one API server process, made after vLLM has set Prometheus up.
 
     Args:
-        queue: Counts the waiting prompts of all processes of the server.
+        queue: The waiting prompts of all the server's processes.
         model_name: The value of the label, as in vLLM's own metrics.
         registry: Where to register the gauges.
     """

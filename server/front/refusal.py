@@ -1,6 +1,6 @@
 """Refusals: the answer to a rejected request, and the one error class that carries it.
 
-Whatever rejects a request, before or after its prompt is known, raises :class:`RefusedError`; ``answer.py`` shapes the
+Code that rejects a request, before or after its prompt is known, raises :class:`RefusedError`; ``answer.py`` formats the
 answer. :func:`refused` counts it.
 """
 
@@ -19,7 +19,7 @@ class Refusal:
         status: The HTTP status.
         code: The error's ``code``, for programs.
         message: The error's message, for people.
-        param: The field of the request that is wrong, or None.
+        param: The wrong field of the request, or None.
         retry_after: Whole seconds to wait before a retry, or None.
         authenticate: Whether to send ``www-authenticate``.
         close: Whether to close the connection after the answer.
@@ -36,7 +36,7 @@ class Refusal:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Headers of the answer, without those that describe its body."""
+        """Return the headers of the answer, without those that describe its body."""
         headers = []
         if self.retry_after is not None:
             headers.append((b"retry-after", str(self.retry_after).encode()))
@@ -48,7 +48,7 @@ class Refusal:
 
 
 class RefusedError(HTTPException):
-    """A request is rejected. It is an ``HTTPException`` because FastAPI lets nothing else through its parsing of a body.
+    """Rejects a request. It is an ``HTTPException`` because FastAPI's body parsing lets no other error through.
 
     Attributes:
         refusal: The answer.
@@ -59,7 +59,7 @@ class RefusedError(HTTPException):
         self.refusal = refusal
 
 
-# Called with the reason and, where it is known, the number of prompt tokens.
+# Called with the reason and, if known, the number of prompt tokens.
 listeners: list[Callable[[str, int | None], None]] = []
 
 
@@ -68,7 +68,7 @@ def refused(reason: str, tokens: int | None) -> None:
 
     Args:
         reason: ``Refusal.reason``.
-        tokens: The length of the prompt, None where the request was refused before it was known.
+        tokens: The length of the prompt; None if the request was refused before that was known.
     """
     for listener in listeners:
         listener(reason, tokens)
@@ -78,23 +78,23 @@ NO_KEY = Refusal(
     reason="authentication",
     status=401,
     code="invalid_api_key",
-    message="No API key was given: send it in the header 'Authorization: Bearer KEY'",
+    message="The API key is missing. Send it in the header 'Authorization: Bearer KEY'.",
     authenticate=True,
 )
 WRONG_KEY = Refusal(
     reason="authentication",
     status=401,
     code="invalid_api_key",
-    message="The API key is invalid: send a valid one in the header 'Authorization: Bearer KEY'",
+    message="The API key is invalid. Send a valid one in the header 'Authorization: Bearer KEY'.",
     authenticate=True,
 )
 
-# Counted as every 503 is; another replica answers soon.
+# Counted like every other 503. Another replica can take the retry.
 LEAVING = Refusal(
     reason="unavailable",
     status=503,
     code="server_leaving",
-    message="the server is shutting down and accepts no new requests; retry to reach another one",
+    message="The server is shutting down and accepts no new requests. Retry to reach another replica.",
     retry_after=5,
     close=True,
 )
@@ -102,75 +102,75 @@ NO_HTTP = Refusal(
     reason="framing",
     status=400,
     code=None,
-    message="The request is not valid HTTP/1.1 (RFC 9112)",
+    message="The request is not valid HTTP/1.1 (RFC 9112).",
 )
 
 
 def body_too_large(limit: int) -> Refusal:
-    """For a body of more than ``limit`` bytes (``--max-body-bytes``)."""
-    message = f"The request body exceeds {limit} bytes, the limit of this server"
+    """Refusal of a body of more than ``limit`` bytes (``--max-body-bytes``)."""
+    message = f"The request body exceeds this server's limit of {limit} bytes. Send a smaller one."
     return Refusal("body_bytes", 413, "request_too_large", message)
 
 
 def bodies_too_many(limit: int) -> Refusal:
-    """For a body when those of other requests hold most of ``limit`` bytes (``--max-held-body-bytes``)."""
-    message = f"Request bodies in flight are limited to {limit} bytes, which this one would exceed; try again later"
+    """Refusal of a body that, with those of other requests, exceeds ``limit`` bytes (``--max-held-body-bytes``)."""
+    message = f"This request body would exceed the limit of {limit} bytes for request bodies in flight. Retry later."
     return Refusal("held_bytes", 503, "server_busy", message, retry_after=1)
 
 
 def body_stalled(seconds: float) -> Refusal:
-    """For a body of which nothing came for ``seconds`` seconds (``--body-timeout``)."""
-    message = f"No part of the request body arrived for {seconds:g} seconds"
+    """Refusal of a body that stalled for ``seconds`` seconds (``--body-timeout``)."""
+    message = f"The request body stalled: no data arrived for {seconds:g} seconds."
     return Refusal("body_timeout", 408, "request_timeout", message)
 
 
 def body_slow(rate: int) -> Refusal:
-    """For a body that takes too long at ``rate`` bytes a second (``--body-timeout``)."""
-    message = f"The request body arrives too slowly: fewer than {rate} bytes per second"
+    """Refusal of a body that arrives at less than ``rate`` bytes per second (``--body-timeout``)."""
+    message = f"The request body arrived too slowly: fewer than {rate} bytes per second."
     return Refusal("body_timeout", 408, "request_timeout", message)
 
 
 def head_late(seconds: float) -> Refusal:
-    """For a request whose line and headers are not there after ``seconds`` seconds (``--body-timeout``)."""
-    message = f"The request's headers were not complete after {seconds:g} seconds"
+    """Refusal of a request whose line and headers are incomplete after ``seconds`` seconds (``--body-timeout``)."""
+    message = f"The request headers were incomplete after {seconds:g} seconds."
     return Refusal("head_timeout", 408, "request_timeout", message)
 
 
 def head_too_large(limit: int) -> Refusal:
-    """For a request whose line and headers are larger than ``limit`` bytes (``--h11-max-incomplete-event-size``)."""
-    message = f"The request headers exceed {limit} bytes, the limit of this server"
+    """Refusal of a request whose line and headers are larger than ``limit`` bytes (``--h11-max-incomplete-event-size``)."""
+    message = f"The request headers exceed this server's limit of {limit} bytes."
     return Refusal("head_bytes", 431, "request_too_large", message)
 
 
 def too_many_headers(limit: int) -> Refusal:
-    """For a request with more than ``limit`` headers (``--h11-max-header-count``)."""
-    message = f"The request has more than {limit} headers, the limit of this server"
+    """Refusal of a request with more than ``limit`` headers (``--h11-max-header-count``)."""
+    message = f"The request has more than {limit} headers, this server's limit."
     return Refusal("head_count", 431, "request_too_large", message)
 
 
 def prompt_too_long(tokens: int, limit: int) -> Refusal:
-    """For a prompt of ``tokens`` tokens where ``limit`` are allowed (``--max-prompt-tokens``)."""
-    # OpenAI's first words, by which litellm knows this error.
+    """Refusal of a prompt of ``tokens`` tokens where ``limit`` are allowed (``--max-prompt-tokens``)."""
+    # Begins like OpenAI's message, by which litellm recognizes this error.
     message = (
         f"This model's maximum context length is {limit} tokens for a prompt on this server, and the prompt has {tokens} "
-        "tokens. Send a shorter one."
+        "tokens. Send a shorter prompt."
     )
     return Refusal("prompt_tokens", 400, "context_length_exceeded", message, param="prompt")
 
 
 def queue_full(name: str, unit: str, limit: int, retry_after: int) -> Refusal:
-    """For a prompt whose length class has ``limit`` requests or tokens (``unit``) waiting, which is all it may have."""
-    message = f"The queue of length class {name!r} is full ({limit} {unit} at most); try again later"
+    """Refusal of a prompt that would exceed the ``limit`` of requests or tokens (``unit``) waiting in its length class."""
+    message = f"The queue of length class {name!r} is full (at most {limit} {unit}). Retry later."
     return Refusal(f"queue_{unit}", 503, "queue_full", message, retry_after=retry_after)
 
 
 def too_many_at_once(limit: int) -> Refusal:
-    """For a key with ``limit`` requests in flight (``--max-concurrent-per-key``)."""
-    message = f"This key already has {limit} requests in flight, its limit"
+    """Refusal of a request whose key has ``limit`` requests in flight (``--max-concurrent-per-key``)."""
+    message = f"This API key already has {limit} requests in flight, its limit. Retry when one has ended."
     return Refusal("key_concurrency", 429, "rate_limit_exceeded", message, retry_after=1)
 
 
 def too_many_a_minute(limit: int, retry_after: int) -> Refusal:
-    """For a key that has used up its ``limit`` requests a minute (``--requests-per-minute-per-key``)."""
-    message = f"This key has used its {limit} requests per minute; try again in {retry_after} s"
+    """Refusal of a request whose key has used up its ``limit`` requests per minute (``--requests-per-minute-per-key``)."""
+    message = f"This API key has used its {limit} requests per minute. Retry in {retry_after} s."
     return Refusal("key_rate", 429, "rate_limit_exceeded", message, retry_after=retry_after)

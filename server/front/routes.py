@@ -1,5 +1,7 @@
-"""Classifies paths: open without a key, opened by the metrics key, answered in the shape of Anthropic's API; and names the
-fields of the body of each, and the known path that an unknown one is close to."""
+"""Classifies paths: open without a key, open to the metrics key, or answered in the shape of Anthropic's API.
+
+Also returns the body fields of a route, and suggests the known path closest to an unknown one.
+"""
 
 import difflib
 from collections.abc import Iterable
@@ -8,17 +10,17 @@ from typing import get_args
 from pydantic import BaseModel
 from starlette.types import Scope
 
-# Each with everything below it.
+# Each includes every path below it.
 _HEALTH = "/health"
 _OPEN = (_HEALTH, "/ui")
 _METRICS = "/metrics"
 _ANTHROPIC = "/v1/messages"
 # The home page redirects to the status page.
 _HOME = "/"
-# The body's field that holds the prompt, by what a path ends with.
+# The body field that holds the prompt, by the end of the path.
 _PROMPTS = {"/completions": "prompt", "/messages": "messages", "/responses": "input", "/embeddings": "input"}
 _CHAT = "/chat/completions"
-# Routes that vLLM has for other models than those that generate text.
+# vLLM's routes for models that do not generate text.
 _OTHER_MODELS = (
     "/embeddings",
     "/embed",
@@ -32,7 +34,7 @@ _OTHER_MODELS = (
 
 
 def route_path(scope: Scope) -> str:
-    """The path that the app's router matches: without ``--root-path``, removed exactly as ``starlette`` does.
+    """Return the path that the app's router matches: without ``--root-path``, removed exactly as ``starlette`` does.
 
     A rule on any other path could be bypassed.
     """
@@ -59,7 +61,7 @@ def is_probe(path: str) -> bool:
 
 
 def is_metrics(path: str) -> bool:
-    """Whether a path is ``/metrics``, which is open unless there is a metrics key."""
+    """Whether a path is ``/metrics``, which is open unless a metrics key is set."""
     return _below(path, _METRICS)
 
 
@@ -69,17 +71,17 @@ def is_anthropic(path: str) -> bool:
 
 
 def prompt_field(path: str) -> str | None:
-    """The body's field that holds the prompt on this path; None where that depends on the body."""
+    """Return the body field that holds the prompt on this path; None if that depends on the body."""
     if _CHAT in path or _below(path, _ANTHROPIC):
         return "messages"
     return next((field for end, field in _PROMPTS.items() if path.endswith(end)), None)
 
 
 def body_fields(route: object) -> frozenset[str]:
-    """The names of the fields of a route's body, by its models; empty where it has none.
+    """Return the names of a route's body fields, from its models; empty if it has none.
 
     Args:
-        route: The scope's, None where no route was found.
+        route: The scope's route; None if none was found.
     """
     bodies = getattr(getattr(route, "dependant", None), "body_params", ())
     kinds = [each for body in bodies for each in (body.field_info.annotation, *get_args(body.field_info.annotation))]
@@ -88,17 +90,17 @@ def body_fields(route: object) -> frozenset[str]:
 
 
 def unknown(method: str, path: str, known: Iterable[str]) -> str:
-    """The message for a path that no route has.
+    """Return the error message for a path that matches no route.
 
     Args:
-        method: The request's.
-        path: The request's.
+        method: The request's method.
+        path: The request's path.
         known: The paths of all routes.
     """
     start = f"{method} {path[:200]}: no such route."
     if path.endswith(_OTHER_MODELS):
-        return f"{start} The model of this server generates text; this route needs a model of another kind."
-    # "/" is like every short path.
+        return f"{start} This server's model generates text; this route needs another kind of model."
+    # "/" resembles every short path.
     if meant := difflib.get_close_matches(path[:200], [each for each in known if len(each) > 1], 1, 0.7):
         return f"{start} Did you mean {meant[0]}? Check the client's base URL, which ends in /v1 for OpenAI's clients."
     return f"{start} GET /openapi.json lists the routes."

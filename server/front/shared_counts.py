@@ -31,7 +31,7 @@ class SharedCounts:
     """
 
     def __init__(self, path: str) -> None:
-        self._file = open(path, "r+b")  # noqa: SIM115 - it stays open as long as the process lives
+        self._file = open(path, "r+b")  # noqa: SIM115 - open for the life of the process
         self._map = mmap.mmap(self._file.fileno(), _SIZE)
         view = memoryview(self._map)
         self.whole = view.cast("q")
@@ -39,7 +39,7 @@ class SharedCounts:
 
     @staticmethod
     def create(path: Path) -> str:
-        """Create the file, readable only by its owner, with every count zero; returns its path."""
+        """Create the file, accessible only to its owner, with every count zero; return its path."""
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+b") as file:
             file.truncate(_SIZE)
         return str(path)
@@ -55,7 +55,7 @@ class SharedCounts:
 
     @staticmethod
     def of_class(index: int) -> int:
-        """Index of the two words of a length class: its waiting requests and their tokens.
+        """Return the index of the two words of a length class: its waiting requests and their tokens.
 
         Raises:
             IndexError: beyond :data:`CLASSES` classes.
@@ -66,5 +66,5 @@ class SharedCounts:
 
     @staticmethod
     def of_key(slot: int) -> int:
-        """Index of the four words of a key: its number, its requests in flight, its bucket's level and that level's time."""
+        """Return the index of a key's four words: its number, requests in flight, bucket level and that level's time."""
         return _KEYS_START + slot * _KEY_WORDS

@@ -44,7 +44,7 @@ class FrontState:
 
     Attributes:
         keys: The API keys.
-        metrics_keys: The keys that open only the metrics; without any, the metrics are open.
+        metrics_keys: The keys for ``/metrics`` only; without any, ``/metrics`` is open.
         key_limits: The limits of each key.
         queue: The limits of each length class.
         max_body_bytes: Maximum bytes of a body.
@@ -61,7 +61,7 @@ class FrontState:
     body_timeout: float
 
     def identify(self, scope: Scope, path: str) -> bytes:
-        """The digest of a request's key, or :data:`EVERYONE`.
+        """Return the digest of a request's key, or :data:`EVERYONE`.
 
         Raises:
             RefusedError: for a missing or wrong key.
@@ -93,7 +93,7 @@ class FrontState:
 
 
 def _token(scope: Scope, path: str) -> bytes | None:
-    """The key in a request's headers: a bearer token, or ``x-api-key`` on routes for Anthropic's clients."""
+    """Return the key in a request's headers: a bearer token, or ``x-api-key`` on routes for Anthropic's clients."""
     headers = scope["headers"]
     token = next((bearer(value) for name, value in headers if name == b"authorization"), None)
     if token is None and routes.is_anthropic(path):
@@ -118,7 +118,7 @@ def build(
         make_error: See :class:`~ropeswitch.server.front.queue_limits.Admission`.
 
     Raises:
-        UsageError: when the file of keys has become unreadable since the command read it.
+        UsageError: when a key file has become unreadable since the start of the command.
         IndexError: for a ladder with more sets than the maximum number of length classes.
     """
     counts = SharedCounts(config.counts)
@@ -137,7 +137,7 @@ def build(
 
 
 def length_classes(config: FrontConfig, ladder: FactorLadder, max_model_len: int) -> list[LengthClass]:
-    """One class per factor set, with the limits given for it, or for all sets, or else the defaults."""
+    """Return one class per factor set, with the limits given for that set or for all sets, or else the defaults."""
     requests, tokens = config.max_queued_requests, config.max_queued_tokens
     return [
         LengthClass(

@@ -1,4 +1,4 @@
-"""Background tasks that run as long as the server does."""
+"""Background tasks that run for the life of the server."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""TLS: checks its flags before the model is loaded, and reloads its files when they change."""
+"""Checks the TLS flags before the model is loaded, and reloads the TLS files when they change."""
 
 import argparse
 import asyncio
@@ -18,7 +18,7 @@ def check(args: argparse.Namespace) -> None:
     """Refuse TLS flags that the server could not start with, or that would be ignored.
 
     Args:
-        args: vLLM's: ``ssl_certfile``, ``ssl_keyfile``, ``ssl_ca_certs``, ``ssl_cert_reqs``, ``ssl_ciphers`` and
+        args: vLLM's arguments ``ssl_certfile``, ``ssl_keyfile``, ``ssl_ca_certs``, ``ssl_cert_reqs``, ``ssl_ciphers`` and
             ``enable_ssl_refresh``.
 
     Raises:
@@ -32,9 +32,7 @@ def check(args: argparse.Namespace) -> None:
     if args.ssl_cert_reqs not in tuple(ssl.VerifyMode):
         raise UsageError(f"--ssl-cert-reqs: {args.ssl_cert_reqs} must be 0 (none), 1 (optional) or 2 (required)")
     if args.ssl_cert_reqs and not args.ssl_ca_certs:
-        raise UsageError(
-            f"--ssl-cert-reqs: {args.ssl_cert_reqs} needs --ssl-ca-certs, to check clients' certificates by"
-        )
+        raise UsageError(f"--ssl-cert-reqs: {args.ssl_cert_reqs} needs --ssl-ca-certs to verify client certificates")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load(context, args)
     if args.ssl_ciphers:
@@ -48,7 +46,7 @@ def load(context: ssl.SSLContext, args: argparse.Namespace) -> None:
     """Load the files that the flags name into a context.
 
     Raises:
-        UsageError: naming the flag and its value; the context must then not be used.
+        UsageError: naming the flag and its value; do not use the context after that.
     """
     certificate = f"--ssl-certfile: {args.ssl_certfile!r}"
     _check_pem("--ssl-certfile", args.ssl_certfile, _CERTIFICATES, "certificate")
@@ -56,7 +54,7 @@ def load(context: ssl.SSLContext, args: argparse.Namespace) -> None:
         _check_pem("--ssl-keyfile", args.ssl_keyfile, _KEYS, "private key")
         certificate += f" with --ssl-keyfile {args.ssl_keyfile!r}"
     else:
-        _check_pem("--ssl-certfile", args.ssl_certfile, _KEYS, "private key; name its file with --ssl-keyfile")
+        _check_pem("--ssl-certfile", args.ssl_certfile, _KEYS, "private key; give its file with --ssl-keyfile")
     try:
         context.load_cert_chain(args.ssl_certfile, args.ssl_keyfile, password=_no_password)
     except (OSError, ValueError) as error:
@@ -70,7 +68,7 @@ def load(context: ssl.SSLContext, args: argparse.Namespace) -> None:
 
 
 def _check_pem(flag: str, path: str, labels: Sequence[bytes], what: str) -> None:
-    """Refuse a file without a PEM block of these labels; OpenSSL's own message names neither file nor fault.
+    """Refuse a file without a PEM block with one of these labels; OpenSSL's message names neither file nor fault.
 
     Raises:
         UsageError: naming the flag and the file.
@@ -80,14 +78,14 @@ def _check_pem(flag: str, path: str, labels: Sequence[bytes], what: str) -> None
     except OSError as error:
         raise UsageError(f"{flag}: {path!r} cannot be read: {_reason(error)}") from error
     if not any(b"-----BEGIN " + label + b"-----" in content for label in labels):
-        raise UsageError(f"{flag}: {path!r} holds no PEM {what} (no line '-----BEGIN {labels[0].decode()}-----')")
+        raise UsageError(f"{flag}: {path!r} has no PEM {what} (no line '-----BEGIN {labels[0].decode()}-----')")
 
 
 async def refresh(args: argparse.Namespace, context: Callable[[], ssl.SSLContext | None]) -> None:
     """Reload the files whenever they change, forever.
 
-    vLLM's own reload misses a mounted secret when its link is switched for the second time, and with a certificate written
-    before its key it serves a pair that does not match.
+    vLLM's own reload misses the second switch of a mounted secret's link, and serves a pair that does not match while a
+    certificate is written before its key.
 
     Args:
         args: As for :func:`check`.
@@ -107,14 +105,16 @@ async def refresh(args: argparse.Namespace, context: Callable[[], ssl.SSLContext
 
 
 def _no_password() -> str:
-    raise ValueError("the key is encrypted, and a server cannot ask for its password")
+    raise ValueError("the key is encrypted, and a server cannot ask for its password; use an unencrypted key")
 
 
 def _reason(error: Exception) -> str:
-    """The message of OpenSSL or the operating system, without its numbers."""
+    """Return the message of OpenSSL or the operating system, without its numbers."""
     if isinstance(error, ssl.SSLError):
         # OpenSSL gives no reason for a PEM block that it cannot decode.
-        reason = str(getattr(error, "reason", None) or "a PEM block cannot be decoded; the file is damaged or cut off")
+        reason = str(
+            getattr(error, "reason", None) or "a PEM block cannot be decoded; the file is damaged or truncated"
+        )
         if reason == "KEY_VALUES_MISMATCH":
             return "key values mismatch: the key does not belong to the certificate"
         return reason.replace("_", " ").lower() if reason.isupper() else reason

@@ -1,1 +1,1 @@
-"""Long prompts on their way in: read, parsed, checked and tokenized without holding up the event loop."""
+"""Reads, parses, checks and tokenizes long prompts without blocking the event loop."""

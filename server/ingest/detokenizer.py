@@ -1,8 +1,8 @@
-"""Answers to long prompts, whose text begins where the prompt's ends.
+"""Starts the detokenizer of a long prompt from the prompt's end only.
 
-vLLM has the tokenizer decode the whole prompt twice, on the event loop, when an answer's first token comes: 0.25 s for a
-million tokens. What a token adds to a text depends on a few tokens before it, so the end of the prompt is enough.
-``patches.py`` records what is wrapped here.
+vLLM decodes the whole prompt twice, on the event loop, at an answer's first token: 0.25 s for a million tokens. The text
+that a token adds depends on only a few tokens before it, so the end of the prompt is enough. ``patches.py`` records the
+wrapped constructor.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ from copy import copy
 from functools import wraps
 from typing import Any
 
-# Tokens of a prompt's end, decoded in less than a millisecond.
+# Tokens at a prompt's end; decoding them takes less than a millisecond.
 END = 1024
 
 
 def decode_prompt_ends(detokenizer: Any) -> None:
-    """Wrap the constructor of a class.
+    """Wrap the constructor of the detokenizer, so that it decodes only the end of a long prompt.
 
     Args:
         detokenizer: ``vllm.v1.engine.detokenizer.FastIncrementalDetokenizer``.
@@ -38,20 +38,20 @@ def _from_end(upstream: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, 
 
 
 def prompt_end(tokenizer: Any, ids: Sequence[int], skip_special_tokens: bool) -> Sequence[int]:
-    """The last token IDs of a prompt, so many that what follows adds the same text to theirs as to that of all.
+    """Return the last token IDs of a prompt, enough that following tokens add the same text as after the whole prompt.
 
     Args:
         tokenizer: ``tokenizers.Tokenizer``.
-        ids: Of the prompt.
-        skip_special_tokens: Whether they have no text.
+        ids: The prompt's token IDs.
+        skip_special_tokens: Whether special tokens have no text.
 
     Returns:
-        :data:`END` of them. A stream starts anew where there is no text, or half of a character, before it: then as many
-        more as it takes for another text, or all.
+        The last :data:`END`. If their text is empty or ends in half a character, after which a stream would start afresh,
+        more of them, up to all.
     """
     count = END
     while count < len(ids):
-        # Bytes in a row become characters together, or none of them does.
+        # Consecutive byte tokens become characters together, or none of them does.
         while count < len(ids) and _is_byte(tokenizer.id_to_token(ids[-count])):
             count += 1
         text = tokenizer.decode(ids[-count:], skip_special_tokens=skip_special_tokens)

@@ -1,4 +1,4 @@
-"""What JSON can hold and no engine can be sent: messages to engines and workers have other limits."""
+"""Finds values that JSON allows but that cannot be sent to an engine: messages to engines and workers have other limits."""
 
 import re
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from typing import Any
 
 from ropeswitch.server.ingest.token_ids import TokenIds
 
-# Nested objects and arrays. Requests reach workers through Python's pickle, which fails at about 490.
+# Maximum depth of nested objects and arrays. Requests reach workers through Python's pickle, which fails at about 490.
 DEPTH = 128
 _HALF = re.compile("[\ud800-\udfff]")
-# Characters that are looked at in one call.
+# Characters searched in one call.
 CHARACTERS = 1 << 16
-ODD_TEXT = "Input should be valid Unicode text; it has half of a surrogate pair"
+ODD_TEXT = "Input should be valid Unicode text; it has an unpaired surrogate"
 LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
-TOO_DEEP = f"Input should have at most {DEPTH} objects and arrays in each other"
+TOO_DEEP = f"Input should have at most {DEPTH} levels of nested objects and arrays"
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Fault:
     """A value that is refused.
 
     Attributes:
-        kind: As pydantic names kinds of errors.
-        place: The names and indices that lead to it; of a name, where its object is.
-        message: For the client.
+        kind: The kind of error, as pydantic would name it.
+        place: The names and indices that lead to the value; for an invalid name, to its object.
+        message: The error message for the client.
     """
 
     kind: str
@@ -32,14 +32,14 @@ class Fault:
 
 
 def find_fault(body: Any) -> Fault | None:
-    """A fault of a body's values, if there is one: half a surrogate pair, a large number, or depth."""
+    """Return a fault in a body's values, or None: an unpaired surrogate, too large a number, or too deep nesting."""
     if isinstance(body, str | int):
         return _of_scalar(body, ())
     left: list[tuple[Any, tuple[str | int, ...]]] = [(body, ())]
     while left:
         values, place = left.pop()
         if isinstance(values, TokenIds):
-            continue  # whose range is known
+            continue  # already range-checked
         if len(place) > DEPTH:
             return Fault("too_deep", place[:1], TOO_DEEP)
         if isinstance(values, dict):
@@ -51,7 +51,7 @@ def find_fault(body: Any) -> Fault | None:
                     left.append((value, (*place, name)))
         elif isinstance(values, list):
             for index, value in enumerate(values):
-                # Of a long list each is looked at, so that the common case comes first.
+                # Each item of a long list is checked, so the common case comes first.
                 if type(value) is int and -(2**63) <= value < 2**63:
                     continue
                 if (found := _of_scalar(value, (*place, index))) is not None:
@@ -70,5 +70,5 @@ def _of_scalar(value: Any, place: tuple[str | int, ...]) -> Fault | None:
 
 
 def _is_odd(text: str) -> bool:
-    # Most text is ASCII, and is known to be. A search through all of a long one would keep the interpreter's lock.
+    # Most text is ASCII, and is known to be. Searching all of a long text in one call would hold the GIL.
     return not text.isascii() and any(_HALF.search(text, at, at + CHARACTERS) for at in range(0, len(text), CHARACTERS))

@@ -1,8 +1,7 @@
-"""Long JSON bodies to Python values, in pieces.
+"""Parses long JSON bodies in pieces.
 
-A thread that parses keeps the interpreter's lock for as long as one call into C takes: 0.1 s for ``json.loads`` of a million
-token IDs, and the event loop stands still. Here long objects and arrays are taken apart first, and a long array of token IDs
-is decoded a slice at a time.
+A parsing thread holds the GIL throughout a call into C, which blocks the event loop: 0.1 s for ``json.loads`` of a million
+token IDs. So long objects and arrays are split first, and a long array of token IDs is decoded a slice at a time.
 """
 
 import json
@@ -14,14 +13,14 @@ import msgspec
 from ropeswitch.server.ingest.faults import Fault, find_fault
 from ropeswitch.server.ingest.token_ids import TokenIds
 
-# Bytes that are decoded in one call, which take about half a millisecond.
+# Bytes decoded in one call, which takes about half a millisecond.
 PIECE = 1 << 16
-# Bytes within which a number and the comma behind it end.
+# Maximum bytes of a number and the comma after it.
 NUMBER = 64
-# How deep objects and arrays are taken apart: a message's text lies at the sixth level.
+# Depth to which objects and arrays are split: a message's text is at the sixth level.
 DEPTH = 6
 SPACE = b" \t\r\n"
-# The fields of a body in which routes take the token IDs of prompts.
+# Body fields in which routes accept the token IDs of prompts.
 PROMPTS = ("prompt", "tokens", "token_ids")
 
 _Object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -35,8 +34,8 @@ class Parsed:
     """A body's values.
 
     Attributes:
-        values: What ``json.loads`` makes of it; the token IDs of its prompts as :class:`TokenIds`, where they are many.
-        fault: What of it could be sent to no engine, if anything.
+        values: What ``json.loads`` returns, but with long lists of prompt token IDs as :class:`TokenIds`.
+        fault: A value that cannot be sent to an engine, or None.
     """
 
     values: Any
@@ -48,13 +47,13 @@ def parse(body: bytes) -> Parsed:
 
     Raises:
         json.JSONDecodeError: for a body that is not JSON.
-        UnicodeDecodeError: for one in no encoding that JSON may have.
-        RecursionError: for one that is nested too deeply.
+        UnicodeDecodeError: for an encoding that JSON does not allow.
+        RecursionError: for a body that is nested too deeply.
     """
     try:
         values = _values(memoryview(body))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # What msgspec is stricter about, such as NaN and odd text, and the exact place of an error.
+        # For what only msgspec rejects, such as NaN and invalid Unicode, and for the exact place of an error.
         values = json.loads(body)
     return Parsed(values, find_fault(values))
 
@@ -87,19 +86,19 @@ def _prompts(raw: memoryview, depth: int) -> Any:
 
 
 def _begins(raw: memoryview, *starts: bytes) -> bool:
-    """Whether JSON begins with one of these, whatever space lies between."""
+    """Whether JSON begins with one of these, ignoring whitespace."""
     return bytes(raw[:64]).translate(None, SPACE).startswith(starts)
 
 
 def _slices(raw: memoryview) -> list[list[int]] | None:
-    """The numbers of an array of whole numbers, in its order; None for anything else."""
+    """Return the numbers of an array of whole numbers in slices, in order; None for anything else."""
     start, end = _bounds(raw)
     if start == end or (raw[start], raw[end - 1]) != (ord("["), ord("]")):
         return None
     slices = []
     start, end = start + 1, end - 1
     while start <= end:
-        # No copy is made of the whole array: it takes as long as all of a slice.
+        # The array is not copied as a whole: that takes as long as processing a slice.
         comma = bytes(raw[start + PIECE : min(start + PIECE + NUMBER, end)]).find(b",")
         if comma < 0 and start + PIECE + NUMBER < end:
             return None
@@ -109,7 +108,7 @@ def _slices(raw: memoryview) -> list[list[int]] | None:
         except msgspec.DecodeError:
             return None
         if not numbers:
-            # Nothing between two commas, or behind the last one.
+            # Nothing between two commas, or after the last one.
             return None
         slices.append(numbers)
         start = stop + 1
@@ -117,7 +116,7 @@ def _slices(raw: memoryview) -> list[list[int]] | None:
 
 
 def _bounds(raw: memoryview) -> tuple[int, int]:
-    """Where JSON begins and ends, without the space around it."""
+    """Return the start and end of JSON, without surrounding whitespace."""
     start, end = 0, len(raw)
     while start < end and raw[start] in SPACE:
         start += 1

@@ -1,10 +1,10 @@
-"""Streams that report the progress of their prompt, for clients that send ``"return_progress": true``.
+"""Makes streams report the progress of their prompt, for clients that send ``"return_progress": true``.
 
 A chunk without choices reports it when the stream begins, with nothing processed, and every second until its first token.
-The fields are those of llama.cpp's server, where the flag comes from: ``prompt_progress`` with ``total``, ``cache`` and
-``processed`` tokens, of which the second are among the third, and ``time_ms``.
+The flag and the fields are those of llama.cpp's server: ``prompt_progress`` with ``time_ms`` and the tokens ``total``,
+``cache`` and ``processed``, which includes ``cache``.
 
-The chunks are put into the response of a route (``routes.py``), outside vLLM's handlers and its keep-alive comments.
+The chunks are inserted into the response of a route (``routes.py``), outside vLLM's handlers and its keep-alive comments.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from ropeswitch.server.context import Ticket, current
 
 FIELD = "return_progress"
 SECONDS = 1.0
-# Routes with such streams. The last of them reads its body by itself, and calls the others' endpoints.
+# Routes with such streams. ``/invocations`` reads its body itself and calls the other routes' endpoints.
 INVOCATIONS = "/invocations"
 PATHS = frozenset({"/v1/chat/completions", "/v1/completions", INVOCATIONS})
 
@@ -38,11 +38,11 @@ _KINDS = {"chatcmpl": "chat.completion.chunk", "cmpl": "text_completion"}
 
 
 def showing(endpoint: Endpoint, state: State) -> Endpoint:
-    """An endpoint whose streams report their progress.
+    """Wrap an endpoint so that its streams report their progress.
 
     Args:
-        endpoint: Of one of :data:`PATHS`, with its arguments by name.
-        state: The app's, which has the :class:`~ropeswitch.server.parts.ServerParts` as ``ropeswitch`` when it serves.
+        endpoint: The endpoint of one of :data:`PATHS`, called with keyword arguments.
+        state: The app's state, with the :class:`~ropeswitch.server.parts.ServerParts` as ``ropeswitch`` once it serves.
     """
 
     @wraps(endpoint)
@@ -57,7 +57,7 @@ def showing(endpoint: Endpoint, state: State) -> Endpoint:
         if asked and isinstance(response, StreamingResponse) and context is not None:
             request_id = raw_request.state.request_metadata.request_id
             if (kind := _KINDS.get(request_id.partition("-")[0])) is not None:
-                # A route that reads its body by itself may have put an adapter's name in its place, or none.
+                # A route that reads its body itself may have replaced the name with an adapter's, or may have none.
                 model = fields.get("model") or model or state.ropeswitch.status.model
                 head = {"id": request_id, "object": kind, "created": int(time.time()), "model": model, "choices": []}
                 reports = _Reports(head, context.tickets, state.ropeswitch.prefill_progress)
@@ -68,7 +68,7 @@ def showing(endpoint: Endpoint, state: State) -> Endpoint:
 
 
 async def _json(request: Request) -> dict[str, Any]:
-    """The fields of a body; none where it is no JSON object, which the endpoint answers."""
+    """Return the fields of a body; empty if it is not a JSON object, which the endpoint then rejects."""
     try:
         body = await request.json()
     except (ValueError, RecursionError):
@@ -77,7 +77,7 @@ async def _json(request: Request) -> dict[str, Any]:
 
 
 def _is_true(value: Any) -> bool:
-    """A field's value as upstream's model reads it; what it refuses is no truth."""
+    """Whether upstream's model reads a field's value as true; a value that it rejects is not."""
     try:
         return _BOOL.validate_python(value)
     except ValidationError:
@@ -89,26 +89,26 @@ def asks(extra: dict[str, Any], *, stream: bool) -> bool:
 
     Args:
         extra: Its fields that upstream does not know.
-        stream: Whether it is for a stream.
+        stream: Whether it asks for a stream.
 
     Raises:
-        vllm.exceptions.VLLMValidationError: answered with a 400, for a value that is no boolean, and without a stream.
+        vllm.exceptions.VLLMValidationError: for a value that is not a boolean, or without a stream; becomes a 400.
     """
     value = extra.get(FIELD, False)
     if not isinstance(value, bool):
         raise vllm_adapter.validation_error(f"{FIELD}: {value!r:.100} must be true or false", FIELD)
     if value and not stream:
-        raise vllm_adapter.validation_error(f"{FIELD}: only a stream reports progress; set stream to true", FIELD)
+        raise vllm_adapter.validation_error(f"{FIELD}: only streams report progress; set stream to true", FIELD)
     return value
 
 
 class _Reports:
-    """Makes the chunks of one stream's progress; its time counts from here.
+    """Makes the progress chunks of one stream; ``time_ms`` counts from its creation.
 
     Args:
         head: The fields that every chunk of the stream has.
         tickets: The stream's requests.
-        progress: Returns the processed and cached tokens of a request ID, after asking the engine.
+        progress: Asks the engine for the processed and the cached tokens of a request ID.
     """
 
     def __init__(self, head: dict[str, Any], tickets: Sequence[Ticket], progress: Progress) -> None:
@@ -118,11 +118,11 @@ class _Reports:
         self._started = time.monotonic()
 
     def first(self) -> str:
-        """The chunk at the stream's begin, which asks no engine: its answer may come after the first token."""
+        """Return the stream's first chunk. It asks no engine, whose reply may come after the first token."""
         return self._chunk([])
 
     async def later(self) -> str:
-        """The chunk some seconds from now."""
+        """Wait :data:`SECONDS`, then return the next chunk."""
         await asyncio.sleep(SECONDS)
         requests = [ticket.request_id for ticket in self._tickets if ticket.request_id is not None]
         return self._chunk([await self._progress(request_id) for request_id in requests])
@@ -145,12 +145,12 @@ async def _interleaved(stream: AsyncIterable[Any], reports: _Reports) -> AsyncGe
         try:
             yield reports.first()
             while True:
-                # An engine answers between two steps, which may be long: its answer must not hold up a comment.
+                # An engine replies between two steps, which may be long: waiting for it must not delay a comment.
                 await asyncio.wait({following, report}, return_when=asyncio.FIRST_COMPLETED)
                 if following.done():
                     if (chunk := following.result()) is None or not chunk.startswith(":"):
                         break
-                    # A comment, with which vLLM keeps a silent stream alive, is no token.
+                    # One of vLLM's keep-alive comments, not a token.
                     yield chunk
                     following = asyncio.ensure_future(_next(stream))
                 if report.done():
@@ -167,5 +167,5 @@ async def _interleaved(stream: AsyncIterable[Any], reports: _Reports) -> AsyncGe
 
 
 async def _next(stream: AsyncGenerator[Any, None]) -> Any:
-    """The next chunk; None where the stream ends."""
+    """Return the next chunk; None at the end of the stream."""
     return await anext(stream, None)

@@ -1,7 +1,7 @@
 """``vllm.renderers.base.BaseRenderer``: subclassed for long prompts, on the one object that an API server has.
 
-Long texts are tokenized beside the short ones, the longest in a process of their own (``text_process.py``), and token IDs
-that were checked when the body was parsed are not checked again.
+Long texts are tokenized apart from short ones, the longest in a separate process (``text_process.py``). Token IDs that were
+checked when the body was parsed are not checked again.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from ropeswitch.server.ingest.token_ids import TokenIds
 
 
 def take_long_prompts(renderer: Any, *, picklable: bool) -> None:
-    """Have a renderer tokenize long texts elsewhere, and check only the extremes of token IDs that were parsed by us.
+    """Make a renderer tokenize long texts elsewhere, and check only the smallest and largest of token IDs that we parsed.
 
     Args:
-        renderer: ``vllm.renderers.base.BaseRenderer``. Its ``_tokenize_prompt_async`` is an attribute, which upstream makes
-            of a method and an executor; it is given another value.
-        picklable: Whether its tokenizer may go to another process; the longest texts stay with a thread otherwise.
+        renderer: ``vllm.renderers.base.BaseRenderer``. Its ``_tokenize_prompt_async`` is replaced; upstream makes that
+            attribute from a method and an executor.
+        picklable: Whether its tokenizer can be sent to another process; otherwise the longest texts also use a thread.
     """
     become(renderer, _validating(type(renderer)))
     if renderer.tokenizer is not None:
@@ -29,7 +29,7 @@ def take_long_prompts(renderer: Any, *, picklable: bool) -> None:
 
 
 def _validating(upstream: Any) -> type:
-    """A subclass of one of the many classes that upstream derives from ``BaseRenderer``."""
+    """Return a subclass of one of the many classes that upstream derives from ``BaseRenderer``."""
 
     class LongPromptRenderer(upstream):
         def validate_token_ids(self, token_ids: Sequence[int], *, parameter: str | None = None) -> None:

@@ -14,8 +14,8 @@ from ropeswitch.server.ingest.parse import PROMPTS, parse
 from ropeswitch.server.ingest.token_ids import completed, sample
 from ropeswitch.server.prompt_set import asked_policy, asked_set, asks_for_no_token, names_output_limit
 
-# Bodies of more bytes than the first are parsed on a thread, and of more than the second on another one, so that the
-# former need not wait for the latter. A short one takes less than a millisecond.
+# Bodies of more than LONG bytes are parsed on a thread, and those of more than VERY_LONG on another one, so that the former
+# need not wait for the latter. A shorter body takes less than a millisecond.
 LONG = 1 << 16
 VERY_LONG = 1 << 20
 
@@ -26,7 +26,7 @@ _long, _very_long = (ThreadPoolExecutor(1, f"parse-{name}") for name in ("long",
 
 
 async def _run(size: int, function: Callable[[T], R], argument: T) -> R:
-    """Call a function that takes longer the larger a body is, where nobody with a smaller one has to wait for it."""
+    """Call a function whose time grows with the body's size, on a thread where no smaller body waits for it."""
     if size <= LONG:
         return function(argument)
     thread = _long if size <= VERY_LONG else _very_long
@@ -34,13 +34,13 @@ async def _run(size: int, function: Callable[[T], R], argument: T) -> R:
 
 
 class LongRequest(Request):
-    """Upstream's routes read it like any request of Starlette's.
+    """A request whose long body is read off the event loop; upstream's routes use it like any Starlette request.
 
     Attributes:
-        held: Memory that its body counts for; set before it is read, as the others.
-        context: The request's.
-        takes_samples: Whether its token IDs are kept out of validation, which takes 40 ms for a million: in their place is
-            the first of them, and :func:`complete` puts all of them back. The parser checked each.
+        held: Counts the memory of its body; set before the body is read, like the other attributes.
+        context: The request's context.
+        takes_samples: Whether its token IDs are kept out of validation, which takes 40 ms for a million: only the first is
+            validated, and :func:`complete` puts all of them back. The parser has checked each.
     """
 
     held: HeldBodies
@@ -48,10 +48,10 @@ class LongRequest(Request):
     takes_samples = False
 
     async def body(self) -> bytes:
-        """The whole body, as ``starlette.requests.Request.body``.
+        """Return the whole body, as ``starlette.requests.Request.body``.
 
         Raises:
-            RefusedError: 503, when bodies hold all the memory that they may.
+            RefusedError: 503, if bodies in flight would exceed their memory limit.
         """
         if not hasattr(self, "_body"):
             self._size = 0
@@ -59,15 +59,15 @@ class LongRequest(Request):
             async for chunk in self.stream():
                 self._hold(len(chunk))
                 chunks.append(chunk)
-            # Of a long one that takes milliseconds, and ten may have come at the same time.
+            # Joining a long body takes milliseconds, and ten may arrive at the same time.
             self._body = await _run(self._size, b"".join, chunks)
         return self._body
 
     async def json(self) -> Any:
-        """The body's values, as ``starlette.requests.Request.json``.
+        """Return the body's values, as ``starlette.requests.Request.json``.
 
         Raises:
-            json.JSONDecodeError: for a body that is not JSON; FastAPI answers it, and whatever else is wrong with it.
+            json.JSONDecodeError: for a body that is not JSON; FastAPI answers this and any other error.
         """
         if not hasattr(self, "_json"):
             body = await self.body()
@@ -88,7 +88,7 @@ class LongRequest(Request):
         return self._json
 
     def release(self) -> None:
-        """Let other bodies have the memory of this one, when the request's handler is done."""
+        """Release this body's share of the memory limit, when the request's handler is done."""
         self.held.bytes -= getattr(self, "_size", 0)
 
     def _hold(self, count: int) -> None:
@@ -99,8 +99,8 @@ class LongRequest(Request):
 
 
 def complete(context: RequestContext, model: Any) -> None:
-    """Put a request's token IDs into what validation made of its body, a pydantic model."""
+    """Put a request's token IDs back into its validated body, a pydantic model."""
     for name, value in context.token_ids.items():
-        # Models that ignore what they do not know have no place for it.
+        # A model that ignores unknown fields has no place for it.
         if name in type(model).model_fields or name in (model.model_extra or ()):
             setattr(model, name, completed(value, getattr(model, name)))

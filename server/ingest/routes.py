@@ -1,4 +1,4 @@
-"""Has the app's routes read requests as :class:`~ropeswitch.server.ingest.request.LongRequest` and report progress."""
+"""Makes the app's routes read requests as :class:`~ropeswitch.server.ingest.request.LongRequest` and report progress."""
 
 import inspect
 import sys
@@ -15,18 +15,18 @@ from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.ingest import progress
 from ropeswitch.server.ingest.request import LongRequest, complete
 
-# Seconds after which a thread that parses hands the interpreter's lock to the event loop; Python's own are 0.005. The loop
-# lets go of it at every system call, and waits so long for it each time.
+# Seconds after which a parsing thread hands the GIL to the event loop; Python's default is 0.005. The loop releases the GIL
+# at every system call, and waits this long for it each time.
 SWITCH_SECONDS = 0.0005
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def read_long_bodies(app: FastAPI) -> None:
-    """Change every route of an app that takes a body; FastAPI documents handlers of a route's own.
+    """Make every POST route of an app read its body as a :class:`LongRequest`, with a custom handler per route.
 
     Args:
-        app: Its state has the :class:`~ropeswitch.server.parts.ServerParts` when it serves, as ``ropeswitch``.
+        app: The app; once it serves, its state has the :class:`~ropeswitch.server.parts.ServerParts` as ``ropeswitch``.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     for route in app.routes:
@@ -36,7 +36,7 @@ def read_long_bodies(app: FastAPI) -> None:
 
 def _change(route: APIRoute, state: State) -> None:
     call = route.dependant.call
-    # Others read the body by themselves, and get all of it.
+    # Other endpoints read the body themselves, and get all of it.
     samples = False
     if call is not None and inspect.iscoroutinefunction(call):
         if route.body_field is not None:
@@ -56,7 +56,7 @@ def _change(route: APIRoute, state: State) -> None:
 
 
 def _completing(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """An endpoint that gets its body with all of the token IDs."""
+    """Wrap an endpoint so that it gets its body with all token IDs."""
 
     @wraps(call)
     async def completing(**values: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A process that tokenizes very long texts.
+"""Tokenizes very long texts in a separate process.
 
-A tokenizer lets go of the interpreter's lock while it works, but not while it frees what it worked with: 0.6 s for 16 MB of
-text, in which an event loop of the same process stands still.
+A tokenizer releases the GIL while it works, but not while it frees its memory. For 16 MB of text, that would block an event
+loop in the same process for 0.6 s.
 """
 
 import multiprocessing
@@ -17,19 +17,19 @@ from setproctitle import setproctitle
 
 from ropeswitch.server.ingest.token_ids import TokenIds
 
-# IDs that are made into Python's integers in one go, in about 2 ms.
+# IDs converted to Python integers in one call, which takes about 2 ms.
 PIECE = 1 << 16
 
 
-# As vLLM names its own.
+# Title of the process, in the form of vLLM's own titles.
 TITLE = "ropeswitch::Tokenizer"
 
 
 class TextProcess:
-    """One process, started by the first text; texts have their turn in the order in which they come.
+    """One process, started by the first text; it tokenizes texts in order of arrival.
 
     Args:
-        tokenizer: Called with a text and keyword arguments, it gives ``input_ids``, as Hugging Face's do. It is pickled.
+        tokenizer: Called with a text and keyword arguments, returns ``input_ids``, as Hugging Face's do. It is pickled.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -39,15 +39,15 @@ class TextProcess:
         self.thread = ThreadPoolExecutor(1, "text-process")
 
     def token_ids(self, text: str, options: Mapping[str, Any]) -> TokenIds:
-        """The token IDs of a text; on :attr:`thread` alone.
+        """Return the token IDs of a text; call it on :attr:`thread` only.
 
         Args:
-            text: What to tokenize.
+            text: The text to tokenize.
             options: The tokenizer's keyword arguments.
 
         Raises:
-            RuntimeError: when the process ended meanwhile; the next text gets a new one.
-            Exception: what the tokenizer raised.
+            RuntimeError: when the process ended before it answered; the next text starts a new one.
+            Exception: the tokenizer's own error.
         """
         pipe = self._connected()
         try:
@@ -55,14 +55,16 @@ class TextProcess:
             answer = pipe.recv()
         except (EOFError, OSError) as error:
             self.stop()
-            raise RuntimeError("the process that tokenizes long texts ended, possibly for lack of memory") from error
+            raise RuntimeError(
+                "the process that tokenizes long texts ended, possibly because it ran out of memory"
+            ) from error
         if isinstance(answer, Exception):
             raise answer
         ids = np.frombuffer(answer, np.uint32)
         return TokenIds(ids[start : start + PIECE].tolist() for start in range(0, len(ids), PIECE))
 
     def stop(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if it is running."""
         if self._pipe is not None:
             self._pipe.close()
         if self._process is not None:
@@ -82,7 +84,7 @@ class TextProcess:
 
 
 def tokenize_texts(pipe: Connection, tokenizer: Any) -> None:
-    """What the process does: tokenize what comes until nothing more can come."""
+    """Tokenize the texts from ``pipe`` until its other end is closed; the process runs this."""
     setproctitle(TITLE)
     # Ctrl-C reaches every process of the terminal; the parent ends this one.
     with suppress(EOFError, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Token IDs whose range is known, and what stands for them where a look at each of a million would take too long."""
+"""Token IDs whose range is known, and their stand-ins where checking each of a million would take too long."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,20 +12,20 @@ class TokenIds(list[int]):
     """Token IDs of a prompt, none below 0.
 
     Attributes:
-        smallest: The smallest of them.
-        largest: The largest of them.
-        packed: They as uint32, for the message to the engine; None once it was sent, or where one is no uint32.
+        smallest: The smallest ID.
+        largest: The largest ID.
+        packed: The IDs as uint32, for the message to the engine; None once sent, or if an ID does not fit uint32.
     """
 
     __slots__ = ("largest", "packed", "smallest")
 
     def __init__(self, slices: Iterable[list[int]]) -> None:
-        """Join slices, none of them empty; between two of them other threads have their turn."""
+        """Join non-empty slices; other threads can run between two of them."""
         super().__init__()
         ranges, pieces = [], []
         for each in slices:
             ranges += [min(each), max(each)]
-            # What is larger is no token of any model, and refused before it is sent.
+            # A larger number is no model's token, and is refused before it is sent.
             fits = ranges[-2] >= 0 and ranges[-1] < 1 << 32
             pieces.append(np.array(each, np.uint32).tobytes() if fits else b"")
             self += each
@@ -34,27 +34,27 @@ class TokenIds(list[int]):
 
 
 def pack(request: Any) -> None:
-    """Have a request to the engine carry a long prompt as bytes, which neither side encodes or decodes number by number.
+    """Make a request to the engine carry a long prompt as bytes, which neither side encodes or decodes number by number.
 
     vLLM's client encodes a request on the event loop, which takes 11 ms for a million token IDs, and the engine core decodes
     it in 28 ms (``model_patches/serving/packed_prompt.py``).
 
     Args:
-        request: ``vllm.v1.engine.EngineCoreRequest``, of which the output processor has taken what it keeps.
+        request: ``vllm.v1.engine.EngineCoreRequest``, already registered with the output processor.
     """
     ids = request.prompt_token_ids
-    # Requests for pooling have no sampling parameters.
+    # Pooling requests have no sampling parameters.
     if isinstance(ids, TokenIds) and ids.packed is not None and request.sampling_params is not None:
         request.sampling_params, request.prompt_token_ids = packed(request.sampling_params, ids.packed), []
-        # Of several answers to a prompt, which are a request each, the others send the list.
+        # If a prompt has several answers, each is a request, and the others send the list.
         ids.packed = None
 
 
 def sample(values: Any) -> list[Any] | None:
-    """What stands for a prompt's token IDs, or for those of several prompts, in the validation of a request.
+    """Return a short stand-in for the token IDs of one or several prompts, for the validation of a request.
 
     Returns:
-        The first ID of each prompt that is :class:`TokenIds`, and other lists beside one as they are; None where none is.
+        The first ID of each prompt that is :class:`TokenIds`, and other lists unchanged; None if no prompt is one.
     """
     if isinstance(values, TokenIds):
         return values[:1]
@@ -66,7 +66,7 @@ def sample(values: Any) -> list[Any] | None:
 
 
 def completed(values: Any, validated: Any) -> Any:
-    """What validation made of :func:`sample`, with the token IDs that were kept out of it."""
+    """Return the validated :func:`sample` with the token IDs that were kept out of it."""
     if isinstance(values, TokenIds):
         return values
     return [each if isinstance(each, TokenIds) else other for each, other in zip(values, validated, strict=True)]

@@ -1,6 +1,6 @@
 """Length bands: the values of the label ``input_sequence_length``.
 
-A band is named after its first and last length in tokens, as in ``513-4096``. No band reaches over the end of a factor set,
+A band is named after its first and last length in tokens, as in ``513-4096``. No band crosses the end of a factor set,
 so the prompts of one band all start in the same set.
 """
 
@@ -9,7 +9,7 @@ from bisect import bisect_left
 from ropeswitch.factors.factor_set import FactorLadder
 
 # Ends of bands, in tokens, in addition to the ends of the sets; each is eight times the one before. An edge within a factor
-# of two of a set's end is left out: it would add little detail and as many series as any other.
+# of two of a set's end is left out: it would add little detail for as many series as any other.
 EDGES = (512, 4096, 32768, 262144, 2097152)
 UNKNOWN = "unknown"
 OTHER = "other"
@@ -35,21 +35,21 @@ class Bands:
         self.beyond = f"{starts[-1]}+"
 
     def index(self, length: int) -> int:
-        """The band of a length that is within the ladder."""
+        """Return the index of the band of a length within the ladder."""
         return bisect_left(self.ends, length)
 
     def name(self, length: int | None) -> str:
-        """The label value of any length; None is one that nobody has counted."""
+        """Return the label value of any length; None stands for an unknown one."""
         if length is None:
             return UNKNOWN
         return self.names[self.index(length)] if length <= self.ends[-1] else self.beyond
 
     @staticmethod
     def parse(name: str) -> tuple[int, int | None]:
-        """First and last length of a band by its label value; the last is None where the band has no end.
+        """Return the first and last length of a band by its label value; the last is None if the band has no end.
 
         Raises:
-            ValueError: for ``unknown``, ``other`` and anything else that is no band.
+            ValueError: for ``unknown``, ``other`` and anything else that is not a band.
         """
         first, separator, last = name.partition("-")
         if not separator and name.endswith("+"):

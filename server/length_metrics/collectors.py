@@ -1,4 +1,4 @@
-"""Prometheus's metrics, as many processes can fill them, and a histogram that takes many values at once."""
+"""Prometheus metrics that several processes can fill, and a histogram that adds many values at once."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from prometheus_client.samples import Sample
 
 
 def _without_created(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    """Leave out when a series was created: one process exports it, several together do not, and it doubles the counters."""
+    """Leave out ``_created``, which doubles the counters; one process alone exports it, several together do not."""
     return tuple(sample for sample in samples if sample.name != "_created")
 
 
@@ -20,7 +20,7 @@ class StepCounter(Counter):
 
 
 class StepHistogram(Histogram):
-    """A histogram for values that come by the dozen, while ``Histogram.observe`` walks all buckets for each."""
+    """A histogram that adds many values at once; ``Histogram.observe`` walks all buckets for each value."""
 
     def add(self, *amounts: float) -> None:
         """Observe every amount."""

@@ -1,12 +1,12 @@
-"""Requests that never reach an engine: counted by outcome; vLLM's metrics have none of them.
+"""Counts requests that never reach an engine, by outcome; vLLM's metrics omit them.
 
-A request is counted here, as one, when no prompt of it was given to an engine; else its sequences are (``outputs.py``).
+A request is counted here, once, if none of its prompts was given to an engine; otherwise its sequences are (``outputs.py``).
 """
 
 from ropeswitch.server.context import RequestContext
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 
-# Where prompts are posted.
+# Routes to which prompts are posted.
 PATHS = frozenset(
     {
         "/v1/completions",
@@ -35,16 +35,16 @@ _REASONS = {401: "authentication", 403: "authentication", 429: "unavailable", 50
 
 
 def rejection_reason(status: int) -> str | None:
-    """Why a request was refused by the HTTP status of its answer, at least 400; None where the server failed."""
+    """Return why a request was rejected, by the HTTP status of its answer, at least 400; None if the server failed."""
     return _REASONS.get(status, "invalid" if status < 500 else None)
 
 
 def count(context: RequestContext, metrics: LengthMetrics) -> None:
-    """Count a request for prompts' answers that is over, unless it reached an engine or was counted as refused.
+    """Count a finished request to one of :data:`PATHS`, unless it reached an engine or was counted as refused.
 
     Args:
-        context: The request's.
-        metrics: Where to count it.
+        context: The request's context.
+        metrics: The metrics to count it in.
     """
     if context.entered or context.refusal is not None:
         return

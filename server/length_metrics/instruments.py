@@ -1,4 +1,4 @@
-"""The table of per-length metrics: names, help texts, labels and buckets. The docs are written from it."""
+"""The table of per-length metrics: names, help texts, labels and buckets. The docs are generated from it."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ LABELS = ("model_name", "engine", "input_sequence_length", "factor_set")
 # A sequence is counted as live before an engine is chosen for it.
 LIVE_LABELS = ("model_name", "input_sequence_length", "factor_set")
 
-# The engine and the factor set of what never reached an engine.
+# Engine and factor set of requests that never reached an engine.
 NOWHERE = "none"
 # Times beyond four hours share one bucket.
 LONGEST_SECONDS = 14400.0
@@ -41,21 +41,21 @@ REASONS = (
 )
 
 
-# Compared and hashed as the one object that it is: they are looked up at every step.
+# Compared and hashed by identity, because instruments are looked up at every step.
 @dataclass(frozen=True, eq=False)
 class Instrument:
     """One metric.
 
     Attributes:
-        name: As it is exposed, without the suffixes of a histogram's series.
+        name: Exposed name, without the suffixes of a histogram's series.
         text: Its help text.
-        lowest: Seconds at which the first of the fine buckets ends, None where there are none.
-        buckets: Where coarse buckets end, in seconds; empty where there are none.
+        lowest: End of the first fine bucket in seconds; None without fine buckets.
+        buckets: Ends of the coarse buckets in seconds; empty without coarse buckets.
         label: Name of an additional label after :data:`LABELS`, or None.
         values: That label's values.
-        crossing: Whether sequences that have outgrown the set of their prompt are seen here under their later set.
-        starting: Whether sequences are seen here under the set of their prompt.
-        live: Whether it counts sequences in flight, and so falls again.
+        crossing: Whether it shows sequences that have outgrown their prompt's set, under the later set.
+        starting: Whether it shows sequences under their prompt's set.
+        live: Whether it counts sequences in flight, and so can fall.
     """
 
     name: str
@@ -87,7 +87,7 @@ TTFT = Instrument(
 )
 GAP = Instrument(
     "ropeswitch_inter_token_latency_seconds",
-    "Seconds between a sequence's outputs, each of one token or of those that one step accepted.",
+    "Seconds between a sequence's outputs; an output is one token, or all tokens that one step accepted.",
     lowest=0.001,
     crossing=True,
 )
@@ -180,7 +180,7 @@ INSTRUMENTS = (
     CACHED,
 )
 
-# Without length, set and engine: their combinations are left for latencies.
+# Not labelled by length, set or engine: their combinations are left to the latencies.
 POLICY = "ropeswitch_ladder_policy_requests_total"
 POLICY_TEXT = (
     "Sequences that had their first output, by how their set was chosen: a ladder policy, or by name in the request."
@@ -188,7 +188,7 @@ POLICY_TEXT = (
 POLICY_LABELS = ("model_name", "policy")
 POLICY_VALUES = CHOSEN_BY
 
-# It has labels of its own: what is refused has no engine and no factor set.
+# It has its own labels: a rejected request has no engine and no factor set.
 REJECTIONS = "ropeswitch_rejections_total"
 REJECTIONS_TEXT = "Requests rejected before they reached an engine, by reason."
 REJECTIONS_LABELS = ("model_name", "input_sequence_length", "reason")

@@ -1,4 +1,4 @@
-"""The per-length metrics of one API server process: what its steps and its requests add to them."""
+"""The per-length metrics of one API server process, to which its steps and requests add their values."""
 
 import time
 from collections import deque
@@ -39,7 +39,7 @@ class Step:
 
     Attributes:
         later: Outputs that are not a sequence's first: band and set, seconds between them, tokens.
-        begun: What is known of the sequences that had their first output.
+        begun: Tracks of the sequences that had their first output.
         firsts: First outputs: band and set, seconds since the request arrived, prompt tokens, tokens.
         switches: Switches of sets: band and set, seconds since the last output, recomputed tokens, tokens in the cache.
         finished: Sequences that ended.
@@ -55,12 +55,12 @@ class Step:
 class LengthMetrics:
     """One per API server process, made after vLLM has set Prometheus up.
 
-    Every process adds what its own requests do, and the files that Prometheus's client keeps for each are summed when
-    ``/metrics`` is read: nothing is counted twice, however many processes and engines there are.
+    Every process adds its own requests only, and Prometheus's client sums the files of all processes when ``/metrics`` is
+    read. So nothing is counted twice, regardless of the number of processes and engines.
 
     Args:
         ladder: The factor sets that the engine was started with.
-        model_name: The label that vLLM's own metrics have.
+        model_name: Value of the label ``model_name``, as in vLLM's own metrics.
         registry: Where to register the metrics.
         names: See :class:`~ropeswitch.server.length_metrics.series.SeriesPlan`.
 
@@ -132,14 +132,14 @@ class LengthMetrics:
             self._histogram(instruments.GAP, engine, band_set).add(*gaps)
 
     def add_live(self, band_set: BandSet, state: str, change: int) -> None:
-        """Count sequences that come into a state, one of the values of ``instruments.LIVE``, or that leave it."""
+        """Add ``change`` to the number of sequences in a state, one of the values of ``instruments.LIVE``."""
         if (band_set, state) not in self._known_live:
             labels = self.plan.labels(instruments.LIVE, band_set)
             self._known_live[band_set, state] = self._live.labels(self._model_name, *labels, state)
         self._known_live[band_set, state].inc(change)
 
     def count_ended(self, engine: int | None, band_set: BandSet, outcome: str) -> None:
-        """Count a sequence that ended without its last output; its engine is None where none was chosen yet."""
+        """Count a sequence that ended without its last output; its engine is None if none was chosen yet."""
         self._counter(instruments.REQUESTS, engine, band_set, outcome).inc()
 
     def count_outside(self, outcome: str, length: int | None = None) -> None:
@@ -147,7 +147,7 @@ class LengthMetrics:
 
         Args:
             outcome: One of ``instruments.OUTSIDE``.
-            length: Tokens of its prompt, None where they were not counted.
+            length: Tokens of its prompt; None if they were not counted.
         """
         nowhere, band = instruments.NOWHERE, self.plan.bands.name(length)
         self._counters[instruments.REQUESTS].labels(self._model_name, nowhere, band, nowhere, outcome).inc()
@@ -157,10 +157,10 @@ class LengthMetrics:
 
         Args:
             reason: One of ``instruments.REASONS``.
-            length: Tokens of its prompt; looked at for ``instruments.LENGTH_REASONS`` alone.
+            length: Tokens of its prompt; used only for ``instruments.LENGTH_REASONS``.
 
         Raises:
-            ValueError: for another reason.
+            ValueError: for an unknown reason.
         """
         if reason not in instruments.REASONS:
             raise ValueError(f"reason: {reason!r} must be one of {', '.join(instruments.REASONS)}")

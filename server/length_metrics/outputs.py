@@ -1,12 +1,12 @@
 """``vllm.v1.engine.output_processor.OutputProcessor``: subclassed for metrics, access log, traces and packed prompts.
 
-why: vLLM measures every request there, and its metrics have neither its length nor its factor set, nor clients that left.
-what differs: nothing for the client. Each sequence's state keeps a :class:`Track`. What upstream has measured of an output
-    is noted by length band and factor set, and :class:`StepLogger` adds it to our metrics when vLLM records the step. The
+why: vLLM measures every request there, but its metrics lack lengths, factor sets and clients that disconnected.
+what differs: nothing for the client. Each sequence's state keeps a :class:`Track`. Upstream's measurements of an output are
+    stored by length band and factor set, and :class:`StepLogger` adds them to our metrics when vLLM records the step. The
     first output after a switch brings prefill statistics (``model_patches/switch/scheduler.py``). A request is registered
-    here just before it is sent to the engine, so this is where a long prompt becomes bytes.
+    here just before it is sent to the engine, so a long prompt is packed into bytes here.
 limits: with ``--disable-log-stats`` nothing is measured. A realtime session's prompt is as long as its chunks so far.
-when it can go: when vLLM labels its metrics by length and counts clients that leave.
+when it can go: when vLLM labels its metrics by length and counts clients that disconnect.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from ropeswitch.server.length_metrics.series import BandSet
 from ropeswitch.server.length_metrics.track import Track
 from ropeswitch.server.prompt_set import decide
 
-# The attribute under which a step's statistics, a sequence's state and the output processor keep what is ours.
+# The attribute of a step's statistics, a sequence's state and the output processor that holds our data.
 KEPT = "ropeswitch"
 # Seconds between two reports of a running sequence's tokens.
 REPORT_SECONDS = 1.0
@@ -42,11 +42,11 @@ class OutputWatch:
 
     Args:
         rule: The rule that the engines started with.
-        metrics: Where to add what is seen.
-        engine_of: The index of the engine that has a request, by its internal id; None where it has none.
+        metrics: The metrics to add to.
+        engine_of: Returns the index of a request's engine by its internal ID; None if it has none.
 
     Attributes:
-        spans: A context in which the span of a sequence is made (``traces.py``); None without traces.
+        spans: Returns a context in which a sequence's span is made (``traces.py``); None without traces.
     """
 
     def __init__(self, rule: SetRule, metrics: LengthMetrics, engine_of: Callable[[str], int | None]) -> None:
@@ -58,7 +58,7 @@ class OutputWatch:
         self.spans: Callable[[Track], AbstractContextManager[None]] | None = None
 
     def place(self, track: Track, prompt: int, length: int) -> BandSet:
-        """The band and set of a sequence of ``length`` tokens, of which ``prompt`` are its prompt."""
+        """Return the band and set of a sequence of ``length`` tokens, ``prompt`` of them in its prompt."""
         if length > track.until:
             grown = track.until >= 0
             rule = track.decision.rule or self._rule
@@ -70,11 +70,11 @@ class OutputWatch:
         return track.band_set
 
     def move(self, state: Any, rule: SetRule) -> None:
-        """Take note that a sequence goes on in another ladder.
+        """Record that a sequence continues in another ladder.
 
         Args:
             state: Its ``vllm.v1.engine.output_processor.RequestState``.
-            rule: The ladder's.
+            rule: The other ladder's rule.
         """
         track: Track = state.ropeswitch
         decision, index = track.decision, 0
@@ -85,7 +85,7 @@ class OutputWatch:
         track.decision, track.until = replace(decision, index=index, rule=rule), 0
 
     def begin(self, state: Any, params: Any) -> None:
-        """Track a new sequence, in its request's context too.
+        """Track a new sequence, also in its request's context.
 
         Args:
             state: Its ``vllm.v1.engine.output_processor.RequestState``.
@@ -94,7 +94,7 @@ class OutputWatch:
         context = current.get()
         decision = context.decided.get(state.external_req_id) if context is not None else None
         if decision is None:
-            # A realtime session, whose prompt grows, or a prompt of the server's own making.
+            # A realtime session, whose prompt grows, or one of the server's own prompts.
             decision = decide(self._rule, min(state.prompt_len, self._rule.ladder.max_length), params)
         track = Track(decision, state)
         track.number = next(self._numbers)
@@ -106,7 +106,7 @@ class OutputWatch:
             context.add(track, state)
 
     def live(self, track: Track, state: str | None) -> None:
-        """Count a sequence as live in a state, in its band and set and nowhere else; None when it has ended."""
+        """Count a sequence as live in a state, under its band and set only; None when it has ended."""
         live = None if state is None else (track.band_set, state)
         if live == track.live:
             return
@@ -117,7 +117,7 @@ class OutputWatch:
         track.live = live
 
     def end(self, state: Any, outcome: str | None) -> None:
-        """Add what is left of a sequence that ends without a last output, and count its outcome once; None has none."""
+        """Add the unreported outputs of a sequence that ends without a last output; count its outcome once, unless None."""
         track = state.ropeswitch
         self.live(track, None)
         if track.outcome is not None:
@@ -161,7 +161,7 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
             return
         stats = state.stats
         before = stats.last_token_ts
-        # What the output was computed from: its set is the one that this length has.
+        # The length that the output was computed from; it determines the set.
         length = state.prompt_len + stats.num_generation_tokens
         _update_stats(self, state, output, timestamp, iteration)
         tokens = len(output.new_token_ids)
@@ -173,7 +173,7 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
             watch.live(track, GENERATING)
         now, prefill = stats.last_token_ts, output.prefill_stats
         if state.is_prefilling:
-            # Again for each chunk of a session.
+            # Repeated for each chunk of a session.
             _report(track, iteration)
             track.first, track.reported = track.band_set, now
             watch.live(track, GENERATING)
@@ -230,10 +230,10 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
 
 
 class StepLogger(vllm_adapter.AggregateStatLoggerBase):
-    """Adds what is noted of a step to the metrics by length, as one of vLLM's stat loggers.
+    """Adds the values of a step to the per-length metrics, as one of vLLM's stat loggers.
 
-    It is appended to the engine client's. The entry point ``vllm.stat_logger_plugins`` would make it before there is a
-    ladder, and would have ``--disable-log-stats`` measure all the same.
+    It is appended to the engine client's loggers. The entry point ``vllm.stat_logger_plugins`` would make it before there is
+    a ladder, and would measure even with ``--disable-log-stats``.
     """
 
     def __init__(self, metrics: LengthMetrics) -> None:
@@ -246,17 +246,17 @@ class StepLogger(vllm_adapter.AggregateStatLoggerBase):
             self._metrics.add_step(step, engine_idx)
 
     def log_engine_initialized(self) -> None:
-        """Logs nothing."""
+        """Log nothing."""
 
 
 def _report(track: Track, iteration: Any) -> None:
-    """Add a sequence's outputs that are not reported yet to a step."""
+    """Add a sequence's unreported outputs to a step."""
     if track.gaps:
         _step(iteration).later.append(track.take_unreported())
 
 
 def _step(iteration: Any) -> Step:
-    """Our statistics of a step, kept on upstream's."""
+    """Return our statistics of a step, which upstream's statistics carry."""
     try:
         step: Step = iteration.ropeswitch
     except AttributeError:
@@ -265,7 +265,7 @@ def _step(iteration: Any) -> Step:
 
 
 def _why() -> str:
-    """What is being handled where a request is aborted: ``AsyncLLM.generate`` and ``encode`` abort theirs as they end."""
+    """Return an abort's outcome by the exception being handled; ``AsyncLLM.generate`` and ``encode`` abort as they end."""
     error = sys.exception()
     if error is None:
         return "abort"

@@ -1,7 +1,7 @@
-"""Which series a server has: how fine its buckets are, and which combinations of length band and factor set have their own.
+"""Plans a server's series: the width of buckets, and the combinations of length band and factor set with their own series.
 
-A histogram has one series a bucket, for every combination, so combinations and buckets share one budget. Which of them have
-series of their own follows from the ladder alone: every process, and every start, shows the same series.
+A histogram has one series per bucket and combination, so combinations and buckets share one budget. The plan depends on the
+ladder alone: every process, and every start, exposes the same series.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,26 +18,26 @@ from ropeswitch.server.length_metrics.instruments import (
     Instrument,
 )
 
-# Series of all metrics of this package's, the four of the scheduler, those by policy, and two of each set's queue, for one
-# model and one engine.
+# Maximum series for one model and one engine: all metrics of this package, the scheduler's four, those by policy, and two
+# for each set's queue.
 MOST_SERIES = 3000
 SCHEDULER_SERIES = 4
 POLICY_SERIES = len(POLICY_VALUES)
 QUEUE_SERIES = 2
-# A fine bucket ends at so many times the end of the one before. Prometheus takes a quantile to be inside its bucket, so its
-# relative error is below the ratio less one, whatever the latencies are. The finest that leaves room is taken: for what is
-# likely and all counters, or else for what is likely.
+# Ratios between the ends of neighbouring fine buckets. Prometheus assumes that a quantile is inside its bucket, so its
+# relative error is below the ratio less one, at any latency. The smallest ratio that leaves room is used: room for the
+# likely series and all counters, or else for the likely series only.
 RATIOS = (1.1, 1.12, 1.14, 1.16, 1.18, 1.2)
 
-# Later ladders bring so many more sets, each with one series for all bands; others have none of their own.
+# Maximum sets of later ladders with their own series, each one series for all bands; further sets have none.
 LATER_SETS = 16
 
-# The index of a band, and of a factor set among the names of all that were served (``server/ladders.py``).
+# The index of a band, and that of a factor set among the names of all sets served so far (``server/ladders.py``).
 BandSet = tuple[int, int]
 
 
 def bounds(instrument: Instrument, ratio: float) -> tuple[float, ...]:
-    """Where the buckets of a histogram end, in seconds, without the last, which has no end."""
+    """Return the upper ends of a histogram's buckets in seconds, without the last, which has no end."""
     if instrument.lowest is None:
         return instrument.buckets
     ends = [instrument.lowest]
@@ -53,14 +53,14 @@ def _three_digits_down(value: float) -> float:
 
 
 def series(instrument: Instrument, ratio: float) -> int:
-    """How many series one band and set has in a metric: a histogram's buckets with the last one, its sum and its count."""
+    """Return the number of series of one band and set in a metric; for a histogram: all buckets, sum and count."""
     if instrument.kind == "histogram":
         return len(bounds(instrument, ratio)) + 3
     return max(len(instrument.values), 1)
 
 
 def outside_series(bands: Bands) -> int:
-    """How many series count requests that never reached an engine: by outcome, and those refused by reason too."""
+    """Return the number of series for requests that never reached an engine: by outcome, and rejected ones by reason."""
     # Prompts may also be longer than the ladder, or of no known length.
     named = len(bands.names) + 2
     by_outcome = named + len(OUTSIDE) - 1
@@ -72,14 +72,14 @@ class SeriesPlan:
 
     Attributes:
         bands: The length bands.
-        ratio: What the ends of fine buckets grow by.
+        ratio: Ratio between the ends of neighbouring fine buckets.
     """
 
     def __init__(self, ladder: FactorLadder, names: Sequence[str] = ()) -> None:
         """
         Args:
-            ladder: The one that the engine was started with.
-            names: The names of its sets, and then of those of later ladders as they come; without later ladders, none.
+            ladder: The ladder that the engine was started with.
+            names: Names of its sets, then of those of later ladders as they are added; empty without later ladders.
         """
         self.bands = bands = Bands(ladder)
         self._names = names
@@ -92,7 +92,7 @@ class SeriesPlan:
         )
         self.ratio = next(fitting, RATIOS[-1])
         costs = {instrument: series(instrument, self.ratio) for instrument in INSTRUMENTS}
-        # Whatever has no series of its own is counted under one band and set for all.
+        # Combinations without their own series are counted together under one band and set.
         left -= sum(costs.values())
         shown: dict[Instrument, set[BandSet]] = {instrument: set() for instrument in INSTRUMENTS}
         for instrument, band_set in (*self._likely(), *unlikely):
@@ -102,7 +102,7 @@ class SeriesPlan:
         self._shown = shown
 
     def labels(self, instrument: Instrument, band_set: BandSet) -> tuple[str, str]:
-        """The values of ``input_sequence_length`` and ``factor_set`` of a band and set in a metric."""
+        """Return the values of ``input_sequence_length`` and ``factor_set`` for a band and set in a metric."""
         if len(self._ladder.sets) <= band_set[1] < len(self._ladder.sets) + LATER_SETS:
             return OTHER, self._names[band_set[1]]
         if band_set not in self._shown[instrument]:
@@ -110,29 +110,29 @@ class SeriesPlan:
         return self.bands.names[band_set[0]], self._ladder.names[band_set[1]]
 
     def shown(self, instrument: Instrument) -> frozenset[BandSet]:
-        """The bands and sets that have series of their own in a metric."""
+        """Return the bands and sets that have their own series in a metric."""
         return frozenset(self._shown[instrument])
 
     def _likely(self) -> Iterable[tuple[Instrument, BandSet]]:
-        """What ordinary requests bring: the sets that prompts start in, and the sets that they outgrow them into."""
+        """Yield the series of ordinary requests: for the sets that prompts start in, and those that they grow into."""
         starts = list(enumerate(self.bands.sets))
         # The nearer a band is to its set's end, the likelier its prompts are to outgrow it.
         nearest = sorted(starts, key=lambda start: (self._steps_to_end(start), start))
         later = [(band, index + 1) for band, index in nearest if index + 1 < len(self._ladder.sets)]
-        # Counters and gauges cost next to nothing.
+        # Counters and gauges cost almost nothing.
         for kind in ("counter", "gauge", "histogram"):
             instruments = [instrument for instrument in INSTRUMENTS if instrument.kind == kind]
             yield from ((each, band_set) for band_set in starts for each in instruments if each.starting)
             yield from ((each, band_set) for band_set in later for each in instruments if each.crossing)
 
     def _unlikely(self) -> Iterable[tuple[Instrument, BandSet]]:
-        """What is left: sets that requests ask for, and those that they reach after two switches or more."""
+        """Yield the other series too: for sets that requests name, and those that they reach after two or more switches."""
         band_sets = [(band, index) for index in range(len(self._ladder.sets)) for band in range(len(self.bands.names))]
         for instrument in sorted(INSTRUMENTS, key=lambda each: each.kind):
             yield from ((instrument, band_set) for band_set in band_sets)
 
     def _steps_to_end(self, start: BandSet) -> int:
-        """Bands between this one and the last of its set."""
+        """Return the number of bands between this one and the last of its set."""
         return sum(index == start[1] for index in self.bands.sets[start[0] + 1 :])
 
     def _cost(self, wanted: Collection[tuple[Instrument, BandSet]], ratio: float) -> int:

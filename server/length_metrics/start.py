@@ -1,4 +1,4 @@
-"""Starts the per-length metrics in an API server process, once its engine client is there."""
+"""Starts the per-length metrics in an API server process, once its engine client exists."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, Wa
 def start(engine_client: Any, rule: SetRule, names: Sequence[str] = ()) -> LengthMetrics | None:
     """Measure every request of a process from now on, and count those that its front refuses.
 
-    The output processor gets another class in place, because the engine client's output handler already holds it.
+    The output processor's class is changed in place, because the engine client's output handler already holds it.
 
     Args:
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, which has had no request yet.
@@ -36,7 +36,7 @@ def start(engine_client: Any, rule: SetRule, names: Sequence[str] = ()) -> Lengt
 
 
 def engine_finder(client: Any) -> Callable[[str], int | None]:
-    """A function from a request's internal ID to the index of its engine; None where none was chosen for it yet.
+    """Return a function from a request's internal ID to the index of its engine, or to None if none is chosen yet.
 
     Args:
         client: ``vllm.v1.engine.core_client.AsyncMPClient``, which knows one engine, or ``DPLBAsyncMPClient``, which has

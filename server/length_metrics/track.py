@@ -1,4 +1,4 @@
-"""What is known of one sequence in an engine: where it is on the ladder, and what became of it."""
+"""Tracks one sequence in an engine: its place on the ladder and its outcome."""
 
 from typing import Any
 
@@ -10,24 +10,24 @@ class Track:
     """One sequence.
 
     Attributes:
-        decision: What was decided for its prompt, when that was given to the engine client.
+        decision: The factor set chosen for its prompt when the engine client received it.
         number: Unique among the sequences of its API server process.
-        band_set: Its band and its present set.
+        band_set: Its band and current set.
         first: The band and set of its first output.
-        engine: The index of its engine, None before its first output.
-        until: The longest sequence for which ``band_set`` is right.
+        engine: The index of its engine; None before its first output.
+        until: The maximum tokens for which ``band_set`` is right.
         request_id: The ID under which its prompt came; sequences that answer one prompt share it.
         prompt: Tokens of its prompt.
         adapter: The name of the LoRA that it runs with, or None.
         stats: ``vllm.v1.metrics.stats.RequestStateStats``, which counts its tokens.
-        gaps: Seconds between its last outputs, those not reported yet.
-        tokens: How many tokens came with them.
+        gaps: Seconds between its outputs that are not reported yet.
+        tokens: Number of tokens in these outputs.
         reported: When they were last reported, in seconds of the engine's clock.
-        live: The band and set and the state that it is counted as live in, None when it is not.
-        waited: Seconds from its arrival to its first output, None before that.
+        live: The band and set and the state under which it is counted as live; None if it is not.
+        waited: Seconds from its arrival to its first output; None before that.
         later: The sets that it switched to, in order.
         recomputed: Tokens that its switches recomputed.
-        outcome: One of ``instruments.OUTCOMES``, None until it has ended.
+        outcome: One of ``instruments.OUTCOMES``; None until it has ended.
     """
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Track:
     def __init__(self, decision: PromptSet, state: Any) -> None:
         """
         Args:
-            decision: What was decided for its prompt.
+            decision: The factor set chosen for its prompt.
             state: ``vllm.v1.engine.output_processor.RequestState``, of which nothing large is kept.
         """
         self.number = 0
@@ -77,7 +77,7 @@ class Track:
         self.outcome: str | None = None
 
     def take_unreported(self) -> tuple[BandSet, list[float], int]:
-        """Take the outputs not reported yet: their band and set, the seconds between them, their tokens."""
+        """Remove and return the unreported outputs: their band and set, the seconds between them, their tokens."""
         unreported = self.band_set, self.gaps, self.tokens
         self.gaps, self.tokens = [], 0
         return unreported
