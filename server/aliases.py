@@ -1,12 +1,12 @@
 """``vllm.entrypoints.openai.models.serving.OpenAIServingModels``: subclassed so that ``MODEL@SET`` is a model name.
 
-``MODEL@LADDER:SET`` is one too, where the server has named ladders, and ``MODEL@LADDER:``, whose requests are in the sets of
-that ladder by length.
+``MODEL`` is a served name or a LoRA adapter, ``SET`` a factor set: all requests for ``qwen3@128k`` go to the model ``qwen3``
+and are rotated with the set ``128k``. On a server with named ladders, ``MODEL@LADDER:SET`` is also a model name, and so is
+``MODEL@LADDER:``, whose requests use the sets of that ladder by length.
 
-``MODEL`` is a served name or a LoRA adapter, ``SET`` a factor set: ``qwen3@128k`` is the model ``qwen3`` whose requests are
-all rotated with the set ``128k``. Every handler looks a request's model up in one ``OpenAIServingModels``, so nothing else
-needs to know such names. The lookup notes the alias in the request's context; the engine client forces its set
-(:func:`forcing`), and the response's ``model`` is the alias.
+Every handler looks up a request's model in one ``OpenAIServingModels``, so no other code handles such names. The lookup
+records the alias in the request's context; the engine client forces its set (:func:`forcing`), and the response's ``model``
+is the alias.
 """
 
 import copy
@@ -40,10 +40,10 @@ class Aliases:
     listed: bool
 
     def resolve(self, name: object) -> object:
-        """The served name of an alias, which the request's context then notes; any other name unchanged.
+        """Return the served name of an alias, and record the alias in the request's context; return other names unchanged.
 
         A served name wins over an alias of the same spelling; otherwise the last ``@`` separates model and set. Without a
-        context, where no set could be forced, there are no aliases.
+        context no set could be forced, so no name is an alias.
 
         Raises:
             vllm.exceptions.VLLMValidationError: answered with a 400, when the model is served and the set or ladder is
@@ -52,7 +52,7 @@ class Aliases:
         context = current.get()
         if context is None:
             return name
-        # /invocations takes a header for the model, and drops the body's.
+        # /invocations reads the model from a header, and drops the body's.
         asked = context.model if name is None else name
         if not isinstance(asked, str) or self._serves(asked):
             return name
@@ -63,20 +63,20 @@ class Aliases:
         rule = self.ladders.default if ladder is None else self.ladders.named.get(ladder)
         if rule is None:
             raise vllm_adapter.validation_error(
-                f"model: {asked!r} asks for the unknown ladder {ladder!r}; known are {known(self.ladders.named)}",
+                f"model: {asked!r} asks for the unknown ladder {ladder!r}; known ladders: {known(self.ladders.named)}",
                 "model",
             )
         if factor_set not in (None, *rule.ladder.names):
             raise vllm_adapter.validation_error(
                 f"model: {asked!r} asks for the unknown factor set {factor_set!r} of "
-                f"{model + (f'{SEPARATOR}{ladder}:' if ladder else '')!r}; known are {known(rule.ladder.names)}",
+                f"{model + (f'{SEPARATOR}{ladder}:' if ladder else '')!r}; known sets: {known(rule.ladder.names)}",
                 "model",
             )
         context.alias, context.rule = Alias(asked, factor_set), rule
         return model
 
     def names(self, model: str) -> list[str]:
-        """The aliases of a served name that ``/v1/models`` lists."""
+        """Return the aliases of a served name that ``/v1/models`` lists."""
         rules = [self.ladders.default, *self.ladders.named.values()]
         found = [f"{model}{SEPARATOR}{rule.name}{LADDER_SEPARATOR}" for rule in rules if rule.name]
         if self.listed:
@@ -88,7 +88,7 @@ class Aliases:
 
 
 class Adapters(Mapping[str, Any]):
-    """The loaded LoRA adapters by name, found under their aliases too; iterates over their own names."""
+    """Maps names of loaded LoRA adapters, and their aliases, to the adapters; iterates over the names only."""
 
     def __init__(self, aliases: Aliases) -> None:
         self._aliases = aliases
@@ -105,10 +105,10 @@ class Adapters(Mapping[str, Any]):
 
 
 class AliasedModels(vllm_adapter.OpenAIServingModels):
-    """What handlers look a request's model up in.
+    """The object in which handlers look up a request's model.
 
     Attributes:
-        ropeswitch: The names; lists of models, and adapters loaded and unloaded at run time, know no aliases otherwise.
+        ropeswitch: The names; apart from lookups, model lists and the loading of adapters use the exact names.
     """
 
     ropeswitch: Aliases
@@ -143,23 +143,23 @@ class AliasedModels(vllm_adapter.OpenAIServingModels):
         error = getattr(found, "error", None)
         if not separator or error is None or error.code != HTTPStatus.NOT_FOUND:
             return found
-        # Once the adapter is loaded, its alias is found like those of the others.
+        # Once the adapter is loaded, its alias is found like any other.
         return await self.ropeswitch.exact.resolve_lora(model)
 
 
 def split(text: str) -> tuple[str | None, str | None]:
-    """The ladder and the set of what follows a model's name: ``SET``, ``LADDER:SET`` or ``LADDER:``; None for neither."""
+    """Split ``SET``, ``LADDER:SET`` or ``LADDER:`` into ladder and set; a missing part is None."""
     ladder, separator, factor_set = text.partition(LADDER_SEPARATOR)
     return (ladder, factor_set or None) if separator else (None, text)
 
 
 def known(names: Iterable[str]) -> str:
-    """Names for an error message."""
+    """Format names for an error message."""
     return ", ".join(map(repr, names)) or "none"
 
 
 def accept_aliases(models: Any, ladders: ServedLadders, *, listed: bool) -> None:
-    """Have a server's models answer to ``MODEL@SET``.
+    """Make a server's models accept ``MODEL@SET`` as a name.
 
     Args:
         models: The app's ``OpenAIServingModels``, with its static LoRA adapters loaded.
@@ -169,7 +169,7 @@ def accept_aliases(models: Any, ladders: ServedLadders, *, listed: bool) -> None
     Raises:
         TypeError: when the models are of another class.
     """
-    # Shares everything with the object that handlers hold, so adapters loaded later are in both.
+    # The copy shares everything with the object that handlers hold, so adapters loaded later are in both.
     aliases = Aliases(copy.copy(models), ladders, listed)
     become(models, AliasedModels)
     models.ropeswitch = aliases
@@ -177,11 +177,11 @@ def accept_aliases(models: Any, ladders: ServedLadders, *, listed: bool) -> None
 
 
 def alias_set(params: Any, context: RequestContext | None) -> str | None:
-    """The set that a request's model name asks for, or None.
+    """Return the set that a request's model name asks for, or None.
 
     Args:
         params: ``vllm.SamplingParams``, ``BeamSearchParams`` or ``PoolingParams`` of one of its prompts.
-        context: The request's.
+        context: The request's context.
 
     Raises:
         vllm.exceptions.VLLMValidationError: answered with a 400, when ``vllm_xargs`` asks for another set.
@@ -200,9 +200,9 @@ def alias_set(params: Any, context: RequestContext | None) -> str | None:
 
 
 def forcing(params: Any, factor_set: str | None, ladder_id: str | None = None) -> Any:
-    """A copy of ``vllm.SamplingParams`` or ``vllm.PoolingParams`` that forces a set, or a ladder by the engine's ID of it.
+    """Return a copy of ``vllm.SamplingParams`` or ``vllm.PoolingParams`` that forces a set, or a ladder by its engine ID.
 
-    Without either, the same object.
+    Without either, return the same object.
     """
     forced = {FORCED_SET: factor_set, LADDER_ID: ladder_id}
     if forced == dict.fromkeys(forced):

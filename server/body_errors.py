@@ -1,11 +1,11 @@
-"""Answers 400 to wrong bodies, in sentences (``error_sentences.py``): to those with wrong types on which vLLM's validators
-crash, to values that no engine accepts, and to misspelled keys and roles, which vLLM accepts.
+"""Answers invalid bodies with 400 and a message in sentences (``error_sentences.py``).
 
-Values that no engine accepts were found when the body was parsed (``ingest/faults.py``).
+This includes wrong types on which vLLM's validators crash; values that no engine accepts, which were found when the body was
+parsed (``ingest/faults.py``); and misspelled keys and roles, which vLLM accepts.
 
-Some of vLLM's validators read a body before its types are checked, and raise Python's own errors where a value has another
-type or lacks a part. Then each field is checked by itself: wrong fields are the answer; if all are right, the fault is the
-server's.
+Some of vLLM's validators read a body before its types are checked, and raise Python's own errors if a value has another type
+or lacks a part. Then each field is checked separately: the response names the wrong fields; if there are none, the fault is
+the server's.
 """
 
 import difflib
@@ -24,18 +24,18 @@ from ropeswitch.server.context import current
 from ropeswitch.server.error_sentences import describe
 
 _STUMBLES = (AttributeError, IndexError, KeyError, TypeError, RecursionError)
-# SageMaker's route accepts the bodies of these routes, where the model has them.
+# SageMaker's route accepts the bodies of these routes, as far as the model has them.
 _CHOOSES = "/invocations"
 _CHOICES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/classify", "/score", "/rerank", "/pooling")
 # Items of a list to validate at a time.
 MANY = 1000
-# Keys of ``vllm_xargs``: ours, those that vLLM itself reads, and how ours begin.
+# Keys of ``vllm_xargs``: ours, those that vLLM itself reads, and the prefix of ours.
 _OURS = (FORCED_SET, LADDER_POLICY)
 _VLLMS = frozenset({"session_id", "kv_cache_report_mode"})
 _PREFIX = "rope"
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-# Similarity, as ``difflib`` measures it, from which a key is taken for a misspelled one of ours; the keys that are measured,
-# and the characters of the longest of them: more of either would take the event loop's time.
+# Minimum ``difflib`` similarity of a misspelling to our key; maximum keys to compare, and maximum characters of one: more of
+# either would block the event loop.
 _SIMILAR, _MEASURED, _LONGEST = 0.75, 100, 40
 Errors = list[dict[str, Any]]
 Handler = Callable[..., Awaitable[Any]]
@@ -44,12 +44,12 @@ Check = Callable[[object], Errors]
 
 
 def name_wrong_fields(app: FastAPI, *, others_read_xargs: bool = False, template: str | None = None) -> None:
-    """Make every route of an app answer a wrong body with 400 and the names of the wrong fields.
+    """Make every route of an app answer an invalid body with 400 and the names of the wrong fields.
 
     Args:
-        app: Before its first request.
+        app: The app, before its first request.
         others_read_xargs: See :func:`misspelled`.
-        template: The model's chat template, None where it has none.
+        template: The model's chat template, or None.
     """
     check = partial(misspelled, others=others_read_xargs, template=template or "")
     app.add_exception_handler(RequestValidationError, _answer)
@@ -70,9 +70,9 @@ def name_wrong_fields(app: FastAPI, *, others_read_xargs: bool = False, template
 async def _answer(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     errors = error.errors()
-    if isinstance(errors[0], str):  # vLLM's, of a route that takes JSON alone
+    if isinstance(errors[0], str):  # from a route of vLLM's that takes only JSON
         given = request.headers.get("content-type")
-        message = f"Content-Type: {given or 'missing'}; this route takes application/json only."
+        message = f"Content-Type: {given or 'missing'}; this route accepts only application/json."
         return _wrong_body(message, None)
     return _wrong_body(*describe(errors, error.body))
 
@@ -99,13 +99,13 @@ def _naming(upstream: Validate, model: type[BaseModel], check: Check) -> Validat
 
 
 def _choosing(upstream: Handler, models: Sequence[type[BaseModel]], check: Check) -> Handler:
-    """Wrap a handler that validates its body by itself, against whichever of ``models`` fits."""
+    """Wrap a handler that validates its body itself, against the one of ``models`` that fits."""
 
     @wraps(upstream)
     async def handle(*args: Any, raw_request: Request, **kwargs: Any) -> Any:
         try:
             value = await raw_request.json()
-        except ValueError:  # which it answers
+        except ValueError:  # upstream answers it
             return await upstream(*args, raw_request=raw_request, **kwargs)
         except RecursionError as error:
             # As FastAPI answers on its own routes.
@@ -124,7 +124,7 @@ def _choosing(upstream: Handler, models: Sequence[type[BaseModel]], check: Check
 
 
 def not_for_engines() -> Errors:
-    """Errors for values in the current request's body that no engine accepts; empty where there are none."""
+    """Return the error for a value in the current request's body that no engine accepts; empty if there is none."""
     context = current.get()
     if context is None or (fault := context.fault) is None:
         return []
@@ -132,12 +132,12 @@ def not_for_engines() -> Errors:
 
 
 def misspelled(body: object, *, others: bool, template: str = "") -> Errors:
-    """The first unknown key or role of a body, as ``pydantic.ValidationError.errors``; empty where there is none.
+    """Return the first unknown key or role of a body as ``pydantic.ValidationError.errors`` does; empty if there is none.
 
     Args:
         body: A request's JSON values; the route's own validation checks their types.
-        others: Whether others may read keys of their own in ``vllm_xargs``: then only keys like ours are refused.
-        template: The model's chat template: roles that it has in quotes are its own.
+        others: Whether other code may read its own keys in ``vllm_xargs``; if so, only keys like ours are refused.
+        template: The model's chat template; a role that it has in quotes is accepted.
     """
     if not isinstance(body, dict):
         return []
@@ -166,7 +166,7 @@ def _is_like_ours(key: str) -> bool:
 
 
 def _is_misspelled(word: str, known: str) -> bool:
-    """Whether a word is a known one but for one letter or two swapped letters; ``tools``, which contains one, is not."""
+    """Whether a word is a known one except for one letter or two swapped letters; ``tools``, which contains one, is not."""
     if word == known:
         return True
     shorter = min(len(word), len(known))
@@ -177,9 +177,9 @@ def _is_misspelled(word: str, known: str) -> bool:
 
 
 def wrong_items(model: type[BaseModel], values: Any) -> Errors:
-    """Errors of the first wrong item of a very long list; empty where there is none.
+    """Return an error for the first wrong item of a very long list; empty if there is none.
 
-    pydantic reports every item, once for each type that it may have: a minute of work for a million items.
+    pydantic reports every item once per type that the list allows, which takes a minute for a million items.
     """
     for name, value in values.items() if isinstance(values, dict) else ():
         if isinstance(value, list) and len(value) > MANY and (adapter := _fields(model).get(name)) is not None:
@@ -194,10 +194,10 @@ def wrong_items(model: type[BaseModel], values: Any) -> Errors:
 
 
 def wrong_fields(model: type[BaseModel], values: Any) -> Errors:
-    """Errors of each field by itself, in the form of ``pydantic.ValidationError.errors``; empty where there are none.
+    """Check each field separately and return the errors as ``pydantic.ValidationError.errors`` does; empty if all are valid.
 
     Args:
-        model: The body's model; its own validators are left out, those of its fields' types are not.
+        model: The body's model; its own validators are skipped, those of its fields' types are not.
         values: A body's JSON values.
     """
     if not isinstance(values, dict):

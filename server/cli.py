@@ -1,7 +1,6 @@
 """The ``ropeswitch`` command.
 
-Nothing heavy is imported here: help and the light commands answer at once, and only a server that really starts loads
-the engine.
+Imports nothing heavy, so help and the light commands respond at once. Only a server that actually starts loads the engine.
 """
 
 import argparse
@@ -24,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: The arguments after the program's name; the process's own by default.
+        argv: Arguments after the program's name (default: those of this process).
 
     Returns:
         The exit code: 0, or 2 for bad input, with one line on standard error.
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def fail(message: str) -> int:
-    """Print a refusal as one line on standard error and return its exit code."""
+    """Print an error as one line on standard error and return the exit code."""
     print(f"{PROGRAM}: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
     return 2
 

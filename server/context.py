@@ -1,6 +1,6 @@
-"""The state of one HTTP request, from its arrival to its line in the access log; no other place keeps any.
+"""The state of one HTTP request, from its arrival to its line in the access log; it is kept nowhere else.
 
-The context is in one context variable: handlers, and the tasks they start, see only their own request. Prompts that the
+The state is in one context variable, so handlers and the tasks they start see only their own request. Prompts that the
 server makes itself, and realtime sessions (WebSockets), have none.
 """
 
@@ -21,12 +21,12 @@ class Ticket:
     """A prompt that waits for its first token.
 
     Attributes:
-        index: Its length class, by its place in the ladder.
+        index: The index of its length class in the ladder.
         requests: Number of answers to generate.
         tokens: Prompt tokens, times the number of answers.
-        request_id: Its ID in the engine client; None until that is made.
+        request_id: Its ID in the engine client; None until one is assigned.
         since: Arrival time, in seconds of the queue's clock.
-        seen: Whether the engine client has known the ID at some time.
+        seen: Whether the engine client has ever known the ID.
         released: Whether it no longer waits.
     """
 
@@ -58,33 +58,33 @@ class RequestContext:
 
     Attributes:
         came: Arrival time, in seconds since 1970.
-        request_id: The ID in the headers of its response, None where they have none.
+        request_id: The ID in its response's headers, or None.
         key: The digest of its API key, or ``key_limits.EVERYONE``; None before it is checked.
-        refusal: The refusal, once it is refused; it is the answer, whatever error a handler makes of it.
-        refused_tokens: Length of the refused prompt, None where it was not counted.
+        refusal: The refusal, once it is refused; it is the response, regardless of the error that a handler makes of it.
+        refused_tokens: Length of the refused prompt, None if it was not counted.
         fault: The first value of its body that no engine accepts, or None (``body_errors.py``).
         asked: The value of ``vllm_xargs.rope_factor_set`` in its body, or None.
         model: The value of ``model`` in its body, or None.
-        alias: Its model name, where that asks for a set or a ladder; None before the model is looked up.
-        rule: The rule of its ladder (``ladders.py``); None before its model or its first prompt is looked at.
+        alias: Its model name, if that asks for a set or a ladder; None before the model is looked up.
+        rule: The rule of its ladder (``ladders.py``); None before its model or its first prompt is handled.
         asked_policy: The value of ``vllm_xargs.rope_ladder_policy`` in its body, or None.
-        limited: Whether its body limits the tokens of the answer.
+        limited: Whether its body limits the output tokens.
         limited_to_none: Whether it limits them to 0.
         token_ids: Token IDs of its prompts that skip validation, by the body's field (``ingest/request.py``).
-        prompts: The decision for each of its prompts, in the order in which they were given to the engine.
+        prompts: The decision for each of its prompts, in the order in which they were passed to the engine.
         decided: The decision for each request to the engine, by its ID in the engine.
-        searches: The decision for each of its beam searches, by the ID that the search's steps have theirs from.
-        answering: Whether all its prompts are known; later prompts are steps of answering them.
+        searches: The decision for each of its beam searches, by the ID from which the search's steps derive theirs.
+        answering: Whether all its prompts are known; later prompts are steps of their answers.
         tickets: Its prompts in the queue.
         sequences: Its sequences in an engine.
-        entered: Whether any of its prompts was given to an engine.
+        entered: Whether any of its prompts was passed to an engine.
         keeps_prompts: Whether to log its prompts.
         logged_prompts: Text or token IDs of its prompts, by their ID; empty unless they are logged.
-        status: The HTTP status that was sent, None where the client disconnected before an answer started.
-        final_status: The same, or the status of the error event that ends its streamed answer.
-        whole: Whether the whole answer was sent.
-        left: Whether its client disconnected before the end of its answer, unless that was an error.
-        stopped: Whether the server was stopped before its end.
+        status: The HTTP status that was sent, None if the client disconnected before a response started.
+        final_status: The same, or the status of the error event that ends its streamed response.
+        whole: Whether the whole response was sent.
+        left: Whether its client disconnected before the end of its response, unless that was an error.
+        stopped: Whether the server was stopped before the request ended.
         seconds: Its duration, set at its end.
     """
 
@@ -123,7 +123,7 @@ class RequestContext:
 
         Args:
             error: Holds the refusal; returned, for the caller to raise.
-            tokens: The prompt's length, None where it is not known yet.
+            tokens: The prompt's length, None if it is not known yet.
         """
         if self.refusal is None:
             self.refusal, self.refused_tokens = error.refusal, tokens
@@ -131,7 +131,7 @@ class RequestContext:
         return error
 
     def add(self, track: Track, state: Any) -> None:
-        """Record a sequence that is given to an engine.
+        """Record a sequence that is passed to an engine.
 
         Args:
             track: The sequence's record for metrics and logs.

@@ -1,8 +1,9 @@
-"""``vllm.entrypoints.cli.serve.wait_for_completion_or_failure``: wrapped to mark that a process of the server has died.
+"""``vllm.entrypoints.cli.serve.wait_for_completion_or_failure``: wrapped to record that a process of the server has died.
 
 The process that started several API servers stops them with the same signal whether it was stopped itself, or the engine or
-one of them has died; without an engine of their own they cannot see which. Here that process first leaves a mark, beside
-the file of ``refusals.py``, and they end their requests in flight with errors, as no engine computes them any more.
+one of them died. The API servers have no engine process, so they cannot tell which. Here the parent first creates a marker
+file next to the file of ``refusals.py``, and they end their requests in flight with errors, because no engine is left to
+compute them.
 """
 
 import os
@@ -15,7 +16,7 @@ from ropeswitch.server.refusals import VARIABLE
 
 
 def marking(upstream: Callable[..., None]) -> Callable[..., None]:
-    """Wrap ``wait_for_completion_or_failure``: leave the mark when it finds a dead process."""
+    """Wrap ``wait_for_completion_or_failure`` to create the marker file when it finds a dead process."""
 
     @wraps(upstream)
     def wait_for_completion_or_failure(*args: Any, **kwargs: Any) -> None:

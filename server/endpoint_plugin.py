@@ -1,11 +1,11 @@
 """vLLM's ``vllm.endpoint_plugins`` hook: our routes, middleware and checks in every API server process.
 
-vLLM loads it only where ``VLLM_PLUGINS`` names it, which the ``ropeswitch`` command sees to; what it adds to plain
+vLLM loads it only if ``VLLM_PLUGINS`` names it, and the ``ropeswitch`` command sets that variable. What it adds to plain
 ``vllm serve`` is in ``vllm_serve.py``.
 
-A process is put together in three steps, each of which needs the one before: :func:`_checked` refuses an engine that is not
-patched throughout; :func:`_parts` makes every part, which the app's state gets at once; :func:`_wrap` changes vLLM's own
-objects. Within the last two no order matters.
+A process is set up in three steps, each of which needs the previous one: :func:`_checked` refuses an engine that is not
+fully patched; :func:`_parts` makes every part, and all of them go into the app's state at once; :func:`_wrap` changes vLLM's
+own objects. The order within the last two steps does not matter.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class RopeSwitchEndpoints:
         if not _by_ropeswitch(app.state.args):
             vllm_serve.attach(app)
             return
-        # For init_state, when vLLM has given the app its handlers of errors.
+        # For init_state, which runs after vLLM has added the app's error handlers.
         app.state.app = app
         app.include_router(rope_route.router)
         app.include_router(ladder_route.router)
@@ -89,11 +89,11 @@ class RopeSwitchEndpoints:
         app.add_middleware(Inner)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
-        """Refuse an engine that is not patched throughout; then put our parts into the app and the engine client.
+        """Refuse an engine that is not fully patched; then add our parts to the app and the engine client.
 
         Raises:
             SystemExit: when a worker lacks a patch or a factor set, or vLLM's server is not the one that we wrap; the
-                command that started us prints the reason. Under plain ``vllm serve`` see :func:`vllm_serve.start`.
+                command that started us prints the reason. For plain ``vllm serve`` see :func:`vllm_serve.start`.
         """
         if not _by_ropeswitch(args):
             vllm_serve.start(engine_client, state, args)
@@ -105,7 +105,7 @@ class RopeSwitchEndpoints:
             raise SystemExit(refusals.EXIT_CODE) from error
         state.ropeswitch = parts = _parts(engine_client, args, checked)
         _wrap(engine_client, state, checked, aliases_listed=args.ladder_aliases)
-        # Tasks live as long as what holds them.
+        # A task lives only as long as something references it.
         state.ropeswitch_tasks = go_on(parts.front.queue.watch())
         if parts.status.measured is not None:
             state.ropeswitch_tasks += go_on(parts.status.measured.history.watch())
@@ -120,14 +120,14 @@ class RopeSwitchEndpoints:
 
 @dataclass(frozen=True)
 class _Checked:
-    """An engine that is patched throughout.
+    """A fully patched engine.
 
     Attributes:
-        settings: The ladder, and how requests are scheduled.
-        ladders: The ladders that the engine chooses sets by.
+        settings: The ladder and the scheduling settings.
+        ladders: The ladders from which the engine chooses sets.
         patches: The patches that its processes run.
-        front: Keys and limits.
-        admission: Lets prompts in.
+        front: API keys and request limits.
+        admission: Admits prompts to the queue.
     """
 
     settings: RopeSettings
@@ -138,12 +138,12 @@ class _Checked:
 
 
 async def _checked(engine_client: Any, args: Namespace) -> _Checked:
-    """Check the engine, its workers and what the flags name.
+    """Check the engine, its workers and the flags.
 
     Raises:
         UnsupportedError: when a worker lacks a patch or a factor set, or the engine was not started by us.
         RegistryError: when vLLM's server is not the one that we wrap.
-        UsageError: when the file of keys has become unreadable.
+        UsageError: when the API key file has become unreadable.
     """
     require(SERVER_PATCHES, UPSTREAM_TEXTS)
     settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
@@ -158,7 +158,7 @@ async def _checked(engine_client: Any, args: Namespace) -> _Checked:
     if args.allow_ladder_updates and speculative is not None and speculative.method not in DRAFTLESS:
         raise UnsupportedError(
             f"--allow-ladder-updates: cannot be combined with the draft model of speculative_config.method "
-            f"{speculative.method!r}, whose rotary modules keep the ladder of the start; leave one of the two out"
+            f"{speculative.method!r}, whose rotary modules keep the startup ladder; leave one of the two out"
         )
     rule = SetRule(settings.ladder, settings.policy, max_model_len)
     ladders = ServedLadders(rule, START if args.allow_ladder_updates else None)
@@ -166,7 +166,7 @@ async def _checked(engine_client: Any, args: Namespace) -> _Checked:
 
 
 def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerParts:
-    """Make every part of the process; metrics need Prometheus, which vLLM has set up."""
+    """Make every part of the process. Metrics need Prometheus, which vLLM has already set up."""
     settings, ladder, model = checked.settings, checked.settings.ladder, engine_client.model_config
     rope_info = rope_route.rope_info(settings, model.max_model_len, checked.patches)
     ladders = checked.ladders
@@ -194,7 +194,7 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
 
 
 def _measured(engine_client: Any, metrics: LengthMetrics, ladders: ServedLadders, registry: Any) -> status.Measured:
-    """What the status page shows beyond the metrics."""
+    """Return the measurements that the status page shows."""
     states, computed = engine_client.output_processor.request_states, engine_utilities.computed_tokens(engine_client)
     running = RunningSequences(states, ladders.names, computed)
     return status.Measured(metrics, running, History(registry, metrics.plan.bands), ladders.names)
@@ -210,7 +210,7 @@ def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed
     log_faults(state.app)
     leave_out(state.app, state)
     if engine_client.output_processor.tracing_enabled:
-        # Its packages are looked for only where there are traces.
+        # OpenTelemetry's packages are required only with tracing.
         from ropeswitch.server import traces
 
         traces.start(engine_client.output_processor, checked.settings.ladder, checked.ladders.names)
@@ -235,15 +235,15 @@ def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patch
     """Check that every worker runs every patch and the whole ladder.
 
     Args:
-        reports: What ``patch_report`` answered on each worker.
+        reports: The ``patch_report`` of each worker.
         ladder: The ladder that the server was started with.
-        patches: What its engine needs.
+        patches: The patches that its engine needs.
 
     Raises:
         UnsupportedError: naming the worker and what it lacks.
     """
     if not reports:
-        raise UnsupportedError("patch_report: no worker answered, so nothing shows that the engine is patched")
+        raise UnsupportedError("patch_report: no worker answered, so the engine's patches cannot be verified")
     for report in reports:
         if missing := [patch.target for patch in patches if patch.target not in report["patches"]]:
             raise UnsupportedError(f"patch_report: worker {report['rank']} runs without the patch of {missing[0]}")

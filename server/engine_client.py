@@ -1,7 +1,7 @@
-"""``vllm.v1.engine.async_llm.AsyncLLM``: subclassed to decide the factor set of each prompt, and to leave in order.
+"""``vllm.v1.engine.async_llm.AsyncLLM``: subclassed to decide the factor set of each prompt, and to shut down in order.
 
-Every route reaches the engine through the engine client's ``generate`` and ``encode``. The set of a prompt is decided when
-they are called, once, and noted in its request's context; the generators they return are upstream's own. Two methods of
+Every route reaches the engine through the engine client's ``generate`` and ``encode``. A prompt's set is decided once, when
+one of them is called, and recorded in the request's context; the generators that they return are upstream's. Two methods of
 handlers are wrapped for the same purpose (:data:`LATE`).
 """
 
@@ -34,8 +34,8 @@ from ropeswitch.server.structural_tag import bound_whitespace
 FIELD = f"vllm_xargs.{FORCED_SET}"
 POLICY_FIELD = f"vllm_xargs.{LADDER_POLICY}"
 
-# Handlers that give prompts to the engine only while the response is being sent, or in many steps, by their name in
-# the app's state: the method that is called once a prompt, before the response starts, and its prompt argument.
+# Handlers that pass prompts to the engine only while the response is being sent, or in many steps: the name in the app's
+# state, the method that is called once per prompt before the response starts, and its prompt argument.
 LATE = (
     ("openai_serving_responses", "_generate_with_builtin_tools", "engine_input"),
     ("openai_serving_chat", "beam_search", "prompt"),
@@ -44,14 +44,14 @@ LATE = (
 
 
 class Prompts:
-    """Decides the factor set of every prompt that the server gives to the engine, and refuses unknown sets and full queues.
+    """Decides the factor set of every prompt on its way to the engine; refuses unknown sets, and prompts for a full queue.
 
     Args:
-        ladders: The rules that the engine chooses sets by.
-        admission: Lets prompts in.
+        ladders: The rules by which the engine chooses sets.
+        admission: Admits prompts to the queue.
         length: Counts a prompt's tokens (:func:`~ropeswitch.server.vllm_adapter.prompt_length`).
-        limits_output: Whether the server has an output limit for requests that name none.
-        bounds_whitespace: Whether JSON has no free white space (``disable_any_whitespace``).
+        limits_output: Whether the server limits the output of requests without a limit.
+        bounds_whitespace: Whether to bound the whitespace in JSON (``disable_any_whitespace``).
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Prompts:
         self._bounds_whitespace = bounds_whitespace
 
     def note(self, prompt: Any, params: Any, request_id: str | None, search: str | None = None) -> Any:
-        """Decide a prompt's set, and let the prompt into the queue.
+        """Decide a prompt's set, and admit the prompt to the queue.
 
         Args:
-            prompt: What the engine client takes for one.
+            prompt: A prompt in any form that the engine client accepts.
             params: Its ``SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
-            request_id: The ID under which it goes to the engine; None where its steps are to have IDs of their own.
+            request_id: The ID under which it goes to the engine; None if each of its steps gets a separate ID.
             search: The ID of the beam search that it starts, or None.
 
         Returns:
@@ -89,7 +89,7 @@ class Prompts:
             return params
         context = current.get()
         alias = alias_set(params, context)
-        # A step of answering a prompt that was let in.
+        # A step of a prompt that was already admitted.
         step = context is not None and context.answering
         limited = self._limits_output or context is None or context.limited
         rule = self._ladders.of(context)
@@ -112,13 +112,13 @@ class Prompts:
     def _follow_search(
         self, rule: SetRule, params: Any, context: RequestContext | None, request_id: str | None
     ) -> PromptSet | None:
-        """Have a step of a beam search keep the set that was reserved for the search; None for any other prompt.
+        """Make a beam-search step keep the set reserved for its search, and return that decision; None for other prompts.
 
-        Each step is a request for one token, which would reserve for that token alone.
+        Each step is a request for one token, and would otherwise reserve a set for that token alone.
         """
         if context is None or request_id is None or rule.policy != RESERVE:
             return None
-        # Upstream's IDs of steps: that of the search, and three parts more.
+        # Upstream's ID of a step is that of the search and three more parts.
         search = context.searches.get(request_id.rsplit("-", 3)[0])
         if search is None or search.forced is not None:
             return None
@@ -133,7 +133,7 @@ class RopeClient(vllm_adapter.AsyncLLM):
     """The engine client of an API server.
 
     Attributes:
-        ropeswitch: What every prompt passes on its way into the engine.
+        ropeswitch: Decides about every prompt on its way to the engine.
     """
 
     ropeswitch: Prompts
@@ -156,12 +156,12 @@ class RopeClient(vllm_adapter.AsyncLLM):
 
 
 def take_over(engine_client: Any, state: State, prompts: Prompts) -> None:
-    """Have every prompt of a server pass :class:`Prompts` from now on.
+    """Send every prompt of a server through :class:`Prompts` from now on.
 
     Args:
         engine_client: The server's ``vllm.v1.engine.async_llm.AsyncLLM``.
         state: The app's state, with vLLM's handlers in it.
-        prompts: What to pass.
+        prompts: The instance to use.
 
     Raises:
         AttributeError: when a handler lacks its method.
@@ -181,7 +181,7 @@ Generator = Callable[..., AsyncGenerator[Any, None]]
 
 def _late(upstream: Generator, prompt_argument: str, params_argument: str, prompts: Prompts) -> Generator:
     def call(**kwargs: Any) -> AsyncGenerator[Any, None]:
-        # The steps to come have IDs of their own.
+        # The later steps have separate IDs.
         search = kwargs["request_id"] if params_argument == "params" else None
         prompts.note(kwargs[prompt_argument], kwargs[params_argument], None, search)
         return _completing(upstream(**kwargs))
@@ -190,7 +190,7 @@ def _late(upstream: Generator, prompt_argument: str, params_argument: str, promp
 
 
 async def _completing(generator: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """Pass a generator on, and take no prompt of its own making for one of the request's."""
+    """Yield a generator's results; prompts that it makes from now on count as steps, not as the request's prompts."""
     if (context := current.get()) is not None:
         context.answering = True
     async with aclosing(generator) as results:
@@ -199,7 +199,7 @@ async def _completing(generator: AsyncGenerator[Any, None]) -> AsyncGenerator[An
 
 
 def _answers(params: Any) -> int:
-    """How many answers to a prompt its ``SamplingParams`` or ``BeamSearchParams`` ask for; pooling ones have one."""
+    """Return the number of answers that ``SamplingParams`` or ``BeamSearchParams`` ask for; 1 for ``PoolingParams``."""
     return int(getattr(params, "n", None) or getattr(params, "beam_width", None) or 1)
 
 
@@ -213,17 +213,17 @@ def _decide(
     *,
     limited: bool,
 ) -> PromptSet:
-    """Decide a prompt's set, and note it in the request's context.
+    """Decide a prompt's set, and record it in the request's context.
 
     Args:
-        rule: The rule that the engine chooses by.
+        rule: The rule by which the engine chooses the set.
         num_tokens: The prompt's length.
-        params: Its parameters. Without an output limit they are set to go by length, here and in the engine.
-        context: The request's, or None.
+        params: Its parameters. Without an output limit they are changed to choose by length, here and in the engine.
+        context: The request's context, or None.
         alias: The set that its model name asks for, or None.
         classes: The ladder of the length classes.
-        limited: Whether the request or the server limits the answer; else the limit is the rest of the context, which
-            vLLM's handlers filled in.
+        limited: Whether the request or the server limits the output; otherwise vLLM's handlers have set the limit to the
+            rest of the context.
 
     Raises:
         vllm.exceptions.VLLMValidationError: answered with a 400, when the set that the request asks for is unknown, or
@@ -234,7 +234,7 @@ def _decide(
         if decision.policy == RESERVE and not limited and num_tokens + params.max_tokens == rule.max_model_len:
             if hasattr(params, "extra_args"):
                 go_by_length(params)
-            # Parameters of a beam search have no field for it; `Prompts._follow_search` sets it on each step.
+            # Beam-search parameters have no field for it; `Prompts._follow_search` sets it on each step.
             by_length = rule if hasattr(params, "extra_args") else replace(rule, policy=BY_LENGTH, max_model_len=None)
             decision = decide(by_length, num_tokens, params, None, classes)
     except FactorError as error:

@@ -1,4 +1,4 @@
-"""Utility calls to engines and workers: reports of patches and scheduling, and the progress of prompts."""
+"""Calls utilities of engines and workers: reports of patches and scheduling, and prompt progress."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,12 +7,12 @@ from typing import Any
 
 from ropeswitch.server import vllm_adapter
 
-# Answer of an engine that is shutting down to every utility call; upstream raises it as a bare Exception.
+# The answer of an engine that is shutting down to every utility call; upstream raises it as a bare Exception.
 _LEAVING = "Server shutting down"
 
 
 async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
-    """The ``patch_report`` of every worker of every engine.
+    """Return the ``patch_report`` of every worker of every engine.
 
     ``EngineClient.collective_rpc`` calls every data parallel engine but returns only the first one's results.
     """
@@ -23,9 +23,9 @@ async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
 
 
 def scheduling_reports(engine_client: Any) -> dict[int, Callable[[], Awaitable[dict[str, float] | None]]]:
-    """Functions that ask an engine for its ``scheduling_report`` (``step_times.py``), by the engine's index.
+    """Return functions that ask an engine for its ``scheduling_report`` (``step_times.py``), by the engine's index.
 
-    They return None where the engine is dead or shutting down.
+    Each returns None if its engine is dead or shutting down.
     """
     client = engine_client.engine_core
     engines = zip(client.engine_ranks_managed, client.core_engines, strict=True)
@@ -38,7 +38,7 @@ async def _scheduling_report(client: Any, engine: bytes) -> dict[str, float] | N
 
 
 async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> Any:
-    """The result of an engine's utility; None where the engine is dead or shutting down."""
+    """Return the result of an engine's utility; None if the engine is dead or shutting down."""
     try:
         return await client._call_utility_async(name, *arguments, engine=engine)
     except Exception as error:
@@ -48,9 +48,9 @@ async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> An
 
 
 def computed_tokens(engine_client: Any) -> Callable[[list[str]], Awaitable[dict[str, int]]]:
-    """Make a function that returns the prompt tokens that are computed or cached, for internal request IDs.
+    """Make a function that returns the computed or cached prompt tokens, by internal request ID.
 
-    Requests that no engine knows are left out.
+    It leaves out requests that no engine knows.
     """
     client = engine_client.engine_core
 
@@ -63,9 +63,9 @@ def computed_tokens(engine_client: Any) -> Callable[[list[str]], Awaitable[dict[
 
 
 def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int]]]:
-    """Make a function that returns, for a request ID, its prompt tokens that are computed or cached, and those cached.
+    """Make a function that returns a request's prompt tokens that are computed or cached, and those that are cached.
 
-    Of several answers the furthest counts; both are 0 where no engine knows the request.
+    Of a request with several answers, the furthest one counts. Both numbers are 0 if no engine knows the request.
     """
     client, processor = engine_client.engine_core, engine_client.output_processor
 

@@ -1,8 +1,7 @@
-"""What an engine client does before it shuts down (``engine_client.py``): it answers the requests in flight.
+"""Answers the requests in flight before an engine client shuts down (``engine_client.py``), and detects a dead engine.
 
-It also distinguishes an engine that died from a shutdown. vLLM checks for a dead engine every five seconds and then exits
-with code 0, as after a shutdown. This checks every quarter of a second, and the command exits with an error, so that its
-supervisor restarts it.
+vLLM checks for a dead engine every five seconds and then exits with code 0, as after a shutdown. This module checks every
+quarter of a second, and the command exits with an error, so that its supervisor restarts it.
 """
 
 import asyncio
@@ -20,10 +19,10 @@ SECONDS = 0.25
 
 
 class EngineWatch:
-    """One per API server process.
+    """Watches the engine of an API server process; one per process.
 
     Args:
-        life: The process's.
+        life: The process's life cycle.
 
     Attributes:
         died: Whether the engine died while the server ran.
@@ -42,18 +41,18 @@ class EngineWatch:
 
         Args:
             engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, on the running event loop.
-            state: The app's state, in which vLLM puts its ``uvicorn.Server``.
-            fail: Ends every request of an engine client in flight as the death of its engine does; called on the event
+            state: The app's state, where vLLM stores its ``uvicorn.Server``.
+            fail: Ends every request in flight of an engine client with the error of a dead engine; called on the event
                 loop's thread.
-            keep_alive: Keep a server without an engine running, to answer 503.
+            keep_alive: Whether a server whose engine has died keeps running, and answers 503.
         """
         self._loop, self._fail = asyncio.get_running_loop(), fail
         self._task = self._loop.create_task(self._look(engine_client, state, keep_alive))
 
     def leave(self, engine_client: Any) -> None:
-        """Have the requests in flight answered, within ``--shutdown-timeout``, before the client shuts its engine down.
+        """Wait up to ``--shutdown-timeout`` for the requests in flight, before the client shuts its engine down.
 
-        A server that leaves always calls it, also because its engine is dead; one that has not been started does nothing.
+        A server that shuts down always calls this, even if its engine is dead. Before :meth:`start` it does nothing.
 
         Args:
             engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
@@ -62,7 +61,7 @@ class EngineWatch:
             return
         self.died = self.died or (engine_client.errored and not self._stopping)
         self._stopping = True
-        # When the server has left, it is called again, on the loop's own thread.
+        # Once the server has stopped, it is called again, on the loop's own thread.
         if self._life.leaving or engine_client.errored or loop is _running_loop():
             return
 
@@ -82,14 +81,14 @@ class EngineWatch:
             # vLLM's own handler does nothing the second time.
             loop.call_soon_threadsafe(loop.add_signal_handler, signal.SIGINT, self._life.hurry)
             self._life.leave(seconds, abort)
-        # Upstream takes an engine that stops while it is listened to for one that died, and logs so.
+        # Upstream takes an engine that stops while its output is being read for a dead one, and logs that.
         if (listening := engine_client.output_handler) is not None:
             loop.call_soon_threadsafe(listening.cancel)
 
     async def _look(self, engine_client: Any, state: Any, keep_alive: bool) -> None:
         while not engine_client.errored:
             await asyncio.sleep(SECONDS)
-        # There is no server yet where the engine dies first; vLLM then finds it dead when the server starts.
+        # If the engine dies before the server exists, vLLM finds it dead when the server starts.
         server = getattr(state, "server", None)
         if not self._stopping and not keep_alive and server is not None:
             server.should_exit = True

@@ -1,4 +1,4 @@
-"""Writes what is wrong with a request's body as sentences: the field, the value that was sent, and what is allowed."""
+"""Describes the errors in a request's body as sentences: the field, the value that was sent, and the allowed values."""
 
 import json
 import re
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Characters of a value and of a name in a message, sentences of a message, and errors of a body that are read for it.
+# Maximum characters of a value or a name in a message, sentences in a message, and errors of a body that are read for it.
 CHARACTERS = 80
 MOST = 3
 _READ = 1000
-# Characters of each end of a validator's message; pydantic's may hold a long text of the client's in their middle.
+# Characters kept at each end of a validator's message; pydantic's may have a long text of the client's in the middle.
 _END = 250
-# Fields of an object and items of a list that are shown, and how deep one is in another.
+# Maximum fields of an object, items of a list and nesting levels to show.
 _FIELDS, _ITEMS, _DEPTH = 3, 8, 3
 _MUST_BE = "Input should be "
-# How pydantic describes types, and how people do. The first that fits is taken.
+# pydantic's descriptions of types, and plain words for them. The first match is used.
 _TYPES = (
     (re.compile(r"a valid (?:dictionary|mapping).*|an? (?:object|instance of).*"), "an object"),
     (re.compile(r"a valid (?:list|array|iterable|tuple|sequence).*|iterable"), "a list"),
@@ -28,20 +28,20 @@ _TYPES = (
     (re.compile(r"less than or equal to (.*)"), r"at most \1"),
 )
 _PREFIX = re.compile(r"\A(?:Value error|Assertion failed), ")
-# What vLLM puts behind the message of a ``VLLMValidationError``.
+# The suffix that vLLM adds to the message of a ``VLLMValidationError``.
 _DETAILS = re.compile(r" \((?:parameter=(?P<field>[^ ,()]+))?(?:, )?(?:value=(?P<value>.*))?\)\Z", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """An error of a body.
+    """One error in a request's body.
 
     Attributes:
-        kind: As pydantic names it.
+        kind: pydantic's type of the error.
         path: The field, such as ``messages[0].role``; empty for the whole body.
-        tried: Where values may have several types, each field that may and the type of it that was tried, from outside in.
-        value: The value, written.
-        message: pydantic's.
+        tried: The fields on the path that allow several types, outermost first, each with the type that was tried.
+        value: The value as text.
+        message: pydantic's message.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Wrong:
 
     @property
     def allowed(self) -> list[str]:
-        """The values that the field may have; empty where the message does not list them."""
+        """The values that the field allows; empty if the message does not list them."""
         if not self.message.startswith(_MUST_BE):
             return []
         rest = self.message.removeprefix(_MUST_BE)
@@ -66,10 +66,10 @@ def describe(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str |
 
     Args:
         errors: At least one, in the form of ``pydantic.ValidationError.errors``.
-        body: The body's JSON values, which ``loc`` is a place in where it begins with ``body``.
+        body: The body's JSON values; a ``loc`` that begins with ``body`` is a path into them.
 
     Returns:
-        A message of at most :data:`MOST` sentences, and the first wrong field's path; None where that is the whole body.
+        A message of at most :data:`MOST` sentences, and the first wrong field's path, None for the whole body.
     """
     first = errors[0]
     if first["type"] == "json_invalid":
@@ -79,7 +79,7 @@ def describe(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str |
 
 
 def _wrong(error: Mapping[str, Any], body: Any) -> Wrong:
-    """pydantic's ``loc`` names the types that it tried too, which are no key or index of the body."""
+    """Convert an error of pydantic's; its ``loc`` also names the types tried, which are not keys or indexes of the body."""
     loc = list(error["loc"])
     if not loc or loc[0] != "body":
         return Wrong(error["type"], ".".join(map(str, loc)), (), shown(error.get("input")), str(error["msg"]))
@@ -100,7 +100,7 @@ def _is_index(part: str | int, value: object) -> bool:
 
 
 def below(path: str, part: str | int) -> str:
-    """The path of a value's item or field."""
+    """Return the path of an item or field of the value at a path."""
     if isinstance(part, int):
         return f"{path}[{part}]"
     part = part[:CHARACTERS]
@@ -108,7 +108,7 @@ def below(path: str, part: str | int) -> str:
 
 
 def message_of(wrong: Sequence[Wrong]) -> tuple[str, str | None]:
-    """A message of at most :data:`MOST` sentences, and the first wrong field's path, None for the whole body."""
+    """Return a message of at most :data:`MOST` sentences, and the first wrong field's path, None for the whole body."""
     meant = {id(each) for each in _meant(wrong)}
     kept = [each for each in wrong if id(each) in meant]
     allowed: defaultdict[str, dict[str, None]] = defaultdict(dict)
@@ -142,10 +142,10 @@ def _sentence(wrong: Wrong, allowed: Sequence[str]) -> str:
 
 
 def _meant(wrong: Sequence[Wrong], depth: int = 0) -> list[Wrong]:
-    """Leave out the errors of types that the client did not mean, where a value may have several.
+    """Drop the errors of types that the client did not mean, where a value allows several types.
 
     Args:
-        wrong: Errors that have the same types in the first ``depth`` of their ``tried``.
+        wrong: Errors with the same first ``depth`` entries in ``tried``.
     """
     kept = [each for each in wrong if len(each.tried) <= depth]
     fields: defaultdict[str, defaultdict[str, list[Wrong]]] = defaultdict(lambda: defaultdict(list))
@@ -167,14 +167,14 @@ def _meant(wrong: Sequence[Wrong], depth: int = 0) -> list[Wrong]:
 
 
 def _misfit(errors: Sequence[Wrong], field: str) -> tuple[int, int, int]:
-    """How far a value is from one of the types that its field may have: the least is the one that is meant."""
+    """Rate how far a value is from one of the types that its field allows; the lowest result is the type that was meant."""
     whole = any(each.path == field for each in errors)
     lacks = sum({"literal_error": 1, "missing": 2}.get(each.kind, 0) for each in errors)
     return int(whole), lacks, len(errors) if lacks else 0
 
 
 def shown(value: Any) -> str:
-    """A JSON value as a message shows it: whole, or cut where it is long, or by its size."""
+    """Return a JSON value as text for a message: whole, truncated if it is long, or only its size."""
     if isinstance(value, Mapping) and len(value) > _FIELDS:
         return f"an object of {len(value)} fields"
     if isinstance(value, list) and len(value) > _ITEMS:
@@ -186,7 +186,7 @@ def shown(value: Any) -> str:
 
 
 def _small(value: Any, depth: int) -> Any:
-    """A value with nothing long in it: writing all of a long one would take the event loop's time."""
+    """Return a value with long parts truncated, because serializing all of a long one would block the event loop."""
     if isinstance(value, Mapping):
         few = list(value.items())[:_FIELDS] if depth else ()
         return {str(name)[:CHARACTERS]: _small(each, depth - 1) for name, each in few}
@@ -200,13 +200,13 @@ def _short(message: str) -> str:
 
 
 def details(message: str) -> re.Match[str] | None:
-    """The match of ``(parameter=..., value=...)`` at a message's end, with the groups ``field`` and ``value``; or None."""
-    # Without its last character the expression would try every start in vain, each up to the end.
+    """Match ``(parameter=..., value=...)`` at a message's end, with the groups ``field`` and ``value``; None without it."""
+    # Without the closing parenthesis the pattern would fail at every position, each time after scanning to the end.
     return _DETAILS.search(message) if message.endswith(")") else None
 
 
 def without_details(message: str) -> str:
-    """A message of vLLM's without ``(parameter=..., value=...)`` at its end; a value that stands only there is kept."""
+    """Return one of vLLM's messages without a final ``(parameter=..., value=...)``, keeping a value found only there."""
     found = details(message)
     if found is None or not any(found.groups()):
         return message

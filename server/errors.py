@@ -1,3 +1,3 @@
-"""The command line's own error, under the name that the server's modules import it by."""
+"""Re-exports the error class of the command line for the server's modules."""
 
 from ropeswitch.factors.errors import UsageError as UsageError

@@ -1,7 +1,7 @@
-"""Logs the faults that vLLM's error handlers answer with 500 without logging them, and no errors of clients.
+"""Logs the faults that vLLM's error handlers answer with 500 without logging them, and drops logs of client errors.
 
-uvicorn logs exceptions that no handler answers. Some of vLLM's routes log every error with its traceback, also one
-that they answer with 400.
+uvicorn logs exceptions that no handler answers. Some of vLLM's routes log every error with its traceback, even one that
+they answer with 400.
 """
 
 import logging
@@ -16,7 +16,7 @@ from ropeswitch.server import vllm_adapter
 logger = logging.getLogger(__name__)
 
 _FAULT = 500
-# Modules that log errors of clients as if they were the server's.
+# Modules that log client errors as if they were the server's.
 _LOUD = (
     "vllm.entrypoints.anthropic.api_router",
     "vllm.entrypoints.anthropic.serving",
@@ -32,20 +32,20 @@ def log_faults(app: FastAPI) -> None:
     """Make the app's error handlers log each error that they answer with 500, once, with its traceback, and no others.
 
     Args:
-        app: With all of its handlers, before its first request. The handler of ``Exception`` stays as it is: Starlette
-            raises its errors again, and uvicorn logs them.
+        app: The app, with all of its handlers, before its first request. The handler of ``Exception`` stays unchanged:
+            Starlette re-raises its errors, and uvicorn logs them.
     """
     for kind, handler in list(app.exception_handlers.items()):
         if kind is not Exception:
             app.exception_handlers[kind] = _logging(handler)
     for name in _LOUD:
         logging.getLogger(name).addFilter(is_fault)
-    # SageMaker's integration has already built it with the old handlers.
+    # SageMaker's integration has already built the stack with the old handlers.
     app.middleware_stack = app.build_middleware_stack()
 
 
 def is_fault(record: logging.LogRecord) -> bool:
-    """Whether a record is of no error, or of one that is answered with 500: the others are the client's to see."""
+    """Whether a record has no error, or one that is answered with 500; any other error is the client's."""
     error = record.exc_info[1] if record.exc_info else None
     return error is None or vllm_adapter.error_status(error) == _FAULT
 

@@ -1,4 +1,4 @@
-"""``python -m ropeswitch.server.health_check``: exits with 0 when a server is ready, for container health checks."""
+"""``python -m ropeswitch.server.health_check``: exits with 0 if the server is ready, for container health checks."""
 
 import os
 import sys
@@ -7,16 +7,16 @@ import urllib.parse
 import urllib.request
 from http import HTTPStatus
 
-# Overrides the address of the image's own command.
+# Overrides the URL below, which fits the image's own command.
 VARIABLE = "ROPESWITCH_HEALTH_URL"
 URL = "http://127.0.0.1:8000/health/ready"
-# The path that plain `vllm serve` has in its place.
+# The path that plain `vllm serve` has instead.
 VLLM_PATH = "/health"
 TIMEOUT = 4.0
 
 
 def main() -> int:
-    """Check once; returns the exit code, 1 where the server is not ready or not reachable."""
+    """Check once and return the exit code: 0, or 1 if the server is not ready or not reachable."""
     url = os.environ.get(VARIABLE, URL)
     try:
         _ask(url)

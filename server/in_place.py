@@ -1,4 +1,4 @@
-"""Gives one of vLLM's objects a subclass of its class: for objects that vLLM has made and handed on before it calls us."""
+"""Changes the class of a vLLM object to a subclass, for objects that vLLM has made and passed on before it calls us."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ def become(instance: Any, subclass: type) -> None:
     """Change an object's class in place; its attributes stay.
 
     Args:
-        instance: One of vLLM's.
-        subclass: Its new class, a direct subclass of its present one.
+        instance: One of vLLM's objects.
+        subclass: Its new class, a direct subclass of its current one.
 
     Raises:
         TypeError: when it extends another class, so that methods of the object's own class would be lost.

@@ -1,10 +1,10 @@
-"""Checks ``--allow-ladder-updates`` against the flags that share requests among several API servers."""
+"""Checks ``--allow-ladder-updates`` against the flags that spread requests over several API servers."""
 
 import argparse
 
 from ropeswitch.server.errors import UsageError
 
-# Flags by which each node or rank has an API server of its own.
+# Flags that give each node or rank its own API server.
 BALANCED = (
     "data_parallel_external_lb",
     "data_parallel_hybrid_lb",
@@ -15,7 +15,7 @@ BALANCED = (
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse updates where an API server process would not learn of those that another one takes.
+    """Refuse ladder updates if an API server process would miss those that another one receives.
 
     Args:
         args: Parsed command line and ``--config`` file of ``vllm serve``.
@@ -29,8 +29,8 @@ def check(args: argparse.Namespace) -> None:
         # A rank may be 0.
         if (value := getattr(args, name)) is not None and value is not False:
             raise UsageError(
-                f"--{name.replace('_', '-')}: {value} gives each rank an API server of its own, which would not learn of an "
-                "update that another one takes; leave --allow-ladder-updates out"
+                f"--{name.replace('_', '-')}: {value} gives each rank its own API server, which would miss an update that "
+                "another one receives; leave --allow-ladder-updates out"
             )
     # vLLM's default is one for each engine.
     count = args.data_parallel_size if args.api_server_count is None else args.api_server_count

@@ -1,8 +1,8 @@
-"""Replaces and adds ladders while the server runs: all workers of all engines load one, or nothing changes.
+"""Replaces and adds ladders while the server runs: all workers of all engines load the new ladder, or nothing changes.
 
-First every worker loads the ladder's sets, beside those in use; then this process puts new requests into the ladder, naming
-its ID to the engine; finally every engine activates it, for requests that name none and for those to recompute. No request
-uses the loaded sets before the second step, so an engine that fails to load them leaves the ladders as they were.
+First, every worker loads the ladder's sets in addition to those in use. Then this process assigns new requests to the
+ladder, passing its ID to the engine. Finally, every engine activates it, for requests without an ID and for those to
+recompute. No request uses the loaded sets before the second step, so a failure to load them leaves the ladders unchanged.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ FINISH, RECOMPUTE = RUNNING = ("finish", "recompute")
 # Maximum named ladders, and sets of one ladder: half of the workers' table, so that the old and the new one fit.
 MOST_LADDERS = 16
 MOST_SETS = 32
-# Speculative methods whose drafts come from no model. A draft model's rotary modules keep the ladder of the start.
+# Speculative methods without a draft model. A draft model's rotary modules keep the startup ladder.
 DRAFTLESS = ("ngram", "ngram_gpu", "suffix")
 
 
 class UpdateError(Exception):
-    """An engine did not load a ladder; all ladders are as they were.
+    """Raised when an engine did not load a ladder; all ladders are unchanged.
 
     Attributes:
-        full: Whether there is no room for it at present; else a worker failed.
+        full: Whether the workers have no room for it at present; otherwise a worker failed.
     """
 
     def __init__(self, message: str, *, full: bool) -> None:
@@ -47,7 +47,7 @@ class Update:
     Attributes:
         ladder: Its sets.
         name: Its name; empty for the default ladder.
-        recompute: Whether requests in the ladder that it replaces go on in it.
+        recompute: Whether requests in the ladder that it replaces continue in it.
     """
 
     ladder: FactorLadder
@@ -56,13 +56,13 @@ class Update:
 
 
 class LadderUpdates:
-    """One per API server process.
+    """Replaces, adds and drops ladders; one per API server process.
 
     Args:
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
-        settings: The engine's.
+        settings: The engine's settings.
         ladders: The ladders that the process serves.
-        info: The answer of ``/v1/rope``, which is kept up to date.
+        info: The response of ``/v1/rope``, which is kept up to date.
     """
 
     def __init__(self, engine_client: Any, settings: RopeSettings, ladders: ServedLadders, info: RopeInfo) -> None:
@@ -73,7 +73,7 @@ class LadderUpdates:
         self._lock = asyncio.Lock()
 
     def read(self, body: Mapping[str, Any]) -> Update:
-        """Check the body of a request for another ladder.
+        """Parse and check the body of a request that serves a ladder.
 
         Args:
             body: A factor file's fields, ``name`` and ``running``.
@@ -89,13 +89,13 @@ class LadderUpdates:
         file = from_values({field: value for field, value in body.items() if field not in ("name", "running")})
         if file.theta not in (None, self._settings.theta):
             raise FactorError(
-                f"rope_theta: {file.theta} must be that of the model, {self._settings.theta}, or be left out"
+                f"rope_theta: {file.theta} must equal the model's, {self._settings.theta}, or be left out"
             )
         self._check(file.ladder)
         return Update(file.ladder, name or "", running == RECOMPUTE)
 
     def _check(self, ladder: FactorLadder) -> None:
-        """Refuse a ladder that the running engine cannot take."""
+        """Refuse a ladder that the running engine cannot use."""
         start, longest = self._settings.ladder, self._ladders.start.max_model_len
         if len(ladder.sets) > MOST_SETS:
             raise FactorError(f"sets: {len(ladder.sets)} sets; at most {MOST_SETS} are allowed")
@@ -107,38 +107,38 @@ class LadderUpdates:
         if longest is not None and ladder.max_length < longest:
             raise FactorError(
                 f"sets[{len(ladder.sets) - 1}].max_length: {ladder.max_length} must be at least {longest}, the server's "
-                "--max-model-len, which is fixed at start"
+                "--max-model-len, which is fixed at startup"
             )
         stated = all(each.softmax_scale is not None for each in start.sets)
         for index, each in enumerate(ladder.sets):
             if stated and each.softmax_scale is None:
-                raise FactorError(
-                    f"sets[{index}].softmax_scale: missing; every set of this model's ladders states its own"
-                )
+                raise FactorError(f"sets[{index}].softmax_scale: missing; this model's ladders need one in every set")
             if each.softmax_scale not in (None, 1.0) and not start.scales_softmax:
                 raise FactorError(
-                    f"sets[{index}].softmax_scale: {each.softmax_scale} is not supported: no set of the ladder that the "
-                    "server was started with scales the softmax; start it with this ladder instead"
+                    f"sets[{index}].softmax_scale: {each.softmax_scale} is not supported: no set of the startup ladder "
+                    "scales the softmax; restart the server with this ladder instead"
                 )
 
     async def serve(self, update: Update) -> int:
         """Serve a ladder from now on, in place of the one with its name.
 
         Returns:
-            The number of requests that go on in it.
+            The number of requests that continue in it.
 
         Raises:
             FactorError: when there are too many ladders.
             UpdateError: when an engine did not load it.
         """
-        # A client that disconnects ends its own request, not the update.
+        # A client that disconnects cancels its own request, not the update.
         return await asyncio.shield(asyncio.ensure_future(self._serve(update)))
 
     async def _serve(self, update: Update) -> int:
         async with self._lock:
             ladders = self._ladders
             if update.name and update.name not in ladders.named and len(ladders.named) >= MOST_LADDERS:
-                raise FactorError(f"name: {update.name!r} would be ladder {MOST_LADDERS + 1} of at most {MOST_LADDERS}")
+                raise FactorError(
+                    f"name: {update.name!r} would be ladder {MOST_LADDERS + 1} of at most {MOST_LADDERS}; drop one first"
+                )
             ladder_id = uuid.uuid4().hex
             errors = await self._all("load_ladder", ladder_id, update.name, update.ladder.to_json())
             if error := next(filter(None, errors), None):
@@ -151,7 +151,7 @@ class LadderUpdates:
             return len(moved)
 
     async def drop(self, name: str) -> bool:
-        """Serve a named ladder no more; requests in it finish. False where there is none."""
+        """Stop serving a named ladder; its requests finish. Return False if it does not exist."""
         async with self._lock:
             if name not in self._ladders.named:
                 return False
@@ -180,7 +180,7 @@ class LadderUpdates:
 
 
 def check_name(name: object) -> None:
-    """Refuse a name that no ladder can have.
+    """Refuse an invalid ladder name.
 
     Raises:
         FactorError: with the value and what is allowed.
@@ -189,4 +189,4 @@ def check_name(name: object) -> None:
     if not fits:
         raise FactorError(f"name: {quoted(name)} must be a non-empty string of {NAME_CHARACTERS}, or be left out")
     if len(str(name)) > 64:
-        raise FactorError(f"name: {len(str(name))} characters, at most 64 are allowed")
+        raise FactorError(f"name: {len(str(name))} characters; at most 64 are allowed")

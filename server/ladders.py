@@ -1,8 +1,8 @@
-"""The ladders that an API server process serves: the default one, and those with names of their own.
+"""The ladders that an API server process serves: the default ladder and the named ones.
 
-A prompt's ladder is chosen when its model's name is looked up, or else with its set, and named to the engine by its ID.
-The engine keeps a ladder's ID for a while after another has taken its place (``model_patches/switch/ladders.py``), so a
-request on its way reaches the one that its headers show.
+A prompt's ladder is chosen when its model name is looked up, or else together with its set, and passed to the engine by ID.
+The engine keeps the ID of a replaced ladder for a while (``model_patches/switch/ladders.py``), so a request on its way to
+the engine still uses the ladder that its response headers show.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ SEPARATOR = ":"
 
 @dataclass(frozen=True)
 class ServedRule(SetRule):
-    """The rule of one ladder of a server.
+    """The rule of one served ladder.
 
     Attributes:
-        name: The ladder's name; the default one's is empty.
-        ladder_id: The engine's ID of it; None where ladders never change.
-        labels: The place of each of its sets in :attr:`ServedLadders.names`.
+        name: The ladder's name; empty for the default ladder.
+        ladder_id: Its ID in the engine; None if ladders never change.
+        labels: The index of each of its sets in :attr:`ServedLadders.names`.
     """
 
     name: str = ""
@@ -35,14 +35,14 @@ class ServedLadders:
 
     Args:
         rule: The rule that the engine was started with.
-        ladder_id: The engine's ID of its ladder; None where ladders never change.
+        ladder_id: The ID of its ladder in the engine; None if ladders never change.
 
     Attributes:
         start: The rule that the engine was started with.
-        default: The rule of requests that name no ladder.
-        named: The rules of the others, by name.
+        default: The rule for requests that name no ladder.
+        named: The rules of the named ladders, by name.
         names: The name of every set that was ever served, ``LADDER:SET`` or, in the default ladder, ``SET``: those of the
-            start in order, then others as they come.
+            startup ladder in order, then later ones as they are added.
     """
 
     def __init__(self, rule: SetRule, ladder_id: str | None = None) -> None:
@@ -53,11 +53,11 @@ class ServedLadders:
     def make(
         self, rule: SetRule, ladder_id: str | None, name: str = "", ladder: FactorLadder | None = None
     ) -> ServedRule:
-        """The rule of a ladder that is not served yet.
+        """Make the rule of a ladder, without serving it yet.
 
         Args:
-            rule: The server's policy and longest sequence.
-            ladder_id: The engine's ID.
+            rule: Its policy and longest sequence are used.
+            ladder_id: The ladder's ID in the engine.
             name: The ladder's name.
             ladder: Its sets; those of ``rule`` by default.
         """
@@ -68,18 +68,18 @@ class ServedLadders:
         return ServedRule(ladder, rule.policy, rule.max_model_len, name, ladder_id, labels)
 
     def use(self, rule: ServedRule) -> None:
-        """Have a ladder take the place of the one with its name."""
+        """Serve a ladder in place of the one with its name."""
         if rule.name:
             self.named = {**self.named, rule.name: rule}
         else:
             self.default = rule
 
     def drop(self, name: str) -> None:
-        """Serve a named ladder no more."""
+        """Stop serving a named ladder."""
         self.named = {each: rule for each, rule in self.named.items() if each != name}
 
     def of(self, context: RequestContext | None) -> ServedRule:
-        """The rule of a request's prompts: all of them are in one ladder, whatever replaces it meanwhile."""
+        """Return the rule for all of a request's prompts, which stays the same if its ladder is replaced in the meantime."""
         if context is None:
             return self.default
         if context.rule is None:
@@ -89,15 +89,15 @@ class ServedLadders:
 
 
 def qualified(name: str, factor_set: str) -> str:
-    """The name of a set in headers, metrics, logs and traces."""
+    """Return the name of a set in headers, metrics, logs and traces."""
     return f"{name}{SEPARATOR}{factor_set}" if name else factor_set
 
 
 def label(rule: SetRule, index: int) -> int:
-    """The place of one of a ladder's sets among the names of all."""
+    """Return the index of one of a ladder's sets in :attr:`ServedLadders.names`."""
     return rule.labels[index] if isinstance(rule, ServedRule) else index
 
 
 def set_name(rule: SetRule, index: int) -> str:
-    """The name of one of a ladder's sets in headers, metrics, logs and traces."""
+    """Return the name of one of a ladder's sets in headers, metrics, logs and traces."""
     return qualified(rule.name if isinstance(rule, ServedRule) else "", rule.ladder.names[index])

@@ -14,8 +14,8 @@ def leave_out(app: FastAPI, state: State) -> None:
     """Remove the routes.
 
     Args:
-        app: With all of its routes.
-        state: The app's, with vLLM's handlers in it.
+        app: The app, with all of its routes.
+        state: The app's state, with vLLM's handlers in it.
     """
     paths = _ELASTIC | ({_DECISIONS} if state.serving_structured_decisions is None else set())
     app.router.routes[:] = [each for each in app.routes if getattr(each, "path", None) not in paths]

@@ -1,8 +1,7 @@
-"""Rewrites configs that call LongRoPE ``su``, its first name, as the first Phi-3 checkpoints do.
+"""Rewrites configs that call LongRoPE by its original name ``su``, as the first Phi-3 checkpoints do.
 
-transformers 5.19 renames the type while it reads the config, but then does not find the window, which those configs have at
-their top level, and fails. So the engine reads config and tokenizer from a folder that differs from the model's only in the
-config.
+transformers 5.19 renames the type while it reads the config, but then fails to find the window, which those configs have at
+their top level. So the engine reads config and tokenizer from a folder that differs from the model's only in the config.
 """
 
 import atexit
@@ -15,7 +14,7 @@ from typing import Any
 
 
 def modern(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The config with ``su`` written as ``longrope``, with the window inside the rotary parameters; None for other types.
+    """Return a config with ``su`` renamed to ``longrope`` and the window in its rotary parameters; None for other types.
 
     Args:
         config: The values of a ``config.json``.
@@ -31,7 +30,7 @@ def modern(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def modern_folder(model: Path, config: Mapping[str, Any]) -> str:
-    """Make a folder of links to a model's files, with another config; removed when this process ends.
+    """Make a folder of links to a model's files, with another config; it is deleted when this process exits.
 
     Args:
         model: The model's folder.

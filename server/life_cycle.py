@@ -1,9 +1,9 @@
-"""The life cycle of an API server process: ready, then leaving: running requests finish and new ones are refused.
+"""The life cycle of an API server process: ready, then leaving, when running requests finish and new ones are refused.
 
-On SIGTERM vLLM stops its engine first and then its HTTP server; in between, requests are answered with 500, and where
-several API servers share an engine their streamed answers break off. Here ``AsyncLLM.shutdown``, which a stopping
-server calls first (``engine_client.py`` overrides it), waits for the requests in flight; where another process of the
-server has died (``deaths.py``), it ends them with errors at once.
+On SIGTERM vLLM stops its engine first and then its HTTP server. In between, requests are answered with 500, and if several
+API servers share an engine, their streamed responses break off. Here ``AsyncLLM.shutdown``, which a stopping server calls
+first (``engine_client.py`` overrides it), waits for the requests in flight. If another process of the server has died
+(``deaths.py``), it ends them with errors at once.
 """
 
 import threading
@@ -17,14 +17,14 @@ from ropeswitch.server.front.refusal import LEAVING, RefusedError
 
 router = APIRouter()
 
-# Seconds that requests have to send their error once their time is over.
+# Seconds that requests have to send their error after the wait.
 LAST_WORDS = 2.0
-# Paths that answer as long as the process does.
+# Paths that are answered until the process exits.
 _ALWAYS = frozenset({"/health/live", "/health/ready", "/metrics", "/metrics/"})
 
 
 class LifeCycle:
-    """One per API server process.
+    """Counts the requests in flight; one per API server process.
 
     Attributes:
         leaving: Whether the process is shutting down.
@@ -63,15 +63,15 @@ class LifeCycle:
         return self._running
 
     def hurry(self) -> None:
-        """Have :meth:`leave` wait no longer."""
+        """Make :meth:`leave` stop waiting."""
         self._idle.set()
 
     def leave(self, seconds: float, abort: Callable[[], object]) -> None:
-        """Refuse new requests, and wait for those in flight; on any thread but the event loop's.
+        """Refuse new requests, and wait for those in flight; not on the event loop's thread.
 
         Args:
             seconds: Maximum time to wait.
-            abort: Ends the remaining requests with errors, which they then have :data:`LAST_WORDS` to send.
+            abort: Ends the remaining requests with errors; they then have :data:`LAST_WORDS` seconds to send them.
         """
         self.leaving = True
         self._idle.wait(seconds)
@@ -86,7 +86,7 @@ LIFE = LifeCycle()
 
 @router.head("/health", include_in_schema=False)
 async def health(request: Request) -> JSONResponse:
-    """vLLM's own route takes GET alone."""
+    """Answer HEAD requests; vLLM's own route accepts only GET."""
     dead = request.app.state.engine_client.errored
     return _state("dead" if dead else "live", well=not dead)
 
@@ -94,7 +94,7 @@ async def health(request: Request) -> JSONResponse:
 @router.head("/health/live", include_in_schema=False)
 @router.get("/health/live")
 async def live(request: Request) -> JSONResponse:
-    """200 as long as the process serves; 503 when its engine is dead, so that an orchestrator restarts it."""
+    """Return 200 while the process serves, or 503 if its engine is dead, so that an orchestrator restarts it."""
     dead = request.app.state.engine_client.errored and not LIFE.leaving
     return _state("dead" if dead else "live", well=not dead)
 
@@ -102,9 +102,9 @@ async def live(request: Request) -> JSONResponse:
 @router.head("/health/ready", include_in_schema=False)
 @router.get("/health/ready")
 async def ready(request: Request) -> JSONResponse:
-    """200 when requests are accepted; 503 once the process is shutting down, or when its engine is dead.
+    """Return 200 if requests are accepted, or 503 if the process is shutting down or its engine is dead.
 
-    Before every worker is patched and warm another process answers 503 (``starting.py``).
+    Until every worker is patched and warm, another process answers 503 (``starting.py``).
     """
     if LIFE.leaving:
         return _state("leaving", well=False)

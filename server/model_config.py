@@ -15,7 +15,7 @@ from ropeswitch.server.model_folder import check_fields, check_model_folder
 
 
 def text_config(args: Namespace) -> TextConfig:
-    """The model's Hugging Face text config with the user's own ``--hf-overrides`` applied, as the engine would see it.
+    """Return the model's Hugging Face text config with the user's ``--hf-overrides`` applied, as the engine would see it.
 
     Raises:
         UsageError: when the model or its config cannot be read.
@@ -30,12 +30,12 @@ def text_config(args: Namespace) -> TextConfig:
     except UnsupportedError as error:
         raise UsageError(str(error)) from error
     except Exception as error:
-        # Only the user's model is read above, by its own code, which may raise any error.
+        # Only the user's model is read above, and its own code may raise any error.
         raise UsageError(f"MODEL: cannot read the config of {source!r}: {_reason(error)}") from error
 
 
 def _without_su(args: Namespace, source: str) -> str:
-    """Make the engine read a local ``su`` config from a rewritten copy; returns the path of the config to read."""
+    """Make the engine read a local ``su`` config from a rewritten copy; return where to read the config."""
     path = Path(source, "config.json")
     config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if (copy := legacy_config.modern(config)) is None:
@@ -46,11 +46,11 @@ def _without_su(args: Namespace, source: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """The message of an error in reading a config, as one line."""
+    """Return the message of an error raised while reading a config, as one line."""
     lines = str(error).strip().splitlines()
     if isinstance(error, StrictDataclassError):
         return " ".join(line.strip() for line in lines)  # the field or check, then the error in it
     # transformers' messages are long; the first line names the fault.
     if isinstance(error, ValueError | OSError) and lines:
         return lines[0]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no more is known'}"
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -20,10 +20,10 @@ _FACTORS = ("short_factor", "long_factor")
 
 
 def expanded(name: str, path: str) -> Path:
-    """A path with the home folder in place of a leading ``~`` or ``~USER``.
+    """Return a path with a leading ``~`` or ``~USER`` replaced by the home folder.
 
     Args:
-        name: What named the path, for the message.
+        name: The flag or argument that named the path, for the message.
         path: The path as the user wrote it.
 
     Raises:
@@ -33,7 +33,7 @@ def expanded(name: str, path: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise UsageError(
-            f"{name}: {path!r}: the home folder of {path.split('/')[0]!r} is unknown; give the whole path"
+            f"{name}: {path!r}: the home folder of {path.split('/')[0]!r} is unknown; use an absolute path"
         ) from error
 
 
@@ -42,7 +42,7 @@ def check_model_folder(model: str, field: str = "MODEL") -> None:
 
     Args:
         model: A folder, or a name on a hub, which is left for vLLM to find.
-        field: What named it, for messages.
+        field: The flag or argument that named it, for messages.
 
     Raises:
         UsageError: naming the folder, file or field and what is wrong with it.
@@ -53,7 +53,7 @@ def check_model_folder(model: str, field: str = "MODEL") -> None:
             raise UsageError(f"{field}: there is no folder {model!r}{similar_folders(model)}")
         return
     if path.is_file():
-        hint = "; a GGUF file is not served, so give the folder of the original weights" if _is_gguf(path) else ""
+        hint = "; GGUF files are not supported, so use the folder of the original weights" if _is_gguf(path) else ""
         raise UsageError(
             f"{field}: {model!r} is a file; it must be a folder with a config.json, or a name on the hub{hint}"
         )
@@ -66,7 +66,7 @@ def check_model_folder(model: str, field: str = "MODEL") -> None:
 
 
 def similar_folders(model: str) -> str:
-    """A question that names model folders beside ``model`` whose names are similar; empty where there are none."""
+    """Return a "did you mean" question about similarly named model folders next to ``model``; empty if there are none."""
     path = expanded("MODEL", model)
     if not path.parent.is_dir():
         return ""
@@ -81,7 +81,7 @@ def _is_gguf(path: Path) -> bool:
 
 
 def check_fields(name: str, values: Mapping[str, Any]) -> None:
-    """Check the kind of the fields of a config that every RoPE model has; a field may be missing or null.
+    """Check the types of the config fields that every RoPE model has; a field may be missing or null.
 
     Args:
         name: What to call the config in the message.
@@ -110,7 +110,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def read_config(name: str, config: Path) -> dict[str, Any]:
-    """The object in a model's config; like transformers, and unlike factor files, it may hold Infinity.
+    """Return the object in a model's config. As in transformers, and unlike in factor files, Infinity is allowed.
 
     Args:
         name: What to call the config in the message.

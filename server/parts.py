@@ -1,4 +1,4 @@
-"""The parts of one API server process, put on the app's state once."""
+"""The parts of one API server process, stored once in the app's state."""
 
 from dataclasses import dataclass
 
@@ -15,18 +15,18 @@ from ropeswitch.server.ui.status import StatusSource
 
 @dataclass(frozen=True)
 class ServerParts:
-    """The app's ``state.ropeswitch``: middlewares and routes find there what they need, and nowhere else.
+    """The app's ``state.ropeswitch``, the only place from which middlewares and routes get their dependencies.
 
     Attributes:
-        ladder_updates: Replaces them, None without ``--allow-ladder-updates``.
-        front: Keys and limits.
+        ladder_updates: Changes the served ladders, None without ``--allow-ladder-updates``.
+        front: API keys and request limits.
         queue_metrics: Gauges of the queue.
-        rope_info: The answer of ``/v1/rope``.
+        rope_info: The response of ``/v1/rope``.
         status: The source of the status page.
         scheduling_metrics: Gauges of the scheduler, None without length-aware scheduling.
         length_metrics: Metrics by length, None with ``--disable-log-stats``.
         access_log: The access log, None with ``--access-log off``.
-        request_ids: Whether each response has the header ``x-request-id``.
+        request_ids: Whether responses carry the header ``x-request-id``.
         prefill_progress: Returns a prompt's computed and cached tokens; made by
             :func:`~ropeswitch.server.engine_utilities.prefill_progress`.
     """

@@ -1,14 +1,13 @@
-"""What the API server replaces of upstream's, with the upstream functions each replacement relies on.
+"""Lists the upstream symbols that the API server replaces, each with the upstream functions it relies on.
 
-Nine symbols are replaced. Four are classes (``subclassed``): an object of theirs, which vLLM has made and handed on before
-it calls our endpoint plugin, gets a subclass in place (``in_place.py``). Their subclasses override sixteen methods: six of
-``OutputProcessor``, six of ``OpenAIServingModels``, three of ``AsyncLLM``, one of ``BaseRenderer``, of which an attribute
-gets another value too. Five are functions or methods (``wrapped``). Three records replace nothing (``unchanged``):
-middlewares, routes and a stat logger of ours count on them. The workers, which report ``registry.PATCHES``, have none of
-these.
+Nine symbols are replaced. Four are classes (``subclassed``): vLLM makes an object of each and passes it on before it calls
+our endpoint plugin, so the object gets a subclass in place (``in_place.py``). The subclasses override sixteen methods: six
+of ``OutputProcessor``, six of ``OpenAIServingModels``, three of ``AsyncLLM`` and one of ``BaseRenderer``, where one
+attribute is also replaced. Five are functions or methods (``wrapped``). Three records replace nothing (``unchanged``): our
+middlewares, routes and a stat logger depend on them. The workers report ``registry.PATCHES``, which includes none of these.
 
-Callers of a replaced method are no part of its record where a changed caller fails loudly or costs only a header, a metric
-or speed. Messages and log texts that the server matches are in ``upstream_texts.py``.
+A record omits callers of a replaced method if a changed caller fails loudly, or costs only a header, a metric or speed.
+Messages and log texts that the server matches are in ``upstream_texts.py``.
 """
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
@@ -29,7 +28,7 @@ _SETUP = f"{_LAUNCHER}.setup_server"
 _BEAM = "vllm.entrypoints.generate.beam_search.online.BeamSearchOnlineMixin.beam_search"
 _MODELS = "vllm.entrypoints.openai.models.serving.OpenAIServingModels"
 _BASE = "vllm.entrypoints.serve.engine.serving.BaseServing"
-# Puts the handlers into the app's state, under the names by which they are found there.
+# Stores the handlers in the app's state, under the names by which we look them up.
 _HANDLERS = ("vllm.entrypoints.generate.api_router.init_generate_state",)
 
 _ALIASES = Patch(
@@ -41,7 +40,7 @@ _ALIASES = Patch(
         f"{_MODELS}.is_base_model",
         f"{_MODELS}.model_name",
         f"{_MODELS}.resolve_lora",
-        # Handlers look their request's model up by it.
+        # Handlers use it to look up their request's model.
         f"{_BASE}._is_model_supported",
     ),
 )
@@ -106,7 +105,7 @@ SERVER_PATCHES = (
         tests="tests/server/test_context.py",
         relies_on=(*_HANDLERS, _BEAM),
     ),
-    # The last of --middleware lies outside what it adds. The rest shows whether a prompt still waits.
+    # The last --middleware is outside the middlewares that it adds. The others show whether a prompt is still waiting.
     Patch(
         target=_MIDDLEWARE,
         kind="unchanged",
@@ -141,12 +140,12 @@ SERVER_PATCHES = (
             f"{_OUTPUTS}.abort_requests",
             f"{_OUTPUTS}.propagate_error",
             f"{_OUTPUTS}.do_tracing",
-            # Takes no notice of prefill statistics but those of a first output.
+            # Ignores prefill statistics except those of a first output.
             f"{_OUTPUTS}.process_outputs",
-            # They abort their request inside the except clause that shows why.
+            # They abort their request inside the except clause that shows the reason.
             f"{_CLIENT}.generate",
             f"{_CLIENT}.encode",
-            # They send a request when it has been added, and look at its prompt no more.
+            # They send a request once it has been added, and do not read its prompt afterwards.
             f"{_CLIENT}.add_request",
             f"{_CLIENT}._add_request",
             f"{_ENGINE_CLIENT}.AsyncMPClient.add_request_async",
@@ -154,7 +153,7 @@ SERVER_PATCHES = (
             f"{_ENGINE_CLIENT}.DPLBAsyncMPClient.get_core_engine_for_request",
         ),
     ),
-    # Hands every step's statistics to each logger of its list; one of them is ours.
+    # Passes every step's statistics to each logger in its list, one of which is ours.
     Patch(
         target=_MANAGER,
         kind="unchanged",

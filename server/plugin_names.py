@@ -1,7 +1,7 @@
-"""Sets which plugins vLLM loads.
+"""Chooses the plugins that vLLM loads.
 
-vLLM loads an endpoint plugin only if ``VLLM_PLUGINS`` names it, and once that is set it loads no plugin of any kind that
-it does not name. So the list is complete: every plugin that vLLM would load by default, and ours.
+vLLM loads an endpoint plugin only if ``VLLM_PLUGINS`` names it. Once that variable is set, it must name plugins of every
+kind, so the list is complete: every plugin that vLLM would load by default, and ours.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ VARIABLE = "VLLM_PLUGINS"
 
 
 def plugin_names(environment: Mapping[str, str]) -> str:
-    """The value of ``VLLM_PLUGINS`` that adds our endpoints to the user's choice, or to all plugins where it is unset.
+    """Return the ``VLLM_PLUGINS`` that adds our plugins to the user's choice, or to all plugins if it is unset.
 
     Raises:
         UsageError: when the user's choice excludes the switch.

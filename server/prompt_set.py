@@ -1,9 +1,9 @@
-"""Decides the factor set of a prompt, once in the API server, when the prompt is given to the engine client.
+"""Decides the factor set of a prompt, once, when the API server passes the prompt to the engine client.
 
-The decision is carried in the request's context (``context.py``) and, for each sequence, in its ``Track``: header, queue
-class, metrics, access log and traces read it there. Only the set of a sequence that grows while it decodes is derived
-again, by the same rule: the engine decides it by the sequence's current length and does not report it, and
-:meth:`PromptSet.index_at` repeats that decision.
+The decision is stored in the request's context (``context.py``) and, for each sequence, in its ``Track``; header, queue
+class, metrics, access log and traces read it there. Only the set of a decoding sequence is derived again: the engine
+chooses it by the sequence's current length and does not report it, so :meth:`PromptSet.index_at` repeats that decision by
+the same rule.
 """
 
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from ropeswitch.model_patches.switch.request_set import SetRule, forced_set, set
 from ropeswitch.model_patches.switch.request_set import asked_policy as asked_policy_of
 from ropeswitch.model_patches.switch.settings import BY_LENGTH, FORCED_SET, LADDER_POLICY, POLICIES, RESERVE
 
-# What chose a request's set: a ladder policy, or the request, by name.
+# How a request's set was chosen: by a ladder policy, or forced by the request.
 FORCED = "forced"
 CHOSEN_BY = (*POLICIES, FORCED)
-# A body's fields that limit the tokens of an answer; ``sampling_params`` holds the first of them too.
+# Fields of a body that limit the output tokens; ``sampling_params`` may have the first of them too.
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
@@ -26,12 +26,12 @@ class PromptSet:
     """The decision for one prompt.
 
     Attributes:
-        index: Its factor set, by its place in its ladder.
-        length_class: The set by length alone, in the ladder that the engine was started with; the last one for a prompt that
-            is longer than the ladder and asks for a set by name.
+        index: The index of its factor set in its ladder.
+        length_class: The index of its set by length alone in the startup ladder; the last one for a prompt that is longer
+            than the ladder and asks for a set by name.
         forced: The name of the set that the request asks for, or None.
-        policy: The ladder policy that chose the set where none is forced.
-        rule: The rule of its ladder; None for the ladder that the engine was started with.
+        policy: The ladder policy that chose the set if none is forced.
+        rule: The rule of its ladder; None for the startup ladder.
     """
 
     index: int
@@ -46,7 +46,7 @@ class PromptSet:
         return self.policy if self.forced is None else FORCED
 
     def index_at(self, ladder: FactorLadder, length: int) -> int:
-        """The set of the sequence once it has ``length`` tokens."""
+        """Return the index of the sequence's set once it has ``length`` tokens."""
         if self.forced is not None:
             return self.index
         by_length = set_for(ladder, min(length, ladder.max_length), None)
@@ -59,11 +59,11 @@ def decide(
     """Decide a prompt's set.
 
     Args:
-        rule: The rule that the engine chooses by.
+        rule: The rule by which the engine chooses the set.
         num_tokens: The prompt's length.
         params: ``vllm.SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
         alias: The set that the request's model name asks for, or None (``aliases.py``).
-        classes: The ladder of the length classes, by default the rule's own.
+        classes: The ladder of the length classes (default: that of the rule).
 
     Raises:
         FactorError: when the requested set or policy is unknown, or the prompt is longer than the ladder.
@@ -90,7 +90,7 @@ def asks_for_policy(params: Any) -> bool:
 
 
 def _asked_value(body: object, field: str) -> object:
-    """The value of a field of ``vllm_xargs`` in a request's JSON body, or None.
+    """Return the value of a field of ``vllm_xargs`` in a request's JSON body, or None.
 
     The route's own validation checks its type.
     """
@@ -99,22 +99,22 @@ def _asked_value(body: object, field: str) -> object:
 
 
 def asked_set(body: object) -> object:
-    """The value of ``vllm_xargs.rope_factor_set`` in a request's JSON body, or None."""
+    """Return the value of ``vllm_xargs.rope_factor_set`` in a request's JSON body, or None."""
     return _asked_value(body, FORCED_SET)
 
 
 def asked_policy(body: object) -> object:
-    """The value of ``vllm_xargs.rope_ladder_policy`` in a request's JSON body, or None."""
+    """Return the value of ``vllm_xargs.rope_ladder_policy`` in a request's JSON body, or None."""
     return _asked_value(body, LADDER_POLICY)
 
 
 def asks_for_no_token(body: object) -> bool:
-    """Whether a request's JSON body limits the tokens of its answer to 0, which no route takes."""
+    """Whether a request's JSON body limits its output to 0 tokens, which no route accepts."""
     return isinstance(body, dict) and any(body.get(name) == 0 for name in _LIMITS)
 
 
 def names_output_limit(body: object) -> bool:
-    """Whether a request's JSON body limits the tokens of its answer."""
+    """Whether a request's JSON body limits its output tokens."""
     if not isinstance(body, dict):
         return False
     inner = body.get("sampling_params")

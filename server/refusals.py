@@ -1,9 +1,9 @@
-"""Reports a refusal to start, found in a child process, to the user as one line.
+"""Reports a child process's refusal to start to the user as one line.
 
-The engine runs in child processes. For a failed start vLLM prints the child's traceback and another one from
-``multiprocessing``, and the parent knows only that a child died. So the command line names a file in the environment; a
-child whose start is refused writes the reason there and exits without a traceback, and the parent prints it. Faults are
-not refusals: vLLM logs their tracebacks as usual, and the child reports their root cause, which the parent prints last.
+The engine runs in child processes. After a failed start vLLM prints the child's traceback and another one from
+``multiprocessing``, and the parent knows only that a child died. So the command names a file in the environment: a child
+whose start is refused writes the reason there and exits without a traceback, and the parent prints it. Faults are not
+refusals: vLLM logs their tracebacks as usual, and the child reports their root cause, which the parent prints last.
 """
 
 import logging
@@ -29,7 +29,7 @@ _UPSTREAM_CHECKS = {
     "_auto_fit_max_model_len",
     "determine_available_memory",
 }
-# Those that a worker runs for its executor, after it has started.
+# The checks that a worker runs for its executor, after it has started.
 _WORKER_CHECKS = {"determine_available_memory"}
 _UPSTREAM_ERRORS = (ValueError, TypeError, NotImplementedError)
 
@@ -46,7 +46,7 @@ _HEADS = re.compile(r"attention heads \((?P<heads>\d+)\) must be divisible by te
 
 @contextmanager
 def channel() -> Iterator[Path]:
-    """Name the file in which child processes report why they refuse to start, for as long as the server runs."""
+    """Provide the file in which child processes report why they refuse to start, for as long as the server runs."""
     with TemporaryDirectory(prefix="ropeswitch-") as folder:
         path = Path(folder, "refusal")
         os.environ[VARIABLE] = str(path)
@@ -57,22 +57,22 @@ def channel() -> Iterator[Path]:
 
 
 def reported() -> str | None:
-    """The reason that a process has reported for refusing to start, or None."""
+    """Return the reason that a process has reported for refusing to start, or None."""
     return _read("")
 
 
 def report(reason: str) -> None:
-    """Report the reason for refusing to start, unless one was reported before; without a channel do nothing."""
+    """Report the reason for refusing to start, unless one was reported before; do nothing without a channel."""
     _write("", reason)
 
 
 def reported_fault() -> str | None:
-    """The root cause of the first fault that a process has reported for its failed start, or None."""
+    """Return the root cause of the first fault that a process has reported for its failed start, or None."""
     return _read(_FAULT)
 
 
 def report_fault(error: BaseException) -> None:
-    """Report the root cause of a failed start, unless one was reported before; without a channel do nothing."""
+    """Report the root cause of a failed start, unless one was reported before; do nothing without a channel."""
     # Imported where it is needed: vLLM loads this module into stock engines too.
     from ropeswitch.server.root_cause import root_cause
 
@@ -80,10 +80,10 @@ def report_fault(error: BaseException) -> None:
 
 
 def failed_start(error: BaseException) -> str:
-    """The last line of a start that failed without a refusal: the cause of the failure.
+    """Return the last line of a start that failed without a refusal: the cause of the failure.
 
     Args:
-        error: What vLLM's launcher raised in the process of the command.
+        error: The error that vLLM's launcher raised in the command's process.
     """
     from ropeswitch.server.root_cause import ended_process, root_cause
 
@@ -101,16 +101,16 @@ def _write(ending: str, text: str) -> None:
     if path := os.environ.get(VARIABLE):
         draft = Path(f"{path}{ending}.{os.getpid()}")
         draft.write_text(text, encoding="utf-8")
-        # A link appears with its whole content, and never replaces the first text.
+        # A link makes the file appear complete, and never replaces the first report.
         with suppress(FileExistsError):
             os.link(draft, f"{path}{ending}")
         draft.unlink()
 
 
 def reason_of(error: BaseException) -> str | None:
-    """The reason of a refused start, or None where the error is a fault.
+    """Return the reason of a refused start, or None if the error is a fault.
 
-    Refusals are our errors of bad input, and errors of vLLM's checks of the user's input.
+    Refusals are our errors for bad input, and errors of vLLM's checks of the user's input.
     """
     # Imported here: vLLM loads this module into stock engines too, which need none of these.
     from ropeswitch.factors.factor_set import FactorError
@@ -129,7 +129,7 @@ def reason_of(error: BaseException) -> str | None:
         return _kv_cache_reason(match)
     if match := _HEADS.search(str(error)):
         return f"--tensor-parallel-size: {match['ranks']} must divide the model's {match['heads']} attention heads"
-    # A validation error of pydantic has one message per field, and its text spans many lines.
+    # A validation error of pydantic has one message per field, and its text has many lines.
     details = getattr(error, "errors", None)
     return "; ".join(map(detail_text, details())) if callable(details) else str(error)
 
@@ -142,7 +142,7 @@ def died(error: BaseException) -> bool:
 def install() -> None:
     """vLLM's ``vllm.general_plugins`` hook, run at the start of every engine and worker process.
 
-    Without a channel, which the ``ropeswitch`` command opens, only a command of vLLM itself is prepared.
+    Without a channel, which the ``ropeswitch`` command opens, it only prepares a command of vLLM (``vllm_command.py``).
     """
     if VARIABLE not in os.environ:
         # Imported here: it imports this module.
@@ -151,7 +151,7 @@ def install() -> None:
         vllm_command.attach(os.environ)
         return
     if multiprocessing.parent_process() is not None:
-        # A terminal's Ctrl-C reaches every process. The server's answers the requests in flight, and then stops these.
+        # A terminal's Ctrl-C reaches every process. The server's finishes the requests in flight, and then stops these.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in _LOGGERS:
         logger = logging.getLogger(name)
@@ -160,7 +160,7 @@ def install() -> None:
 
 
 class _LeaveQuietly(logging.Filter):
-    """Ends a process whose start is refused at the record that would print the traceback."""
+    """Exits a process whose start is refused when it logs the record that would print the traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -173,11 +173,11 @@ class _LeaveQuietly(logging.Filter):
             else:
                 report_fault(error)
         if "hit an exception" in message and _raised_in(error) & _WORKER_CHECKS and (reason := reason_of(error)):
-            # The worker answers its executor with the error, and the engine's start fails there.
+            # The worker returns the error to its executor, and the engine's start fails there.
             report(reason)
             return False
         if "hit an exception" in message:
-            # While the engine starts, it fails with an error that does not name this one.
+            # During startup the engine then fails with an error that does not mention this one.
             report_fault(error)
         # Another process reported the reason, and this one failed only because of that.
         if reported() is not None:
@@ -186,16 +186,16 @@ class _LeaveQuietly(logging.Filter):
 
 
 def _raised_in(error: BaseException) -> set[str]:
-    """Names of the functions in an error's traceback."""
+    """Return the names of the functions in an error's traceback."""
     return {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
 
 
 def _kv_cache_reason(match: re.Match[str]) -> str:
     needed, free, largest = match["needed"], match["free"], match["largest"]
-    sizes = f" (it needs {needed} GiB, there are {free} GiB)" if needed != free else ""
+    sizes = f" (it needs {needed} GiB, {free} GiB are available)" if needed != free else ""
     advice = (
-        f"the largest length that fits is {largest}, and --max-model-len auto takes it"
+        f"the largest length that fits is {largest}, which --max-model-len auto selects"
         if largest
-        else "not even one block of tokens does"
+        else "not even one block of tokens fits"
     )
     return f"max_model_len: one sequence of {match['wanted']} tokens does not fit the KV cache{sizes}; {advice}"

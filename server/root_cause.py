@@ -1,4 +1,4 @@
-"""Describes the error that a failed start goes back to, in one line."""
+"""Describes the root cause of a failed start in one line."""
 
 import signal
 import traceback
@@ -6,14 +6,14 @@ from re import compile as pattern
 
 MOST = 400
 _PACKAGES = ("vllm", "ropeswitch")
-# vLLM's message when an engine process has ended while it started, with the exit codes by process.
+# vLLM's message when an engine process exits during startup, with the exit codes by process.
 _ENDED = pattern(r"Engine core initialization failed.*?\{(?P<codes>.*)\}")
 
 
 def root_cause(error: BaseException) -> str:
-    """The type and message of the error that another was raised from, and the innermost line of vLLM or ropeswitch in it.
+    """Return type and message of the error that another was raised from, and its innermost line of vLLM or ropeswitch.
 
-    Only explicit causes count: an error raised while another was handled carries more information than that one.
+    Only explicit causes count: an error raised while handling another carries more information than that one.
     """
     seen = {id(error)}
     while error.__cause__ is not None and id(error.__cause__) not in seen:
@@ -27,21 +27,21 @@ def root_cause(error: BaseException) -> str:
 
 
 def ended_process(error: BaseException) -> str | None:
-    """How an engine process ended that reported no error, from vLLM's error about it; None for other errors."""
+    """Return how an engine process without a reported error ended, from vLLM's error about it; None for other errors."""
     match = _ENDED.search(str(error))
     if match is None:
         return None
     code = match["codes"].rpartition(":")[2].strip()
     name = next((each.name for each in signal.Signals if code == str(-each)), None)
-    killed = " (the system ends a process so when memory runs out: free some, or lower --kv-cache-memory-bytes)"
+    killed = " (the system does this when memory runs out: free some, or lower --kv-cache-memory-bytes)"
     if name is None:
-        return f"an engine process ended with exit code {code or 'unknown'} and no error"
-    return f"an engine process was ended by {name}{killed if name == 'SIGKILL' else ''}"
+        return f"an engine process exited with code {code or 'unknown'} without reporting an error"
+    return f"an engine process was killed by {name}{killed if name == 'SIGKILL' else ''}"
 
 
 def _place(error: BaseException) -> str:
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        # By the module's name: a checkout's folders need not be called as the package is.
+        # By module name: a checkout's folder may not have the package's name.
         package, _, module = str(frame.f_globals.get("__name__", "")).partition(".")
         if package in _PACKAGES and module:
             return f" ({package}/{module.replace('.', '/')}.py:{line})"

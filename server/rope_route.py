@@ -21,13 +21,13 @@ class FactorSetInfo(BaseModel):
     name: str
     max_length: int = Field(description="Maximum tokens of a sequence in this set.")
     scale: float = Field(description="Factor of cos and sin (the attention factor).")
-    start_tokens: int = Field(description="Positions below it keep unscaled angles.")
+    start_tokens: int = Field(description="Positions below this keep unscaled angles.")
     softmax_scale: float | None = Field(
-        description="Factor of attention logits besides; null where the model's softmax scale is unchanged."
+        description="Additional factor of attention logits; null if the model's softmax scale is unchanged."
     )
     num_factors: int = Field(description="One factor per rotary frequency.")
-    factor: float | None = Field(description="Extension ratio to the native window; null where factors were listed.")
-    source: str = Field(description="Where its length, factors and scale come from.")
+    factor: float | None = Field(description="Extension ratio to the native window; null for listed factors.")
+    source: str = Field(description="Origin of its length, factors and scale.")
 
 
 class PatchInfo(BaseModel):
@@ -39,7 +39,7 @@ class PatchInfo(BaseModel):
 
 
 class LadderInfo(BaseModel):
-    """One ladder that is served by name, as MODEL@LADDER:SET and MODEL@LADDER:."""
+    """One ladder served by name, as MODEL@LADDER:SET and MODEL@LADDER:."""
 
     name: str
     sets: list[FactorSetInfo]
@@ -72,13 +72,13 @@ def rope_info(
     patches: Sequence[Patch],
     server_patches: Sequence[Patch] = SERVER_PATCHES,
 ) -> RopeInfo:
-    """The route's answer.
+    """Return the route's response.
 
     Args:
-        settings: The engine's.
+        settings: The engine's settings.
         max_model_len: Maximum tokens of a sequence.
-        patches: Those of the engine.
-        server_patches: Those of the API server.
+        patches: The engine's patches.
+        server_patches: The API server's patches.
     """
     return RopeInfo(
         sets=set_infos(settings.ladder, settings.origins),
@@ -95,7 +95,7 @@ def rope_info(
 
 
 def set_infos(ladder: FactorLadder, origins: Sequence[Origin] = ()) -> list[FactorSetInfo]:
-    """The sets of a ladder, each with where it comes from, where that is known."""
+    """Return the sets of a ladder, each with its origin if that is known."""
     return [
         FactorSetInfo(
             name=each.name,

@@ -1,4 +1,4 @@
-"""Flags of length-aware scheduling, and the flags of vLLM that cannot be combined with it."""
+"""Flags of length-aware scheduling, and checks for vLLM flags that cannot be combined with it."""
 
 import argparse
 from typing import Any
@@ -10,7 +10,7 @@ from ropeswitch.server.errors import UsageError
 
 def add(parser: Any) -> None:
     """Add the flags to ``vllm serve``'s parser."""
-    group = parser.add_argument_group("Length-aware scheduling", "Steps planned by their predicted time.")
+    group = parser.add_argument_group("Length-aware scheduling", "Plan steps by their predicted time.")
     group.add_argument(
         "--length-aware-scheduling",
         action=argparse.BooleanOptionalAction,
@@ -21,7 +21,7 @@ def add(parser: Any) -> None:
         "--step-latency-target",
         type=seconds(MOST_STEP_SECONDS),
         metavar="SECONDS",
-        help="Target time of a step while others wait (default: measured at start).",
+        help="Target time of a step while other requests wait (default: measured at startup).",
     )
 
 
@@ -43,12 +43,12 @@ def check(args: argparse.Namespace) -> None:
         return
     if args.long_prefill_token_threshold_adaptive:
         raise UsageError(
-            "--long-prefill-token-threshold-adaptive: True would be ignored, as length-aware scheduling sizes steps by "
-            "time; leave it out or use --no-length-aware-scheduling"
+            "--long-prefill-token-threshold-adaptive: True would be ignored, because length-aware scheduling sizes "
+            "steps by time; leave it out or use --no-length-aware-scheduling"
         )
     # None, the default, lets vLLM choose by model.
     if args.enable_chunked_prefill is False:
         raise UsageError(
-            "--enable-chunked-prefill: False forbids the chunks that length-aware scheduling cuts prompts into; leave "
+            "--enable-chunked-prefill: False turns off the chunks that length-aware scheduling needs; leave "
             "--no-enable-chunked-prefill out or use --no-length-aware-scheduling"
         )

@@ -8,11 +8,11 @@ from starlette.types import Scope
 
 from ropeswitch.server.front.queue_metrics import QueueMetrics
 
-# vLLM answers both alike.
+# vLLM answers both in the same way.
 PATHS = frozenset({"/metrics", "/metrics/"})
-# Maximum time to wait for the engines, which answer between two steps, so that a scrape does not time out.
+# Maximum seconds to wait for the engines, which answer between two steps, so that a scrape does not time out.
 SECONDS = 2.0
-# By the names in an engine's report.
+# Name and help text of each gauge, by its key in an engine's report.
 GAUGES = {
     "target_seconds": (
         "ropeswitch_step_latency_target_seconds",
@@ -37,7 +37,7 @@ Ask = Callable[[], Awaitable[Mapping[str, float] | None]]
 
 
 class SchedulingMetrics:
-    """The gauges of all engines that an API server process talks to; made after vLLM has set Prometheus up.
+    """The gauges of all engines of an API server process; created after vLLM has set up Prometheus.
 
     Args:
         engines: Functions that ask an engine for its ``scheduling_report``, by the engine's index; at least one.
@@ -58,7 +58,7 @@ class SchedulingMetrics:
     async def refresh(self) -> None:
         """Ask every engine and wait, for at most :data:`SECONDS`, until all have answered.
 
-        A late answer still sets the gauges when it comes, and until then its engine is not asked again.
+        A late answer still sets the gauges when it arrives; until then its engine is not asked again.
         """
         for index, ask in self._engines.items():
             if index not in self._asked or self._asked[index].done():
@@ -80,7 +80,7 @@ async def fresh(scheduling: SchedulingMetrics | None, queue: QueueMetrics, scope
     Args:
         scheduling: The gauges of the engines, None without length-aware scheduling.
         queue: The gauges of the queue.
-        scope: The request's.
+        scope: The request's scope.
 
     Returns:
         The scope without headers that prometheus-client cannot read.

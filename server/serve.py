@@ -1,4 +1,4 @@
-"""``ropeswitch serve``: reads the model's config and the ladder, refuses wrong combinations, starts vLLM's server."""
+"""``ropeswitch serve``: reads the model's config and the ladder, refuses wrong combinations, and starts vLLM's server."""
 
 import argparse
 import os
@@ -48,12 +48,12 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
                         window that the model was trained with (default: from its config, or its family's documentation)
   --rope-angles ANGLES  exact, or hf for Hugging Face's float32 angles, for comparison (default: exact)
   --ladder-policy length|reserve
-                        when to move to a longer factor set: at a sequence's actual length, or at once to the set of
-                        its prompt and output limit (default: length)
+                        when to use a longer factor set: at a sequence's actual length, or from its start, for its
+                        prompt plus output limit (default: length)
   --no-length-aware-scheduling
                         plan steps as vLLM does, not by predicted time with short work first
   --step-latency-target SECONDS
-                        target time of a step while others wait (default: measured at start)
+                        target time of a step while other requests wait (default: measured at startup)
   --api-key KEY [KEY ...], --api-key-file FILE
                         API keys, required on every route except /health*, /metrics and the files of /ui
   --metrics-key KEY, --metrics-key-file FILE
@@ -64,24 +64,24 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
                         maximum total size of request bodies in flight
   --max-prompt-tokens N maximum tokens of a prompt (default: the longest sequence)
   --max-queued-requests [SET=]N ..., --max-queued-tokens [SET=]N ...
-                        maximum waiting for a first token, for each factor set or for one
+                        maximum requests and prompt tokens waiting for a first token, for every factor set or for SET
   --max-concurrent-per-key N, --requests-per-minute-per-key N
                         client limits, per API key
   --access-log json|all|off
                         JSON line for each HTTP request; all adds probes and /metrics (default: json)
-  --log-prompts         add the prompts to these lines
+  --log-prompts         add the prompts to the access log
   --ladder-aliases      list MODEL@SET, the model with each factor set, in /v1/models
   --allow-ladder-updates
                         serve POST /v1/rope/ladder, which replaces the ladder of the running engine
   --tool-call-parser NAME
                         format of tool calls (default: by the chat template of known model families)
-  --max-model-len N     maximum tokens of a sequence; auto is the most that fit the KV cache (default: the model's maximum)
+  --max-model-len N     maximum tokens of a sequence, or auto for as many as fit the KV cache (default: the model's maximum)
   --verbose             print vLLM's own log (default: its warnings, and progress at start)
   --host, --port        address and port to listen on (default: every address, port 8000)
 
   ROPESWITCH_LADDER, ROPESWITCH_FACTORS, ROPESWITCH_NATIVE_WINDOW, ROPESWITCH_ROPE_ANGLES, ROPESWITCH_LADDER_POLICY,
   ROPESWITCH_LENGTH_AWARE_SCHEDULING=true|false, ROPESWITCH_STEP_LATENCY_TARGET
-                        environment variables for these flags, which have precedence
+                        environment variables for the flags of the same names; a flag takes precedence
 
   --help=all            show every flag, including vLLM's
   --help=WORD           show flags whose name contains WORD
@@ -99,7 +99,7 @@ def serve(argv: Sequence[str]) -> int:
 
     Raises:
         UsageError: when the start is refused; the message is one line.
-        FactorError: the same, for a factor file or ladder.
+        FactorError: when a factor file or ladder is refused; likewise one line.
     """
     open_standard_error()
     if any(argument in ("-h", "--help") for argument in argv):
@@ -132,11 +132,11 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         # Importing it takes seconds, and vLLM reads the plugin names while it is imported.
         from ropeswitch.server import model_config, tool_parsers, vllm_adapter
     except RuntimeError as error:
-        # A CUDA build of torchvision beside a CPU torch, say.
+        # For example, a CUDA build of torchvision with a CPU build of torch.
         if "torchvision" not in str(error):
             raise
         raise UsageError(
-            f"torchvision: does not fit the installed torch ({error}). Install the build that does: {packages.command()}"
+            f"torchvision: incompatible with the installed torch ({error}). Install the matching build: {packages.command()}"
         ) from error
 
     args = vllm_adapter.parse(argv, _add_flags)
@@ -159,7 +159,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         if args.ladder is None:
             args.ladder = Choice(f"{FILE}:{BUNDLED_FACTORS}", FILE, path=str(BUNDLED_FACTORS))
         if args.kv_cache_memory_bytes is None:
-            # vLLM's default is most of the machine's memory, and it does not start where less is free.
+            # vLLM's default is most of the machine's memory, and it does not start if less is free.
             args.kv_cache_memory_bytes = BUNDLED_KV_CACHE
     try:
         device_name = vllm_adapter.device_name()
@@ -188,7 +188,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
 def _fit_memory(
     args: argparse.Namespace, machine: sequences.Machine, settings: RopeSettings, hf_config: Mapping[str, Any]
 ) -> list[str]:
-    """Choose sizes that fit this machine's memory, and refuse the user's own that do not; returns what was chosen."""
+    """Choose sizes that fit this machine's memory, refuse the user's sizes that do not, and return notes on the choices."""
     longest = settings.ladder.max_length if args.max_model_len == -1 else args.max_model_len
     axes = 3 if "mrope_section" in (hf_config.get("rope_parameters") or {}) else 0
     each = sequences.sequence_memory(args, machine, longest, axes)
@@ -198,12 +198,12 @@ def _fit_memory(
 
 
 def _is_bundled(model: str) -> bool:
-    """Whether MODEL is the bundled model's folder, however its path is written."""
+    """Whether MODEL is the bundled model's folder, regardless of how its path is written."""
     return Path(model).expanduser().resolve() == BUNDLED_MODEL
 
 
 def _add_flags(parser: Any) -> None:
-    group = parser.add_argument_group("RopeSwitch", "Which factor ladder rotates the requests.")
+    group = parser.add_argument_group("RopeSwitch", "Choose the factor ladder that rotates the requests.")
     group.add_argument("--ladder", metavar="LADDER", help=f"Ladder of factor sets: {EXAMPLES} (default: {AUTO}).")
     group.add_argument("--factors", metavar="FILE", help="Factor file; short for --ladder file:FILE.")
     group.add_argument(
@@ -218,20 +218,20 @@ def _add_flags(parser: Any) -> None:
     group.add_argument(
         "--ladder-aliases",
         action="store_true",
-        help="List the model names MODEL@SET, which force a factor set, in /v1/models; they are always accepted "
+        help="List the model names MODEL@SET, which force a factor set, in /v1/models; they are accepted either way "
         "(default: not listed).",
     )
     group.add_argument(
         "--allow-ladder-updates",
         action="store_true",
-        help="Serve POST /v1/rope/ladder, which replaces the ladder of the running engine or adds one with a name; any "
-        "API key may use it (default: off).",
+        help="Serve POST /v1/rope/ladder, which replaces the ladder of the running engine or adds a named one; any API "
+        "key may use it (default: off).",
     )
     group.add_argument(
         "--ladder-policy",
         choices=POLICIES,
         default=POLICIES[0],
-        help="When a sequence is in a longer factor set: at its actual length, or at once by prompt and output limit.",
+        help="When to use a longer factor set: at the actual length, or from the start, for prompt plus output limit.",
     )
     group.add_argument(
         "--verbose", action="store_true", help="Print vLLM's own log (default: its warnings, and progress at start)."
@@ -240,12 +240,12 @@ def _add_flags(parser: Any) -> None:
     front_flags.add(parser)
     access_log_flags.add(parser)
     options = variables.read(os.environ)
-    # None, where it is not given: the model's family decides (tool_parsers.py).
+    # None if it is not given: the model's family decides (tool_parsers.py).
     parser.set_defaults(enable_auto_tool_choice=None)
     parser.set_defaults(**{flag: options[field] for field, flag in _FLAGS.items() if field in options})
 
 
-# The fields of variables that are defaults of flags; those about the ladder depend on each other.
+# Flags whose default a variable sets, by the variable's field; `_take_variables` handles those about the ladder.
 _FLAGS = {
     "policy": "ladder_policy",
     "angles": "rope_angles",
@@ -255,10 +255,10 @@ _FLAGS = {
 
 
 def _take_variables(args: argparse.Namespace) -> dict[str, str]:
-    """Take the ladder and its window from the variables where no flag names a ladder, or a window.
+    """Set the ladder and its window from the variables if no flag sets a ladder, or a window.
 
     Returns:
-        The variable that was taken for each flag.
+        The variable that set each flag.
     """
     options = variables.read(os.environ)
     taken = {}
@@ -283,7 +283,7 @@ def _native_window(text: str) -> int:
 def _settings(
     args: argparse.Namespace, hf_config: Mapping[str, Any], taken: Mapping[str, str]
 ) -> tuple[RopeSettings, MadeLadder]:
-    """Settings from the flags, and the ladder in them with the origin of its numbers.
+    """Return the settings from the flags, and their ladder with the origin of its numbers.
 
     Args:
         args: The command line.
@@ -291,8 +291,8 @@ def _settings(
         taken: Flags whose value comes from a variable, which errors then name.
 
     Raises:
-        FactorError: for a wrong factor file or ladder, or a model without a ladder.
-        UnsupportedError: for a model that cannot have a ladder.
+        FactorError: for an invalid factor file or ladder, or a model without a ladder.
+        UnsupportedError: for a model that does not support a ladder.
     """
     check_rotation(hf_config)
     try:

@@ -1,9 +1,9 @@
 """``vllm.entrypoints.launchers.launcher.setup_server``: wrapped so that the port answers while the engine starts.
 
-vLLM binds its port at once and listens only when its engine is up, which for a large model takes minutes. Until then a probe
+vLLM binds its port at once but listens only when its engine is up, which takes minutes for a large model. Until then a probe
 cannot tell a starting server from a dead one. Here a small process answers on the same socket: 200 to ``/health/live``, 503
-to everything else. It ends when an API server is about to accept connections, or when the server has died; connections that
-it has not accepted wait for the API server. It is a process because imports would block a thread for seconds.
+to everything else. It exits when an API server is about to accept connections, or when the server has died; connections that
+it has not accepted are left for the API server. It is not a thread, because imports would block that for seconds.
 """
 
 import argparse
@@ -26,20 +26,20 @@ from typing import Any
 from ropeswitch.server import refusals
 from ropeswitch.server.front.routes import route_path
 
-# Maximum seconds for a request's head, and for a pause in its body.
+# Maximum seconds for a request's headers, and for a pause in its body.
 TIMEOUT = 2.0
-# Limits for discarding a request's body, so that its client reads the answer.
+# Limits for discarding a request's body, so that its client reads the response.
 LINGER_BYTES = 64 << 20
 LINGER_SECONDS = 30.0
 # Value of ``retry-after``, in seconds.
 RETRY_AFTER = 5
 # Maximum seconds that an API server waits for this process to close its socket.
 STOP_SECONDS = 10.0
-# Interval of checks whether an API server takes over, in seconds.
+# Interval between checks whether an API server takes over, in seconds.
 LOOK_SECONDS = 0.05
 # uvicorn's own backlog.
 BACKLOG = 2048
-# Maximum bytes of a head.
+# Maximum bytes of a request's headers.
 MOST_BYTES = 1 << 16
 _ERROR = {
     "message": "the server is starting; try again later",
@@ -52,13 +52,13 @@ _CHUNKED = re.compile(r"\r\ntransfer-encoding:", re.IGNORECASE)
 
 
 def answering(upstream: Callable[..., tuple[str, socket.socket]]) -> Callable[..., tuple[str, socket.socket]]:
-    """Wrap ``setup_server``: start the answering process once the socket is set up."""
+    """Wrap ``setup_server`` to start the answering process once the socket is set up."""
 
     @wraps(upstream)
     def setup_server(args: argparse.Namespace, *rest: Any, **named: Any) -> tuple[str, socket.socket]:
         address, listener = upstream(args, *rest, **named)
         if listener.family != socket.AF_UNIX:
-            # With --port 0 the system has chosen one.
+            # With --port 0 the system has chosen the port.
             args.port = listener.getsockname()[1]
         _start(listener, args)
         return address, listener
@@ -72,7 +72,7 @@ def stop() -> None:
     So readiness never goes back to starting.
 
     Raises:
-        TimeoutError: when the process keeps the port.
+        TimeoutError: when the process does not release the port.
     """
     _mark().touch()
     deadline = time.monotonic() + STOP_SECONDS
@@ -84,7 +84,9 @@ def stop() -> None:
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise TimeoutError("the process that answers while the engine starts still has the port") from None
+                    raise TimeoutError(
+                        "the process that answers while the engine starts still holds the port"
+                    ) from None
                 time.sleep(LOOK_SECONDS / 10)
 
 
@@ -125,17 +127,17 @@ def _start(listener: socket.socket, args: argparse.Namespace) -> None:
 
 
 async def serve(settings: Mapping[str, Any]) -> None:
-    """Answer on a listening socket until an API server takes over, or the server that started this has died.
+    """Answer on a listening socket until an API server takes over, or the server that started this process has died.
 
     Args:
         settings: The socket's ``fd``; the server's ``pid``; ``root``, the ``--root-path`` that a path may begin with;
-            ``tls``, arguments of ``uvicorn.config.create_ssl_context`` besides the version, or None; ``mark``, the file that
+            ``tls``, arguments of ``uvicorn.config.create_ssl_context`` except the version, or None; ``mark``, the file that
             an API server creates to take over; and ``lock``, the file that is locked until then.
     """
     with Path(settings["lock"]).open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         await _serve(settings)
-    # Accepted connections get their time, including those that only the event loop knows yet.
+    # Let accepted connections finish, including those that only the event loop knows of so far.
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(others)
 
@@ -182,7 +184,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ro
 
 
 async def _throw_away(reader: asyncio.StreamReader, head: str) -> None:
-    """Receive and discard the body of a request, so that its client reads the answer."""
+    """Receive and discard the body of a request, so that its client reads the response."""
     left = int(length[1]) if (length := _LENGTH.search(head)) else LINGER_BYTES if _CHUNKED.search(head) else 0
     left = min(left, LINGER_BYTES)
     async with asyncio.timeout(LINGER_SECONDS):
@@ -193,7 +195,7 @@ async def _throw_away(reader: asyncio.StreamReader, head: str) -> None:
 
 
 def response(method: str, path: str) -> bytes:
-    """The whole response."""
+    """Return the whole response, headers and body."""
     status = b"503 Service Unavailable"
     value: dict[str, Any] = {"error": _ERROR}
     if path == "/health/live" and method in ("GET", "HEAD"):
@@ -213,12 +215,12 @@ def response(method: str, path: str) -> bytes:
 
 
 def main() -> int:
-    """Serve with the settings in the only argument; returns the exit code."""
+    """Serve with the settings in the only argument, and return the exit code."""
     try:
         asyncio.run(serve(json.loads(sys.argv[1])))
     except OSError as error:
         reason = f"{type(error).__name__}: {error}"
-        print(f"ropeswitch: the port is not answered while the engine starts: {reason}", file=sys.stderr, flush=True)
+        print(f"ropeswitch: health probes get no answer while the engine starts: {reason}", file=sys.stderr, flush=True)
         return 1
     return 0
 

@@ -1,7 +1,7 @@
-"""Bounds the white space in grammars of tool calls, which vLLM's ``disable_any_whitespace`` leaves without a limit.
+"""Bounds the whitespace in the grammars of tool calls, which vLLM's ``disable_any_whitespace`` leaves unlimited.
 
-A forced tool call is decoded under a structural tag, whose JSON schemas allow any white space whatever that setting says.
-A small model fills its whole answer with it.
+A forced tool call is decoded under a structural tag, whose JSON schemas allow any whitespace regardless of that setting. A
+small model may fill its whole answer with it.
 """
 
 import json
@@ -12,9 +12,9 @@ _SPACES = 1
 
 
 def bound_whitespace(outputs: Any) -> None:
-    """Allow at most one white-space character in a row in the JSON of a request's structural tag.
+    """Allow at most one whitespace character in a row in the JSON of a request's structural tag.
 
-    A bound that the tag has stays, and an invalid tag stays as it is: vLLM refuses it.
+    A bound in the tag is kept. An invalid tag stays unchanged, and vLLM refuses it.
 
     Args:
         outputs: The request's ``StructuredOutputsParams``, changed in place.
@@ -30,7 +30,7 @@ def bound_whitespace(outputs: Any) -> None:
 
 
 def _bound(node: Any) -> None:
-    """Bound every ``json_schema`` format in a tag; the schemas in them are the user's and stay."""
+    """Bound every ``json_schema`` format in a tag; the schemas in them are the user's and stay unchanged."""
     if isinstance(node, list):
         for each in node:
             _bound(each)

@@ -1,7 +1,7 @@
-"""The default of ``--tool-call-parser``: chosen by the model's family and the markup of tool calls in its chat template.
+"""Chooses the default of ``--tool-call-parser`` by the model's family and the tool-call markup in its chat template.
 
-vLLM has the parsers and asks for the flag; its documentation names the parser of each family ("Tool Calling"). A template
-without the family's markup was not made for tools, or for another format, so it gets no parser.
+vLLM ships the parsers but requires the flag; its documentation names the parser of each family ("Tool Calling"). A template
+without the family's markup was not written for tools, or uses another format, so it gets no parser.
 """
 
 import json
@@ -58,22 +58,22 @@ FAMILIES: Mapping[str, _Choices] = MappingProxyType(
         "seed_oss": (("<seed:tool_call>", "seed_oss"),),
     }
 )
-"""By ``model_type``: markup in the chat template, and the name of vLLM's parser. The first markup found counts."""
+"""Markup in the chat template and vLLM's parser for it, by ``model_type``. The first markup found wins."""
 
 
 def choose(args: Namespace, config: Mapping[str, Any], problem: Callable[[Namespace, str], str | None]) -> list[str]:
-    """Set ``--enable-auto-tool-choice`` and ``--tool-call-parser`` where the user has set neither.
+    """Set ``--enable-auto-tool-choice`` and ``--tool-call-parser`` if the user set neither.
 
     Args:
-        args: The command line; ``enable_auto_tool_choice`` is None where the flag is not given.
+        args: The command line; ``enable_auto_tool_choice`` is None if the flag is not given.
         config: The model's text config.
         problem: Returns why a parser cannot be used with the model's tokenizer, or None.
 
     Returns:
-        A line for the summary, or none.
+        At most one line for the startup summary.
     """
     if args.enable_auto_tool_choice is not None or args.tool_call_parser:
-        # A parser alone is a wish for tool calls. The flag that turns them off wins.
+        # Naming a parser turns tool calls on, unless a flag turns them off.
         args.enable_auto_tool_choice = args.enable_auto_tool_choice is not False and bool(args.tool_call_parser)
         return []
     args.enable_auto_tool_choice = False
@@ -81,30 +81,30 @@ def choose(args: Namespace, config: Mapping[str, Any], problem: Callable[[Namesp
     try:
         template = _template(args) if choices else ""
     except Exception as error:
-        # Files of the user's model, which vLLM may never read; a default must not end the start.
+        # The user's own files, which vLLM may never read; choosing a default must not abort the start.
         return [
-            f"tool calls are off: the chat template cannot be read ({type(error).__name__}); name --tool-call-parser"
+            f"tool calls are off: the chat template cannot be read ({type(error).__name__}); set --tool-call-parser"
         ]
     parser = next((name for markup, name in choices if markup in template), None)
     if parser is None or args.skip_tokenizer_init:
         return []
     if (reason := problem(args, parser)) is not None:
-        return [f"tool calls are off: {parser} does not fit the tokenizer ({reason}); name --tool-call-parser"]
+        return [f"tool calls are off: {parser} does not fit the tokenizer ({reason}); set --tool-call-parser"]
     args.enable_auto_tool_choice, args.tool_call_parser = True, parser
     return [f"tool calls are parsed as {parser} (--tool-call-parser chooses another format)"]
 
 
 def _template(args: Namespace) -> str:
-    """The text of all chat templates that the server may use; empty where there are none."""
+    """Return the text of all chat templates that the server may use; empty if there are none."""
     given: str | None = args.chat_template
     if given is None:
         return "\n".join((_read(args, "chat_template.jinja"), _embedded(_read(args, "tokenizer_config.json"))))
-    # The template itself, or the path of its file.
+    # Either the template itself or the path of its file.
     return given if "{" in given or not Path(given).is_file() else Path(given).read_text(encoding="utf-8")
 
 
 def _embedded(config: str) -> str:
-    """The template in a ``tokenizer_config.json``: one, or a list of several with names."""
+    """Return the templates in a ``tokenizer_config.json``, which has a single one or several named ones."""
     content = json.loads(config or "{}")
     found = content.get("chat_template") if isinstance(content, dict) else None
     if isinstance(found, str):
@@ -115,7 +115,7 @@ def _embedded(config: str) -> str:
 
 
 def _read(args: Namespace, name: str) -> str:
-    """A file beside the model's tokenizer, of a folder or of the Hugging Face hub; empty where there is none."""
+    """Return the text of a file in the tokenizer's folder or Hugging Face repository; empty if there is none."""
     source = args.tokenizer or args.model
     file: str | Path | None = Path(source, name)
     if not Path(source).exists():

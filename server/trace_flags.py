@@ -1,4 +1,4 @@
-"""Checks the flags of traces before the model is loaded."""
+"""Checks the tracing flags before the model is loaded."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ def check(args: argparse.Namespace) -> None:
         return
     flag = f"--otlp-traces-endpoint: {args.otlp_traces_endpoint!r}"
     if args.disable_log_stats:
-        raise UsageError(f"{flag} needs what --disable-log-stats turns off; leave one of them out")
+        raise UsageError(f"{flag} needs the statistics that --disable-log-stats turns off; leave one of the two out")
     if (protocol := os.environ.get(PROTOCOL, PROTOCOLS[0])) not in PROTOCOLS:
         raise UsageError(f"{PROTOCOL}: {protocol!r} must be one of {', '.join(PROTOCOLS)}")
     try:
@@ -28,5 +28,5 @@ def check(args: argparse.Namespace) -> None:
         import opentelemetry.exporter.otlp.proto.http.trace_exporter  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            f"{flag} needs OpenTelemetry's packages, such as opentelemetry-exporter-otlp: {error}"
+            f"{flag} needs OpenTelemetry's packages; install opentelemetry-exporter-otlp: {error}"
         ) from error

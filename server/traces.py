@@ -1,8 +1,8 @@
-"""What is ours in the spans of vLLM's output processor (``length_metrics/outputs.py``).
+"""Adds attributes to the spans of vLLM's output processor (``length_metrics/outputs.py``).
 
-why: vLLM's spans of requests (``--otlp-traces-endpoint``) have neither the factor set nor the cost of a switch.
-what differs: each span named ``llm_request`` has the attributes of :func:`attributes` too.
-limits: vLLM makes a span for each sequence that was answered to its end, and none for one that was aborted.
+why: vLLM's request spans (``--otlp-traces-endpoint``) have neither the factor set nor the cost of a switch.
+what differs: each span named ``llm_request`` also has the attributes of :func:`attributes`.
+limits: vLLM makes a span for each completed sequence, and none for an aborted one.
 when it can go: when vLLM lets a plugin add attributes to its spans.
 """
 
@@ -25,7 +25,7 @@ _of_span: ContextVar[Attributes | None] = ContextVar("ropeswitch_span", default=
 
 
 class AddAttributes(SpanProcessor):
-    """Adds the attributes of the request that is being traced to its span, which it finds in a context variable."""
+    """Adds the attributes of the request being traced to its span; it reads them from a context variable."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         if (noted := _of_span.get()) is not None:
@@ -33,15 +33,15 @@ class AddAttributes(SpanProcessor):
 
 
 def start(processor: Any, ladder: FactorLadder, sets: Sequence[str]) -> None:
-    """Add what is ours to the spans of a process from now on.
+    """Add our attributes to the spans of a process from now on.
 
     Args:
-        processor: ``WatchedOutputs`` with ``tracing_enabled``, which measures.
+        processor: ``WatchedOutputs`` with ``tracing_enabled`` and metrics.
         ladder: The ladder that the engines started with.
-        sets: The names of the factor sets, of later ladders too.
+        sets: The names of the factor sets, including those of later ladders.
 
     Raises:
-        AttributeError: when another provider of traces was installed than OpenTelemetry's SDK, whose spans are closed to us.
+        AttributeError: when the installed trace provider is not that of OpenTelemetry's SDK; we cannot extend its spans.
     """
     provider: Any = trace.get_tracer_provider()
     provider.add_span_processor(AddAttributes())
@@ -49,7 +49,7 @@ def start(processor: Any, ladder: FactorLadder, sets: Sequence[str]) -> None:
 
 
 def attributes(track: Track, bands: Bands, sets: Sequence[str]) -> Attributes:
-    """Attributes of a sequence's span in addition to upstream's ``gen_ai.*``.
+    """Return the attributes that a sequence's span has in addition to upstream's ``gen_ai.*``.
 
     Args:
         track: The sequence.
@@ -68,7 +68,7 @@ def attributes(track: Track, bands: Bands, sets: Sequence[str]) -> Attributes:
 
 @contextmanager
 def _noting(bands: Bands, sets: Sequence[str], track: Track) -> Iterator[None]:
-    """Have the span that is made meanwhile get the attributes of a sequence."""
+    """Give the span that is made in this context the attributes of a sequence."""
     token = _of_span.set(attributes(track, bands, sets))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Mends the messages of errors that vLLM answers with, which show what only its programmers know."""
+"""Rewrites vLLM's error messages, which expose its internals, as sentences for clients."""
 
 import re
 from collections.abc import Container
@@ -7,12 +7,12 @@ from ropeswitch.server.error_sentences import Wrong, below, details, message_of,
 
 # The field that a message begins with.
 _FIELD = re.compile(r"([a-z]\w*(?:\.\w+)*)(?: must be | cannot contain |: )")
-# The text of a ``pydantic.ValidationError``, which vLLM answers with where it validates by itself.
+# The text of a ``pydantic.ValidationError``, which vLLM returns where it does the validation itself.
 _PYDANTIC = re.compile(r"\A\d+ validation errors? for (\S+)\n")
 _ERROR = re.compile(
     r"^(?P<loc>\S.*)\n  (?P<msg>.*?) \[type=(?P<type>\w+), input_value=(?P<value>.*), input_type=\w+\]", re.MULTILINE
 )
-# Longer messages hold what a client sent; reading those would take the event loop's time.
+# Longer messages contain client input; parsing them would block the event loop.
 _LONG = 10_000
 # Messages that name no remedy, and their replacements. A message that vLLM has reworded stays as it is.
 _MENDED = (
@@ -34,12 +34,12 @@ _MENDED = (
     ),
     (
         re.compile(r"You must use one kind of structured outputs constraint but none are specified: \{.*\}", re.DOTALL),
-        "structured_outputs: no constraint in it is known. Set one of json, regex, choice, grammar, json_object and "
+        "structured_outputs: has no known constraint. Set one of json, regex, choice, grammar, json_object or "
         "structural_tag.",
     ),
     (
         re.compile(r"(max_\w*tokens)=(\d+) cannot be greater than max_model_len=(\d+).*", re.DOTALL),
-        # OpenAI's words, by which litellm knows this error.
+        # OpenAI's wording, by which litellm recognizes this error.
         r"\1: \2 is too many. This model's maximum context length is \3 tokens, prompt and answer together. "
         "Ask for fewer tokens.",
     ),
@@ -47,11 +47,11 @@ _MENDED = (
 
 
 def mended(message: str, fields: Container[str] = ()) -> tuple[str, str | None]:
-    """A message of vLLM's as a sentence for the client, and the field that it names, or None.
+    """Return a message of vLLM's as a sentence for the client, and the field that it names, or None.
 
     Args:
-        message: vLLM's.
-        fields: The names of the body's fields: another word that a message begins with is not taken for one.
+        message: vLLM's message.
+        fields: The names of the body's fields; another word at the beginning of a message is not a field.
     """
     if len(message) > _LONG:
         return message, None
@@ -69,7 +69,7 @@ def mended(message: str, fields: Container[str] = ()) -> tuple[str, str | None]:
 
 
 def _of_text(error: re.Match[str], title: str) -> Wrong:
-    """``ValidatorIterator`` is the content of a chat's message; types that pydantic tried are written like classes."""
+    """Convert one error of the text. ``ValidatorIterator`` is a chat message's content; types tried look like classes."""
     path = "content" if title == "ValidatorIterator" else ""
     tried: tuple[tuple[str, str], ...] = ()
     for part in error["loc"].split("."):

@@ -1,6 +1,7 @@
-"""The texts of vLLM that the server matches; a start, ``ropeswitch patches check`` and ``port`` look for each in its source.
+"""Lists the texts of vLLM that the server matches, with the upstream function of each.
 
-Each is checked by itself, not by a fingerprint: nothing else of its function is relied on.
+Startup, ``ropeswitch patches check`` and ``port`` look for each text in vLLM's source. Each is checked on its own, not by a
+fingerprint of its function, because the server relies on nothing else there.
 """
 
 from ropeswitch.model_patches.guard.fingerprints import Reading
@@ -14,7 +15,7 @@ _KV_CACHE = "vllm.v1.core.kv_cache_utils"
 _MODELS = "vllm.entrypoints.serve.engine.serving.BaseServing"
 
 UPSTREAM_TEXTS = (
-    # The messages of errors, by which a response gets OpenAI's code.
+    # Error messages that determine the OpenAI error code of a response.
     Reading(_BODIES, f"{_TOKENS}._text_len_check", ("This model's maximum context length is ",)),
     Reading(_BODIES, f"{_TOKENS}._token_len_check", ("This model's maximum context length is ",)),
     Reading(_BODIES, "vllm.entrypoints.serve.utils.api_utils.get_max_tokens", ("exceeds model's maximum ",)),
@@ -41,18 +42,18 @@ UPSTREAM_TEXTS = (
     ),
     Reading(_BODIES, f"{_MODELS}._check_model", ("The model `{request.model}` does not exist",)),
     Reading(_BODIES, f"{_MODELS}._maybe_get_adapters", ("The model `{request.model}` does not exist",)),
-    # The log lines at which a process that refuses to start leaves.
+    # Log calls at which a process that refuses to start exits.
     Reading(_REFUSALS, f"{_ENGINE}.run_engine_core", ('logger.exception("EngineCore failed to start.")',)),
     Reading(_REFUSALS, f"{_WORKER}.worker_main", ('logger.exception("WorkerProc failed to start.")',)),
     Reading(_REFUSALS, f"{_WORKER}._execute_worker_rpc", ('logger.exception("WorkerProc hit an exception.")',)),
     Reading(_REFUSALS, "vllm.v1.utils.wait_for_completion_or_failure", ("logger.exception(", "raise RuntimeError(")),
-    # The error about an engine process that has ended.
+    # The error that reports an engine process that exited during startup.
     Reading(
         "server/root_cause.py",
         "vllm.v1.engine.utils.wait_for_engine_startup",
         ("Engine core initialization failed. ", "{finished}"),
     ),
-    # The functions in a traceback by which a refusal is known, and the message that is shortened.
+    # Functions whose presence in a traceback marks a refusal, and the message that we shorten.
     Reading(_REFUSALS, "vllm.engine.arg_utils.EngineArgs.create_engine_config", ("def create_engine_config(",)),
     Reading(_REFUSALS, f"{_KV_CACHE}.check_enough_kv_cache_memory", ("def check_enough_kv_cache_memory(",)),
     Reading(
@@ -65,6 +66,6 @@ UPSTREAM_TEXTS = (
         _REFUSALS, "vllm.v1.worker.gpu_worker.Worker.determine_available_memory", ("def determine_available_memory(",)
     ),
     Reading(_REFUSALS, "vllm.entrypoints.launchers.launcher.create_server_socket", ("def create_server_socket(",)),
-    # What an engine that leaves answers.
+    # The answer of an engine that is shutting down.
     Reading("server/engine_utilities.py", f"{_ENGINE}._reject_utility_in_shutdown", ('"Server shutting down"',)),
 )

@@ -1,6 +1,6 @@
-"""Everything that the server takes from vLLM 0.32: its parser, its configs, its launcher and a few types.
+"""Everything that the server imports from vLLM 0.32: its parser, its configs, its launcher and a few types.
 
-No other module of ``server/`` imports it. Routes and state join its app as an endpoint plugin (``endpoint_plugin.py``).
+No other module of ``server/`` imports vLLM. An endpoint plugin adds routes and state to its app (``endpoint_plugin.py``).
 """
 
 import signal
@@ -60,15 +60,15 @@ from ropeswitch.server.starting import answering
 
 VLLM_VERSION: str = vllm.__version__
 
-# Proxies close a streamed answer that is silent for a minute, as it is while a long prompt prefills.
+# Proxies close a streamed response that is silent for a minute, as during a long prompt's prefill.
 KEEP_ALIVE_SECONDS = 15
 # vLLM's default ends running requests at once.
 SHUTDOWN_SECONDS = 25
-# Drafts that only the V1 model runner has (`VllmConfig._get_v2_model_runner_unsupported_features`).
+# Draft methods that only the V1 model runner supports (`VllmConfig._get_v2_model_runner_unsupported_features`).
 _V1_DRAFTS = ("suffix", "medusa", "mlp_speculator", "custom_class")
-# Configs that every engine has, whatever its flags.
+# Configs that every engine has, regardless of its flags.
 _CONFIGS = (CacheConfig, LoadConfig, ModelConfig, ObservabilityConfig, ParallelConfig, SchedulerConfig)
-# A small model fills the free white space that JSON allows up to its output limit. Only named backends can forbid it.
+# A small model may emit whitespace, which JSON allows, up to its output limit. Only a named backend can forbid that.
 STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 
@@ -85,21 +85,21 @@ class _Parser(FlexibleArgumentParser):
 
 
 def stock_parser() -> Any:
-    """The parser of ``vllm serve``."""
+    """Return the parser of ``vllm serve``."""
     return make_arg_parser(_Parser(prog="ropeswitch serve", usage="ropeswitch serve [MODEL] [options]"))
 
 
 def config_bounds() -> dict[str, list[Any]]:
-    """Constraints of the fields of those configs that every engine has, by the field's name, as pydantic keeps them."""
+    """Return pydantic's constraints of the fields in the configs that every engine has, by field name."""
     return {name: list(field.metadata) for config in _CONFIGS for name, field in config.__pydantic_fields__.items()}
 
 
 def known_names() -> dict[str, list[str]]:
-    """Names that vLLM itself knows for flags whose values plugins may extend, by destination."""
+    """Return the names that vLLM itself knows for flags whose values plugins may extend, by destination."""
     return {
         "load_format": sorted(_LOAD_FORMAT_TO_MODEL_LOADER),
         "quantization": sorted(QUANTIZATION_METHODS),
-        # A mode without a tokenizer has a renderer only.
+        # A mode without a tokenizer has only a renderer.
         "tokenizer_mode": sorted({"auto", *TokenizerRegistry.tokenizers, *RENDERER_REGISTRY.renderers}),
         "tool_call_parser": sorted(ToolParserManager.list_registered()),
         "reasoning_parser": sorted(ReasoningParserManager.list_registered()),
@@ -107,7 +107,7 @@ def known_names() -> dict[str, list[str]]:
 
 
 def tool_parser_problem(args: Namespace, name: str) -> str | None:
-    """Why vLLM's tool-call parser of this name cannot be used with the model's tokenizer, in one line; None where it can.
+    """Return in one line why a vLLM tool-call parser cannot be used with the model's tokenizer; None if it can.
 
     vLLM makes the same attempt after the engine has started (``ParserManager.validate_parser_tokenizer``).
     """
@@ -121,7 +121,7 @@ def tool_parser_problem(args: Namespace, name: str) -> str | None:
         )
         ToolParserManager.get_tool_parser(name)(tokenizer)
     except Exception as error:
-        # Only the user's tokenizer is read, by its own code, which may raise any error.
+        # Only the user's tokenizer is read, and its own code may raise any error.
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return None
 
@@ -130,7 +130,7 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
     """Parse the arguments of ``vllm serve`` and those that ``add_flags`` adds to its parser.
 
     Returns:
-        The namespace, with ``model`` None where none was named.
+        The namespace, with ``model`` None if none was named.
 
     Raises:
         UsageError: with the flag and its value.
@@ -157,7 +157,7 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
         raise UsageError(str(error)) from error
     if args.grpc or envs.VLLM_USE_RUST_FRONTEND:
         name = "--grpc" if args.grpc else "VLLM_USE_RUST_FRONTEND"
-        raise UsageError(f"{name}: this front end has no place for the factor-set header and checks; leave it out")
+        raise UsageError(f"{name}: this front end cannot run the factor-set header and checks; leave it out")
     args.model = args.model_tag or args.model
     args.model_tag = None
     return args
@@ -167,14 +167,14 @@ def _configure_logging(args: Namespace) -> None:
     try:
         configure_logging_from_args(args)
     except (RuntimeError, ValueError, OSError) as error:
-        # vLLM raises some with a template and its values, as for a logger.
+        # vLLM raises some errors with a template and its values, as for a logger.
         template, *given = error.args
         text = template % tuple(given) if given and isinstance(template, str) else str(error)
         raise UsageError(f"--logging-config: {text}") from error
 
 
 def _check_template(given: str | None) -> None:
-    """Refuse a chat template that does not compile; otherwise every chat would fail."""
+    """Refuse a chat template that does not compile; otherwise every chat request would fail."""
     if (text := load_chat_template(given)) is None:
         return
     try:
@@ -187,12 +187,12 @@ def _check_template(given: str | None) -> None:
 
 
 def device_name() -> str:
-    """The kind of device that this build of vLLM runs on: ``cpu``, ``cuda``, ``rocm`` (cuda to torch), ``xpu`` and so on."""
+    """Return the device kind of this vLLM build: ``cpu``, ``cuda``, ``rocm`` (cuda to torch), ``xpu`` and so on."""
     return str(current_platform.device_name)
 
 
 def machine(args: Namespace) -> Machine:
-    """This machine as vLLM sees it, and what vLLM chooses on it where these flags do not."""
+    """Return this machine as vLLM sees it, with vLLM's choices on it for flags that are not set."""
     v2 = envs.VLLM_USE_V2_MODEL_RUNNER
     if v2 is None:
         v2 = HAS_TRITON and (args.speculative_config or {}).get("method") not in _V1_DRAFTS
@@ -210,11 +210,11 @@ def machine(args: Namespace) -> Machine:
 
 
 def serve(args: Namespace, interrupt: Callable[..., None]) -> None:
-    """Serve until stopped: one API server or several, data parallel, or headless, by the flags.
+    """Serve until stopped: with one API server or several, data-parallel, or headless, depending on the flags.
 
     Args:
         args: The flags.
-        interrupt: Handler of SIGTERM while a single API server starts; vLLM's own first waits for the engine's start.
+        interrupt: Handler of SIGTERM while a single API server starts; vLLM's own first waits for the engine to start.
     """
     cli_serve.wait_for_completion_or_failure = marking(cli_serve.wait_for_completion_or_failure)
     set_up = answering(entry.setup_server)
@@ -223,27 +223,27 @@ def serve(args: Namespace, interrupt: Callable[..., None]) -> None:
         signal.signal(signal.SIGTERM, interrupt)
         return set_up(*args, **kwargs)
 
-    # One name for a single API server, one for several.
+    # A single API server uses the first name, several API servers use the second.
     entry.setup_server, cli_serve.setup_server = single, set_up
     cli_serve.ServeSubcommand.cmd(args)
 
 
 def keeps_alive_without_engine() -> bool:
-    """Whether the user wants a server whose engine has died to stay and answer 503."""
+    """Whether a server whose engine has died keeps running, and answers 503."""
     return bool(envs.VLLM_KEEP_ALIVE_ON_ENGINE_DEATH)
 
 
 def logging_chosen(args: Namespace) -> bool:
-    """Whether flags or a ``--config`` file set vLLM's logging, or ask for its INFO lines of requests."""
+    """Whether flags or a ``--config`` file configure vLLM's logging, or enable its INFO lines about requests."""
     return bool(args.enable_log_requests or args.logging_config != LoggingConfig())
 
 
 def first_request(engine_client: Any, state: Any) -> Literal["chat", "completion", "tokens", "none"]:
-    """The kind of request that a model can answer: see :mod:`ropeswitch.server.start.ready`.
+    """Return the kind of request that a model can answer; see :mod:`ropeswitch.server.start.ready`.
 
     Args:
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
-        state: The app's, with vLLM's handlers.
+        state: The app's state, with vLLM's handlers.
     """
     if getattr(state, "openai_serving_chat", None) is None:
         return "none"
@@ -256,11 +256,11 @@ def first_request(engine_client: Any, state: Any) -> Literal["chat", "completion
 
 
 def chat_template(engine_client: Any, state: Any) -> str | None:
-    """The text of a model's chat template; None where it has none, or its chats are not rendered from one.
+    """Return the text of a model's chat template; None if it has none, or its chats are not rendered from one.
 
     Args:
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
-        state: The app's, with vLLM's handlers.
+        state: The app's state, with vLLM's handlers.
     """
     chat, renderer = getattr(state, "openai_serving_chat", None), engine_client.renderer
     if chat is None or not isinstance(renderer, HfRenderer) or renderer.tokenizer is None:
@@ -286,9 +286,9 @@ def prompt_length(model_config: Any) -> Callable[[Any], int | None]:
 
 
 def prompt_waits(engine_client: Any) -> Callable[[str], bool | None]:
-    """Make a function that returns whether the prompt of a request ID is still to be computed, for any of its answers.
+    """Make a function that returns whether any answer of a request still waits for its prompt to be computed.
 
-    It returns None for a request that the engine client does not know, yet or any more.
+    It takes the request's ID, and returns None if the engine client does not know the request yet, or no longer knows it.
     """
     processor = engine_client.output_processor
 
@@ -301,18 +301,18 @@ def prompt_waits(engine_client: Any) -> Callable[[str], bool | None]:
 
 
 def is_fast(tokenizer: Any) -> bool:
-    """Whether a tokenizer is one of Hugging Face's that are written in Rust, which can go to other processes."""
+    """Whether a tokenizer is one of Hugging Face's in Rust, which can be sent to other processes."""
     return isinstance(tokenizer, TokenizersBackend)
 
 
 def metrics_registry() -> CollectorRegistry:
-    """The metrics of all API server processes of this server, as ``/metrics`` reads them."""
+    """Return the metrics of all API server processes of this server, as ``/metrics`` reads them."""
     registry: CollectorRegistry = get_prometheus_registry()
     return registry
 
 
 def blames_client(error: BaseException) -> str | None:
-    """The message of an error that the request caused; None for other errors.
+    """Return the message of an error that the request caused; None for other errors.
 
     Once the response has begun, starlette wraps the error in another one.
     """
@@ -320,12 +320,12 @@ def blames_client(error: BaseException) -> str | None:
 
 
 def end_with_errors(engine_client: Any) -> None:
-    """End every request in flight as the death of its engine does; on the event loop's thread only."""
+    """End every request in flight with the error of a dead engine; on the event loop's thread only."""
     engine_client.output_processor.propagate_error(EngineDeadError())
 
 
 def error_status(error: BaseException) -> int:
-    """The HTTP status that vLLM answers an error with."""
+    """Return the HTTP status with which vLLM answers an error."""
     return int(create_error_response(error).error.code) if isinstance(error, Exception) else 500
 
 
@@ -335,7 +335,7 @@ def is_dead_engine(error: BaseException) -> bool:
 
 
 def validation_error(message: str, field: str) -> Exception:
-    """An error that vLLM's app answers with a 400 in OpenAI's shape, naming the field."""
+    """Make an error that vLLM's app answers with a 400 in OpenAI's format, naming the field."""
     error: Exception = VLLMValidationError(message, parameter=field)
     return error
 
@@ -349,10 +349,10 @@ class AdmissionError(RefusedError, GracefulHTTPError):
 
 
 def tls_context(state: Any) -> ssl.SSLContext | None:
-    """The TLS context of the app's server; None before it accepts connections, or without TLS.
+    """Return the TLS context of the app's server; None before it accepts connections, or without TLS.
 
     Args:
-        state: The app's, in which vLLM puts its ``uvicorn.Server``.
+        state: The app's state, where vLLM stores its ``uvicorn.Server``.
     """
     server = getattr(state, "server", None)
     return None if server is None else server.config.ssl

@@ -1,4 +1,4 @@
-"""Prints the refused start of a plain ``vllm serve`` as one line, in place of the tracebacks of its processes."""
+"""Prints a refused start of plain ``vllm serve`` as one line, in place of the tracebacks of its processes."""
 
 import atexit
 import multiprocessing
@@ -14,9 +14,9 @@ from ropeswitch.server import refusals
 
 
 def attach(environment: Mapping[str, str]) -> None:
-    """Print our own errors as one line where this process runs a command of vLLM; others keep their tracebacks.
+    """Print our own errors as one line if this process runs a command of vLLM; other errors keep their tracebacks.
 
-    With the switch turned on by a variable, child processes report their refusals too (:mod:`ropeswitch.server.refusals`).
+    If a variable turns the switch on, child processes report their refusals too (:mod:`ropeswitch.server.refusals`).
     """
     if multiprocessing.parent_process() is not None or not _is_command(sys.modules["__main__"]):
         return
@@ -39,7 +39,7 @@ def attach(environment: Mapping[str, str]) -> None:
 
 
 def _is_command(main: object) -> bool:
-    """Whether a ``__main__`` module is the ``vllm`` script or a module of vLLM's, not a program that uses its library."""
+    """Whether a ``__main__`` module is the ``vllm`` script or a module of vLLM, not a program that imports vLLM."""
     spec = getattr(main, "__spec__", None)
     if spec is not None:
         return str(spec.name).startswith("vllm.")

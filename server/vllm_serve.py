@@ -1,7 +1,7 @@
-"""What the endpoint plugin adds to plain ``vllm serve``: ``GET /v1/rope``, the names ``MODEL@SET``, gauges of scheduling.
+"""Adds ``GET /v1/rope``, ``MODEL@SET`` names and scheduling gauges to plain ``vllm serve``, for the endpoint plugin.
 
-Everything else of the server needs ``ropeswitch serve``. Where the switch is off nothing is added, so a ``VLLM_PLUGINS``
-that names ropeswitch leaves a stock server stock.
+Every other feature of the server needs ``ropeswitch serve``. If the switch is off, nothing is added, so a stock server stays
+stock even if ``VLLM_PLUGINS`` names ropeswitch.
 """
 
 from argparse import Namespace
@@ -31,7 +31,7 @@ class RopeState:
     """The app's ``state.ropeswitch`` under ``vllm serve``.
 
     Attributes:
-        rope_info: The answer of ``/v1/rope``.
+        rope_info: The response of ``/v1/rope``.
         scheduling_metrics: The gauges of length-aware scheduling, None without it.
     """
 
@@ -40,7 +40,7 @@ class RopeState:
 
 
 class Contexts:
-    """A middleware: a context for every HTTP request, which keeps its alias, and fresh gauges for ``/metrics``."""
+    """Middleware that gives every HTTP request a context for its alias, and refreshes the gauges before ``/metrics``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -72,14 +72,14 @@ class AliasClient(vllm_adapter.AsyncLLM):
 
 
 def attach(app: FastAPI) -> None:
-    """Add the route and the middleware to an app whose switch is on; others stay as they are."""
+    """Add the route and the middleware to an app if its switch is on."""
     if turned_on(app.state.args.additional_config):
         app.include_router(rope_route.router)
         app.add_middleware(Contexts)
 
 
 def start(engine_client: Any, state: State, args: Namespace) -> None:
-    """Give vLLM's engine client and model names our subclasses, in a server whose switch is on.
+    """Turn vLLM's engine client and models into our subclasses if the server's switch is on.
 
     Raises:
         UnsupportedError: in a server without an engine.
@@ -91,7 +91,7 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     if settings is None:
         raise UnsupportedError("VLLM_PLUGINS: a server without an engine does not support the switch")
     require(VLLM_SERVE_PATCHES)
-    # Parts that the key leaves out patch nothing.
+    # Parts that the settings leave out patch nothing.
     folders = ("switch", *settings.parts)
     patches = [patch for patch in in_play(engine_client.vllm_config) if patch.file.split("/")[1] in folders]
     max_model_len = engine_client.model_config.max_model_len

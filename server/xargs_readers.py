@@ -1,4 +1,4 @@
-"""Finds out whether anybody else reads ``vllm_xargs``, where a key that nobody reads is refused (``body_errors.py``)."""
+"""Checks whether other code reads ``vllm_xargs``; if none does, unknown keys in it are refused (``body_errors.py``)."""
 
 import os
 from importlib.metadata import entry_points
@@ -8,7 +8,7 @@ from ropeswitch.server.plugin_names import VARIABLE
 
 
 def others_read_xargs(vllm_config: Any) -> bool:
-    """Whether a logits processor, plugin, connector or worker of somebody else may read ``vllm_xargs``.
+    """Whether a third-party logits processor, plugin, connector or worker may read ``vllm_xargs``.
 
     Args:
         vllm_config: The engine's ``vllm.config.VllmConfig``.

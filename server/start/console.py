@@ -1,6 +1,6 @@
-"""Prints what a user sees of a start, and of vLLM's log once the server runs.
+"""Prints the output of a start, and vLLM's log once the server is running.
 
-A thread of the command's process reads the held log, and sees when an API server accepts connections.
+A thread of the command's process reads the held log, and notices when an API server accepts connections.
 """
 
 import os
@@ -16,14 +16,14 @@ from ropeswitch.server.start.held_log import HeldLog, without_room
 from ropeswitch.server.start.log_lines import OURS, LogLines
 from ropeswitch.server.start.progress import Progress
 
-# Interval between two looks at the log and the ready file, in seconds.
+# Interval between checks of the log and the ready file, in seconds.
 SECONDS = 0.2
 _CLEAR = "\r\x1b[K"
 _STDERR = 2
 
 
 class Console:
-    """One for each start.
+    """Prints the output of one start.
 
     Args:
         first: The first line, which names the first stage at its end.
@@ -63,24 +63,24 @@ class Console:
         return self._lines.serving
 
     def say(self, *lines: str) -> None:
-        """Print lines of ours; one that begins with ``curl`` as it is, so that it may be copied."""
+        """Print our own lines with a prefix, except for a line that begins with ``curl``, so that it can be copied."""
         self._print([line if line.startswith("curl ") else OURS + line for line in lines])
 
     def stage(self, stage: str) -> None:
-        """Enter a stage of the start that the last line, or vLLM's log, shows."""
+        """Set the stage of the start to show; stages in vLLM's log replace it."""
         if self._progress is not None:
             self._progress.stage = stage
 
     def downloads_to(self, folder: Path) -> None:
-        """Show the growth of this folder of the hub's cache as progress."""
+        """Show the growth of this folder of the hub's cache as download progress."""
         self._downloads = Downloads(folder, time.monotonic())
 
     def ready_from(self, path: Path) -> None:
-        """Print the lines of this file when an API server writes it, as it does when it accepts connections."""
+        """Print the lines of this file once it exists; an API server writes it when it accepts connections."""
         self._ready = path
 
     def release(self) -> None:
-        """Print the log held so far, and hold no more."""
+        """Print the log held so far, and stop holding it."""
         with self._lock:
             if (held := self._held) is None:
                 return
@@ -97,7 +97,7 @@ class Console:
         return self.path
 
     def close(self) -> None:
-        """Print what is left of the log, and give standard error back."""
+        """Print the rest of the log, and restore standard error."""
         self._over.set()
         self._thread.join()
         if self._held is not None:
@@ -114,11 +114,11 @@ class Console:
                 if self._ready is not None and self._ready.exists():
                     self._report_ready(self._ready)
                 self.catch_up()
-            except Exception as error:  # without this thread, nobody would see what a running server logs
+            except Exception as error:  # without this thread, a running server's log would not be shown
                 self._give_back(f"vLLM's log could not be read: {type(error).__name__}: {error}")
 
     def catch_up(self) -> None:
-        """Print what the log has that is new, and the progress."""
+        """Print the new lines of the log, and the progress."""
         with self._lock:
             if self._held is None:
                 return
@@ -141,7 +141,7 @@ class Console:
                 self.say(line)
 
     def _give_back(self, why: str) -> None:
-        """Let this process write to standard error again; the file, which its child processes keep, is still read."""
+        """Restore this process's standard error; the file is still read, because child processes keep writing to it."""
         with self._lock:
             if self._held is None or self._given_back:
                 return
@@ -149,14 +149,14 @@ class Console:
             self._held.release()
             self._clear()
             self._progress = None
-            self.say(f"{why}; from now on the log is printed, and lines of it may be missing")
+            self.say(f"{why}; printing the log from now on, and some lines may be missing")
 
     def _report_ready(self, path: Path) -> None:
         self._ready = self._progress = None
         self._clear()
         first, *rest = path.read_text(encoding="utf-8").splitlines()
         if self._lines.unseen:
-            self.say(f"{self._lines.unseen} more warnings or errors of this start are in {self.path}")
+            self.say(f"{self._lines.unseen} more startup warnings or errors are in {self.path}")
         self.say(f"ready in {time.monotonic() - self._began:.0f} s: {first}", *rest)
         self._lines.serving = True
 
@@ -181,7 +181,7 @@ class Console:
             self._write(text.encode(errors="replace"))
 
     def _write(self, data: bytes) -> None:
-        # A terminal or a pipe that has gone must not end the server.
+        # A closed terminal or pipe must not stop the server.
         with suppress(OSError):
             while data:
                 data = data[os.write(self._fd, data) :]
@@ -189,7 +189,7 @@ class Console:
 
 @contextmanager
 def opened(first: str, stage: str, *, hold: bool) -> Iterator[Console]:
-    """A console for one start, closed at its end; see :class:`Console`."""
+    """Open a console for one start, and close it at the end; see :class:`Console`."""
     console = Console(first, stage, hold=hold)
     try:
         yield console

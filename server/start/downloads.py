@@ -1,8 +1,8 @@
-"""Shows how much of a model has been downloaded, by the sizes of files in the hub's cache; vLLM shows nothing of it."""
+"""Shows the download progress of a model, by file sizes in the hub's cache; vLLM does not show any."""
 
 from pathlib import Path
 
-# A download that has not grown for this many seconds is shown no longer.
+# Seconds without growth after which a download is no longer shown.
 PAUSE = 10.0
 _GIB = 1 << 30
 
@@ -21,7 +21,7 @@ class Downloads:
         self._grew = now - PAUSE
 
     def status(self, now: float) -> str | None:
-        """What has been downloaded since the start, while it grows; otherwise None."""
+        """Return the size downloaded since the start, while it grows; otherwise None."""
         size = self._bytes()
         if size != self._size:
             self._size, self._grew = size, now
@@ -30,11 +30,11 @@ class Downloads:
         return f"downloading the model: {(size - self._before) / _GIB:.2f} GiB so far"
 
     def _bytes(self) -> int:
-        """Total bytes of whole and partial files."""
+        """Return the total bytes of complete and partial files."""
         total = 0
         for file in self._blobs.iterdir() if self._blobs.is_dir() else ():
             try:
                 total += file.stat().st_size
-            except FileNotFoundError:  # renamed as it was completed
+            except FileNotFoundError:  # renamed on completion
                 continue
         return total

@@ -1,8 +1,8 @@
-"""Standard error of the server and its processes, held in a file.
+"""Holds the standard error of the server and its processes in a file.
 
-vLLM, transformers and torch log there through Python, and libraries in C++ write there without asking Python; child
-processes inherit it. So a file takes all of it, in order, and nothing has to be patched. Standard output, where the access
-log goes, stays as it is.
+vLLM, transformers and torch log there through Python, C++ libraries write there directly, and child processes inherit it. So
+the file captures everything in order, and nothing has to be patched. Standard output, which has the access log, stays
+unchanged.
 """
 
 import os
@@ -13,10 +13,10 @@ from contextlib import suppress
 
 # vLLM logs to standard output by default.
 STREAM = "VLLM_LOGGING_STREAM"
-# Variables by which a user sets vLLM's logging; theirs counts, and nothing is held.
+# Variables that configure vLLM's logging. If a user sets one, it applies, and nothing is held.
 CHOSEN = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING", STREAM)
 _STDERR = 2
-# A running server's log starts again at this size; what a user must see of it was printed before.
+# Size at which a running server's log is emptied; the lines that a user must see have already been printed.
 MOST_BYTES = 16 << 20
 # Minimum free bytes of the file's file system; on a full one, lines would be lost.
 LEAST_ROOM = 4 << 20
@@ -24,18 +24,18 @@ _READ_BYTES = 1 << 20
 
 
 def chosen(environment: Mapping[str, str]) -> bool:
-    """Whether a user has set vLLM's logging by environment variables."""
+    """Whether a user has configured vLLM's logging by environment variables."""
     return any(environment.get(name) for name in CHOSEN)
 
 
 def without_room() -> str | None:
-    """The folder of temporary files if it has too little room for a log, else None."""
+    """Return the folder of temporary files if it has too little room for a log, else None."""
     folder = tempfile.gettempdir()
     return folder if _free(os.statvfs(folder)) < LEAST_ROOM else None
 
 
 class HeldLog:
-    """Holds standard error from its making until :meth:`release`.
+    """Holds standard error from construction until :meth:`release`.
 
     Attributes:
         path: The file.
@@ -47,18 +47,18 @@ class HeldLog:
         self._offset = 0
         _flush()
         self.terminal = os.dup(_STDERR)
-        # Appending, so that many processes may write, and the file may be cut while they do.
+        # Append mode, so that many processes can write, and the file can be truncated while they do.
         write = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         os.dup2(write, _STDERR)
         os.close(write)
         os.environ[STREAM] = "ext://sys.stderr"
 
     def rewind(self) -> None:
-        """Let the next :meth:`read` return the file from its beginning."""
+        """Make the next :meth:`read` return the file from its beginning."""
         self._offset = 0
 
     def read(self) -> bytes:
-        """What was written since the last call."""
+        """Return the bytes written since the last call."""
         data = b""
         while chunk := os.pread(self._read, _READ_BYTES, self._offset):
             data += chunk
@@ -66,10 +66,10 @@ class HeldLog:
         return data
 
     def cut(self) -> None:
-        """Empty a file that has grown beyond :data:`MOST_BYTES` or lacks room, unless it holds more than was read."""
+        """Empty a file that has grown beyond :data:`MOST_BYTES` or lacks room, unless it has unread bytes."""
         if self._offset <= MOST_BYTES and self.has_room():
             return
-        # By descriptor: whoever cleans the folder of temporary files may have removed the name.
+        # By descriptor: a cleanup of temporary files may have removed the name.
         if os.fstat(self._read).st_size == self._offset:
             os.ftruncate(self._read, 0)
             self._offset = 0
@@ -79,7 +79,7 @@ class HeldLog:
         return _free(os.fstatvfs(self._read)) >= LEAST_ROOM
 
     def release(self) -> None:
-        """Give standard error back; child processes that still run keep the file."""
+        """Restore standard error; child processes that still run keep writing to the file."""
         _flush()
         os.dup2(self.terminal, _STDERR)
         os.environ.pop(STREAM, None)
@@ -94,9 +94,9 @@ class HeldLog:
 
 
 def open_standard_error() -> None:
-    """Discard standard error where the command was started without one.
+    """Discard standard error if the command was started without one.
 
-    Otherwise the next file or socket that is opened takes its place, and the log goes there.
+    Otherwise the next file or socket to be opened would take its descriptor and receive the log.
     """
     try:
         os.fstat(_STDERR)
@@ -110,7 +110,7 @@ def open_standard_error() -> None:
 
 
 def silence_exit() -> None:
-    """Discard standard error from now on: at the interpreter's end Triton's nanobind lists hundreds of objects there."""
+    """Discard standard error from now on, because Triton's nanobind lists hundreds of objects there at exit."""
     _flush()
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, _STDERR)
@@ -118,7 +118,7 @@ def silence_exit() -> None:
 
 
 def _free(file_system: os.statvfs_result) -> int:
-    if file_system.f_blocks == 0:  # it has no limit, as a tmpfs of size 0
+    if file_system.f_blocks == 0:  # no limit, such as a tmpfs of size 0
         return LEAST_ROOM
     return file_system.f_bavail * file_system.f_frsize
 

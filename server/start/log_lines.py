@@ -1,16 +1,16 @@
-"""Sorts the lines that vLLM and its libraries log.
+"""Selects the lines to show from the log of vLLM and its libraries.
 
-While the server starts, warnings are shown, and the other lines give the stage that it has reached. Once it serves, every
-line is shown except vLLM's INFO lines, whose figures ``/metrics`` has.
+During startup, warnings are shown, and the other lines indicate the stage. Once the server is running, every line is shown
+except vLLM's INFO lines, whose figures are in ``/metrics``.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Lines of ours, which every process of the server may write.
+# Prefix of our own lines, which every process of the server may write.
 OURS = "ropeswitch: "
-# Maximum warnings that are shown of a start.
+# Maximum warnings to show during startup.
 MOST_WARNINGS = 3
 _ENTRY = re.compile(
     r"(?P<head>\((?P<process>[^()]+) pid=\d+\) (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) "
@@ -19,7 +19,7 @@ _ENTRY = re.compile(
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _HIDDEN_LEVELS = ("DEBUG", "INFO")
 
-# Patterns of vLLM's log lines and the stages that they begin. The text of a stage may name groups of its pattern.
+# Patterns of vLLM's log lines and the stages that they begin. The text of a stage may refer to groups of its pattern.
 STAGES = (
     ("Starting to load model", "loading weights"),
     (r"checkpoint shards: +\d+% Completed \| (?P<done>\d+)/(?P<all>\d+)", "loading weights: {done} of {all} files"),
@@ -32,35 +32,35 @@ _STAGES = tuple((re.compile(pattern), text) for pattern, text in STAGES)
 
 # Warnings of every start that require no action.
 NOISE = (
-    # builds for CPUs
+    # CPU builds
     "not found in LD_PRELOAD",
     "CPU backend doesn't allow to use",
     "Triton is not installed",
     "doesn't include CPU backend",
     "Model Runner V2 requires Triton",
     "Reset SSM cache type",
-    # another way to the same product, on CPUs that oneDNN has none for
+    # a fallback with the same result, on CPUs without a oneDNN kernel
     "Failed to create oneDNN linear",
-    # a number that will do
+    # a limit that is high enough
     r"Found ulimit of \d{5}",
-    # what ropeswitch or the model sets
+    # settings of ropeswitch or of the model
     "Using custom scheduler class",
     "Enforce eager set",
     "Inductor compilation was disabled",
     "Default vLLM sampling parameters have been overridden",
     "requires system-first ordering",
-    # several API servers share a port, and their figures are ours
+    # normal for several API servers, which share a port and report our figures
     "is used by process .* launched with command",
     "api_server_count more than 1; disabling stats logging",
-    # weights in another number format than the one that is served
+    # weights in a different number format from the served one
     "Attempted to load weight",
-    # a cache that is made again
+    # a cache that is rebuilt
     "Compiling model again due to a load failure",
 )
 _NOISE = re.compile("|".join(NOISE))
-# Steps of a stop, some of them warnings on a busy machine.
+# Prefix of shutdown steps, some of which are warnings on a busy machine.
 SHUTDOWN = "[shutdown] "
-# Lines that vLLM's loggers did not write: uvicorn's, and what libraries print at the end of a process.
+# Lines from outside vLLM's loggers: uvicorn's, and those that libraries print when a process exits.
 _LEFTOVERS = re.compile(
     r"INFO:     |nanobind: |See https://nanobind| - leaked | - \.\.\. skipped remainder|"
     r"\S*/resource_tracker\.py:\d+: UserWarning: |  warnings\.warn\('resource_tracker: "
@@ -74,7 +74,7 @@ class Entry:
     Attributes:
         head: Process, level, time and place; equal for the lines of one record.
         level: Its level's name.
-        text: The message's line.
+        text: One line of the message.
     """
 
     head: str
@@ -83,13 +83,13 @@ class Entry:
 
 
 def entry(line: str) -> Entry | None:
-    """The parts of a line of vLLM's log; None for another line."""
+    """Return the parts of a line of vLLM's log; None for other lines."""
     match = _ENTRY.search(line)
     return Entry(match["head"], match["level"], match["text"]) if match else None
 
 
 def stage(line: str) -> str | None:
-    """The stage of the start that a line shows, or None."""
+    """Return the stage of the start that a line indicates, or None."""
     for pattern, text in _STAGES:
         if match := pattern.search(line):
             return text.format(**match.groupdict())
@@ -97,7 +97,7 @@ def stage(line: str) -> str | None:
 
 
 class LogLines:
-    """The log of one server, as it comes.
+    """The log of one server, processed as it is written.
 
     Attributes:
         serving: Whether requests are accepted; set by the caller.
@@ -115,7 +115,7 @@ class LogLines:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines to show, of what was written since the last call."""
+        """Return the lines to show of the bytes written since the last call."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         # A progress bar rewrites its line, which has no end yet.
         self._rest = self._rest[_last(self._rest) :]
@@ -124,14 +124,14 @@ class LogLines:
         return [line for part in whole for line in self._shown(_text(part))]
 
     def rest(self) -> list[str]:
-        """The line to show, if any, of a text whose end was never written; called after the last :meth:`feed`."""
+        """Return the line to show, if any, of a last line without an end; call it after the last :meth:`feed`."""
         rest, self._rest = self._rest, b""
         return list(self._shown(_text(rest))) if rest else []
 
     def _shown(self, line: str) -> Iterator[str]:
         found = entry(line)
         same, self._head = found is not None and found.head == self._head, found.head if found else ""
-        # A record is noise by its first line. Errors never are, and neither are lines of a traceback.
+        # A record's first line decides whether it is noise. Errors and lines of a traceback never are.
         noise = found is not None and found.level == "WARNING" and _NOISE.search(found.text) is not None
         self._noise = noise or (same and self._noise)
         if line.startswith(OURS):
@@ -143,7 +143,7 @@ class LogLines:
             yield from self._warning(found)
 
     def _warning(self, found: Entry) -> Iterator[str]:
-        """A warning of the start, once; an error that ends the start is reported at its end."""
+        """Yield a startup warning once; an error that ends the start is reported at its end."""
         if self._noise or found.text in self._warned:
             return
         self._warned.add(found.text)
@@ -162,5 +162,5 @@ def _text(part: bytes) -> str:
 
 
 def _last(part: bytes) -> int:
-    """Where the last text of a rewritten line begins; vLLM ends the lines of one record with CR and LF."""
+    """Return where the last text of a rewritten line begins; vLLM ends the lines of one record with CR and LF."""
     return part.rstrip(b"\r").rfind(b"\r") + 1

@@ -1,4 +1,4 @@
-"""The stage of a start and its seconds, and when to print them."""
+"""Tracks the stage and the duration of a start, and when to print them."""
 
 # A pipe gets its first line FIRST seconds after the start. Each later line comes when the time since the start has
 # doubled, at most LONGEST_PAUSE seconds after the line before.
@@ -25,11 +25,11 @@ class Progress:
         self._next = FIRST
 
     def status(self, now: float) -> str:
-        """The stage and the seconds since the start."""
+        """Return the stage and the seconds since the start."""
         return f"{self.instead or self.stage} ({now - self._began:.0f} s)"
 
     def due(self, now: float) -> str | None:
-        """The line that a pipe gets now, or None."""
+        """Return the line to write to a pipe now, or None."""
         seconds = now - self._began
         if seconds < self._next:
             return None

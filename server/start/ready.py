@@ -16,26 +16,26 @@ from typing import Any, Literal
 
 from ropeswitch.server.refusals import VARIABLE
 
-# Interval between two looks whether uvicorn has started, in seconds.
+# Interval between checks whether uvicorn has started, in seconds.
 SECONDS = 0.05
 # Tokens that the first request asks for.
 TOKENS = 32
-# Hosts that a server listens on and no client can ask.
+# The host for a client's URL, by the wildcard host that the server listens on.
 _ANY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 Kind = Literal["chat", "completion", "tokens", "none"]
 
 
 def ready_file() -> Path:
-    """The file, in the folder of the refusals' file."""
+    """Return the path of the file, in the folder of the refusal file."""
     return Path(os.environ[VARIABLE]).with_name("ready")
 
 
 async def announce(state: Any, args: Namespace, kind: Kind) -> None:
-    """Write the lines once the app's server accepts connections; of several API servers the first one does.
+    """Write the lines once the app's server accepts connections; of several API servers, only the first does.
 
     Args:
-        state: The app's, in which vLLM puts its ``uvicorn.Server``.
+        state: The app's state, where vLLM stores its ``uvicorn.Server``.
         args: The server's flags.
         kind: The first request that the model can answer; see :func:`ready_lines`.
     """
@@ -44,18 +44,18 @@ async def announce(state: Any, args: Namespace, kind: Kind) -> None:
     path = ready_file()
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_text("\n".join(ready_lines(args, kind)) + "\n", encoding="utf-8")
-    # A link appears with its whole content, and only once.
+    # A link makes the file appear complete, and only once.
     with suppress(FileExistsError):
         os.link(draft, path)
     draft.unlink()
 
 
 def ready_lines(args: Namespace, kind: Kind) -> list[str]:
-    """The address, and a request.
+    """Return the server's address and a request to try.
 
     Args:
         args: The server's flags; ``port`` is the one it listens on.
-        kind: ``chat``, a ``completion``, a completion of ``tokens`` where there is no tokenizer, or ``none`` for a model
+        kind: ``chat``, a ``completion``, a completion of ``tokens`` without a tokenizer, or ``none`` for a model
             that does not generate.
     """
     scheme = "https" if args.ssl_certfile else "http"
@@ -66,10 +66,10 @@ def ready_lines(args: Namespace, kind: Kind) -> list[str]:
 
 
 def curl(url: str, args: Namespace, kind: Kind) -> str:
-    """The command of a first request, for a shell.
+    """Return a shell command that sends a first request.
 
     Args:
-        url: Of the server, without ``/v1``.
+        url: The server's URL, without ``/v1``.
         args: See :func:`ready_lines`.
         kind: See :func:`ready_lines`.
     """
@@ -77,7 +77,7 @@ def curl(url: str, args: Namespace, kind: Kind) -> str:
     if args.uds:
         words += ["--unix-socket", args.uds]
     if args.ssl_certfile:
-        # The certificate may be for another name than the one in the URL, or signed by no authority that curl knows.
+        # The certificate may be for another name than the one in the URL, or signed by an authority unknown to curl.
         words.append("-k")
         if args.ssl_cert_reqs == ssl.CERT_REQUIRED:
             words += ["--cert", "YOUR_CERTIFICATE", "--key", "ITS_KEY"]

@@ -1,4 +1,4 @@
-"""Runs vLLM's launcher, and reports why a server failed that nobody stopped."""
+"""Runs vLLM's launcher, and reports the cause if the server fails."""
 
 import argparse
 import atexit
@@ -35,15 +35,15 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
     def interrupt(*_: Any) -> None:
         nonlocal interrupted
         again, interrupted = interrupted, True
-        # No request is in flight yet, and an engine that is asked to stop finishes its start first. vLLM sees that it has
-        # ended; an exception here would have it wait for the engine instead.
+        # No request is in flight yet, and an engine that is asked to stop would finish its start first, so kill it. vLLM
+        # notices that it exited, but an exception here would make vLLM wait for it.
         engines = multiprocessing.active_children()
         for process in engines:
             process.kill()
         if again or not engines:
             raise KeyboardInterrupt
 
-    # Until the server handles it itself.
+    # Until the server installs its own handler.
     signal.signal(signal.SIGINT, interrupt)
     atexit.register(silence_exit)
     try:
@@ -53,13 +53,13 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
         failure = "the engine died"
     except BaseException as error:
         if interrupted or isinstance(error, KeyboardInterrupt):
-            # Its processes may have ended first, which vLLM reports as an error of its own.
+            # The child processes may have exited first, which vLLM reports as a different error.
             raise KeyboardInterrupt from error
         # A child process has reported its refusal; a refusal of this process is the error itself.
         if (reason := refusals.reported() or refusals.reason_of(error)) is not None:
             raise UsageError(reason) from error
         if isinstance(error, SystemExit) and not error.code:
-            # A signal ends several API servers so.
+            # Several API servers end this way after a signal.
             return 0
         if not isinstance(error, Exception):
             raise
@@ -72,7 +72,7 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
             failure = refusals.failed_start(error)
     console.catch_up()
     if console.serving or console.path is None:
-        console.say(f"error: {failure}; the log above says why")
+        console.say(f"error: {failure}; see the log above")
     else:
-        console.say(f"vLLM's whole log is in {console.keep()}", f"error: {failure}")
+        console.say(f"vLLM's full log is in {console.keep()}", f"error: {failure}")
     return 1

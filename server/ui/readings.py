@@ -42,15 +42,15 @@ class Readings:
                     self._samples[sample.name].append(sample)
 
     def total(self, name: str, **labels: str) -> int:
-        """The sum of a counter's or a gauge's samples that have these labels."""
+        """Return the sum of a counter's or a gauge's samples that have these labels."""
         return round(sum(sample.value for sample in self._with(name, labels)))
 
     def values(self, name: str, *labels: str) -> set[tuple[str, ...]]:
-        """The values of these labels together, in all samples of a metric."""
+        """Return the combinations of these labels' values in all samples of a metric."""
         return {tuple(sample.labels[each] for each in labels) for sample in self._samples.get(name, ())}
 
     def times(self, instrument: Instrument, **labels: str) -> Times:
-        """Mean and quantiles over all samples of a histogram that have these labels."""
+        """Return mean and quantiles over all samples of a histogram that have these labels."""
         buckets = self.buckets(instrument, **labels)
         count = buckets[-1][1] if buckets else 0.0
         if not count:
@@ -61,7 +61,7 @@ class Readings:
         return Times(count=round(count), mean=seconds / count, p50=p50, p95=p95, p99=p99)
 
     def buckets(self, instrument: Instrument, **labels: str) -> "Buckets":
-        """The buckets of a histogram, summed over all its samples that have these labels."""
+        """Return the buckets of a histogram, summed over all its samples that have these labels."""
         counts: defaultdict[float, float] = defaultdict(float)
         for sample in self._with(f"{instrument.name}_bucket", labels):
             counts[float(sample.labels["le"])] += sample.value
@@ -77,10 +77,10 @@ Buckets = Sequence[tuple[float, float]]
 
 
 def quantile(buckets: Buckets, q: float) -> float:
-    """A quantile as by Prometheus's ``histogram_quantile`` (``promql/quantile.go``, ``bucketQuantile``).
+    """Return a quantile as Prometheus's ``histogram_quantile`` does (``promql/quantile.go``, ``bucketQuantile``).
 
     Args:
-        buckets: The histogram's.
+        buckets: The histogram's buckets.
         q: Above 0 and at most 1.
 
     Returns:
@@ -94,6 +94,6 @@ def quantile(buckets: Buckets, q: float) -> float:
 
 
 def coarse_quantile(buckets: Buckets, q: float) -> float | None:
-    """Upper bound of the bucket with the quantile's rank, None where that is infinite; arguments as in :func:`quantile`."""
+    """Return the upper bound of the bucket with the quantile's rank, None if infinite; arguments as in :func:`quantile`."""
     end = next(end for end, count in buckets if count >= q * buckets[-1][1])
     return None if end == inf else end

@@ -1,4 +1,4 @@
-"""The sequences in flight in one API server process, one by one, for the picture of the status page."""
+"""Lists the sequences in flight in one API server process, for the picture on the status page."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 from ropeswitch.server.length_metrics.instruments import WAITING
 from ropeswitch.server.length_metrics.track import Track
 
-# The oldest come first.
+# Maximum sequences to list, oldest first.
 MOST = 2000
-# An engine answers between two steps. The page does not wait for a long one.
+# Maximum seconds to wait for an engine, which answers between two steps; a long step may take more.
 SECONDS = 0.5
 
 Computed = Callable[[list[str]], Awaitable[dict[str, int]]]
@@ -46,7 +46,7 @@ class RunningSequences:
         self._states = states
         self._names = names
         self._computed = computed
-        # At most one question is under way: a hung engine gets no more of them.
+        # At most one call is pending, so that a hung engine gets no more of them.
         self._asking: asyncio.Task[dict[str, int]] | None = None
         self._known: dict[str, int] = {}
 
@@ -56,7 +56,7 @@ class RunningSequences:
         return len(self._states)
 
     async def read(self) -> list[RunningSequence]:
-        """At most :data:`MOST` sequences, in the order of their arrival. Runs on the loop that changes the states."""
+        """Return at most :data:`MOST` sequences, in order of arrival. Runs on the event loop that changes the states."""
         states = dict(islice(self._states.items(), MOST))
         waiting = [key for key, state in states.items() if _waits(state.ropeswitch)]
         if waiting:

@@ -22,7 +22,7 @@ from ropeswitch.server.ui.running import RunningSequence, RunningSequences
 
 router = APIRouter()
 
-# Less than the page's period of two seconds.
+# Seconds for which viewers share a reading: less than the page's refresh period of 2 s.
 SHARED_SECONDS = 1.0
 
 
@@ -59,7 +59,7 @@ class SwitchEvent(BaseModel):
 
     seconds_ago: float
     length_band: str
-    factor_set: str = Field(description="The set that the sequence went on in.")
+    factor_set: str = Field(description="The set in which the sequence continued.")
     recomputed_tokens: int
     cached_tokens: int
     stall: float = Field(description="Seconds between the last output before the switch and the first one after it.")
@@ -101,7 +101,7 @@ class StatusSource:
         model: The served model's name.
         rope: The ladder in use.
         registry: The registry that ``/metrics`` reads.
-        measured: What is measured; None with ``--disable-log-stats``.
+        measured: The process's measurements; None with ``--disable-log-stats``.
     """
 
     def __init__(self, model: str, rope: RopeInfo, registry: CollectorRegistry, measured: "Measured | None") -> None:
@@ -113,7 +113,7 @@ class StatusSource:
         self._read: tuple[float, bytes] = (-SHARED_SECONDS, b"")
 
     async def read(self) -> bytes:
-        """The current :class:`Status` as JSON. Viewers share a reading for :data:`SHARED_SECONDS`."""
+        """Return the current :class:`Status` as JSON. Viewers share a reading for :data:`SHARED_SECONDS`."""
         async with self._lock:
             when, content = self._read
             if time.monotonic() - when < SHARED_SECONDS:
@@ -143,7 +143,7 @@ class StatusSource:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one API server process measures.
+    """The measurements of one API server process.
 
     Attributes:
         metrics: The metrics by length.
@@ -168,7 +168,7 @@ async def show_status(request: Request) -> Response:
 def figures(
     readings: Readings, measured: Measured, running: list[RunningSequence], ladder: Sequence[FactorSetInfo]
 ) -> Figures:
-    """Figures of a ladder.
+    """Return the figures for a ladder.
 
     Args:
         readings: The metrics of all API server processes.
@@ -213,7 +213,7 @@ def _events(measured: Measured) -> Iterable[SwitchEvent]:
 
 
 def _live(readings: Readings, bands: Bands, ladder: Sequence[FactorSetInfo]) -> Iterable[LiveRequests]:
-    """Every band in the set of its prompts, and other pairs with sequences."""
+    """Yield every band with the set of its prompts, and other pairs that have sequences."""
     name, sets = instruments.LIVE.name, [each.name for each in ladder]
     # The bands are those of the ladder at startup, which an update may have replaced.
     ends = (
@@ -222,7 +222,7 @@ def _live(readings: Readings, bands: Bands, ladder: Sequence[FactorSetInfo]) -> 
     )
     starts = [(band, each.name) for band, each in ends]
     seen = readings.values(name, "input_sequence_length", "factor_set")
-    # Those of later ladders in between.
+    # Sets of later ladders come between those of the current one and OTHER.
     later = sorted({factor_set for _, factor_set in seen} - {*sets, OTHER})
     order = {each: position for position, each in enumerate((*bands.names, *sets, *later, OTHER))}
     for band, factor_set in sorted({*starts, *seen}, key=lambda pair: (order[pair[0]], order[pair[1]])):
@@ -246,7 +246,7 @@ def _latencies(readings: Readings, bands: Bands) -> Iterable[Latencies]:
 
 
 def _switches(readings: Readings, sets: list[str]) -> Iterable[Switches]:
-    """Every set but the first, which no request switches into."""
+    """Yield every set except the first, which no request switches into."""
     for name in dict.fromkeys((*sets[1:], OTHER)):
         count = readings.total(instruments.SWITCHES.name, factor_set=name)
         if name != OTHER or count:

@@ -104,7 +104,7 @@ def test_an_unknown_model_is_unknown(context: RequestContext, asked: str) -> Non
 def test_an_unknown_set_of_a_served_model_names_the_sets(asked: str) -> None:
     models = served("qwen3", adapters=("adapter",))
     with pytest.raises(
-        VLLMValidationError, match=r"^model: .* unknown factor set .*known are 'short', 'long'"
+        VLLMValidationError, match=r"^model: .* unknown factor set .*known sets: 'short', 'long'"
     ) as error:
         models.is_base_model(asked)
     assert error.value.parameter == "model"

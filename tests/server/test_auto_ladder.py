@@ -96,7 +96,10 @@ def test_refused_before_vllm_is_loaded(qwen3: Path, flags: list[str], reason: st
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--ladder", "yarn"], "--ladder: 'yarn' needs lengths; give some, such as yarn:4x, or --max-model-len TOKENS"),
+        (
+            ["--ladder", "yarn"],
+            "--ladder: 'yarn' needs lengths; give them, as in yarn:4x, or set --max-model-len TOKENS",
+        ),
         pytest.param(
             ["--native-window", "65"],
             "--native-window: 65 exceeds 64, the window in the model's config",

@@ -132,7 +132,7 @@ def test_the_file_of_keys_is_read_again(guarded: Guarded) -> None:
     guarded.keys.write_text("")
     time.sleep(2.5)
     assert guarded.server.get("/v1/models", authorization="Bearer renewed-51be").status == 200
-    assert guarded.server.log.read_text().count("what was read before stays in force") == 1
+    assert guarded.server.log.read_text().count("the previous content stays in force") == 1
     guarded.keys.write_text(before)
 
 

@@ -124,7 +124,7 @@ def test_a_ladder_takes_the_place_of_another(
     tokens, log_probs, factor_set, _ = ask(opened, f"{MODEL}@near", token_lists[3])
     Reference(references["other"].model, other, "near").check(token_lists[3], tokens, log_probs)
     assert factor_set == "near"
-    with pytest.raises(APIStatusError, match="unknown factor set 'short' of 'tiny'; known are 'near', 'far'"):
+    with pytest.raises(APIStatusError, match="unknown factor set 'short' of 'tiny'; known sets: 'near', 'far'"):
         ask(opened, f"{MODEL}@short", token_lists[0])
 
 
@@ -148,16 +148,16 @@ def test_named_ladders_run_beside_the_default_one(
     metrics = updated.get("/metrics").text
     assert 'factor_set="b:far"' in metrics
     for model, text in (
-        ("c:", "asks for the unknown ladder 'c'; known are 'b'"),
-        ("c:far", "asks for the unknown ladder 'c'; known are 'b'"),
-        ("b:short", "asks for the unknown factor set 'short' of 'tiny@b:'; known are 'near', 'far'"),
+        ("c:", "asks for the unknown ladder 'c'; known ladders: 'b'"),
+        ("c:far", "asks for the unknown ladder 'c'; known ladders: 'b'"),
+        ("b:short", "asks for the unknown factor set 'short' of 'tiny@b:'; known sets: 'near', 'far'"),
     ):
         with pytest.raises(APIStatusError, match=text) as error:
             ask(opened, f"{MODEL}@{model}", prompt)
         assert (error.value.status_code, error.value.body["param"]) == (400, "model")  # type: ignore[index]
     assert delete(updated, "b").json == {"name": "b"}
     assert delete(updated, "b").status == 404
-    with pytest.raises(APIStatusError, match="asks for the unknown ladder 'b'; known are none"):
+    with pytest.raises(APIStatusError, match="asks for the unknown ladder 'b'; known ladders: none"):
         ask(opened, f"{MODEL}@b:", prompt)
 
 
@@ -237,7 +237,7 @@ def fails(reference: Reference, prompt: list[int], tokens: list[int], log_probs:
         ({"name": 3}, "name", "name: 3 must be a non-empty string"),
         ({"running": "drain"}, "running", "running: 'drain' must be one of finish, recompute"),
         ({"format": "other/1"}, "format", "format: 'other/1'; this version reads 'ropeswitch-factors/1'"),
-        ({"rope_theta": 5e5}, "rope_theta", "rope_theta: 500000.0 must be that of the model, 10000.0, or be left out"),
+        ({"rope_theta": 5e5}, "rope_theta", "rope_theta: 500000.0 must equal the model's, 10000.0, or be left out"),
         ({"sets": []}, "sets", "sets: must be a list of at least one factor set"),
         ({"extra": 1}, "extra", "'extra': unknown field"),
         (
@@ -248,7 +248,7 @@ def fails(reference: Reference, prompt: list[int], tokens: list[int], log_probs:
         (
             {"sets": [{"name": "a", "max_length": 1023, "factors": [1.0] * 16}]},
             "sets[0].max_length",
-            "1023 must be at least 1024, the server's --max-model-len, which is fixed at start",
+            "1023 must be at least 1024, the server's --max-model-len, which is fixed at startup",
         ),
         (
             {"sets": [{"name": "a", "max_length": 1024, "factors": [1.0] * 16, "softmax_scale": 2.0}]},
@@ -284,4 +284,4 @@ def test_bodies_that_are_no_ladder(updated: Server, start_ladder: FactorLadder) 
 def test_ladders_are_fixed_without_the_flag(server: Server, start_ladder: FactorLadder) -> None:
     answer = server.post(PATH, body(start_ladder))
     assert (answer.status, answer.json["error"]["type"]) == (403, "permission_error")
-    assert "start the server with --allow-ladder-updates" in answer.json["error"]["message"]
+    assert "Start the server with --allow-ladder-updates" in answer.json["error"]["message"]

@@ -152,10 +152,10 @@ FLAGS = {
         ({"api_server_count": 1, "data_parallel_size": 2}, None),
         ({"api_server_count": 2}, "--api-server-count: 2 processes: one would miss an update"),
         ({"data_parallel_size": 2}, "--api-server-count: 2 processes: one would miss an update"),
-        ({"data_parallel_rank": 0}, "--data-parallel-rank: 0 gives each rank an API server of its own"),
+        ({"data_parallel_rank": 0}, "--data-parallel-rank: 0 gives each rank its own API server"),
         (
             {"data_parallel_external_lb": True},
-            "--data-parallel-external-lb: True gives each rank an API server of its own",
+            "--data-parallel-external-lb: True gives each rank its own API server",
         ),
     ],
 )

@@ -77,7 +77,7 @@ def test_the_switched_server_answers_right_where_stock_vllm_does_not(tmp_path: P
                     assert loadtest(folder, name, url, *alone) == 2
                 folder = tmp_path / name
                 page = (folder / "out" / "report.html").read_text()
-                assert "What the target says of itself" in page
+                assert "Metrics of the target" in page
     finally:
         baseline.stop()
 

@@ -23,7 +23,7 @@ from tests.server.checkpoint import MAXIMUM
         ("--chat-template", "/nope.jinja", "/nope.jinja"),
         ("--port", "99999", "--port: 99999 must be from 0 to 65535"),
         ("--port", "-1", "--port: -1 must be from 0 to 65535"),
-        ("--model", "another", "--model: 'another' is not the MODEL"),
+        ("--model", "another", "--model: 'another' differs from MODEL"),
     ],
 )
 def test_values_that_the_parser_lets_through(
@@ -47,7 +47,7 @@ def test_flags(refusal: Any, checkpoint: Path) -> None:
     assert "enable-auto-tool-choice" in refusal(model, "--enable-auto-tool-choice")
     many = refusal(model, "--max-num-seqs", "1000000000", "--kv-cache-memory-bytes", "64M")
     assert many.startswith("--max-num-seqs: 1000000000 does not fit: 1000000000 sequences of ")
-    assert "of host memory, of which" in many and "give at most" in many
+    assert "of host memory, of which" in many and "use at most" in many
     draft = json.dumps({"model": model, "num_speculative_tokens": 2, "rejection_sample_method": "synthetic"})
     assert "'synthetic'" in refusal(model, "--speculative-config", draft)
 
@@ -76,7 +76,7 @@ def test_step_latency_targets(refusal: Any, checkpoint: Path, tmp_path: Path, va
             {"long-prefill-token-threshold-adaptive": True, "long-prefill-token-threshold": 64},
             "--long-prefill-token-threshold-adaptive: True would be ignored",
         ),
-        ({"enable-chunked-prefill": False}, "--enable-chunked-prefill: False forbids the chunks"),
+        ({"enable-chunked-prefill": False}, "--enable-chunked-prefill: False turns off the chunks"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -110,7 +110,10 @@ def test_flags_beside_length_aware_scheduling(refusal: Any, checkpoint: Path) ->
     ("flags", "expected"),
     [
         (["--max-body-bytes", "0"], "--max-body-bytes: '0' must be a number of bytes from 1"),
-        (["--max-queued-tokens", "middle=5"], "--max-queued-tokens: middle=5: the factor sets are short, long"),
+        (
+            ["--max-queued-tokens", "middle=5"],
+            "--max-queued-tokens: middle=5: unknown factor set; use one of short, long",
+        ),
         (["--api-key-file", "none"], "--api-key-file: 'none' cannot be read: No such file or directory"),
         (["--api-key", "two words"], "--api-key: a key must be one or more printable ASCII characters"),
         (["--ssl-keyfile", "none"], "--ssl-keyfile: none would be ignored without --ssl-certfile"),
@@ -125,7 +128,7 @@ def test_what_does_not_fit_a_cpu(refusal: Any, checkpoint: Path, monkeypatch: py
     assert refusal(model, "--block-size", "16").startswith("--block-size: 16 must be a multiple of 32 on a CPU")
     message = refusal(model, "--kv-cache-memory-bytes", "900T")
     assert (
-        message.startswith("--kv-cache-memory-bytes: ") and "of memory is free" in message and "give at most" in message
+        message.startswith("--kv-cache-memory-bytes: ") and "of memory is free" in message and "use at most" in message
     )
     monkeypatch.delenv("TORCH_COMPILE_DISABLE")
     monkeypatch.setenv("CXX", "no-such-compiler")

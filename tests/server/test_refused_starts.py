@@ -70,8 +70,8 @@ def test_model_configs_with_a_wrong_field(
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"[]", "must hold a JSON object, found []"),
-        (b'"x"', "must hold a JSON object, found 'x'"),
+        (b"[]", "must be a JSON object, found []"),
+        (b'"x"', "must be a JSON object, found 'x'"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a":' * 100_000, "nested too deeply"),
         (b"\xff", "is not UTF-8 text"),

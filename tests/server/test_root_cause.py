@@ -47,10 +47,10 @@ def test_the_place_is_the_innermost_line_of_vllm_or_ours(module: str) -> None:
 @pytest.mark.parametrize(
     ("codes", "expected"),
     [
-        ("{'EngineCore_DP0': -9}", "an engine process was ended by SIGKILL (the system ends a process so when memory"),
-        ("{'EngineCore_DP0': -11}", "an engine process was ended by SIGSEGV"),
-        ("{'EngineCore_DP0': 3}", "an engine process ended with exit code 3 and no error"),
-        ("{}", "an engine process ended with exit code unknown and no error"),
+        ("{'EngineCore_DP0': -9}", "an engine process was killed by SIGKILL (the system does this when memory"),
+        ("{'EngineCore_DP0': -11}", "an engine process was killed by SIGSEGV"),
+        ("{'EngineCore_DP0': 3}", "an engine process exited with code 3 without reporting an error"),
+        ("{}", "an engine process exited with code unknown without reporting an error"),
     ],
 )
 def test_processes_that_ended_without_an_error(codes: str, expected: str) -> None:

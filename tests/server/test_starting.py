@@ -204,7 +204,7 @@ def test_a_process_that_keeps_the_port_stops_the_start(monkeypatch: pytest.Monke
     with answered() as (server, _):
         server.process.suspend()  # type: ignore[attr-defined]
         try:
-            with pytest.raises(TimeoutError, match="still has the port"):
+            with pytest.raises(TimeoutError, match="still holds the port"):
                 starting.stop()
         finally:
             server.process.resume()  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ async function ask() {
     sessionStorage.removeItem(KEY);
     return { message: key === null ? "This server needs an API key." : "This API key is wrong.", needsKey: true };
   }
-  // An error in OpenAI's shape; a proxy before the server may answer anything.
+  // An error in OpenAI's shape; a proxy in front of the server may answer anything.
   const why = isJson ? JSON.parse(body).error?.message : undefined;
   return { message: `No data: ${why ?? `status ${response.status} ${response.statusText}`}` };
 }
@@ -264,7 +264,7 @@ element("key-form").addEventListener("submit", async (event) => {
   (needsKey ? field : element("figures")).focus();
 });
 
-// Its height changes with the tables, which the pictures do not depend on.
+// Height changes come from the tables and do not affect the pictures.
 let drawnWidth = 0;
 new ResizeObserver(([entry]) => {
   if (entry.contentRect.width === drawnWidth) return;

@@ -64,7 +64,7 @@ async function connect() {
   element("text").focus();
 }
 
-// The set that rotates a sequence: under `length` the first that is long enough, else the one of the prompt.
+// The set that rotates a sequence: under `length` the first that is long enough, otherwise the prompt's.
 function setOf(tokens, first) {
   if (rope.policy !== "length") return first;
   return rope.sets.find((set) => tokens <= set.max_length)?.name ?? first;
@@ -87,7 +87,7 @@ function bubble(role, text) {
   return { item, reasoning, body };
 }
 
-// What is known of an answer so far, as one line of facts.
+// One line of facts about an answer so far.
 class Facts {
   constructor(item) {
     this.started = performance.now();
@@ -138,7 +138,7 @@ function milliseconds(value) {
   return value < 1000 ? `${Math.round(value)} ms` : `${(value / 1000).toPrecision(3)} s`;
 }
 
-// The data of each event of a stream, decoded.
+// Yields the decoded data of each event of a stream.
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -155,7 +155,7 @@ async function* events(body) {
 }
 
 async function answer(question) {
-  // A new chat begun while this one streams has another list.
+  // A new chat started while this one streams has a different list.
   const chat = messages;
   const { item, reasoning, body } = bubble("assistant", "");
   const facts = new Facts(item);

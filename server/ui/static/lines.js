@@ -7,7 +7,7 @@ const BOTTOM = 20;
 const TOP = 8;
 const RIGHT = 8;
 
-// Draws one latency. points: the history; field: the latency's name in it; colours: of each band.
+// Draws one latency. points: the history; field: the latency's name in it; colours: set index by band.
 export function drawLines(svg, points, field, colours) {
   const width = svg.clientWidth;
   const height = svg.clientHeight;
@@ -43,7 +43,7 @@ export function drawLines(svg, points, field, colours) {
       if (value === null) drawing = false;
       else {
         const place = `${x(point.seconds_ago).toFixed(1)} ${y(value).toFixed(1)}`;
-        // An interval alone would be a line without a length.
+        // A single interval would be a line of zero length.
         path += drawing ? `L${place}` : `M${place}h0.01`;
         if (!drawing) path += `M${place}`;
         drawing = true;

@@ -11,7 +11,7 @@ const NARROWEST_TICK = 56;
 const marks = new Map();
 let frame = "";
 
-// status: what /v1/status answers, with figures. svg: the element to draw into. isNew: false where it is only drawn again.
+// status: the response of /v1/status, with figures. svg: the element to draw into. isNew: false for a mere redraw.
 export function drawPicture(svg, status, isNew) {
   const width = svg.clientWidth;
   const height = svg.clientHeight;
@@ -38,7 +38,7 @@ export function drawPicture(svg, status, isNew) {
       marks.set(key, mark);
       group.append(mark.group);
     }
-    // Golden ratio: neighbours in arrival are far apart, and a mark keeps its height while it runs.
+    // Golden ratio: consecutive arrivals are far apart, and a mark keeps its height while the sequence runs.
     const lane = (each.number * 0.618034) % 1;
     const y = each.state === "queued" ? height - AXIS - QUEUE + 10 + lane * (QUEUE - 20) : top + lane * (bottom - top);
     const index = sets.findIndex((set) => set.name === each.factor_set);
@@ -94,7 +94,7 @@ function newMark(switches) {
   return { group, tail, dot, switches, switched: false };
 }
 
-// What does not move: drawn again only where the size or the ladder has changed.
+// Draws the parts that do not move; redraws them only if the size or the ladder has changed.
 function drawFrame(svg, sets, x, shortest, width, height) {
   const now = JSON.stringify([width, height, sets.map((set) => [set.name, set.max_length])]);
   if (now === frame) return;

@@ -131,7 +131,7 @@ def test_the_users_own_is_refused_where_it_does_not_fit() -> None:
         check(args, H100, memory, LONG, PROCESSES)
     text = str(refused.value)
     assert text.startswith("--max-num-seqs: 600 does not fit: 600 sequences of 2097152 tokens reserve 64.0 GiB")
-    assert text.endswith("; give at most 512, or a shorter --max-model-len")
+    assert text.endswith("; use at most 512, or a shorter --max-model-len")
     args.max_num_seqs = 512
     assert check(args, H100, memory, LONG, PROCESSES) == []
 
@@ -162,7 +162,7 @@ def test_nodes_of_one_server_are_not_lowered_each_by_itself(several: dict[str, A
 
 
 def test_not_even_one_sequence() -> None:
-    with pytest.raises(UsageError, match=r"^--max-num-seqs: 1 sequences of 2097152 .* give a shorter --max-model-len"):
+    with pytest.raises(UsageError, match=r"^--max-num-seqs: 1 sequences of 2097152 .* use a shorter --max-model-len"):
         check(flags(), H100, Memory(128 * GIB, PROCESSES + 1024), LONG, PROCESSES)
 
 
@@ -173,7 +173,7 @@ def test_block_tables_against_what_utilization_leaves() -> None:
         check(flags(max_num_seqs=8192), H100, plenty, LONG, PROCESSES)
     assert (
         "the block tables of 8192 sequences of 2097152 tokens take 8.0 GiB of each GPU, and --gpu-memory-utilization 0.92 "
-        "leaves 6.3 GiB for them; give at most 6471" in str(refused.value)
+        "leaves 6.3 GiB for them; use at most 6471" in str(refused.value)
     )
     args = flags(gpu_memory_utilization=0.99)
     [line] = check(args, H100, plenty, LONG, PROCESSES)

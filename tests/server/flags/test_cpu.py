@@ -132,7 +132,7 @@ def test_what_the_user_chose_stays() -> None:
             {"kv_cache_memory_bytes": 6 * GIB, "tensor_parallel_size": 2},
             {},
             "--kv-cache-memory-bytes: 6.0 GiB for each of 2 ranks does not fit: 10.0 GiB of 16.0 GiB of memory is free; "
-            "give at most 5.0 GiB",
+            "use at most 5.0 GiB",
         ),
         ({}, {"VLLM_CPU_KVCACHE_SPACE": "11"}, "VLLM_CPU_KVCACHE_SPACE: 11.0 GiB does not fit"),
         ({}, {"VLLM_CPU_KVCACHE_SPACE": "1.5"}, "VLLM_CPU_KVCACHE_SPACE: '1.5' must be a whole number of GiB"),

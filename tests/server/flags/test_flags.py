@@ -206,7 +206,7 @@ def test_config_files_are_read_as_vllm_does(upstream: Any, tmp_path: Path, conte
             "--enforce-eager: takes no value, found '1'; write --enforce-eager or --no-enforce-eager",
         ),
         (["--headless=1"], "--headless: takes no value, found '1'; write --headless"),
-        (["--max", "3"], "--max: ambiguous flag; write for example --max-"),
+        (["--max", "3"], "--max: ambiguous flag; did you mean --max-"),
         (["--access-log", "on"], "--access-log: 'on' must be json, all or off"),
         (["m", "n"], "'n': unexpected argument after MODEL 'm'"),
         (["--config", "x.txt"], "--config: 'x.txt' must be a file whose name ends in .yaml or .yml"),

@@ -84,9 +84,9 @@ def test_answers_of_the_hub(tmp_path: Path) -> None:
         allowed = asked(tmp_path, endpoint, "a/private", HF_TOKEN="hf_right")
     *refused, heavy = lines
     reasons = dict(zip([*ANSWERS, "a/private", "no:colon/x"], refused, strict=True))
-    missing = "the hub has no such model, or it is private; check the name, or give a token in HF_TOKEN"
+    missing = "the hub has no such model, or it is private; check the name, or set HF_TOKEN to a token with access"
     for model in ("a/missing", "a/hidden", "a/mirrored", "a/private"):
-        assert reasons[model].startswith(f"MODEL: {model!r} is not a folder here; {missing} (40"), model
+        assert reasons[model].startswith(f"MODEL: {model!r} is not a local folder; {missing} (40"), model
     assert "accepted its terms" in reasons["a/gated"] and "check --revision" in reasons["a/unrevised"]
     # The hub serves these, or says nothing about them.
     assert {model for model, reason in reasons.items() if not reason} == {
@@ -104,7 +104,7 @@ def test_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
     endpoint = f"http://127.0.0.1:{free_port()}"
     message = asked(tmp_path, endpoint, "mnii")[0]
     assert message.startswith(
-        f"MODEL: 'mnii' is not a folder here; did you mean mini?; the hub at {endpoint} cannot be"
+        f"MODEL: 'mnii' is not a local folder; did you mean mini?; the hub at {endpoint} cannot be"
     )
     assert "HF_ENDPOINT" in message
     message = asked(tmp_path, endpoint, "a/b", HF_HUB_OFFLINE="1")[0]
@@ -191,8 +191,8 @@ def test_the_command_asks(tmp_path: Path, flag: str) -> None:
         command = [*PROGRAM, "serve", *names, "--port", "0"]
         done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
     asking, refusal = done.stderr.splitlines()
-    assert done.returncode == 2 and asking == "ropeswitch: asking the hub for 'a/missing'"
-    assert refusal.startswith(f"ropeswitch: error: {flag}: 'a/missing' is not a folder here")
+    assert done.returncode == 2 and asking == "ropeswitch: looking up 'a/missing' on the hub"
+    assert refusal.startswith(f"ropeswitch: error: {flag}: 'a/missing' is not a local folder")
 
 
 def test_ctrl_c_while_the_hub_does_not_answer(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_ctrl_c_while_the_hub_does_not_answer(tmp_path: Path) -> None:
         command = [*PROGRAM, "serve", "a/silent", "--port", "0"]
         with subprocess.Popen(command, env=os.environ | variables, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
-            assert process.stderr.readline() == "ropeswitch: asking the hub for 'a/silent'\n"
+            assert process.stderr.readline() == "ropeswitch: looking up 'a/silent' on the hub\n"
             process.send_signal(signal.SIGINT)
             assert process.stderr.read() == "ropeswitch: stopped\n"
             assert process.wait(60) == 130
@@ -218,6 +218,6 @@ def test_an_address_of_the_hub_that_is_none(tmp_path: Path) -> None:
         check=False,
     )
     expected = (
-        "ropeswitch: error: HF_ENDPOINT: 'http://127.0.0.1:port' is not an address; give one such as https://HOST:PORT"
+        "ropeswitch: error: HF_ENDPOINT: 'http://127.0.0.1:port' is not a valid URL; use one such as https://HOST:PORT"
     )
     assert (done.returncode, done.stderr) == (2, f"{expected}\n")

@@ -97,7 +97,7 @@ def test_home_folders_that_are_unknown(flags: list[str], name: str, user: str, m
     with pytest.raises(UsageError) as refused:
         values.check(args)
         hub.check_models(args)
-    expected = f"{name.format(user)}: {user + '/m'!r}: the home folder of {user!r} is unknown; give the whole path"
+    expected = f"{name.format(user)}: {user + '/m'!r}: the home folder of {user!r} is unknown; use an absolute path"
     assert str(refused.value) == expected
 
 

@@ -326,7 +326,7 @@ def test_an_unknown_route_asks_for_a_close_one(tmp_path: Path, path: str, says: 
 
 def test_a_route_names_the_methods_that_it_takes(tmp_path: Path) -> None:
     answer = ask(failing(tmp_path), "GET", "/v1/chat/completions")
-    assert error_of(answer)["message"] == "GET /v1/chat/completions: this route takes POST only."
+    assert error_of(answer)["message"] == "GET /v1/chat/completions: this route accepts only POST."
 
 
 def test_litellm_finds_openais_words_in_what_is_too_long() -> None:

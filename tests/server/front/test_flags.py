@@ -141,7 +141,7 @@ def test_tls(tmp_path: Path) -> None:
         ({"enable_ssl_refresh": True}, ["--enable-ssl-refresh", "without --ssl-certfile"]),
         ({"ssl_certfile": "/none", "ssl_keyfile": key}, ["--ssl-certfile", "'/none'", "No such file"]),
         ({"ssl_certfile": cert, "ssl_keyfile": "/none"}, ["--ssl-keyfile: '/none'", "No such file"]),
-        ({"ssl_certfile": cert}, ["--ssl-certfile", cert, "no PEM private key; name its file with --ssl-keyfile"]),
+        ({"ssl_certfile": cert}, ["--ssl-certfile", cert, "no PEM private key; give its file with --ssl-keyfile"]),
         ({"ssl_certfile": cert, "ssl_keyfile": other_key}, ["--ssl-keyfile", other_key, "mismatch"]),
         ({"ssl_certfile": other, "ssl_keyfile": locked}, ["--ssl-keyfile", locked, "encrypted"]),
         ({"ssl_certfile": str(empty), "ssl_keyfile": key}, ["--ssl-certfile", str(empty), "no PEM certificate"]),

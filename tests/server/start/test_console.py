@@ -188,7 +188,7 @@ def test_a_fault_of_the_console_silences_nobody() -> None:
             engine.communicate("of the engine\\n")
     """)
     _, fault, *rest = done.stderr.splitlines()
-    assert fault.startswith("ropeswitch: vLLM's log could not be read: ValueError: bad line; from now on ")
+    assert fault.startswith("ropeswitch: vLLM's log could not be read: ValueError: bad line; printing the log ")
     assert rest == ["of this process", "of the engine"]
 
 
@@ -216,7 +216,7 @@ def test_a_file_system_that_fills_up_while_the_server_runs() -> None:
     """)
     # The log may be given back before its last line is read.
     after, before, _, full = sorted(done.stderr.splitlines())
-    assert (before, after) == ("before", "after") and " is full; from now on the log is printed" in full
+    assert (before, after) == ("before", "after") and " is full; printing the log from now on" in full
 
 
 def test_a_command_without_standard_error_writes_to_no_other_file() -> None:
@@ -273,6 +273,6 @@ def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
         assert lines[1:3] == ["cause", "Traceback (most recent call last):"] and "the log above" in lines[-1]
         return
     held = Path(path)
-    assert lines[1:-1] == [f"ropeswitch: vLLM's whole log is in {path}"]
+    assert lines[1:-1] == [f"ropeswitch: vLLM's full log is in {path}"]
     assert held.read_text().startswith("cause\nTraceback ") and "RuntimeError: no engine." in held.read_text()
     held.unlink()

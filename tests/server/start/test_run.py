@@ -84,6 +84,6 @@ def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
 
 def test_a_server_whose_processes_died(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ropeswitch.server.refusals.died", lambda _: True)
-    assert outcome(RuntimeError("Process 1 died.")) == (1, ["error: Process 1 died; the log above says why"])
+    assert outcome(RuntimeError("Process 1 died.")) == (1, ["error: Process 1 died; see the log above"])
     monkeypatch.setattr(WATCH, "died", True)
-    assert outcome(None) == (1, ["error: the engine died; the log above says why"])
+    assert outcome(None) == (1, ["error: the engine died; see the log above"])
