@@ -107,7 +107,7 @@ def test_refused_before_vllm_is_loaded(qwen3: Path, flags: list[str], reason: st
         ),
         pytest.param(
             ["--native-window", "x"],
-            "argument --native-window: 'x' must be a whole number of tokens",
+            "--native-window: 'x' must be a whole number of tokens",
             marks=pytest.mark.full,
         ),
     ],
