@@ -1,10 +1,10 @@
 # syntax=docker/dockerfile:1
-# The image for GPUs, on vLLM's own:   docker build --tag ropeswitch .
-# The one for CPUs:                     docker build --target cpu --tag ropeswitch:cpu .
-# Both take the arguments of vllm/vllm-openai, run as root or any other user, write to /tmp and /cache alone, and serve the
-# bundled model where none is named.
+# GPU image, based on vLLM's:   docker build --tag ropeswitch .
+# CPU image:                    docker build --target cpu --tag ropeswitch:cpu .
+# Both accept the arguments of vllm/vllm-openai, run as root or any other user, write only to /tmp and /cache, and serve the
+# bundled model by default.
 
-# `make image-digests` names what the tags stand for today.
+# `make image-digests` pins the tags to their current digests.
 ARG VLLM_IMAGE=vllm/vllm-openai:v0.32.0
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3
 
@@ -33,7 +33,7 @@ LABEL org.opencontainers.image.title="ropeswitch" \
       org.opencontainers.image.description="OpenAI-compatible server that rotates every request with the LongRoPE factors for its own length (CPU)" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="Apache-2.0"
-# What vLLM's CPU build allocates and computes with, and compiles models with where --enforce-eager is not given.
+# Libraries with which vLLM's CPU build allocates memory and computes, and the compiler for models without --enforce-eager.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libgomp1 libnuma1 libtcmalloc-minimal4 \
@@ -55,7 +55,7 @@ COPY deploy/image/cache.sh /src/
 RUN sh /src/cache.sh && rm -rf /src
 WORKDIR /tmp
 EXPOSE 8000
-# Of an engine that is not up yet the server says that it is alive and not ready; a large model takes half an hour.
+# While the engine starts, the server is alive but not ready; a large model takes half an hour.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["python3", "-m", "ropeswitch.server.health_check"]
 ENTRYPOINT ["ropeswitch-entrypoint"]
 

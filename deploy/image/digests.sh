@@ -1,6 +1,6 @@
 #!/bin/sh
-# Names each base image of a Dockerfile by the digest that its tag stands for today: digests.sh DOCKERFILE
-# Needs skopeo, and registries that answer; the file is changed when all have.
+# Pins each base image of a Dockerfile to the current digest of its tag: digests.sh DOCKERFILE
+# Needs skopeo and reachable registries; changes the file only after all have answered.
 set -eu
 file=$1
 changed=$(mktemp)

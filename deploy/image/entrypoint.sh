@@ -1,8 +1,8 @@
 #!/bin/sh
-# The images' entry point, for the arguments of this project's image and of vllm/vllm-openai alike:
+# Entry point of the images; accepts the arguments of this project's image and those of vllm/vllm-openai:
 #   (none), MODEL ..., --model MODEL ..., serve MODEL ...   ropeswitch serve
-#   plan ..., factors ..., patches ..., loadtest ...        that command of ropeswitch
-#   vllm serve MODEL ..., python3 ..., any other program    that program; ROPESWITCH_LADDER turns the switch on in vLLM
+#   plan ..., factors ..., patches ..., loadtest ...        this ropeswitch command
+#   vllm serve MODEL ..., python3 ..., any other program    this program; ROPESWITCH_LADDER turns the switch on in vLLM
 set -eu
 case "${1-}" in
 serve | plan | factors | patches | loadtest) exec ropeswitch "$@" ;;

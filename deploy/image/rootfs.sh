@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the CPU image's file system without Docker or a registry: rootfs.sh SOURCE ROOT [OPTION OF MMDEBSTRAP ...]
-# Needs mmdebstrap, and root or user namespaces (--mode=unshare). Its Python is Debian 12's, 3.11; all else is the Dockerfile's.
+# Needs mmdebstrap, and root or user namespaces (--mode=unshare). Uses Debian 12's Python 3.11, otherwise like the Dockerfile.
 set -eu
 source=$1 root=$2
 shift 2

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds ropeswitch's wheel: wheel.sh SOURCE WHEELS
-# The same sources give the same bytes: their times and modes, which a wheel keeps, are set here, and setuptools is locked.
+# The build is reproducible: file times and modes, which a wheel records, are set here, and setuptools is locked.
 set -eu
 source=$1 wheels=$2
 builder=$(mktemp -d)

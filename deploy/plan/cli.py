@@ -1,4 +1,4 @@
-"""``ropeswitch plan``: which layouts of a model fit a number of GPUs, from its config alone."""
+"""``ropeswitch plan``: finds the layouts of a model that fit a number of GPUs, from its config alone."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from ropeswitch.model_patches.switch.settings import POLICIES
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 MAX_GPUS = 1024
-EXAMPLE = """exit codes: 0 a layout fits, 1 none does, 2 the input is wrong
+EXAMPLE = """exit codes: 0 a layout fits, 1 no layout fits, 2 invalid input
 
 example:
   ropeswitch plan Phi-4-mini-instruct --gpu A100-80GB --gpus 8 --target-concurrency 16 --helm values.yaml
@@ -23,45 +23,55 @@ example:
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the ``plan`` command; it sets ``func``, from the namespace to an exit code."""
+    """Add the ``plan`` command; its ``func`` takes the namespace and returns an exit code."""
     parser = subparsers.add_parser(
         "plan",
-        help="work out which GPUs and layout a model needs for a length",
+        help="compute the GPUs and layout a model needs for a length",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a model folder, its config.json, or a hub name whose config is cached here")
+    add("model", metavar="MODEL", help="model folder, config.json, or hub name whose config is in the local cache")
     add("--gpu", required=True, metavar="KIND", help="kind of GPU, such as A100-80GB; an unknown name prints the list")
-    add("--gpus", required=True, metavar="N", help="how many there are")
-    add("--gpus-per-node", default="8", metavar="N", help="how many a node has (default: 8)")
-    add("--node-memory-gib", metavar="GIB", help="host memory of a node, for all its GPUs (default: not checked)")
-    add("--gpu-file", metavar="FILE", help="a TOML file with more kinds of GPU")
+    add("--gpus", required=True, metavar="N", help="number of GPUs, at most 1024")
+    add("--gpus-per-node", default="8", metavar="N", help="GPUs per node (default: 8)")
+    add("--node-memory-gib", metavar="GIB", help="host memory per node, shared by all its GPUs (default: not checked)")
+    add("--gpu-file", metavar="FILE", help="TOML file with more kinds of GPU")
     add("--ladder", metavar="LADDER", help=f"ladder to serve with: {EXAMPLES} (default: {AUTO})")
     add("--factors", metavar="FILE", help="factor file to serve with; short for --ladder file:FILE")
     add("--native-window", metavar="TOKENS", help="window the model was trained with (default: its config or family)")
     add(
         "--ladder-policy",
         choices=POLICIES,
-        help="policy to serve with, for the printed command and --helm; it changes no figure (default: the server's)",
+        help="policy to serve with, for the printed command and --helm; changes no figure (default: the server's)",
     )
-    add("--max-model-len", metavar="TOKENS", help="the longest sequence (default: the ladder's end)")
+    add("--max-model-len", metavar="TOKENS", help="maximum sequence length (default: the ladder's end)")
     add("--target-concurrency", default="1", metavar="K", help="sequences of that length to hold at once (default: 1)")
-    add("--kv-cache-dtype", choices=tuple(KV_BYTES), default="auto", help="the type of stored keys and values")
-    add("--gpu-memory-utilization", default="0.9", metavar="X", help="the share of memory vLLM may take (default: 0.9)")
-    add("--reserve-gib", default="3", metavar="GIB", help="of it for all but weights and KV, per GPU (default: 3)")
+    add(
+        "--kv-cache-dtype",
+        choices=tuple(KV_BYTES),
+        default="auto",
+        help="type of the KV cache (default: auto, 16 bits)",
+    )
+    add("--gpu-memory-utilization", default="0.9", metavar="X", help="share of GPU memory vLLM may use (default: 0.9)")
+    add(
+        "--reserve-gib",
+        default="3",
+        metavar="GIB",
+        help="part of that share for all but weights and KV, per GPU (default: 3)",
+    )
     add("--json", action="store_true", help="print JSON instead of text")
     add(
         "--helm",
         metavar="FILE",
-        help="write values for the Helm chart; - prints them, and the report to standard error",
+        help="write values for the Helm chart; - prints them, and moves the report to standard error",
     )
-    add("--force", action="store_true", help="replace the file of --helm if it exists")
+    add("--force", action="store_true", help="overwrite the file of --helm if it exists")
     parser.set_defaults(func=_plan)
 
 
 def _plan(args: argparse.Namespace) -> int:
-    # Imported here: other commands need none of it.
+    # Imported here, because other commands do not need these modules.
     from ropeswitch.deploy.plan import gpus, model_config, report
     from ropeswitch.deploy.plan.costs import Workload
     from ropeswitch.deploy.plan.model_shape import shape_from_config
@@ -86,12 +96,12 @@ def _plan(args: argparse.Namespace) -> int:
     made = model_config.find_ladder(name, config, choice or parse(AUTO), asked, window)
     length = made.ladder.max_length if asked is None else asked
     if asked is None:
-        # The printed command names the length, which may give the automatic ladder a set above the native window.
+        # The printed command sets the length, which may give the automatic ladder a set above the native window.
         made = model_config.find_ladder(name, config, choice or parse(AUTO), length, window)
     if shape.sliding_window is not None and shape.sliding_window < length:
         raise UsageError(
             f"{name}: sliding_window: {shape.sliding_window} is less than the {length} tokens of --max-model-len, so its "
-            "layers forget; plan for at most the window, or set sliding_window to null if the model was trained without it"
+            "layers drop earlier tokens; plan for at most the window, or set sliding_window to null if trained without it"
         )
     load = Workload(length, KV_BYTES[args.kv_cache_dtype], utilization, reserve)
     plan = make_plan(shape, cluster, load)
@@ -130,7 +140,7 @@ def _write_helm(args: argparse.Namespace, serving: Any, shape: Any, chosen: Any)
     from ropeswitch.deploy.plan.serve_flags import helm_values
     from ropeswitch.factors.whole_file import save_text
 
-    header = "# Made by ropeswitch plan; docs/planning.md says what each value is.\n"
+    header = "# Generated by ropeswitch plan; docs/planning.md describes each value.\n"
     content = header + yaml.safe_dump(helm_values(serving, shape, chosen), sort_keys=False, allow_unicode=True)
     if args.helm == "-":
         print(content, end="")

@@ -1,7 +1,7 @@
-"""What a layout needs and holds in memory, and the least time that a prompt and a token can take.
+"""Memory needs and capacity of a layout, and lower bounds on the time of a prompt and of a token.
 
-Every time here is a lower bound: what the arithmetic or the bytes take at the peak rates of the datasheet, with nothing else
-counted. docs/planning.md derives each formula.
+Every time here is a lower bound: the time of the arithmetic or of the bytes at the datasheet's peak rates, and nothing else.
+docs/planning.md derives each formula.
 """
 
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from ropeswitch.deploy.plan.weights import active_weights, layer_weights, stage_
 GIB = 1 << 30
 # Tokens of a KV block: vLLM's default on CUDA (`CacheConfig.DEFAULT_BLOCK_SIZE`).
 BLOCK_SIZE = 16
-# All-reduces of a layer: after attention and after the MLP.
+# All-reduces per layer: after attention and after the MLP.
 ALL_REDUCES = 2
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked of the GPUs.
+    """Requirements that a layout is planned for.
 
     Attributes:
-        max_model_len: The longest sequence, tokens.
+        max_model_len: Maximum sequence length, in tokens.
         kv_bytes: Bytes of one stored key or value.
-        memory_utilization: The share of a GPU's memory that vLLM may take, above 0 and up to 1.
-        reserve_gib: What activations, CUDA graphs, NCCL and the CUDA context take of that, GiB per GPU: an assumption.
+        memory_utilization: Share of a GPU's memory that vLLM may use, above 0 and up to 1.
+        reserve_gib: Assumed part of that share for activations, CUDA graphs, NCCL and the CUDA context, in GiB per GPU.
     """
 
     max_model_len: int
@@ -37,15 +37,15 @@ class Workload:
 
 @dataclass(frozen=True)
 class Memory:
-    """The fullest GPU of one replica, bytes, and what the replica holds.
+    """Memory of a replica's fullest GPU in bytes, and the replica's capacity.
 
     Attributes:
         weights: Bytes of weights.
-        kv_per_token: Bytes of KV for each token of a sequence, a GPU's share; under DCP an average, hence no whole number.
-        kv_per_sequence: Bytes of KV for one sequence of full length, in whole blocks.
+        kv_per_token: A GPU's share of the KV bytes per token; fractional, because it is an average under DCP.
+        kv_per_sequence: KV bytes of one full-length sequence, in whole blocks.
         kv_available: Bytes left for KV, at least 0.
-        sequences: Sequences of full length that one replica holds at once.
-        capacity: The longest single sequence that fits, tokens, whatever was planned for.
+        sequences: Full-length sequences that one replica holds at once.
+        capacity: Longest single sequence that fits, in tokens, regardless of ``max_model_len``.
         longest: The same, at most ``max_model_len``.
     """
 
@@ -60,11 +60,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds in seconds for one sequence of full length on one replica.
+    """Lower bounds in seconds for one full-length sequence alone on one replica.
 
     Attributes:
-        first_token: From the start of the prefill to the first token.
-        next_token: Between two tokens while one such sequence decodes alone.
+        first_token: Time from the start of the prefill to the first token.
+        next_token: Time between two tokens while decoding.
     """
 
     first_token: float
@@ -72,22 +72,22 @@ class Bounds:
 
 
 def token_bytes(shape: ModelShape, layout: Layout, layers: int, kv_bytes: int) -> int:
-    """KV bytes that a rank stores for a token it stores, in ``layers`` layers: keys and values of its own KV heads."""
+    """Return a rank's KV bytes per token that it stores, in ``layers`` layers: keys and values of its KV heads."""
     return layers * 2 * max(1, shape.kv_heads // layout.tensor) * shape.head_dim * kv_bytes
 
 
 def blocks_per_sequence(shape: ModelShape, layout: Layout, tokens: int) -> int:
-    """Blocks that a rank needs for a sequence.
+    """Return the number of KV blocks a rank needs for a sequence of ``tokens`` tokens.
 
-    As ``max_memory_usage_bytes`` of vLLM's ``FullAttentionSpec``, which divides the tokens by DCP, and of
-    ``SlidingWindowSpec``, which adds a block; a window shorter than the sequence is refused before (``cli.py``).
+    Follows ``max_memory_usage_bytes`` of vLLM's ``FullAttentionSpec``, which divides the tokens by DCP, and of
+    ``SlidingWindowSpec``, which adds a block. ``cli.py`` has already refused windows shorter than the sequence.
     """
     own = -(-tokens // layout.decode_context)
     return -(-own // BLOCK_SIZE) + (shape.sliding_window is not None)
 
 
 def memory(shape: ModelShape, layout: Layout, gpu: Gpu, load: Workload) -> Memory:
-    """Memory of the fullest rank, by vLLM's rule: the scarcest stage decides the blocks, and one block is never used."""
+    """Return the fullest rank's memory by vLLM's rule: the scarcest stage limits the blocks, and one block is never used."""
     budget = int(gpu.memory_gib * GIB * load.memory_utilization) - int(load.reserve_gib * GIB)
     needed = blocks_per_sequence(shape, layout, load.max_model_len)
     weights, available, blocks, pages = [], [], [], []
@@ -96,7 +96,7 @@ def memory(shape: ModelShape, layout: Layout, gpu: Gpu, load: Workload) -> Memor
         available.append(max(0, budget - weights[-1]))
         pages.append(BLOCK_SIZE * token_bytes(shape, layout, layers, load.kv_bytes))
         blocks.append(available[-1] // pages[-1])
-    # vLLM's null block (`BlockPool`), which `get_kv_cache_configs` takes off before its check.
+    # vLLM's null block (`BlockPool`), which `get_kv_cache_configs` subtracts before its check.
     usable = max(0, min(blocks) - 1)
     capacity = max(0, usable - (shape.sliding_window is not None)) * BLOCK_SIZE * layout.decode_context
     return Memory(
@@ -111,7 +111,7 @@ def memory(shape: ModelShape, layout: Layout, gpu: Gpu, load: Workload) -> Memor
 
 
 def prefill_flops(shape: ModelShape, tokens: int) -> int:
-    """Operations of a prompt's prefill: 2 per weight and token, 2 per value of q.k and of p.v, and one output row.
+    """Return a prefill's operations: 2 per weight and token, 2 per value of q.k and of p.v, and one output row.
 
     Token i attends to i tokens, so a layer has n(n + 1)/2 pairs; each costs ``4 * heads * head_dim``.
     """
@@ -122,11 +122,11 @@ def prefill_flops(shape: ModelShape, tokens: int) -> int:
 
 
 def bounds(shape: ModelShape, layout: Layout, gpu: Gpu, load: Workload) -> Bounds:
-    """Lower bounds for one sequence of full length, alone on one replica.
+    """Return lower bounds on time for one full-length sequence, alone on one replica.
 
-    First token: the greatest of compute, spread over every GPU (stages work on different chunks at once); one read of the
-    weights; and what a GPU must receive in the all-reduces, ``(TP - 1) / TP`` of the hidden states each.
-    Next token: each stage reads its weights and KV, or computes, one stage after another, so PP divides nothing.
+    First token: the maximum of compute, spread over all GPUs (stages work on different chunks at once); one read of the
+    weights; and the bytes a GPU must receive in the all-reduces, ``(TP - 1) / TP`` of the hidden states each.
+    Next token: each stage reads its weights and KV, or computes, one stage after another, so PP does not shorten it.
     """
     tokens, tp = load.max_model_len, layout.tensor
     peak = _peak(shape, gpu, load)
@@ -144,6 +144,6 @@ def bounds(shape: ModelShape, layout: Layout, gpu: Gpu, load: Workload) -> Bound
 
 
 def _peak(shape: ModelShape, gpu: Gpu, load: Workload) -> float:
-    """Operations a second; those of 8-bit floats as soon as weights or KV are 8 bits, so that the bound stays one."""
+    """Return the peak operations per second; the 8-bit peak if weights or KV are 8-bit, so that the bound remains valid."""
     eight_bits = (shape.weights.is_fp8 or load.kv_bytes == 1) and gpu.fp8_tflops
     return max(gpu.bf16_tflops, gpu.fp8_tflops if eight_bits else 0) * 1e12

@@ -1,7 +1,7 @@
-"""The model families whose parameters the planner can count from a config alone.
+"""Model families whose parameters the planner can count from a config alone.
 
-Each follows the modelling code of transformers 5.19, and of vLLM 0.32.0 (``vllm.model_executor.models``), which must
-split it over ranks. A test counts the parameters of both.
+Each follows the modelling code of transformers 5.19 and of vLLM 0.32.0 (``vllm.model_executor.models``), which must be able
+to split the model over ranks. A test counts the parameters of both.
 """
 
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ class Family:
     """How one ``model_type`` differs from LLaMA.
 
     Attributes:
-        qkv_bias: Whether q, k and v have biases; None where ``attention_bias`` in the config says, for o too.
+        qkv_bias: Whether q, k and v have biases; None if the config's ``attention_bias`` decides, which then covers o too.
         mlp_bias: Whether the config's ``mlp_bias`` counts.
         qk_norm: Whether q and k are normalised per head, with ``head_dim`` weights each.
         norm_bias: Whether the norms of hidden states have biases too (LayerNorm).
         experts: The config fields that give the number of experts, in order of preference; empty for a dense model.
-        expert_width: The config field that gives the width of one MLP or expert.
+        expert_width: The config field with the width of one MLP or expert.
         lm_head_bias: Whether the config's ``lm_head_bias`` counts.
-        ends_on_every_stage: Whether vLLM makes the embedding, final norm and head on every pipeline stage, used or not.
-        default_window: The sliding window, in tokens, where the config has no ``sliding_window``.
+        ends_on_every_stage: Whether vLLM creates the embedding, final norm and head on every pipeline stage, used or not.
+        default_window: Sliding window in tokens if the config has no ``sliding_window``.
         window_switch: Whether ``sliding_window`` counts only with ``use_sliding_window``.
-        default_theta: The rotary base where the config has no ``rope_theta``.
+        default_theta: Rotary base if the config has no ``rope_theta``.
     """
 
     qkv_bias: bool | None = False

@@ -1,4 +1,4 @@
-"""The kinds of GPU that the planner knows: gpus.toml, and a user's own files of the same form."""
+"""The kinds of GPU that the planner knows, from gpus.toml and from users' files of the same format."""
 
 import tomllib
 from dataclasses import dataclass, fields
@@ -16,15 +16,15 @@ LIMIT = 1e6
 
 @dataclass(frozen=True)
 class Gpu:
-    """One kind of GPU; gpus.toml says what each figure is and where it comes from.
+    """One kind of GPU; gpus.toml documents each figure and its source.
 
     Attributes:
-        name: What ``--gpu`` calls it.
-        memory_gib: Memory of the device as CUDA reports it, GiB.
-        bf16_tflops: Peak of the tensor cores at 16-bit floats, dense, 10^12 operations a second.
-        fp8_tflops: The same at 8-bit floats, or 0 where the GPU has none.
-        memory_gb_per_s: Peak bandwidth of the device memory, 10^9 bytes a second.
-        link_gb_per_s: Peak to the other GPUs of the node in one direction, 10^9 bytes a second.
+        name: Name for ``--gpu``.
+        memory_gib: Device memory as CUDA reports it, in GiB.
+        bf16_tflops: Dense peak of the tensor cores for 16-bit floats, in 10^12 operations per second.
+        fp8_tflops: The same for 8-bit floats; 0 if the GPU has none.
+        memory_gb_per_s: Peak bandwidth of the device memory, in 10^9 bytes per second.
+        link_gb_per_s: Peak one-way rate to the other GPUs of the node, in 10^9 bytes per second.
     """
 
     name: str
@@ -40,7 +40,7 @@ MAY_BE_ZERO = ("fp8_tflops",)
 
 
 def load(extra_file: str | None = None) -> dict[str, Gpu]:
-    """Every known kind of GPU by name; a kind in ``extra_file`` replaces the one of that name here.
+    """Return every known kind of GPU by name; a kind in ``extra_file`` replaces a built-in one of the same name.
 
     Raises:
         UsageError: naming the file, the kind, the field, its value and what is allowed.
@@ -57,20 +57,18 @@ def load(extra_file: str | None = None) -> dict[str, Gpu]:
 
 
 def choose(kinds: dict[str, Gpu], name: str) -> Gpu:
-    """The kind called ``name``.
+    """Return the kind called ``name``.
 
     Raises:
-        UsageError: listing the known kinds.
+        UsageError: for an unknown name, listing the known kinds.
     """
     if name not in kinds:
-        raise UsageError(
-            f"--gpu: {name!r} is not known; allowed are {', '.join(kinds)}, or add it with --gpu-file FILE"
-        )
+        raise UsageError(f"--gpu: {name!r} is unknown; allowed are {', '.join(kinds)}, or add it with --gpu-file FILE")
     return kinds[name]
 
 
 def server_defaults(gpu: Gpu) -> tuple[int, int]:
-    """``max_num_batched_tokens`` and ``max_num_seqs`` of ``vllm serve`` on a GPU (``EngineArgs.get_batch_defaults``)."""
+    """Return the default ``max_num_batched_tokens`` and ``max_num_seqs`` of ``EngineArgs.get_batch_defaults`` on a GPU."""
     if gpu.memory_gib >= 160:
         return 16384, 1024
     if gpu.memory_gib >= 70 and "a100" not in gpu.name.lower():
@@ -79,11 +77,11 @@ def server_defaults(gpu: Gpu) -> tuple[int, int]:
 
 
 def parse(text: str, source: str) -> dict[str, Gpu]:
-    """The kinds that the TOML text describes, one table each.
+    """Return the kinds described by a TOML text, one table each.
 
     Args:
-        text: The file's text.
-        source: What to call the file in a message.
+        text: Content of the file.
+        source: Name of the file in messages.
 
     Raises:
         UsageError: naming the kind, the field, its value and what is allowed.

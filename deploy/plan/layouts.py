@@ -1,4 +1,4 @@
-"""The ways to lay a model out over GPUs, and the rule of vLLM 0.32.0 that a layout breaks, if any."""
+"""Layouts of a model over GPUs, and the rules of vLLM 0.32.0 that a layout may break."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from ropeswitch.deploy.plan.weights import padded_vocab
 
 @dataclass(frozen=True)
 class Layout:
-    """One replica's ranks. Decode context parallel takes no GPUs of its own: it regroups the tensor-parallel ranks.
+    """The ranks of one replica. Decode context parallel needs no extra GPUs: it regroups the tensor-parallel ranks.
 
     Attributes:
         tensor: Tensor-parallel ranks (TP).
@@ -30,7 +30,7 @@ class Layout:
 
 
 def layouts(gpus: int) -> Iterator[Layout]:
-    """Every layout worth a look on up to ``gpus`` GPUs: sizes that divide ``gpus``, and powers of two."""
+    """Yield the candidate layouts for up to ``gpus`` GPUs: sizes that divide ``gpus``, and powers of two."""
     sizes = [size for size in range(1, gpus + 1) if gpus % size == 0 or size & (size - 1) == 0]
     for tensor in sizes:
         for pipeline in sizes:
@@ -41,12 +41,12 @@ def layouts(gpus: int) -> Iterator[Layout]:
 
 
 def broken_rule(shape: ModelShape, layout: Layout) -> str | None:
-    """The first rule that a layout breaks, with its numbers; None where vLLM takes it.
+    """Return the first rule that a layout breaks, with its numbers; None if vLLM accepts the layout.
 
     From ``vllm.config``: heads, DCP and TP (``ParallelConfig._validate_parallel_config`` and
     ``ModelConfig.verify_with_parallel_config``). From the layers: KV heads (``LlamaAttention``), MLP columns
     (``MergedColumnParallelLinear``, ``FusedMoE``), vocabulary (``VocabParallelEmbedding``). From the KV cache: windows under
-    DCP (``SlidingWindowSpec``). Stages without a layer start in vLLM but only cost time.
+    DCP (``SlidingWindowSpec``). vLLM accepts stages without a layer, but they only cost time, so they are refused too.
     """
     return _tensor_rule(shape, layout) or _decode_context_rule(shape, layout) or _pipeline_rule(shape, layout)
 
@@ -72,11 +72,14 @@ def _decode_context_rule(shape: ModelShape, layout: Layout) -> str | None:
         return f"DCP {dcp}: must divide TP {tp}, whose ranks it regroups"
     if tp <= kv_heads:
         return (
-            f"DCP {dcp}: no KV head has a copy (TP {tp} <= {kv_heads} KV heads): splitting heads divides the KV evenly "
-            "already, and DCP would gain nothing"
+            f"DCP {dcp}: no KV head is replicated (TP {tp} <= {kv_heads} KV heads): splitting heads already divides the KV "
+            "evenly, and DCP would gain nothing"
         )
     if dcp > tp // kv_heads:
-        return f"DCP {dcp}: TP {tp} makes {tp // kv_heads} copies of each of the {kv_heads} KV heads, and DCP shares copies"
+        return (
+            f"DCP {dcp}: TP {tp} makes only {tp // kv_heads} copies of each of the {kv_heads} KV heads, and DCP must not "
+            "exceed that"
+        )
     if shape.queries_per_kv_head % dcp:
         return f"DCP {dcp}: must divide the {shape.queries_per_kv_head} query heads of each KV head"
     if shape.sliding_window is not None:
@@ -92,12 +95,12 @@ def _pipeline_rule(shape: ModelShape, layout: Layout) -> str | None:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the replicas of a layout go.
+    """Placement of a layout's replicas on nodes.
 
     Attributes:
-        nodes: Nodes of one replica.
-        gpus_per_node: GPUs that one replica takes on each of its nodes.
-        replicas: Replicas that the GPUs hold.
+        nodes: Nodes per replica.
+        gpus_per_node: GPUs that one replica uses on each of its nodes.
+        replicas: Number of replicas that fit on the GPUs.
     """
 
     nodes: int
@@ -106,14 +109,14 @@ class Placement:
 
 
 def place(layout: Layout, gpus: int, node_size: int) -> Placement | str:
-    """Spread the replicas of a layout over nodes, or say why that cannot be.
+    """Place the replicas of a layout on nodes, or return the reason why none fits.
 
-    vLLM starts equally many ranks on every node of a replica (``ParallelConfig.local_world_size``).
+    vLLM starts the same number of ranks on every node of a replica (``ParallelConfig.local_world_size``).
 
     Args:
-        layout: The layout of one replica.
-        gpus: All GPUs, in full nodes and one more with the rest.
-        node_size: GPUs in a full node.
+        layout: Layout of one replica.
+        gpus: Number of GPUs, in full nodes plus one node with the remainder.
+        node_size: GPUs per full node.
     """
     full_nodes, rest = divmod(gpus, node_size)
     if layout.gpus <= node_size:
@@ -122,7 +125,7 @@ def place(layout: Layout, gpus: int, node_size: int) -> Placement | str:
     else:
         nodes = -(-layout.gpus // node_size)
         if layout.gpus % nodes:
-            return f"TP x PP {layout.gpus}: does not spread evenly over {nodes} nodes of {node_size} GPUs"
+            return f"TP x PP {layout.gpus}: cannot be divided evenly over {nodes} nodes of {node_size} GPUs"
         share = layout.gpus // nodes
         replicas = (full_nodes + (rest >= share)) // nodes
     if replicas == 0:

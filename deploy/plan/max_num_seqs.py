@@ -1,4 +1,4 @@
-"""``--max-num-seqs``: as vLLM's own default, or as many sequences as host memory and block tables have room for."""
+"""Chooses ``--max-num-seqs``: vLLM's default, or fewer if host memory or GPU memory for block tables is too small."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ from ropeswitch.server.flags.sequence_memory import SequenceMemory, most, power_
 
 @dataclass(frozen=True)
 class Reserved:
-    """What vLLM reserves for the sequences of a replica, whether they come or not.
+    """Memory that vLLM reserves at start-up for the sequences of a replica.
 
     Attributes:
-        max_num_seqs: How many; 0 where not even one has room.
+        max_num_seqs: Number of sequences; 0 if not even one fits.
         host_bytes: Host memory of one pod, which is one node of the replica.
         table_bytes: Memory of each GPU for block tables.
-        missing: What one sequence more would not fit in, with numbers; empty where the number is vLLM's default.
+        missing: Why vLLM's default, or a single sequence, does not fit, with numbers; empty if the default fits.
     """
 
     max_num_seqs: int
@@ -30,23 +30,23 @@ def reserve(layout: Layout, placement: Placement, gpu: Gpu, load: Workload, pod_
     """Choose ``--max-num-seqs`` for a layout on the V2 model runner, vLLM's default on GPUs.
 
     Args:
-        layout: One replica's ranks.
-        placement: Where they are.
+        layout: Ranks of one replica.
+        placement: Placement of the ranks.
         gpu: Kind of GPU.
-        load: What is asked of it.
-        pod_memory: Host memory of one pod, bytes; None where nobody knows it.
+        load: Requirements to plan for.
+        pod_memory: Host memory of one pod in bytes; None if unknown.
     """
     each = SequenceMemory(load.max_model_len, BLOCK_SIZE, layout.decode_context)
     ranks = placement.gpus_per_node
-    # The tables are made when keys and values have taken their share of the GPU.
+    # vLLM allocates the tables after the KV cache has taken its share of the GPU.
     tables = int(gpu.memory_gib * GIB * (1 - load.memory_utilization))
 
     def missing(sequences: int) -> str:
         if pod_memory is not None and (host := each.host_bytes(sequences) * ranks) > pod_memory - PROCESSES:
-            return f"--max-num-seqs {sequences} reserves {gib(host)} of host memory, and a pod has {gib(pod_memory)}"
+            return f"--max-num-seqs {sequences} reserves {gib(host)} of host memory, but a pod has {gib(pod_memory)}"
         if (device := each.device_bytes(sequences)) > tables:
             return (
-                f"the block tables of --max-num-seqs {sequences} take {gib(device)} of a GPU, and --gpu-memory-utilization "
+                f"the block tables of --max-num-seqs {sequences} take {gib(device)} per GPU, but --gpu-memory-utilization "
                 f"leaves {gib(tables)}"
             )
         return ""

@@ -1,4 +1,4 @@
-"""Find the config of the MODEL to plan for, on this machine alone, and the ladder that will rotate it."""
+"""Finds the config of the MODEL to plan for, without network access, and the ladder that the server would build for it."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from ropeswitch.server.model_folder import check_fields, check_model_folder, exp
 
 
 def as_path(model: str) -> Path:
-    """MODEL as a path, which need not exist.
+    """Return MODEL as a path, which need not exist.
 
     Raises:
         UsageError: for the home folder of an unknown user.
@@ -24,10 +24,10 @@ def as_path(model: str) -> Path:
 
 
 def find_config(model: str) -> Path:
-    """The ``config.json`` of MODEL: a folder, the file itself, or a hub name whose config is in the local cache.
+    """Return the ``config.json`` of MODEL: a folder, the file itself, or a hub name whose config is in the local cache.
 
     Raises:
-        UsageError: saying what is not there.
+        UsageError: if it does not exist, naming what is missing.
     """
     path = as_path(model)
     if path.is_file():
@@ -37,24 +37,24 @@ def find_config(model: str) -> Path:
         if not (path / "config.json").exists():
             raise UsageError(f"MODEL: the folder {model!r} has no config.json")
         return path / "config.json"
-    # A quarter of a second of imports, and only hub names need it.
+    # This import takes a quarter of a second, and only hub names need it.
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
         cached = try_to_load_from_cache(model, "config.json")
     except HFValidationError as error:
-        raise UsageError(f"MODEL: there is no folder {model!r}, and it is not a hub name either") from error
+        raise UsageError(f"MODEL: there is no folder {model!r}, and it is not a valid hub name") from error
     if not isinstance(cached, str):
         raise UsageError(
             f"MODEL: there is no folder {model!r}, and the local Hugging Face cache has no config.json under that name; "
-            f"download it first, for instance with: hf download {model} config.json"
+            f"download it first, for example with: hf download {model} config.json"
         )
     return Path(cached)
 
 
 def read_model(path: Path) -> tuple[str, dict[str, Any]]:
-    """What messages call the config, and its values.
+    """Return the config's name in messages, and its values.
 
     Raises:
         UsageError: naming the file, the field, its value and what is allowed.
@@ -73,18 +73,18 @@ def read_model(path: Path) -> tuple[str, dict[str, Any]]:
 def find_ladder(
     name: str, config: dict[str, Any], choice: Choice, max_model_len: int | None, native_window: int | None
 ) -> MadeLadder:
-    """The ladder that ``ropeswitch serve`` makes for a model.
+    """Return the ladder that ``ropeswitch serve`` would build for a model.
 
     Args:
-        name: What messages call the config.
-        config: Its values; their ``model_type`` is one of :data:`~ropeswitch.deploy.plan.families.FAMILIES`.
-        choice: What ``--ladder`` or ``--factors`` asks for.
-        max_model_len: The longest sequence, tokens; None for the ladder's end.
-        native_window: The window that the model was trained with, tokens, where the user states it.
+        name: Name of the config in messages.
+        config: Values of the config; ``model_type`` is one of :data:`~ropeswitch.deploy.plan.families.FAMILIES`.
+        choice: Value of ``--ladder`` or ``--factors``.
+        max_model_len: Maximum sequence length in tokens; None for the ladder's end.
+        native_window: Window the model was trained with, in tokens, if the user gives it.
 
     Raises:
-        UsageError: when the model cannot be rotated by the ladder, or the ladder ends before ``max_model_len``.
-        FactorError: for a wrong factor file, rule or length, or wrong values in the config.
+        UsageError: if the ladder cannot rotate the model, or ends before ``max_model_len``.
+        FactorError: for an invalid factor file, rule or length, or invalid values in the config.
     """
     if rope_parameters(config).get("rope_theta") is None:
         config = config | {"rope_theta": FAMILIES[config["model_type"]].default_theta}

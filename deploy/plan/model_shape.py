@@ -1,4 +1,4 @@
-"""What the planner needs to know about a model, read from its Hugging Face config and checked."""
+"""The sizes of a model, read from its Hugging Face config and checked."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,35 +10,35 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import LARGEST, is_whole
 from ropeswitch.factors.quoted import quoted
 
-# What `--dtype auto` of vLLM 0.32 (`config/model.py: _resolve_auto_dtype`) makes of a config's dtype on a GPU.
+# The dtype that `--dtype auto` of vLLM 0.32 (`config/model.py: _resolve_auto_dtype`) picks on a GPU, by the config's dtype.
 SERVED_DTYPES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "bfloat16"}
 DTYPE_BYTES = 2
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a decoder, counted in values, not bytes.
+    """The sizes of a decoder, in values, not bytes.
 
     Attributes:
         model_type: The config's ``model_type``, a key of ``FAMILIES``.
-        layers: Decoder layers.
+        layers: Number of decoder layers.
         hidden: Width of the hidden states.
-        heads: Query heads of a layer.
-        kv_heads: Key (and value) heads of a layer.
+        heads: Query heads per layer.
+        kv_heads: Key (and value) heads per layer.
         head_dim: Values per head.
         intermediate: Width of a layer's MLP, or of one expert.
         vocab: Tokens in the vocabulary.
         tied: Whether the output head is the embedding.
         experts: Experts per layer, 0 for a dense model.
-        active_experts: Experts that one token passes, 0 for a dense model.
+        active_experts: Active experts per token, 0 for a dense model.
         qkv_bias: Whether q, k and v have biases.
-        o_bias: Whether the attention's output has one.
+        o_bias: Whether the attention's output has a bias.
         mlp_bias: Whether the MLP has biases.
-        lm_head_bias: Whether the output head has one.
-        sliding_window: The window that every layer keeps, in tokens, or None where layers keep everything.
-        max_positions: The config's ``max_position_embeddings``, tokens.
-        dtype: The 16-bit type that vLLM serves the model in by itself.
-        weights: How the linear layers are stored.
+        lm_head_bias: Whether the output head has a bias.
+        sliding_window: Sliding window of every layer in tokens; None for full attention.
+        max_positions: The config's ``max_position_embeddings``, in tokens.
+        dtype: The 16-bit type that vLLM serves the model in by default.
+        weights: Storage format of the linear layers.
     """
 
     model_type: str
@@ -71,11 +71,11 @@ class ModelShape:
 
 
 def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
-    """Read a model's sizes.
+    """Return a model's sizes.
 
     Args:
-        name: What to call the config in a message.
-        config: The values of a ``config.json``.
+        name: Name of the config in messages.
+        config: Values of a ``config.json``.
 
     Raises:
         UsageError: naming the field, its value and what is allowed.
@@ -90,10 +90,10 @@ def _read(config: Mapping[str, Any]) -> ModelShape:
     model_type = config.get("model_type")
     if config.get("kv_lora_rank"):
         raise UsageError(
-            f"kv_lora_rank: {quoted(config['kv_lora_rank'])}: the caches of latent attention cannot be planned"
+            f"kv_lora_rank: {quoted(config['kv_lora_rank'])}: the planner does not support latent attention"
         )
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise UsageError(f"model_type: {quoted(model_type)} cannot be planned; allowed are {', '.join(FAMILIES)}")
+        raise UsageError(f"model_type: {quoted(model_type)} is unsupported; allowed are {', '.join(FAMILIES)}")
     family = FAMILIES[model_type]
     heads = whole(config, "num_attention_heads")
     kv_heads = whole(config, "num_key_value_heads", default=heads)
@@ -130,7 +130,7 @@ def _read(config: Mapping[str, Any]) -> ModelShape:
 
 
 def _experts(config: Mapping[str, Any], family: Family) -> tuple[int, int]:
-    """Experts per layer, and how many of them one token passes; 0 and 0 for a dense model."""
+    """Return the experts per layer and the active experts per token; 0 and 0 for a dense model."""
     if not family.experts:
         return 0, 0
     field = next((field for field in family.experts if config.get(field) is not None), family.experts[0])
@@ -139,31 +139,29 @@ def _experts(config: Mapping[str, Any], family: Family) -> tuple[int, int]:
         raise UsageError(f"num_experts_per_tok: {active} must be at most {field}, {experts}")
     if config.get("decoder_sparse_step", 1) != 1 or config.get("mlp_only_layers"):
         raise UsageError(
-            "mlp_only_layers, decoder_sparse_step: layers with and without experts in one model cannot be planned"
+            "mlp_only_layers, decoder_sparse_step: the planner does not support models that mix dense and expert layers"
         )
     return experts, active
 
 
 def _sliding_window(config: Mapping[str, Any], family: Family) -> int | None:
-    """The window of every layer; None where layers keep all tokens."""
+    """Return the sliding window of every layer; None for full attention."""
     kinds = config.get("layer_types")
     if kinds is not None and (not isinstance(kinds, Sequence) or any(kind != "full_attention" for kind in kinds)):
-        raise UsageError(
-            f"layer_types: {quoted(kinds)} cannot be planned; every layer must be 'full_attention', which keeps all tokens"
-        )
+        raise UsageError(f"layer_types: {quoted(kinds)} is unsupported; every layer must be 'full_attention'")
     if family.window_switch and not _flag(config, "use_sliding_window"):
         return None
     window = config.get("sliding_window", family.default_window)
-    # vLLM takes 0 for no window (`config/model.py`).
+    # vLLM treats 0 as no window (`config/model.py`).
     return None if window in (None, 0) and not isinstance(window, bool) else whole(config, "sliding_window", window)
 
 
 def _dtype(config: Mapping[str, Any]) -> str:
-    """The type vLLM serves in: the config's own, and 16 bits for float32 or where the config does not say."""
+    """Return the type vLLM serves in: the config's, or bfloat16 for float32 or if the config has none."""
     dtype = config.get("dtype", config.get("torch_dtype"))
     dtype = "float32" if dtype is None else dtype
     if not isinstance(dtype, str) or dtype not in SERVED_DTYPES:
-        raise UsageError(f"torch_dtype: {quoted(dtype)} cannot be planned; allowed are {', '.join(SERVED_DTYPES)}")
+        raise UsageError(f"torch_dtype: {quoted(dtype)} is unsupported; allowed are {', '.join(SERVED_DTYPES)}")
     return SERVED_DTYPES[dtype]
 
 
@@ -175,7 +173,7 @@ def _flag(config: Mapping[str, Any], field: str) -> bool:
 
 
 def whole(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
-    """A field that is a whole number of at least 1; ``default`` where it is missing or null.
+    """Return a field that is a whole number of at least 1, or ``default`` if it is missing or null.
 
     Raises:
         UsageError: naming the field, its value and what is allowed.

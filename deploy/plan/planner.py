@@ -1,4 +1,4 @@
-"""Judge every layout of a model on a number of GPUs, and recommend one."""
+"""Evaluates every layout of a model on a number of GPUs, and recommends one."""
 
 from dataclasses import dataclass, replace
 
@@ -11,14 +11,14 @@ from ropeswitch.deploy.plan.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class Cluster:
-    """The GPUs and what they must hold.
+    """The available GPUs and the target they must meet.
 
     Attributes:
-        gpu: Their kind.
-        gpus: How many.
-        node_size: GPUs in a node.
-        target_concurrency: Sequences of full length that must fit at once, over all replicas.
-        node_memory: Host memory of a node, bytes; None where nobody says.
+        gpu: Kind of GPU.
+        gpus: Number of GPUs.
+        node_size: GPUs per node.
+        target_concurrency: Full-length sequences that must fit at once, over all replicas.
+        node_memory: Host memory of a node in bytes; None if unknown.
     """
 
     gpu: Gpu
@@ -28,7 +28,7 @@ class Cluster:
     node_memory: int | None = None
 
     def pod_memory(self, placement: Placement) -> int | None:
-        """Host memory of one pod, bytes, where a node is full of them."""
+        """Return the host memory of one pod in bytes, on a node full of such pods; None if unknown."""
         if self.node_memory is None:
             return None
         return self.node_memory // max(1, min(self.node_size, self.gpus) // placement.gpus_per_node)
@@ -36,11 +36,11 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Refused:
-    """A layout that vLLM refuses, or that cannot be placed.
+    """A layout that vLLM rejects, or that cannot be placed on the nodes.
 
     Attributes:
         layout: The layout.
-        rule: The rule it breaks, with its numbers.
+        rule: The broken rule, with its numbers.
     """
 
     layout: Layout
@@ -52,10 +52,10 @@ class Candidate:
     """A layout that vLLM accepts.
 
     Attributes:
-        layout: The layout of one replica.
-        placement: Where the replicas go.
-        memory: What a GPU and a replica hold.
-        reserved: What is reserved for the sequences that a replica takes.
+        layout: Layout of one replica.
+        placement: Placement of the replicas.
+        memory: Memory of a GPU and capacity of a replica.
+        reserved: Memory reserved for a replica's sequences.
         bounds: Lower bounds on time.
         verdict: ``fits``, or what is missing, with numbers.
     """
@@ -69,7 +69,7 @@ class Candidate:
 
     @property
     def sequences(self) -> int:
-        """Sequences of full length that all replicas hold at once."""
+        """Full-length sequences that all replicas together hold at once."""
         return self.memory.sequences * self.placement.replicas
 
     @property
@@ -79,13 +79,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """What became of every layout.
+    """The result for every layout.
 
     Attributes:
-        candidates: The layouts that vLLM accepts, best first.
-        refused: The others.
+        candidates: Layouts that vLLM accepts, best first.
+        refused: All other layouts.
         recommended: The first candidate that fits, or None.
-        fewest_gpus: The fewest GPUs that meet the target in any layout listed, or None.
+        fewest_gpus: The fewest GPUs that meet the target with any listed layout, or None.
     """
 
     candidates: tuple[Candidate, ...]
@@ -98,10 +98,10 @@ FITS = "fits"
 
 
 def make_plan(shape: ModelShape, cluster: Cluster, load: Workload) -> Plan:
-    """Judge every layout.
+    """Return the result for every layout, best first.
 
     The best layout meets the target, keeps tensor parallel inside a node, has the lowest bound on the first token, then on
-    the next one, then holds the most sequences, then has the fewest ranks that share KV.
+    the next token, then holds the most sequences, then has the lowest DCP.
     """
     refused: list[Refused] = []
     candidates: list[Candidate] = []
@@ -130,7 +130,7 @@ def _candidate(shape: ModelShape, cluster: Cluster, load: Workload, layout: Layo
 
 def _verdict(cluster: Cluster, held: Memory, reserved: Reserved, replicas: int) -> str:
     if held.kv_available == 0:
-        return f"the weights do not fit: {held.weights / GIB:.2f} GiB a GPU"
+        return f"the weights do not fit: {held.weights / GIB:.2f} GiB per GPU"
     if held.sequences == 0:
         return (
             f"does not fit: {held.kv_per_sequence / GIB:.2f} GiB of KV needed, {held.kv_available / GIB:.2f} GiB free; "
@@ -139,7 +139,7 @@ def _verdict(cluster: Cluster, held: Memory, reserved: Reserved, replicas: int) 
     if reserved.max_num_seqs == 0:
         return f"does not fit: {reserved.missing}"
     if (total := held.sequences * replicas) < cluster.target_concurrency:
-        return f"holds {total} of the {cluster.target_concurrency} sequences asked for"
+        return f"holds {total} of the {cluster.target_concurrency} target sequences"
     return FITS
 
 

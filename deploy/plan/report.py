@@ -1,4 +1,4 @@
-"""A plan as text for people, and as plain JSON values for programs."""
+"""Formats a plan as text for people, and as plain JSON values for programs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,20 +36,22 @@ def text(
     plan: Plan,
     command: Sequence[str] | None,
 ) -> str:
-    """The whole report.
+    """Return the whole report as text.
 
     Args:
         shape: The model.
         cluster: The GPUs.
-        load: What is asked of them.
-        made: The ladder to serve with.
-        plan: What became of the layouts.
-        command: The recommended command's words, or None where no layout fits.
+        load: Requirements to plan for.
+        made: Ladder to serve with.
+        plan: Results for the layouts.
+        command: Words of the recommended command, or None if no layout fits.
     """
     parts = ["\n".join(_asked(shape, cluster, load)), "\n".join(made.lines(load.max_model_len))]
     parts.append(table([HEADER, *(_row(each) for each in plan.candidates)]))
     if plan.refused:
-        parts.append("\n".join(["Cannot work:", *(f"  {line}" for line in _grouped([r.rule for r in plan.refused]))]))
+        parts.append(
+            "\n".join(["Rejected layouts:", *(f"  {line}" for line in _grouped([r.rule for r in plan.refused]))])
+        )
     parts.append(sequence_parallel(shape))
     parts.append(_recommended(cluster, plan, command))
     parts.append(_assumptions(load))
@@ -57,19 +59,18 @@ def text(
 
 
 def seconds(value: float) -> str:
-    """A time to three digits or so, in ms below a second."""
+    """Format a time to about three digits, in ms below one second."""
     if value < 1:
         return f"{value * 1000:.3g} ms"
     return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
 
 
 def sequence_parallel(shape: ModelShape) -> str:
-    """Where splitting a sequence over ranks applies for this model, and why not elsewhere."""
+    """Return text that explains where splitting a sequence over ranks applies for this model."""
     heads = "1 KV head" if shape.kv_heads == 1 else f"{shape.kv_heads} KV heads"
     return (
-        f"Sequence parallel (DCP) applies where TP exceeds the model's {heads}: the ranks would hold copies of a head, and\n"
-        f"DCP gives each copy its share of the tokens instead. Up to TP {shape.kv_heads}, splitting heads already divides "
-        "the KV evenly."
+        f"Sequence parallel (DCP) applies where TP exceeds the model's {heads}: instead of replicating a head, ranks then\n"
+        f"share its tokens. Up to TP {shape.kv_heads}, splitting heads already divides the KV evenly."
     )
 
 
@@ -81,7 +82,7 @@ def as_json(
     plan: Plan,
     command: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """The report as plain values; sizes are bytes, times are seconds and lower bounds."""
+    """Return the report as plain values; sizes are in bytes, times are lower bounds in seconds."""
     return {
         "model": {
             "model_type": shape.model_type,
@@ -119,20 +120,20 @@ def as_json(
 
 def _asked(shape: ModelShape, cluster: Cluster, load: Workload) -> list[str]:
     kv, tokens, gpu = _kv_bytes(shape, load), load.max_model_len, cluster.gpu
-    experts = f", {shape.active_experts} of {shape.experts} experts a token" if shape.experts else ""
+    experts = f", {shape.active_experts} of {shape.experts} experts per token" if shape.experts else ""
     return [
         f"model   {shape.model_type}: {parameter_count(shape) / 1e9:.2f} B parameters, {shape.weights.name} weights{experts}"
         f"; {shape.layers} layers, {shape.heads} query heads, {shape.kv_heads} KV heads of {shape.head_dim} values",
-        f"KV      {kv / KIB:g} KiB a token at {8 * load.kv_bytes} bits; {kv * tokens / GIB:,.2f} GiB at {tokens:,} tokens",
+        f"KV      {kv / KIB:g} KiB per token at {8 * load.kv_bytes} bits; {kv * tokens / GIB:,.2f} GiB at {tokens:,} tokens",
         f"compute {prefill_flops(shape, tokens):.3g} operations to prefill {tokens:,} tokens",
-        f"GPUs    {cluster.gpus} x {gpu.name}, {cluster.node_size} a node: {gpu.memory_gib:g} GiB, "
+        f"GPUs    {cluster.gpus} x {gpu.name}, {cluster.node_size} per node: {gpu.memory_gib:g} GiB, "
         f"{gpu.bf16_tflops:g} bf16 TFLOP/s, {gpu.memory_gb_per_s:g} GB/s each",
-        f"target  {cluster.target_concurrency} at once, of {tokens:,} tokens each",
+        f"target  {cluster.target_concurrency} sequences of {tokens:,} tokens at once",
     ]
 
 
 def _grouped(rules: Sequence[str]) -> list[str]:
-    """Rules that differ in their first number alone, such as those of DCP 2 and DCP 4, in one line."""
+    """Merge rules that differ only in their first number, such as those for DCP 2 and DCP 4, into one line."""
     numbers: dict[tuple[str, str], dict[str, None]] = {}
     for rule in rules:
         name, _, reason = rule.partition(": ")
@@ -161,8 +162,8 @@ def _row(candidate: Candidate) -> tuple[str, ...]:
 def _recommended(cluster: Cluster, plan: Plan, command: Sequence[str] | None) -> str:
     if plan.recommended is None or command is None:
         return (
-            f"No layout of {cluster.gpus} x {cluster.gpu.name} holds {cluster.target_concurrency} such sequences. More "
-            "GPUs, GPUs with more memory,\na shorter --max-model-len or an 8-bit --kv-cache-dtype would help."
+            f"No layout of {cluster.gpus} x {cluster.gpu.name} meets the target of {cluster.target_concurrency} such "
+            "sequences. Use more GPUs, GPUs with more memory,\na shorter --max-model-len or an 8-bit --kv-cache-dtype."
         )
     layout, place = plan.recommended.layout, plan.recommended.placement
     where = f"{place.nodes} node{'s' if place.nodes > 1 else ''} x {place.gpus_per_node} GPUs"
@@ -176,33 +177,31 @@ def _recommended(cluster: Cluster, plan: Plan, command: Sequence[str] | None) ->
         )
     lines += _sequences(plan.recommended, cluster)
     if plan.fewest_gpus is not None and plan.fewest_gpus < cluster.gpus:
-        lines.append(
-            f"The target alone needs {plan.fewest_gpus} of the {cluster.gpus} GPUs; the others make it faster."
-        )
+        lines.append(f"The target needs only {plan.fewest_gpus} of the {cluster.gpus} GPUs; the others add speed.")
     return "\n".join(lines)
 
 
 def _sequences(chosen: Candidate, cluster: Cluster) -> list[str]:
-    """What ``--max-num-seqs`` reserves, and why it is not vLLM's default."""
+    """Return lines on the memory that ``--max-num-seqs`` reserves, and why it is below vLLM's default."""
     reserved = chosen.reserved
-    node = "" if cluster.node_memory is None else f" of the node's {gib(cluster.node_memory)}"
+    node = "" if cluster.node_memory is None else f" (node: {gib(cluster.node_memory)})"
     lines = [
-        f"--max-num-seqs {reserved.max_num_seqs} reserves {gib(reserved.host_bytes)} of host memory a pod{node}, and "
-        f"{gib(reserved.table_bytes)} of each GPU for block tables."
+        f"--max-num-seqs {reserved.max_num_seqs} reserves {gib(reserved.host_bytes)} of host memory per pod{node}, and "
+        f"{gib(reserved.table_bytes)} per GPU for block tables."
     ]
     if reserved.missing:
         lines.append(f"vLLM's default does not fit: {reserved.missing}.")
     elif cluster.node_memory is None:
-        lines.append("Host memory is not checked without --node-memory-gib.")
+        lines.append("Host memory was not checked; set --node-memory-gib to check it.")
     return lines
 
 
 def _assumptions(load: Workload) -> str:
     return (
-        "Times are lower bounds, not estimates: one sequence alone, nothing cached, datasheet peaks, no waiting.\n"
-        f"Memory assumes {load.reserve_gib:g} GiB a GPU for activations, CUDA graphs, NCCL and the CUDA context "
-        f"(--reserve-gib), within {load.memory_utilization:g} of it.\n"
-        "Replicas are separate servers. docs/planning.md has every formula."
+        "Times are lower bounds, not estimates: one sequence alone, nothing cached, datasheet peaks, no queueing.\n"
+        f"Memory assumes {load.reserve_gib:g} GiB per GPU (--reserve-gib) for activations, CUDA graphs, NCCL and the CUDA "
+        f"context, within the {load.memory_utilization:g} that vLLM may use.\n"
+        "Replicas are separate servers. docs/planning.md lists every formula."
     )
 
 

@@ -1,4 +1,4 @@
-"""The ``ropeswitch serve`` command of a plan, and the values of the Helm chart; both say the same."""
+"""A plan as a ``ropeswitch serve`` command and as equivalent values of the Helm chart."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,22 +7,22 @@ from ropeswitch.deploy.plan.model_shape import ModelShape
 from ropeswitch.deploy.plan.planner import Candidate
 from ropeswitch.factors.ladders.choice import Choice
 
-# Stands for what the plan cannot know, in the printed command.
+# Placeholder in the printed command for an address that the plan cannot know.
 HEAD_ADDRESS = "HEAD_ADDRESS"
 
 
 @dataclass(frozen=True)
 class Serving:
-    """What is served, as the user named it.
+    """Serving options, as the user gave them.
 
     Attributes:
-        model: MODEL as ``serve`` takes it.
-        max_model_len: The longest sequence, tokens.
-        memory_utilization: The share of a GPU's memory that vLLM may take.
-        kv_cache_dtype: The type of stored keys and values, as vLLM's flag names it.
-        choice: What ``--ladder`` or ``--factors`` asks for; None for the automatic ladder.
-        native_window: The window that the model was trained with, tokens, where the user states it.
-        policy: The value of ``--ladder-policy``, or None for the server's default.
+        model: MODEL for ``serve``.
+        max_model_len: Maximum sequence length, in tokens.
+        memory_utilization: Share of a GPU's memory that vLLM may use.
+        kv_cache_dtype: Type of the KV cache, a value of vLLM's flag.
+        choice: Value of ``--ladder`` or ``--factors``; None for the automatic ladder.
+        native_window: Window the model was trained with, in tokens, if the user gives it.
+        policy: Value of ``--ladder-policy``, or None for the server's default.
     """
 
     model: str
@@ -35,7 +35,7 @@ class Serving:
 
 
 def serve_flags(serving: Serving, chosen: Candidate) -> list[str]:
-    """The arguments after ``ropeswitch``, for the first node of a replica; the others differ in ``--node-rank`` alone."""
+    """Return the arguments after ``ropeswitch`` for a replica's first node; other nodes differ only in ``--node-rank``."""
     flags = ["serve", serving.model]
     if serving.choice is not None and serving.choice.path is not None:
         flags += ["--factors", serving.choice.path]
@@ -61,7 +61,7 @@ def serve_flags(serving: Serving, chosen: Candidate) -> list[str]:
 
 
 def helm_values(serving: Serving, shape: ModelShape, chosen: Candidate) -> dict[str, Any]:
-    """The plan as values of the chart; docs/planning.md says what each is."""
+    """Return the plan as values of the chart; docs/planning.md describes each value."""
     placement = chosen.placement
     values: dict[str, Any] = {
         "model": serving.model,
@@ -89,7 +89,7 @@ def helm_values(serving: Serving, shape: ModelShape, chosen: Candidate) -> dict[
 
 
 def _ladder_values(serving: Serving) -> dict[str, Any]:
-    """Values for the ladder, where the user gave any; the chart takes a factor file's content from elsewhere."""
+    """Return the values for the ladder that the user gave; the chart gets a factor file's content separately."""
     text = serving.choice.text if serving.choice is not None and serving.choice.path is None else None
     values = {"ladder": text, "nativeWindow": serving.native_window, "ladderPolicy": serving.policy}
     return {name: value for name, value in values.items() if value is not None}

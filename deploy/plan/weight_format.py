@@ -1,4 +1,4 @@
-"""How many bytes a weight of a linear layer takes, from a config's ``quantization_config``."""
+"""Bytes per weight of the linear layers, from a config's ``quantization_config``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ METHODS = ("fp8", "awq", "gptq")
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """How the linear layers of a decoder are stored; embeddings, norms, routers and the output head stay at 16 bits.
+    """Storage format of a decoder's linear layers; embeddings, norms, routers and the output head stay at 16 bits.
 
     Attributes:
-        name: What to call it.
-        bytes_per_weight: Bytes of one weight with its share of the scales, exact.
-        is_fp8: Whether a GPU with 8-bit tensor cores multiplies at their peak.
+        name: Name of the format.
+        bytes_per_weight: Exact bytes of one weight with its share of the scales.
+        is_fp8: Whether a GPU with 8-bit tensor cores multiplies at their 8-bit peak.
     """
 
     name: str
@@ -31,10 +31,10 @@ SIXTEEN_BIT = WeightFormat("16-bit", Fraction(2))
 
 
 def weight_format(config: Any) -> WeightFormat:
-    """Read a ``quantization_config``.
+    """Return the format described by a ``quantization_config``.
 
-    An fp8 weight is a byte, and a float32 scale per block where ``weight_block_size`` names one. An AWQ or GPTQ weight is
-    ``bits`` bits, and a 16-bit scale and a zero point of ``bits`` bits per group.
+    An fp8 weight takes one byte, plus a float32 scale per block if ``weight_block_size`` is set. An AWQ or GPTQ weight takes
+    ``bits`` bits, plus a 16-bit scale and a zero point of ``bits`` bits per group.
 
     Raises:
         UsageError: naming the field, its value and what is allowed.
@@ -50,12 +50,12 @@ def weight_format(config: Any) -> WeightFormat:
         return WeightFormat("fp8", 1 + scale, is_fp8=True)
     if method in ("awq", "gptq"):
         bits = _whole(config, "bits", (2, 3, 4, 8))
-        # -1 is one group per row, whose scales do not count.
+        # -1 means one group per row, whose scales are negligible.
         group = config.get("group_size")
         scales = Fraction(0) if group == -1 else Fraction(16 + bits, 8 * _whole(config, "group_size", range(8, 4097)))
         return WeightFormat(f"{method} {bits}-bit", Fraction(bits, 8) + scales)
     raise UsageError(
-        f"quantization_config.quant_method: {quoted(method)} cannot be planned; allowed are {', '.join(METHODS)}"
+        f"quantization_config.quant_method: {quoted(method)} is unsupported; allowed are {', '.join(METHODS)}"
     )
 
 
@@ -68,8 +68,10 @@ def _whole(config: Mapping[str, Any], field: str, allowed: tuple[int, ...] | ran
 
 
 def _block(block: Any) -> int:
-    """Weights that share a scale."""
+    """Return the number of weights that share a scale."""
     ok = isinstance(block, list) and len(block) == 2 and all(is_whole(each, 1, 65536) for each in block)
     if not ok:
-        raise UsageError(f"quantization_config.weight_block_size: {quoted(block)} must be two whole numbers")
+        raise UsageError(
+            f"quantization_config.weight_block_size: {quoted(block)} must be two whole numbers from 1 to 65536"
+        )
     return int(block[0] * block[1])

@@ -1,9 +1,9 @@
-"""How many parameters a rank holds and how many one token uses, counted as vLLM 0.32.0 splits them.
+"""Counts the parameters that a rank holds and those that one token uses, as vLLM 0.32.0 splits them.
 
-Query heads, MLP columns and the padded vocabulary are divided by the tensor-parallel size; KV heads too, down to one a rank
-(``QKVParallelLinear``); norms, routers and the biases of row-parallel layers are whole on every rank. A pipeline stage
-holds its layers, the first one the embedding, the last one the output head (or a tied embedding once more); some of vLLM's
-models hold both ends on every stage.
+Query heads, MLP columns and the padded vocabulary are divided by the tensor-parallel size; so are KV heads, down to one per
+rank (``QKVParallelLinear``). Norms, routers and the biases of row-parallel layers are replicated on every rank. A pipeline
+stage holds its layers; the first also holds the embedding, the last the output head (or another copy of a tied embedding).
+Some of vLLM's models hold both on every stage.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Weights:
     """Parameters of one rank.
 
     Attributes:
-        linear: In the linear layers of attention and MLP, which a quantized checkpoint stores smaller.
-        other: Everything else, always 16 bits.
+        linear: Parameters of the linear layers of attention and MLP, which a quantized checkpoint stores in fewer bytes.
+        other: All other parameters, always 16 bits.
     """
 
     linear: int
@@ -36,21 +36,21 @@ def padded_vocab(shape: ModelShape) -> int:
 
 
 def stage_layers(layers: int, pipeline: int) -> tuple[int, ...]:
-    """Layers of each pipeline stage, as ``vllm.distributed.utils.get_pp_indices`` divides them.
+    """Return the number of layers of each pipeline stage, as ``vllm.distributed.utils.get_pp_indices`` divides them.
 
-    What does not divide evenly goes to the stages before the last, backwards.
+    The remainder goes to the stages before the last, one layer each, backwards.
     """
     each, rest = divmod(layers, pipeline)
     return tuple(each + (pipeline - 1 - rest <= stage < pipeline - 1) for stage in range(pipeline))
 
 
 def layer_weights(shape: ModelShape, tensor: int, experts: int) -> Weights:
-    """One layer's parameters on one rank.
+    """Return one layer's parameters on one rank.
 
     Args:
         shape: The model.
         tensor: Tensor-parallel ranks, which must divide the model (see ``layouts.py``).
-        experts: Experts to count: all of them for memory, the active ones for one token; 0 for a dense model.
+        experts: Experts to count: all for memory, only the active ones for one token; 0 for a dense model.
     """
     queries = shape.heads * shape.head_dim // tensor
     keys = max(1, shape.kv_heads // tensor) * shape.head_dim
@@ -66,7 +66,7 @@ def layer_weights(shape: ModelShape, tensor: int, experts: int) -> Weights:
 
 
 def stage_weights(shape: ModelShape, tensor: int, pipeline: int, stage: int) -> Weights:
-    """What one rank of a pipeline stage holds, parameters."""
+    """Return the parameters that one rank of a pipeline stage holds."""
     layers = stage_layers(shape.layers, pipeline)[stage]
     layer = layer_weights(shape, tensor, shape.experts)
     first = stage == 0 or shape.family.ends_on_every_stage
@@ -79,9 +79,9 @@ def stage_weights(shape: ModelShape, tensor: int, pipeline: int, stage: int) -> 
 
 
 def active_weights(shape: ModelShape, tensor: int) -> Weights:
-    """What one token multiplies with in all layers and the output head: parameters on one rank of each stage, summed.
+    """Return the parameters one token is multiplied with in all layers and the output head: one rank per stage, summed.
 
-    The embedding counts only as a tied output head: of its own it is looked up, not multiplied with.
+    The embedding counts only as a tied output head; otherwise it is looked up, not multiplied.
     """
     layer = layer_weights(shape, tensor, shape.active_experts)
     head = padded_vocab(shape) // tensor * shape.hidden
@@ -89,7 +89,7 @@ def active_weights(shape: ModelShape, tensor: int) -> Weights:
 
 
 def parameter_count(shape: ModelShape) -> int:
-    """Parameters of the whole model, without the padding of the vocabulary; a tied head counts once."""
+    """Return the parameters of the whole model, without vocabulary padding; a tied head counts once."""
     layer = layer_weights(shape, 1, shape.experts)
     head = shape.vocab * (shape.hidden * (not shape.tied) + shape.lm_head_bias)
     final_norm = shape.hidden * (2 if shape.family.norm_bias else 1)

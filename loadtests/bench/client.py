@@ -1,6 +1,7 @@
-"""``make bench-client``: what ``ropeswitch loadtest`` and aiperf measure of the same requests at the same moments.
+"""``make bench-client``: compares the figures of ``ropeswitch loadtest`` and aiperf for the same requests at the same times.
 
-The server answers by the clock, so what differs is the clients'. They take turns, and it records when each body arrived.
+The server streams tokens at fixed times, so any difference comes from the clients. The clients alternate, and the server
+records when each body arrived.
 """
 
 import argparse
@@ -26,14 +27,14 @@ from ropeswitch.models import BUNDLED_MODEL
 
 MODEL = BUNDLED_MODEL.name
 PROGRAM = str(Path(sys.executable).with_name("ropeswitch"))
-# Seconds to the first token of the server, and between tokens.
+# The server's time to first token and time between tokens, in seconds.
 TTFT, ITL = 0.060, 0.012
 Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Load:
-    """Poisson arrivals of ``requests`` completions at ``rate`` a second, lengths in tokens."""
+    """``requests`` completions with Poisson arrivals at ``rate`` per second; lengths in tokens."""
 
     requests: int
     rate: float
@@ -41,14 +42,16 @@ class Load:
     output: int
 
     def __str__(self) -> str:
-        return f"{self.requests} prompts of {self.prompt:,} tokens, {self.output} of answer, {self.rate:g} a second"
+        return (
+            f"{self.requests} prompts of {self.prompt:,} tokens with answers of {self.output}, {self.rate:g} per second"
+        )
 
 
 LOADS = (Load(300, 20, 128, 64), Load(30, 2, 100_000, 16))
 
 
 def serve(ready: Connection) -> None:
-    """An OpenAI server that streams tokens by the clock; ``/seen`` returns the bodies and when they arrived, once."""
+    """Run an OpenAI server that streams tokens at fixed times; ``/seen`` returns and clears the bodies and arrival times."""
     arrivals: list[float] = []
     bodies: list[str] = []
 
@@ -92,14 +95,14 @@ def serve(ready: Connection) -> None:
 
 
 def ours(url: str, load: Load, due: np.ndarray, work: Path) -> Figures:
-    """``ropeswitch loadtest`` with a trace of these times."""
+    """Run ``ropeswitch loadtest`` with a trace of the given arrival times, and return its figures."""
     line = {"input_length": load.prompt, "output_length": load.output}
     (work / "trace.jsonl").write_text("".join(json.dumps({"timestamp": int(at), **line}) + "\n" for at in due))
     workload = {
         "name": "paced", "endpoint": "completions", "arrival": {"trace": {"file": str(work / "trace.jsonl")}},
         "warmup": 0, "text": "village", "ignore_eos": True, "mix": [{"kind": "a"}],
     }  # fmt: skip
-    # JSON is YAML too.
+    # JSON is valid YAML.
     (work / "workload.yaml").write_text(json.dumps(workload))
     flags = [
         "--url",
@@ -119,7 +122,7 @@ def ours(url: str, load: Load, due: np.ndarray, work: Path) -> Figures:
 
 
 def aiperf(program: Path, url: str, due: np.ndarray, bodies: list[str], work: Path) -> Figures:
-    """``aiperf profile`` with these bodies at these times."""
+    """Run ``aiperf profile`` with the given bodies and arrival times, and return its figures."""
     lines = (
         json.dumps({"timestamp": int(at), "payload": json.loads(body)}) for at, body in zip(due, bodies, strict=True)
     )
@@ -140,10 +143,13 @@ def _run(command: list[str]) -> None:
 
 
 def measure(url: str, load: Load, program: Path, rounds: int) -> Mapping[str, list[Figures]]:
-    """Both clients in turns, each round with other times and the other one first; figures by client."""
+    """Run both clients alternately and return the figures of each round, by client.
+
+    Each round draws new arrival times and swaps the order of the clients.
+    """
     found: dict[str, list[Figures]] = {"ours": [], "aiperf": []}
     bodies: list[str] = []
-    # The round before the first makes the bodies, and counts for nothing.
+    # Round -1 only collects the bodies; it is not counted.
     for each in range(-1, rounds):
         due = np.cumsum(np.random.default_rng(each + 1).exponential(1000 / load.rate, load.requests))
         due = np.floor(due - due[0])
@@ -174,14 +180,14 @@ NAMES = {
     "median_ttft": "TTFT p50, ms",
     "p99_ttft": "TTFT p99, ms",
     "median_itl": "ITL p50, ms",
-    "p99_late": "body received late p99, ms",
+    "p99_late": "body lateness p99, ms",
     "cpu_seconds": "CPU time, s",
     "seconds": "whole command, s",
 }
 
 
 def table(load: Load, found: Mapping[str, list[Figures]]) -> str:
-    """Medians of the rounds, and the median of the rounds' ratios."""
+    """Return a Markdown table of each client's medians over the rounds, and the medians of the per-round ratios."""
     lines = [f"{load}:\n", "| figure | ours | aiperf | ours / aiperf |", "| --- | --: | --: | --: |"]
     for name, label in NAMES.items():
         pairs = [(mine[name], theirs[name]) for mine, theirs in zip(found["ours"], found["aiperf"], strict=True)]
@@ -192,11 +198,13 @@ def table(load: Load, found: Mapping[str, list[Figures]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench-client", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each load (default: 5)")
-    parser.add_argument("--aiperf", type=Path, default=Path(".venv/aiperf/bin/aiperf"), help="aiperf's program")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per load (default: 5)")
+    parser.add_argument(
+        "--aiperf", type=Path, default=Path(".venv/aiperf/bin/aiperf"), help="aiperf executable (default: %(default)s)"
+    )
     args = parser.parse_args()
     if not args.aiperf.exists():
-        parser.error(f"--aiperf: there is no {args.aiperf}; run make setup-loadtest")
+        parser.error(f"--aiperf: {args.aiperf} does not exist; run make setup-loadtest")
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     server = context.Process(target=serve, args=(there,), daemon=True)

@@ -1,7 +1,7 @@
-"""Throughput and start-up against stock vLLM, on requests that never cross a limit, alternating in one run.
+"""Compares throughput and start-up with stock vLLM, alternating in one run, on requests that never cross a limit.
 
-Two engines live side by side, each in a process of its own, on one random Phi-3 checkpoint that this script makes. One
-works while the other waits; each round gives a ratio, and the median of the ratios counts.
+Two engines run side by side, each in its own process, on a random Phi-3 checkpoint that this script creates. One engine
+works while the other idles. Each round gives one ratio; the result is the median of the ratios.
 """
 
 import argparse
@@ -32,15 +32,15 @@ def make_checkpoint(
     window: int = WINDOW,
     maximum: int = MAXIMUM,
 ) -> None:
-    """A random Phi-3 with layers of 512, whose two-set ladder has its limit at ``window`` tokens and ends at ``maximum``.
+    """Write a random Phi-3 of hidden size 512 with a two-set ladder: limit at ``window`` tokens, end at ``maximum``.
 
     Args:
-        folder: Where to write it.
-        layers: Their number.
-        heads: Query heads, among which the 512 are divided, and key heads.
-        intermediate: The width of the MLP.
-        window: Tokens of the first set.
-        maximum: Tokens of the second.
+        folder: Output folder.
+        layers: Number of layers.
+        heads: Query heads, which share the hidden size of 512, and key heads.
+        intermediate: Width of the MLP.
+        window: Maximum length of the first set, in tokens.
+        maximum: Maximum length of the second set, in tokens.
     """
     import torch
     from transformers import Phi3Config, Phi3ForCausalLM
@@ -63,7 +63,7 @@ def make_checkpoint(
 
 
 def serve(pipe: Connection, folder: str, ours: bool, eager: bool) -> None:
-    """Start an engine, send the seconds it took, then time every workload that is asked for by name."""
+    """Start an engine, send its start-up time in seconds, then time each workload whose name arrives on ``pipe``."""
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
     start = time.perf_counter()
     import torch
@@ -104,7 +104,7 @@ def serve(pipe: Connection, folder: str, ours: bool, eager: bool) -> None:
 
 
 class Side:
-    """One engine in its process."""
+    """One engine in its own process."""
 
     def __init__(self, folder: str, ours: bool, eager: bool) -> None:
         context = multiprocessing.get_context("spawn")
@@ -124,7 +124,7 @@ class Side:
 
 
 def compare(folder: str, eager: bool, rounds: int) -> None:
-    """Print one line per workload: the sides' median seconds, and the median of the rounds' throughput ratios."""
+    """Print one line per workload: both engines' median seconds, and the median of the rounds' throughput ratios."""
     mode = "eager" if eager else "compiled"
     stock, ours = Side(folder, False, eager), Side(folder, True, eager)
     for workload in WORKLOADS:
@@ -143,7 +143,7 @@ def compare(folder: str, eager: bool, rounds: int) -> None:
 
 
 def compare_starts(folder: str, rounds: int) -> None:
-    """Print the median seconds from an empty process to an engine that answers, eager, one at a time."""
+    """Print both engines' median start-up times in seconds, eager, one engine at a time."""
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(rounds):
         for ours in (False, True) if turn % 2 == 0 else (True, False):
@@ -160,7 +160,9 @@ def compare_starts(folder: str, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="alternations per workload, at least 5")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="rounds per workload; use at least 5 (default: %(default)s)"
+    )
     rounds = parser.parse_args().rounds
     print(f"{'mode':9} {'workload':20} {'stock s':>8} {'ours s':>8} {'throughput ratio':>18}")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""Every implementation that rotates a step's queries and keys on a GPU, each as one function over all layers.
+"""GPU implementations that rotate a step's queries and keys, each as one function over all layers.
 
-All rotate the same slices of the same projections by the same factors: ours, stock vLLM's LongRoPE module, vLLM's own CUDA
-kernel, FlashInfer's and flash-attn's where they are installed.
+All rotate the same slices of the same projections by the same factors: ours, stock vLLM's LongRoPE module, vLLM's CUDA
+kernel, and those of FlashInfer and flash-attn where installed.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from ropeswitch.kernels.fill_rows_triton import DeviceTables, fill_rows_triton
 from ropeswitch.kernels.reference import apply_rows_reference, fill_rows_reference
 
 WINDOW, MAXIMUM, THETA, FIRST = 4096, 131072, 10000.0, 20000
-# Rotations that round to bf16 several times, with angles formed in float32, are further from float64 than ours.
+# Loose, because other implementations round to bf16 several times and compute angles in float32.
 TOLERANCE = 0.1
 
 Rotated = tuple[torch.Tensor, torch.Tensor]
@@ -39,11 +39,11 @@ class Model:
 
     @property
     def widths(self) -> list[int]:
-        """Values of a token's queries, keys and values."""
+        """Widths of one token's queries, keys and values, in elements."""
         return [heads * self.head_size for heads in (self.query_heads, self.key_heads, self.key_heads)]
 
     def bytes_moved(self, tokens: int, layers: int, value_bytes: int = 2) -> int:
-        """Minimum bytes that a step moves: rows written once; in each layer rows read, rotated values read and written."""
+        """Return the minimum bytes a step moves: rows written once, then per layer rows read and values read and written."""
         row = 4 * self.rotary_dim
         rotated = 2 * value_bytes * (self.query_heads + self.key_heads) * self.rotary_dim
         return tokens * (row + layers * (row + rotated))
@@ -51,7 +51,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Work:
-    """A step of ``tokens`` tokens: one projection a layer, each its own memory, so that none is warm in the cache."""
+    """One step: positions and one projection per layer, each in its own memory, so that none is warm in the cache."""
 
     model: Model
     positions: torch.Tensor
@@ -77,7 +77,7 @@ class Work:
         return rotated[0], rotated[-1]
 
     def worst_error(self, step: Step) -> float:
-        """Largest absolute error against float64, over the first and last tokens of the first and last layer."""
+        """Return the largest absolute error against float64, over 16 tokens at each end, in the first and last layer."""
         for projection, values in zip((self.projections[0], self.projections[-1]), self.pristine, strict=True):
             projection.copy_(values)
         rotated = step()
@@ -102,7 +102,7 @@ def long_factors(model: Model) -> Frequencies:
 
 
 def stock_module(model: Model, dtype: torch.dtype, device: torch.device) -> torch.nn.Module:
-    """Stock vLLM's LongRoPE module, without a scale: values rotated in place many times must not grow."""
+    """Return stock vLLM's LongRoPE module without a scale, so that values rotated in place many times do not grow."""
     from vllm.config import DeviceConfig, ModelConfig, VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotaryEmbedding
 
@@ -119,7 +119,7 @@ def stock_module(model: Model, dtype: torch.dtype, device: torch.device) -> torc
 
 
 def ours(work: Work, in_place: bool) -> Step:
-    """Fills the step's rows, then rotates every layer."""
+    """Return a step that fills its rows, then rotates every layer."""
     model, device, tokens = work.model, work.positions.device, len(work.positions)
     tables = DeviceTables.from_tables(build_tables(THETA, model.rotary_dim, (long_factors(model),), MAXIMUM), device)
     rows = torch.zeros(tokens, model.rotary_dim, device=device)
@@ -143,7 +143,7 @@ def ours(work: Work, in_place: bool) -> Step:
 
 
 def stock(work: Work, compiled: bool) -> Step:
-    """One call of stock's module a layer; compiled as vLLM does, one graph that every layer runs."""
+    """Return a step that calls stock's module once per layer; compiled as in vLLM, with one graph that every layer runs."""
     module, positions = stock_module(work.model, work.projections[0].dtype, work.positions.device), work.positions
 
     def rotate(query: torch.Tensor, key: torch.Tensor) -> Rotated:
@@ -154,7 +154,7 @@ def stock(work: Work, compiled: bool) -> Step:
 
 
 def vllm_kernel(work: Work) -> Step:
-    """``vllm._custom_ops.rotary_embedding``, in place, from a table of the model's type."""
+    """Return a step with ``vllm._custom_ops.rotary_embedding``, in place, from a table in the model's dtype."""
     from vllm import _custom_ops as ops
 
     module = stock_module(work.model, work.projections[0].dtype, work.positions.device)
@@ -168,7 +168,7 @@ def vllm_kernel(work: Work) -> Step:
 
 
 def flashinfer_kernel(work: Work) -> Step:
-    """``flashinfer.rope.apply_rope_with_cos_sin_cache_inplace``, from a float32 table."""
+    """Return a step with ``flashinfer.rope.apply_rope_with_cos_sin_cache_inplace``, from a float32 table."""
     apply = import_module("flashinfer.rope").apply_rope_with_cos_sin_cache_inplace
     table = (
         stock_module(work.model, torch.float32, work.positions.device).long_short_cos_sin_cache[WINDOW:].contiguous()
@@ -182,7 +182,7 @@ def flashinfer_kernel(work: Work) -> Step:
 
 
 def flash_attn_kernel(work: Work) -> Step:
-    """flash-attn's ``apply_rotary_emb``, in place, queries, then keys; cos and sin gathered once a step."""
+    """Return a step with flash-attn's ``apply_rotary_emb``, in place; cos and sin are gathered once per step."""
     apply = import_module(f"{flash_attn_package()}.layers.rotary").apply_rotary_emb
     module = stock_module(work.model, work.projections[0].dtype, work.positions.device)
     table = module.long_short_cos_sin_cache[WINDOW:].contiguous()
@@ -201,17 +201,17 @@ def flash_attn_kernel(work: Work) -> Step:
 
 
 def flash_attn_package() -> str | None:
-    """flash-attn itself, or the part of it that vLLM's CUDA build carries."""
+    """Return the name of flash-attn's package, or of its part in vLLM's CUDA build; None if neither is installed."""
     if find_spec("flash_attn"):
         return "flash_attn"
     try:
         return "vllm.vllm_flash_attn" if find_spec("vllm.vllm_flash_attn.layers") else None
-    except ImportError:  # the CPU build has a part of it that cannot be imported
+    except ImportError:  # the CPU build bundles a part that cannot be imported
         return None
 
 
 def rotations() -> dict[str, Callable[[Work], Step] | None]:
-    """Every rotation by name; None for one that is not installed."""
+    """Return every rotation by name; None for one that is not installed."""
     return {
         "ours, in place": lambda work: ours(work, in_place=True),
         "ours, new tensors": lambda work: ours(work, in_place=False),

@@ -1,9 +1,9 @@
-"""Long prompts on their way into a server, ours beside stock vLLM's, alternating in one run.
+"""Measures how fast long prompts get into our server and stock vLLM's, alternating in one run.
 
-Two servers on one tiny random model, whose engines take requests but no step. One works while the other waits. Bodies are
-sent whole over as many connections, and it is measured how long it takes until the engine has queued the requests, and how
-late the event loop of the API server and the loop of the engine core are meanwhile (``ingest_probe.py``). A round gives a
-ratio of times; the median of the rounds counts, and the worst lateness of all of them.
+Both servers use one tiny random model, and their engines accept requests but run no steps. One server works while the other
+idles. Each body is sent whole over its own connection. The benchmark measures the seconds until the engine has queued all
+requests, and the delays of the API server's event loop and of the engine core's loop in the meantime (``ingest_probe.py``).
+It reports the median of the rounds' time ratios and the worst delay of all rounds.
 """
 
 import argparse
@@ -26,15 +26,15 @@ WAIT_SECONDS = 1200.0
 
 @dataclass(frozen=True)
 class Case:
-    """What is sent.
+    """One kind of request body and how often to send it.
 
     Attributes:
-        name: In the table.
-        path: The route.
-        body: The JSON.
-        count: How many at once.
-        rounds: How often, for each side.
-        warm_up: Whether there is one more before, which does not count.
+        name: Name in the table.
+        path: Route.
+        body: JSON body.
+        count: Bodies sent at once.
+        rounds: Rounds per server.
+        warm_up: Whether to run an uncounted round first.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds until all were queued, and the worst lateness of the two loops."""
+    """Seconds until all requests were queued, and the worst delay of both loops in seconds."""
 
     seconds: float
     server: float
@@ -71,7 +71,7 @@ def cases(words: Sequence[str], args: argparse.Namespace) -> list[Case]:
 
 
 def send(server: IngestServer, case: Case) -> Result:
-    """Send a case's bodies at once, and leave when the engine has all of them."""
+    """Send a case's bodies at once, and disconnect when the engine has queued all of them."""
     already = sum("queued" in record for record in server.records())
     connections = [
         http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_SECONDS) for _ in range(case.count)
@@ -96,7 +96,7 @@ def send(server: IngestServer, case: Case) -> Result:
             )
         time.sleep(0.05)
     ended = max(record["at"] for record in queued)
-    # What the loops still have to do with them.
+    # Let the loops finish their work on the requests.
     time.sleep(0.5)
     late = {"server": 0.0, "engine": 0.0}
     for record in server.records():
@@ -104,13 +104,13 @@ def send(server: IngestServer, case: Case) -> Result:
             late[record["loop"]] = max(late[record["loop"]], record["late"])
     for connection in connections:
         connection.close()
-    # The engine drops what nobody waits for.
+    # Let the engine drop the requests of the closed connections.
     time.sleep(2.0)
     return Result(ended - started, late["server"], late["engine"])
 
 
 def compare(case: Case, stock: IngestServer, ours: IngestServer) -> str:
-    """Alternate the two sides; a line of the table."""
+    """Alternate between both servers and return a line of the table."""
     results: dict[IngestServer, list[Result]] = {stock: [], ours: []}
     for turn in range(0 if case.warm_up else 1, case.rounds + 1):
         for side in (stock, ours) if turn % 2 == 0 else (ours, stock):
@@ -136,18 +136,20 @@ def say(text: str) -> None:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default, what in (
-        ("tokens", 1_000_000, "token IDs of a body"),
-        ("characters", 16_000_000, "characters of a text"),
-        ("at-once", 10, "bodies at once"),
-        ("rounds", 5, "rounds of every case but the texts at once"),
-        ("text-rounds", 1, "rounds of the texts at once, each of which takes minutes"),
+        ("tokens", 1_000_000, "token IDs per body"),
+        ("characters", 16_000_000, "characters per text"),
+        ("at-once", 10, "concurrent bodies in the cases with several"),
+        ("rounds", 5, "rounds of every case except concurrent texts"),
+        ("text-rounds", 1, "rounds of concurrent texts, minutes each"),
     ):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default: %(default)s)")
-    parser.add_argument("--case", type=int, action="append", choices=range(4), help="run this case alone, from 0")
+    parser.add_argument(
+        "--case", type=int, action="append", choices=range(4), help="run only this case, counted from 0; repeatable"
+    )
     args = parser.parse_args(arguments)
     for name in ("tokens", "characters", "at_once", "rounds", "text_rounds"):
         if getattr(args, name) < 1:
-            parser.error(f"--{name.replace('_', '-')}: {getattr(args, name)} is below 1")
+            parser.error(f"--{name.replace('_', '-')}: {getattr(args, name)} must be at least 1")
     return args
 
 
@@ -155,7 +157,7 @@ def main() -> None:
     args = parse()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        say("making the model")
+        say("creating the model")
         todo = cases(make_model(folder / "model"), args)
         sides: list[IngestServer] = []
         try:
@@ -170,7 +172,7 @@ def main() -> None:
                     lines.append(compare(case, *sides))
             print("\n".join(lines))
             for side, title in zip(sides, ("stock", "ours"), strict=True):
-                print(f"{title}: the largest process had {side.peak_memory() / 2**30:.2f} GiB at most")
+                print(f"{title}: peak memory of the largest process {side.peak_memory() / 2**30:.2f} GiB")
         except KeyboardInterrupt:
             say("interrupted")
             sys.exit(130)

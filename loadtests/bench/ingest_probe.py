@@ -1,8 +1,8 @@
-"""A plugin of vLLM's that writes down how late the loops of a server are, and when its engine queues a request.
+"""vLLM plugin that records how late a server's loops are, and when its engine queues a request.
 
-``ingest.py`` has every process of a server load it, stock or ours. Each writes lines of JSON into a file of its own in
-the folder that ``INGEST_PROBE`` names: ``{"loop": "server" or "engine", "at": seconds, "late": seconds}`` for every sample
-that is late, by the system's clock, and ``{"queued": ID of the request, "at": seconds}``.
+``ingest.py`` loads it into every process of a server, stock or ours. Each process writes JSON lines into its own file in
+the folder named by ``INGEST_PROBE``: ``{"loop": "server" or "engine", "at": seconds, "late": seconds}`` for every late
+sample, by the system clock, and ``{"queued": request ID, "at": seconds}`` for every queued request.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "INGEST_PROBE"
-# Seconds between two samples.
+# Seconds between samples.
 EVERY = 0.002
-# Seconds that a sample must be late to be written.
+# Minimum delay of a recorded sample, in seconds.
 WORTH = 0.005
 
 
@@ -37,7 +37,7 @@ class _Record:
 
 
 def install() -> None:
-    """Wrap where a server's event loop starts, and where an engine's loop starts and takes requests."""
+    """Wrap the start of a server's event loop, and the start and request handling of an engine's loop."""
     import uvicorn
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.core import EngineCoreProc
@@ -69,7 +69,7 @@ def install() -> None:
         record.sample("engine", started - EVERY, "handle")
         return result
 
-    # Whoever compares methods with what upstream published unwraps them.
+    # Checks that compare methods with upstream's published ones unwrap them.
     probed_startup.__wrapped__, probed_add_request.__wrapped__ = startup, add_request  # type: ignore[attr-defined]
     probed_run.__wrapped__, probed_handle.__wrapped__ = run, handle  # type: ignore[attr-defined]
     uvicorn.Server.startup, Scheduler.add_request = probed_startup, probed_add_request  # type: ignore[method-assign]
@@ -84,7 +84,7 @@ async def _watch_loop(record: _Record) -> None:
 
 
 def _watch_lock(record: _Record) -> None:
-    """Sample how long a thread waits for the interpreter, as the engine's loop would."""
+    """Sample how long a thread waits for the interpreter lock, as the engine's loop would."""
     while True:
         started = time.time()
         time.sleep(EVERY)

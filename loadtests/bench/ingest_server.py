@@ -1,4 +1,4 @@
-"""Servers for ``ingest.py``: stock or ours, on one tiny random model, probed, with an engine that takes no step."""
+"""Servers for ``ingest.py``: stock or ours, probed, on one tiny random model, with engines that run no steps."""
 
 import json
 import os
@@ -13,15 +13,15 @@ from ropeswitch.loadtests.bench.plugin_server import PluginServer
 
 MAXIMUM = 1 << 21
 WINDOW = 8192
-# A word and the space before it are one token: eight characters.
+# A word and the space before it are one token of eight characters.
 LETTERS, WORDS = 7, 4000
 
 
 def make_model(folder: Path) -> list[str]:
-    """Write a random Phi-3 of one layer for 2M tokens and a tokenizer of whole words.
+    """Write a random one-layer Phi-3 for 2M tokens and a tokenizer of whole words.
 
     Returns:
-        The words, each of which is a token with the space before it.
+        The words; each is one token together with the space before it.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -62,12 +62,12 @@ def make_model(folder: Path) -> list[str]:
 
 
 class IngestServer(PluginServer):
-    """A server whose loops are probed.
+    """A server with probed loops.
 
     Args:
-        ours: Whether it is ropeswitch's, or stock vLLM's.
-        model: The model's folder.
-        work: An empty folder for what it writes.
+        ours: Whether to run ropeswitch or stock vLLM.
+        model: Model folder.
+        work: Empty folder for the log, the plugin and the probes' records.
     """
 
     def __init__(self, ours: bool, model: Path, work: Path) -> None:
@@ -78,23 +78,23 @@ class IngestServer(PluginServer):
         command = ropeswitch if ours else stock
         command += ["--served-model-name", "model", "--enforce-eager"]
         command += ["--max-model-len", str(MAXIMUM), "--kv-cache-memory-bytes", str(1 << 30)]
-        # Ten texts of 2M tokens each may wait.
+        # Room for ten queued texts of 2M tokens each.
         command += ["--max-queued-tokens", str(1 << 25)] if ours else []
         variables = {ingest_probe.VARIABLE: str(self._records), "VLLM_SERVER_DEV_MODE": "1"}
         super().__init__(command, work, f"{ingest_probe.__name__}:install", variables)
 
     def wait(self) -> None:
-        """Wait until it answers, then have its engine take requests but no step."""
+        """Wait until the server answers, then pause its engine, which still accepts requests."""
         super().wait()
         self.post("/pause?mode=keep", {})
 
     def records(self) -> list[dict[str, Any]]:
-        """What its probes wrote so far."""
+        """Return the probes' records so far."""
         lines = [line for path in self._records.iterdir() for line in path.read_text().splitlines()]
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def peak_memory(self) -> int:
-        """The most memory in bytes that one of its processes had so far."""
+        """Return the peak memory of the server's largest process so far, in bytes."""
         peaks = []
         for each in Path("/proc").glob("[0-9]*"):
             try:
@@ -102,5 +102,5 @@ class IngestServer(PluginServer):
                     status = (each / "status").read_text()
                     peaks.append(int(status.partition("VmHWM:")[2].split()[0]) * 1024)
             except (OSError, IndexError):
-                continue  # it ended
+                continue  # the process ended
         return max(peaks)

@@ -1,7 +1,8 @@
-"""The rotation of a whole step on a GPU: ours against stock vLLM's, other kernels, and the time that the bytes need.
+"""Times the rotation of a whole step on a GPU: ours against stock vLLM's, other kernels and the memory-bandwidth bound.
 
-Every way is checked against float64 before it is timed. The ways alternate, with eager launches and replayed from a CUDA
-graph; medians of the rounds count. The bound is the bytes that must move, at the speed of a large copy on the same GPU.
+Every implementation is checked against float64 before it is timed. The implementations alternate, launched eagerly and
+replayed from a CUDA graph; results are medians of the rounds. The bound is the time to move the minimum bytes at the speed
+of a large copy on the same GPU.
 """
 
 import argparse
@@ -26,7 +27,7 @@ MODELS = (
 )
 TOKENS = (1, 8, 64, 256, 2048, 8192)
 ROUNDS = 7
-# Length of one measurement: far above the resolution of a CUDA event.
+# Duration of one measurement, far above the resolution of a CUDA event.
 MILLISECONDS = 20.0
 COPY_BYTES = 1 << 30
 
@@ -37,7 +38,7 @@ Ways = Mapping[str, Callable[[Work], Step] | None]
 
 @dataclass(frozen=True)
 class Result:
-    """One way of rotating a step: its median in milliseconds, or None and the reason."""
+    """One implementation's median time for a step in milliseconds, or None and the reason in ``note``."""
 
     model: str
     tokens: int
@@ -49,7 +50,7 @@ class Result:
 
 
 def cuda_timer(call: Callable[[], object], repetitions: int) -> float:
-    """Milliseconds of one call, on the GPU's own clock."""
+    """Return the milliseconds per call, on the GPU's clock."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     start.record()
@@ -61,7 +62,7 @@ def cuda_timer(call: Callable[[], object], repetitions: int) -> float:
 
 
 def cuda_graph(step: Step) -> Callable[[], object]:
-    """A captured step; it has run before, so that nothing is compiled or tuned while it is captured."""
+    """Capture a step and return its replay; the step must have run before, so that capture compiles and tunes nothing."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
@@ -69,7 +70,7 @@ def cuda_graph(step: Step) -> Callable[[], object]:
 
 
 def copy_bandwidth(timer: Timer, device: torch.device, size: int = COPY_BYTES) -> float:
-    """Bytes per millisecond of a large copy, read and written both counted; the best of the rounds."""
+    """Return the bytes per millisecond of a large copy, reads plus writes; the best of the rounds."""
     source, target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
     target.copy_(source)
     return max(2 * size / timer(lambda: target.copy_(source), 10) for _ in range(ROUNDS))
@@ -82,11 +83,11 @@ def measure_shape(
 
     Args:
         work: The step.
-        ways: What to time, by name; None for what is not installed.
-        bandwidth: Bytes per millisecond.
-        timer: Times a call that it repeats.
-        capture: Makes a step that replays; None where there are no CUDA graphs.
-        rounds: Measurements of each.
+        ways: Implementations to time, by name; None for one that is not installed.
+        bandwidth: Copy bandwidth in bytes per millisecond.
+        timer: Returns the milliseconds per call over a number of repetitions.
+        capture: Captures a step as a CUDA graph and returns its replay; None without CUDA graphs.
+        rounds: Measurements per implementation.
     """
     model, tokens = work.model, len(work.positions)
     bound = model.bytes_moved(tokens, len(work.projections), work.projections[0].element_size()) / bandwidth
@@ -96,7 +97,7 @@ def measure_shape(
         if make is None:
             missing.append(Result(model.name, tokens, name, "", None, bound, "not installed"))
             continue
-        # A kernel of others may not know a shape; the table then says so in its own words.
+        # Third-party kernels may not support a shape; the table then shows their error.
         try:
             step = make(work)
             error = work.worst_error(step)
@@ -121,13 +122,13 @@ def measure_shape(
 
 
 def table(results: Sequence[Result]) -> str:
-    """A Markdown table; ``stock / it`` is stock's time in the same mode over this one's, ``it / bound`` the bytes' time."""
+    """Return a Markdown table; speed-ups compare with stock in the same mode, ``time / bound`` with the bandwidth bound."""
     stock = {(r.model, r.tokens, r.mode): r.ms for r in results if r.rotation == "stock" and r.ms is not None}
     compiled = {
         (r.model, r.tokens, r.mode): r.ms for r in results if r.rotation == "stock, compiled" and r.ms is not None
     }
     lines = [
-        "| model | tokens | rotation | mode | ms | stock / it | compiled stock / it | it / bound |",
+        "| model | tokens | rotation | mode | ms | speed-up over stock | speed-up over compiled stock | time / bound |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for r in results:
@@ -144,7 +145,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def verdict(results: Sequence[Result]) -> list[str]:
-    """The two targets: 1.5 times as fast as stock's path everywhere, 1.1 times the bytes' time at the largest step."""
+    """Return whether ours meets its targets, as text: 1.5x stock's speed everywhere, 1.1x the bound at the largest step."""
     timed = {(r.model, r.tokens, r.rotation, r.mode): r for r in results if r.ms is not None}
     largest = max(r.tokens for r in results)
     lines = []
@@ -159,19 +160,19 @@ def verdict(results: Sequence[Result]) -> list[str]:
             if ratios:
                 ratio, where = min(ratios)
                 met = "met" if ratio >= 1.5 else "NOT met"
-                lines.append(f"{name}, {mode}: {base} / it at least {ratio:.2f} ({where}); target 1.5 {met}")
+                lines.append(f"{name}, {mode}: speed-up over {base} at least {ratio:.2f} ({where}); target 1.5 {met}")
         bound = max(r.ms / r.bound_ms for r in mine if r.tokens == largest and r.ms is not None)
         met = "met" if bound <= 1.1 else "NOT met"
-        lines.append(f"{name}, {mode}: it / bound at most {bound:.2f} at {largest} tokens; target 1.1 {met}")
+        lines.append(f"{name}, {mode}: time / bound at most {bound:.2f} at {largest} tokens; target 1.1 {met}")
     return lines
 
 
 def machine() -> dict[str, str]:
-    """The GPU and the versions that were measured."""
+    """Return the GPU, its driver and the versions of the measured software."""
     import triton
     import vllm
 
-    driver = "unknown, there is no nvidia-smi"
+    driver = "unknown (nvidia-smi not found)"
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
         driver = subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip()
@@ -187,11 +188,18 @@ def machine() -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench-gpu", description=__doc__)
-    parser.add_argument("--json", type=Path, default=Path("build/bench-gpu.json"), help="where the figures go")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="measurements of each way (default 7)")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=Path("build/bench-gpu.json"),
+        help="output file for the figures (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="measurements per implementation (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
-        print("bench-gpu: needs a CUDA GPU, and torch sees none", file=sys.stderr)
+        print("bench-gpu: needs a CUDA GPU, but torch finds none", file=sys.stderr)
         return 2
     about = machine()
     device = torch.device("cuda")
@@ -199,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with torch.inference_mode():
         bandwidth = copy_bandwidth(cuda_timer, device)
         print(*(f"{name} {value}" for name, value in about.items()), sep=", ")
-        print(f"a copy of {COPY_BYTES >> 20} MiB moves {bandwidth / 1e6:.0f} GB/s, read and written both counted")
+        print(f"a copy of {COPY_BYTES >> 20} MiB moves {bandwidth / 1e6:.0f} GB/s, reads plus writes")
         for model in MODELS:
             for tokens in TOKENS:
                 print(f"bench-gpu: {model.name}, {tokens} tokens", file=sys.stderr)

@@ -1,10 +1,10 @@
-"""What the metrics by length cost: a server that has them and has them not, in turns of a fraction of a second.
+"""Measures the cost of the metrics by length on one server that alternates between having them and not.
 
-One server on the bundled model answers a number of streams, and its metrics go on and off meanwhile
-(``switched_metrics.py``): two processes that run the same code differ by a tenth, and so does one process from one second to
-the next, on machines whose cores are shared. What counts is the CPU time of the API server process for each generated token,
-and the tokens generated in a second. What the hooks take is also measured by itself, with what they do once for a request
-(``metrics_hooks.py``).
+The server answers concurrent requests on the bundled model while its metrics are switched on and off, for a fraction of a
+second each (``switched_metrics.py``). On shared cores, two processes that run the same code differ by 10 %, and so does one
+process from one second to the next, so comparing two servers would not work. The figures are the API server's CPU time per
+generated token and the tokens generated per second. The hooks are also measured alone, including their work once per
+request (``metrics_hooks.py``).
 """
 
 import argparse
@@ -26,7 +26,7 @@ from ropeswitch.loadtests.bench import metrics_hooks, switched_metrics
 from ropeswitch.loadtests.bench.plugin_server import PluginServer
 from ropeswitch.models import BUNDLED_MODEL
 
-# Tokens of the prompts, in turns: in two factor sets of the model, and 450 grows from one into the other.
+# Prompt lengths in tokens, used in turn: they cover two factor sets of the model, and 450 grows from one into the other.
 PROMPTS = (40, 120, 450, 800)
 SCRAPES = 5
 PLUGIN = "ropeswitch.loadtests.bench.switched_metrics:install"
@@ -36,14 +36,14 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Figure:
-    """A line of the table.
+    """One line of the table.
 
     Attributes:
-        name: What is measured.
-        without: Without the metrics.
-        with_them: With them.
-        ratio: With / without.
-        interval: The 95 % interval of the ratio.
+        name: Name of the figure.
+        without: Value without the metrics.
+        with_them: Value with the metrics.
+        ratio: Value with the metrics over the value without.
+        interval: 95 % interval of the ratio.
     """
 
     name: str
@@ -63,12 +63,12 @@ def compare(name: str, without: np.ndarray, with_them: np.ndarray) -> Figure:
     """Compare two rates.
 
     Args:
-        name: Of the figure.
-        without: Shape [pairs, 2]: what was counted in each turn without the metrics, and what it was counted by.
-        with_them: The same, of the turns beside them.
+        name: Name of the figure.
+        without: Shape [pairs, 2]: numerator and denominator of the rate in each slice without the metrics.
+        with_them: The same for the adjacent slices with the metrics.
 
     Returns:
-        Sums by sums; the interval is that of pairs drawn anew (bootstrap, percentiles).
+        The rates as ratios of sums; the interval is the percentile bootstrap over pairs.
     """
 
     def rate(turns: np.ndarray) -> np.ndarray:
@@ -81,7 +81,7 @@ def compare(name: str, without: np.ndarray, with_them: np.ndarray) -> Figure:
 
 
 def compare_rounds(name: str, without: np.ndarray, with_them: np.ndarray) -> Figure:
-    """Compare two figures of each round, shape [rounds], by their medians."""
+    """Compare two figures by their medians over the rounds; both have shape [rounds]."""
     drawn = np.random.default_rng(0).integers(len(without), size=(RESAMPLES, len(without)))
     ratios = np.median(with_them[drawn], axis=-1) / np.median(without[drawn], axis=-1)
     low, high = np.percentile(ratios, [2.5, 97.5])
@@ -90,7 +90,7 @@ def compare_rounds(name: str, without: np.ndarray, with_them: np.ndarray) -> Fig
 
 
 def start(work: Path, args: argparse.Namespace) -> PluginServer:
-    """Start a server that can be switched, without a log of requests."""
+    """Start a server whose metrics can be switched, without an access log."""
     command = [str(Path(sys.executable).with_name("ropeswitch")), "serve", "--enforce-eager"]
     command += ["--access-log", "off", "--disable-uvicorn-access-log", "--max-num-seqs", str(args.streams)]
     variables = {switched_metrics.FILE: str(work / "turns"), switched_metrics.SLICE: str(args.turn)}
@@ -100,7 +100,7 @@ def start(work: Path, args: argparse.Namespace) -> PluginServer:
 
 
 def play(server: PluginServer, streams: int, tokens: int, seconds: float) -> None:
-    """Have so many streams answered at once, one after the other, until the time is over."""
+    """Keep ``streams`` requests in flight for ``seconds`` seconds."""
     until = time.monotonic() + seconds
     numbers = itertools.count()
 
@@ -109,19 +109,19 @@ def play(server: PluginServer, streams: int, tokens: int, seconds: float) -> Non
             number = next(numbers)
             body = {
                 "model": BUNDLED_MODEL.name,
-                # Tokens of its own in front, so that no two find each other's keys in the prefix cache.
+                # Start with unique tokens, so that no request hits another's blocks in the prefix cache.
                 "prompt": [
                     100 + number % 100,
                     100 + number // 100 % 100,
                     *([50] * (PROMPTS[number % len(PROMPTS)] - 2)),
                 ],
-                # Of many lengths, so that the streams do not begin and end together.
+                # Vary the lengths, so that the requests do not start and end together.
                 "max_tokens": tokens // 2 + number * 37 % tokens,
                 "stream": True,
                 "ignore_eos": True,
             }
             if server.post("/v1/completions", body).count(b'"finish_reason":"length"') != 1:
-                sys.exit(f"bench_metrics: a stream was not answered to its end; see {server.log}")
+                sys.exit(f"bench_metrics: a request did not complete; see {server.log}")
             if stream == 0 and number % 10 < 1:
                 say(f"{max(until - time.monotonic(), 0):.0f} s left")
 
@@ -130,7 +130,7 @@ def play(server: PluginServer, streams: int, tokens: int, seconds: float) -> Non
 
 
 def turns(server: PluginServer, work: Path, args: argparse.Namespace) -> np.ndarray:
-    """Shape [pairs, 2, 3]: seconds, CPU seconds and tokens of the turns without the metrics and with them, side by side."""
+    """Return shape [pairs, 2, 3]: seconds, CPU seconds and tokens of adjacent slices without and with the metrics."""
     play(server, args.streams, args.tokens, 5)
     server.process.send_signal(switched_metrics.START)
     play(server, args.streams, args.tokens, args.seconds)
@@ -138,7 +138,7 @@ def turns(server: PluginServer, work: Path, args: argparse.Namespace) -> np.ndar
     path, deadline = work / "turns", time.monotonic() + 30
     while not path.exists():
         if time.monotonic() > deadline:
-            sys.exit(f"bench_metrics: the server wrote nothing; see {server.log}")
+            sys.exit(f"bench_metrics: the server wrote no measurements within 30 s; see {server.log}")
         time.sleep(0.1)
     told = json.loads(path.read_text(encoding="utf-8"))
     pairs = [sorted(pair) for pair in zip(told[::2], told[1::2], strict=False)]
@@ -146,7 +146,7 @@ def turns(server: PluginServer, work: Path, args: argparse.Namespace) -> np.ndar
 
 
 def scrape(server: PluginServer) -> float:
-    """Milliseconds of CPU time of the API server for reading ``/metrics`` once, with everything in it."""
+    """Return the API server's CPU time for one complete ``/metrics`` response, in milliseconds."""
     process = psutil.Process(server.process.pid)
     before = process.cpu_times()
     for _ in range(SCRAPES):
@@ -157,12 +157,14 @@ def scrape(server: PluginServer) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=300, help="how long the streams are answered")
-    parser.add_argument("--turn", type=float, default=0.25, help="seconds with the metrics, or without, at a time")
-    parser.add_argument("--streams", type=int, default=32, help="at once")
-    parser.add_argument("--tokens", type=int, default=128, help="of each stream, on average")
+    parser.add_argument("--seconds", type=float, default=300, help="seconds to measure (default: %(default)g)")
     parser.add_argument(
-        "--control", action="store_true", help="have both sides without: what is measured then is chance"
+        "--turn", type=float, default=0.25, help="seconds per slice with or without the metrics (default: %(default)s)"
+    )
+    parser.add_argument("--streams", type=int, default=32, help="concurrent requests (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=128, help="mean output tokens per request (default: %(default)s)")
+    parser.add_argument(
+        "--control", action="store_true", help="measure both sides without the metrics, which shows the noise"
     )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -180,14 +182,14 @@ def report(measured: np.ndarray, hooks: Sequence[Sequence[float]], scrapes: Sequ
     """Print the table."""
     sides = measured[:, 0], measured[:, 1]
     figures = [
-        compare_rounds("CPU time of the output processor alone, us a token", *np.array(hooks)),
-        compare("of the API server, us a token", *(side[:, [1, 2]] * [1e6, 1] for side in sides)),
+        compare_rounds("CPU time of the output processor alone, us per token", *np.array(hooks)),
+        compare("CPU time of the API server, us per token", *(side[:, [1, 2]] * [1e6, 1] for side in sides)),
         compare("tokens/s", *(side[:, [2, 0]] for side in sides)),
     ]
     print("| figure | without | with | with / without | 95 % interval |\n| --- | --- | --- | --- | --- |")
     print("\n".join(figure.row() for figure in figures))
     print(
-        f"\n{len(measured)} pairs of turns. A scrape takes the API server {statistics.median(scrapes):.0f} ms of CPU time."
+        f"\n{len(measured)} pairs of slices. A scrape costs the API server {statistics.median(scrapes):.0f} ms of CPU time."
     )
 
 

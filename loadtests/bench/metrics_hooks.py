@@ -1,4 +1,4 @@
-"""The hooks of the metrics by length alone: vLLM's output processor in this process, watched and not, in turns."""
+"""Times the hooks of the metrics by length alone: vLLM's output processor in this process, with and without them."""
 
 import time
 from types import SimpleNamespace
@@ -20,12 +20,12 @@ PROMPT = 100
 
 
 def measure(streams: int, tokens: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Microseconds of CPU time a token, without the hooks and with them, of each round.
+    """Return the CPU microseconds per token of each round, without the hooks and with them.
 
     Args:
-        streams: Requests, which have a token at every step.
-        tokens: Of each request's answer.
-        rounds: How often, for each side.
+        streams: Number of requests; each gets one token per step.
+        tokens: Output tokens per request.
+        rounds: Measured rounds per side.
     """
     ladder = FactorLadder((FactorSet("short", 256, (1.0,)), FactorSet("long", 1024, (2.0,))))
     metrics = LengthMetrics(ladder, "model", CollectorRegistry())
@@ -43,7 +43,7 @@ def measure(streams: int, tokens: int, rounds: int) -> tuple[list[float], list[f
 
 
 def _upstream(*_: Any, **__: Any) -> None:
-    """Stands for vLLM's own metrics, which both sides have."""
+    """Stand in for vLLM's own metrics, which both sides have."""
 
 
 def _serve(processor: Any, manager: Any, streams: int, tokens: int) -> float:

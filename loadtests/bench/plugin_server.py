@@ -1,4 +1,4 @@
-"""A server of a benchmark in processes of its own, into each of which a plugin of ours is loaded."""
+"""A benchmark's server in separate processes, each of which can load a plugin of ours."""
 
 import json
 import os
@@ -17,13 +17,13 @@ START_SECONDS = 300
 
 
 class PluginServer:
-    """``ropeswitch serve``, or another command that starts one.
+    """A server started by ``ropeswitch serve`` or another command.
 
     Args:
-        command: With neither ``--host`` nor ``--port``.
-        work: An empty folder for what it writes.
-        plugin: ``module:function``, which every process of the server calls when it loads vLLM's plugins; None for none.
-        variables: What its environment has besides.
+        command: Command without ``--host`` and ``--port``.
+        work: Empty folder for the log and the plugin's metadata.
+        plugin: ``module:function`` that every server process calls when it loads vLLM's plugins; None for none.
+        variables: Additional environment variables.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class PluginServer:
             )
 
     def wait(self) -> None:
-        """Wait until it answers.
+        """Wait until the server answers ``/health``.
 
         Raises:
-            SystemExit: with the end of its log, when it does not start.
+            SystemExit: with the end of its log, if it does not start.
         """
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self.process.poll() is None:
@@ -70,12 +70,12 @@ class PluginServer:
         sys.exit(f"the server did not start:\n{self.log.read_text(errors='replace')[-4000:]}")
 
     def get(self, path: str) -> bytes:
-        """Read a path."""
+        """Return the body of a GET request."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
             return bytes(answer.read())
 
     def post(self, path: str, body: Any) -> bytes:
-        """Post JSON and read the answer to its end."""
+        """Post JSON and return the complete response body."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
         )
@@ -83,7 +83,7 @@ class PluginServer:
             return bytes(answer.read())
 
     def stop(self) -> None:
-        """End it, and whatever is left of it."""
+        """Stop the server, then kill its remaining processes."""
         self.process.terminate()
         try:
             self.process.wait(timeout=60)

@@ -1,8 +1,8 @@
-"""What a crossing costs under each ladder policy: tokens recomputed, the stall, and the whole answer's time.
+"""Measures the cost of a crossing under each ladder policy: tokens recomputed, longest gap and time of the whole answer.
 
-The bundled model, or another one with its automatic ladder, one request at a time. Its prompt ends 32 tokens before a set
-does, and its answer has 64, so that by length it is recomputed half-way. The policies take turns with new prompts, and
-medians count.
+Runs the bundled model, or another one with its automatic ladder, one request at a time. A prompt ends 32 tokens below a
+set's limit and its answer has 64 tokens, so the policy ``length`` recomputes the sequence half-way. The policies alternate
+with new prompts; results are medians.
 """
 
 import argparse
@@ -23,12 +23,12 @@ PARTS = {"with background prefill": ["guard", "cpu", "scheduling"], "without it"
 
 @dataclass(frozen=True)
 class Crossing:
-    """One answer.
+    """One measured answer.
 
     Attributes:
-        recomputed: Tokens that its switches recomputed.
-        stall: The longest time between two of its tokens, in seconds.
-        seconds: From its arrival to its last token.
+        recomputed: Tokens recomputed by its switches.
+        stall: Longest gap between two of its tokens, in seconds.
+        seconds: Time from arrival to last token, in seconds.
     """
 
     recomputed: int
@@ -38,12 +38,12 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Model:
-    """What is served: a checkpoint with its automatic ladder, or the bundled model where ``folder`` is None.
+    """The served model: a checkpoint with its automatic ladder, or the bundled model if ``folder`` is None.
 
     Attributes:
-        folder: The checkpoint.
+        folder: Checkpoint folder.
         max_length: ``max_model_len``, in tokens.
-        limits: Tokens at which a set ends, below the last one.
+        limits: Limits of the sets below the last one, in tokens.
     """
 
     folder: str | None = None
@@ -52,7 +52,7 @@ class Model:
 
 
 def _engine(model: Model, parts: list[str]) -> Any:
-    """``vllm.LLM`` in this process; the bundled model's ladder ends a set at each of :data:`LIMITS`."""
+    """Return a ``vllm.LLM`` in this process; the bundled model's ladder gets a set for each of :data:`LIMITS`."""
     from vllm import LLM
 
     if model.folder is not None:
@@ -66,7 +66,7 @@ def _engine(model: Model, parts: list[str]) -> Any:
 
     by_length = {each["max_length"]: each for each in file.load(BUNDLED_FACTORS).ladder.to_json()}
     last = by_length[max(by_length)]
-    # The bundled ladder's sets lie far apart.
+    # The limits of the bundled ladder are far apart, so add sets between them.
     for limit in LIMITS:
         by_length.setdefault(limit, last | {"name": str(limit), "max_length": limit})
     sets = [by_length[limit] for limit in sorted(by_length)]
@@ -79,7 +79,7 @@ def _engine(model: Model, parts: list[str]) -> Any:
 def _answer(engine: Any, recomputed: list[int], name: str, limit: int, policy: str) -> Crossing:
     from vllm import SamplingParams
 
-    # The name makes each prompt a new one, so that the prefix cache has none of it.
+    # Seeded by name, every prompt is new and misses the prefix cache.
     prompt = random.Random(name).choices(range(3, 256), k=limit - BEFORE)
     params = SamplingParams(
         temperature=0.0, max_tokens=ANSWER, ignore_eos=True, detokenize=False, extra_args={"rope_ladder_policy": policy}
@@ -126,9 +126,9 @@ def main() -> None:
     parser.add_argument(
         "--model", help="checkpoint with an automatic ladder (default: the bundled model and its ladder)"
     )
-    parser.add_argument("--max-model-len", type=int, help="its longest sequence, in tokens")
+    parser.add_argument("--max-model-len", type=int, help="maximum sequence length of --model, in tokens")
     parser.add_argument(
-        "--limits", type=int, nargs="+", default=LIMITS, help="its sets' ends that are crossed, in tokens"
+        "--limits", type=int, nargs="+", default=LIMITS, help="set limits to cross, in tokens (default: 512 1024 4096)"
     )
     args = parser.parse_args()
     model = Model(args.model, args.max_model_len, tuple(args.limits))
@@ -140,7 +140,7 @@ def main() -> None:
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
         process = multiprocessing.get_context("spawn").Process(target=_work, args=(theirs, model, parts, args.rounds))
         process.start()
-        # So that a process that dies ends the wait below with an EOFError.
+        # With this end closed, a dead process ends the wait below with an EOFError.
         theirs.close()
         found: dict[tuple[int, str], list[Crossing]] = {}
         while (message := ours.recv()) is not None:

@@ -1,7 +1,7 @@
-"""Rotation of one whole step: ours against stock vLLM's LongRoPE module, alternating in one run.
+"""Times the rotation of one whole step: ours against stock vLLM's LongRoPE module, alternating in one run.
 
-Ours is the fill of the step's rows and 32 layers that apply them; stock's is 32 layers that look cos and sin up and apply
-them. Both rotate the same queries and keys (32 query heads and 8 key heads of 128 values, all rotated).
+Ours fills the step's rows and applies them in 32 layers; stock looks cos and sin up and applies them in each of 32 layers.
+Both rotate the same queries and keys (32 query heads and 8 key heads of 128 values, all rotated).
 """
 
 import statistics
@@ -20,7 +20,7 @@ from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rotation import Rotation
 
 LAYERS, QUERY_HEADS, KEY_HEADS, HEAD = 32, 32, 8, 128
-# Layers compiled into one graph, which the step calls for each group: all 32 in one graph take minutes to compile.
+# Layers per compiled graph: all 32 in one graph take minutes to compile.
 GRAPH = 8
 WINDOW, MAXIMUM, THETA = 4096, 131072, 10000.0
 TOKENS = (1, 64, 2048)
@@ -31,7 +31,7 @@ Layers = Callable[[torch.Tensor, list[torch.Tensor], list[torch.Tensor]], list[t
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: median times of a step's rotation, in milliseconds, and their ratio."""
+    """One line of the table: median milliseconds of a step's rotation for both sides, and their ratio."""
 
     mode: str
     dtype: str
@@ -45,11 +45,11 @@ class Row:
 
 
 def measure(seconds: float = 2.0, repetitions: int = 9) -> list[Row]:
-    """Time every case.
+    """Time every case and return the table's lines.
 
     Args:
-        seconds: About how long each case runs in all.
-        repetitions: How many alternations; each side's figure is the median over them.
+        seconds: Approximate total time per case.
+        repetitions: Alternations per case; each side's figure is the median over them.
     """
     rows = []
     for dtype in (torch.float32, torch.bfloat16):

@@ -1,7 +1,7 @@
-"""Host time of rotating one layer's queries and keys where nothing is compiled or captured: ours against stock's custom op.
+"""Times the host's work to rotate one layer's queries and keys, not compiled or captured: ours against stock's custom op.
 
-Runs without a GPU: Triton compiles for an H100 and launches through its own launcher, on a CUDA driver whose calls return at
-once. Stock's op is that of the CPU build on one token of small heads, whose arithmetic counts against stock. Needs gcc.
+Needs gcc but no GPU: Triton compiles for an H100 and launches through its own launcher, on a stub CUDA driver whose calls
+return at once. Stock's op is the CPU build's on one token of small heads; its arithmetic counts against stock.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.triton import kernels
 
 HEADS, KEY_HEADS, HEAD_SIZE, MOST = 4, 2, 32, 64
-# Every call succeeds; those that Triton asks for something give it a device with enough of all.
+# A stub driver: every call succeeds, and queries describe a device with ample resources.
 CUDA_DRIVER = """
 #define OK(name) int name(void) { return 0; }
 OK(cuInit) OK(cuCtxSetCurrent) OK(cuCtxSetLimit) OK(cuCtxGetLimit) OK(cuFuncSetAttribute) OK(cuFuncSetCacheConfig)
@@ -50,7 +50,7 @@ Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 
 
 class NoGPU(CudaDriver):
-    """An H100 that does nothing."""
+    """A Triton driver for an H100 that runs nothing."""
 
     def __init__(self) -> None:
         self.utils, self.launcher_cls = CudaUtils(), CudaLauncher
@@ -61,7 +61,7 @@ class NoGPU(CudaDriver):
 
 
 def without_a_gpu(folder: Path) -> None:
-    """Have Triton launch on a driver that returns at once, and our op take CPU tensors."""
+    """Make Triton launch on the stub driver, and let our op accept CPU tensors."""
     (folder / "driver.c").write_text(CUDA_DRIVER)
     library = folder / "libcuda.so.1"
     flags = ["-shared", "-fPIC", "-O2", "-w", f"-Wl,-soname,{library.name}"]
@@ -73,7 +73,7 @@ def without_a_gpu(folder: Path) -> None:
 
 
 def layers() -> dict[str, Layer]:
-    """Every way to rotate a layer."""
+    """Return every way to rotate a layer, by name."""
     with set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
         stock = RotaryEmbedding(HEAD_SIZE, HEAD_SIZE, MOST, 1e4, True, torch.bfloat16)
     stock._forward_method = stock.forward_cuda
@@ -99,8 +99,10 @@ def layers() -> dict[str, Layer]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="rotation_host", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=31, help="alternations (default %(default)s)")
-    parser.add_argument("--calls", type=int, default=2000, help="calls per way and round (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=31, help="alternations (default: %(default)s)")
+    parser.add_argument(
+        "--calls", type=int, default=2000, help="calls per row of the table and round (default: %(default)s)"
+    )
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         without_a_gpu(Path(folder))

@@ -1,6 +1,6 @@
-"""What our schedulers add to stock vLLM's ``schedule()``: a microbenchmark of the host's work per step, without a model.
+"""Measures the host time our schedulers add to stock vLLM's ``schedule()``, per step and without a model.
 
-Every running request decodes. Stock's scheduler, the switch alone and length-aware scheduling take turns.
+Every running request decodes. Stock's scheduler, the switch alone and length-aware scheduling alternate.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
 
 KINDS = {"stock": "default", "core": "core", "length-aware": "ours"}
 RUNNING = (64, 256, 1024)
-# The most that length-aware scheduling may add to stock's schedule(), in ms, by running requests.
+# Maximum time length-aware scheduling may add to stock's schedule(), in ms, by running requests.
 TARGETS = {64: 0.1, 256: 0.2, 1024: 0.5}
 MODEL, GPU, TOKENS = "mistral-7b", "H100-80GB", 8192
 BLOCKS = 150_000
-# Every request may yet outgrow its set, so that each is looked at for that.
+# High enough that every request may outgrow its set, so the scheduler checks each of them.
 MOST_TOKENS = 100_000
 WARM_UP = 30
 STEP_SECONDS = 0.02
@@ -38,11 +38,11 @@ STEP_SECONDS = 0.02
 
 @dataclass
 class Driven:
-    """One scheduler with its running requests, driven as vLLM's engine core does.
+    """One scheduler with its running requests, driven like vLLM's engine core.
 
     Attributes:
-        planning: CPU seconds of ``schedule()`` so far. CPU time, because other processes may run on the cores.
-        updating: CPU seconds of ``update_from_output()``.
+        planning: CPU seconds spent in ``schedule()`` so far. CPU time, because other processes may share the cores.
+        updating: CPU seconds spent in ``update_from_output()`` so far.
     """
 
     builder: Builder
@@ -60,7 +60,7 @@ class Driven:
         self.scheduler, self.clock = simulation.scheduler, simulation.clock
         self.depth, self.noise = simulation.depth, random.Random(0)
         dice = random.Random(0)
-        # The longest first, as length-aware scheduling keeps them: in any other order it would pay for cache misses.
+        # Longest first, as length-aware scheduling keeps them: any other order would charge it for CPU cache misses.
         lengths = sorted((dice.randint(20, 600) for _ in range(self.running)), reverse=True)
         for i, length in enumerate(lengths):
             prompt = [1] * length
@@ -71,7 +71,7 @@ class Driven:
             self.step()
 
     def step(self) -> None:
-        """Plan a step, and take the oldest result once as many steps as allowed are in flight."""
+        """Plan a step, and process the oldest result once the maximum number of steps is in flight."""
         start = thread_time()
         plan = self.scheduler.schedule()
         self.planning += thread_time() - start
@@ -86,7 +86,7 @@ class Driven:
             self.updating += thread_time() - start
 
     def measure(self, steps: int) -> tuple[float, float]:
-        """Milliseconds per step of ``schedule()`` and of ``update_from_output()``."""
+        """Return the milliseconds per step of ``schedule()`` and of ``update_from_output()``."""
         self.planning = self.updating = 0.0
         for _ in range(steps):
             self.step()
@@ -94,7 +94,7 @@ class Driven:
 
 
 def compare(builder: Builder, running: int, asynchronous: bool, rounds: int, steps: int) -> list[str]:
-    """The table's line for one number of running requests: medians over the rounds."""
+    """Return the table's line for one number of running requests: medians over the rounds."""
     driven = {kind: Driven(builder, kind, running, asynchronous) for kind in KINDS}
     gc.collect()
     gc.freeze()
@@ -118,15 +118,15 @@ def compare(builder: Builder, running: int, asynchronous: bool, rounds: int, ste
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench-schedule", description=__doc__)
     parser.add_argument(
-        "--running", type=int, nargs="+", default=RUNNING, help="running requests (default 64 256 1024)"
+        "--running", type=int, nargs="+", default=RUNNING, help="numbers of running requests (default: 64 256 1024)"
     )
-    parser.add_argument("--rounds", type=int, default=15, help="alternations (default %(default)s)")
-    parser.add_argument("--steps", type=int, default=24, help="steps per scheduler and round (default %(default)s)")
-    parser.add_argument("--synchronous", action="store_true", help="plan each step after the last one's result")
+    parser.add_argument("--rounds", type=int, default=15, help="alternations, at least 5 (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=24, help="steps per scheduler and round (default: %(default)s)")
+    parser.add_argument("--synchronous", action="store_true", help="plan each step after the previous step's result")
     args = parser.parse_args(argv)
     if args.rounds < 5:
         parser.error(f"--rounds: {args.rounds} is too few for a median; use at least 5")
-    print("CPU milliseconds per step: stock's schedule() and update_from_output(), and what ours add.")
+    print("CPU milliseconds per step: stock's schedule() and update_from_output(), and the time ours adds.")
     print("| running | scheduler | schedule() | core | length-aware | target | update | core | length-aware |")
     print("| --- " * 9 + "|")
     with tempfile.TemporaryDirectory() as folder:

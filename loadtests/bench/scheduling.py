@@ -1,11 +1,11 @@
-"""Length-aware scheduling against stock vLLM's settings, alternating in one run.
+"""Compares length-aware scheduling with stock vLLM's settings, alternating in one run.
 
-Every engine has a process of its own, on one random Phi-3 that this script makes, and no other is alive meanwhile: idle
-engines would disturb it. Each measurement is added to measurements.jsonl, so that the same command goes on after an
-interruption; remove that file after a change to the code. The tables go to stdout, plots beside the measurements.
+Each engine runs alone in its own process, because idle engines would disturb it, on a random Phi-3 that this script creates.
+Measurements are appended to measurements.jsonl, so the same command resumes after an interruption; remove that file after a
+change to the code. Tables go to stdout, plots next to the measurements.
 
-Phases: alone, the long prompt with nothing beside it; front, every setting on four workloads; exactness, requests that cross
-the limit of 2,048 tokens together; crossing, one such request; burst, 64 short requests and a long one.
+Phases: alone, only the long prompt; front, every setting on four workloads; exactness, requests that cross the limit of
+2,048 tokens together; crossing, one such request; burst, 64 short requests and a long one.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from ropeswitch.loadtests.scheduling.settings import (
 )
 
 PHASES = ("alone", "front", "exactness", "crossing", "burst")
-# The ladder policy of requests that cross the limit, and whether as many prompts are prefilled after them.
+# The ladder policy of requests that cross the limit, and whether to prefill as many prompts after them.
 EXACTNESS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     STOCK.name: [
         (exactness.STOCK, {"policy": None, "again": False}),
@@ -62,7 +62,7 @@ EXACTNESS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 
 
 class Bench:
-    """Runs phases on one checkpoint and keeps what they measure."""
+    """Runs phases on one checkpoint and stores their measurements."""
 
     def __init__(self, args: argparse.Namespace, checkpoint: str, measurements: Measurements) -> None:
         self._args, self._checkpoint, self._kept = args, checkpoint, measurements
@@ -81,12 +81,14 @@ class Bench:
             self._measure(phase, [STOCK, OURS], self._args.rounds, "burst", self._long)
 
     def _front(self) -> None:
-        # The first rounds alone, so that later ones change no workload.
+        # Use only the first five rounds, so that later ones do not change the workloads.
         alone = [
             r["result"]["long"] for r in self._kept.records if (r["phase"], r["setting"]) == ("alone", STOCK.name)
         ][:5]
         if not alone:
-            sys.exit("bench-scheduling: the front needs stock's time for the long prompt alone: run that phase first")
+            sys.exit(
+                "bench-scheduling: the front needs stock's time for the long prompt alone; run the phase alone first"
+            )
         parameters = self._long | {"alone": statistics.median(alone)}
         tasks = [(f"front {name}", "served", parameters | {"name": name}) for name in WORKLOADS]
         self._shared([(setting, tasks) for setting in [*stock(), *ours(self._args.targets)]])
@@ -100,7 +102,7 @@ class Bench:
         )
 
     def _shared(self, tasks: Sequence[tuple[Setting, Sequence[tuple[str, str, dict[str, Any]]]]]) -> None:
-        """Run each setting's workloads, (phase, workload, parameters), in turns; one engine serves all of a round's."""
+        """Run each setting's (phase, workload, parameters), alternating, with one engine per setting and round."""
         for turn in range(self._args.rounds):
             for setting, wanted in tasks if turn % 2 == 0 else reversed(tasks):
                 if missing := [task for task in wanted if not self._kept.has(task[0], setting, turn)]:
@@ -113,7 +115,7 @@ class Bench:
     def _measure(
         self, phase: str, settings: Sequence[Setting], rounds: int, workload: str, parameters: dict[str, Any]
     ) -> None:
-        """Run a workload on every setting in every round that is not measured yet, in turns."""
+        """Run a workload on every setting, alternating, in every round that is not measured yet."""
         for turn in range(rounds):
             for setting in settings if turn % 2 == 0 else reversed(settings):
                 if not self._kept.has(phase, setting, turn):
@@ -123,7 +125,7 @@ class Bench:
     def _undisturbed(
         self, setting: Setting, workload: str, turn: int, parameters: dict[str, Any], step: str
     ) -> dict[str, Any]:
-        """One measurement, made again while other work takes the cores, but not more often than was asked for."""
+        """Measure once, and repeat up to ``--retries`` times while other processes use the cores."""
         for attempt in range(self._args.retries + 1):
             result = self._one(setting, workload, seed=1 + turn + 1000 * attempt, **parameters)
             say(f"{step}: {summary(result)}")
@@ -137,7 +139,7 @@ class Bench:
 
     @contextmanager
     def _side(self, setting: Setting) -> Iterator[Side]:
-        """An engine that has prefilled and decoded, so that what adapts to the machine has seen it."""
+        """Start an engine and warm it up with prefills and decodes, so that adaptive parts know the machine."""
         with Side(self._checkpoint, setting, self._args.compiled) as side:
             side.run("served", name="single", prompt=self._args.prompt // 4, alone=0.5, seed=0)
             yield side
@@ -153,7 +155,7 @@ SUMMARY = {
 
 
 def summary(result: dict[str, Any]) -> str:
-    """One measurement in a few words, for the progress line."""
+    """Return one measurement as text for the progress line."""
     words = []
     if "gaps" in result:
         words.append(f"worst gap {max(result['gaps']):.3f} s, the other request's {max(result['other']):.3f} s")
@@ -162,7 +164,7 @@ def summary(result: dict[str, Any]) -> str:
             value = result[name]
             words.append(words_of.format(max(value) if isinstance(value, list) else value))
     if result["others"] > OTHERS:
-        words.append(f"DISTURBED: other work took {result['others']:.0%} of the cores")
+        words.append(f"DISTURBED: other processes used {result['others']:.0%} of the cores")
     return ", ".join(words)
 
 
@@ -177,13 +179,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--prompt",
         type=int,
         default=6144,
-        help=f"tokens of the long prompt, {least} to {most} (default: %(default)s)",
+        help=f"length of the long prompt in tokens, {least} to {most} (default: %(default)s)",
     )
     parser.add_argument(
         "--rounds",
         type=int,
         default=5,
-        help="rounds of every phase; the long prompt alone has at least 5 (default: 5)",
+        help="rounds per phase; the phase alone runs at least 5 (default: 5)",
     )
     parser.add_argument(
         "--targets",
@@ -191,38 +193,40 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         nargs="+",
         default=list(TARGETS),
         metavar="SECONDS",
-        help="our step latency targets beside our default, in seconds (default: %(default)s)",
+        help="our step latency targets in seconds, in addition to our default (default: %(default)s)",
     )
     parser.add_argument(
         "--retries",
         type=int,
         default=2,
-        help="how often a run of the phases alone, crossing and burst is made again beside which other work took over "
-        f"{OTHERS:.0%}% of the cores; the last one is kept (default: %(default)s)",
+        help="how often to repeat a run of the phases alone, crossing and burst while other processes use over "
+        f"{OTHERS:.0%}% of the cores; the last run is kept (default: %(default)s)",
     )
-    parser.add_argument("--compiled", action="store_true", help="compile the model, vLLM's default, instead of eager")
+    parser.add_argument(
+        "--compiled", action="store_true", help="compile the model (vLLM's default) instead of running it eagerly"
+    )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("bench-scheduling"),
-        help="where measurements and plots are kept; what is measured there is not measured again (default: %(default)s)",
+        help="folder for measurements and plots; existing measurements are reused (default: %(default)s)",
+    )
+    parser.add_argument("--only", action="append", choices=PHASES, help="run only this phase; repeatable")
+    parser.add_argument(
+        "--report", action="store_true", help="measure nothing; print tables and plots of existing measurements"
     )
     parser.add_argument(
-        "--only", action="append", choices=PHASES, help="run this phase alone; can be given more than once"
-    )
-    parser.add_argument("--report", action="store_true", help="measure nothing; tables and plots of what is there")
-    parser.add_argument(
-        "--bound", type=float, metavar="SECONDS", help="what nothing in the burst may wait longer than, as documented"
+        "--bound", type=float, metavar="SECONDS", help="documented maximum wait in the burst, in seconds"
     )
     args = parser.parse_args(arguments)
     if not least <= args.prompt <= most:
-        parser.error(f"--prompt: {args.prompt} is not between {least} and {most}")
+        parser.error(f"--prompt: {args.prompt} must be from {least} to {most}")
     if args.rounds < 1:
-        parser.error(f"--rounds: {args.rounds} is below 1")
+        parser.error(f"--rounds: {args.rounds} must be at least 1")
     if args.retries < 0:
-        parser.error(f"--retries: {args.retries} is below 0")
+        parser.error(f"--retries: {args.retries} must be at least 0")
     if not all(0 < target <= 60 for target in args.targets):
-        parser.error(f"--targets: {args.targets} are not all above 0 and at most 60 seconds")
+        parser.error(f"--targets: {args.targets} must all be above 0 and at most 60 seconds")
     return args
 
 
@@ -253,7 +257,7 @@ def main() -> None:
         say("interrupted; the same command resumes")
         sys.exit(130)
     if not measurements.records:
-        sys.exit(f"bench-scheduling: {measurements.path} has no measurement with these options yet")
+        sys.exit(f"bench-scheduling: {measurements.path} has no measurements with these options yet")
     print(f"{args.prompt} tokens, {mode}\n")
     names = [setting.name for setting in [*stock(), *ours(args.targets)]]
     print(report(measurements.records, names, args.bound))

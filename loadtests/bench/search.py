@@ -1,6 +1,7 @@
-"""How many candidates a second each evaluator of ``ropeswitch factors search`` judges, in turns, and how far apart they are.
+"""Measures how fast each evaluator of ``ropeswitch factors search`` judges candidates, and how much their results differ.
 
-Two models: the bundled one, and a random Llama of four layers of 512; or one of the user's. Documents are random tokens.
+The evaluators alternate on two models, the bundled one and a random Llama of four layers of 512, or on a given model.
+Documents are random tokens.
 """
 
 import argparse
@@ -31,7 +32,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and the documents that it judges."""
+    """A model, and the number and length of the documents it scores."""
 
     name: str
     model: str
@@ -44,10 +45,10 @@ class Measured:
     """One line of the table.
 
     Attributes:
-        case: What was judged.
-        rates: Candidates a second by evaluator, medians.
-        ratio: The engine's rate over transformers', the median of the rounds' ratios.
-        apart: The largest relative difference of the two perplexities of a candidate.
+        case: Model and documents.
+        rates: Median candidates per second, by evaluator.
+        ratio: The engine's rate over transformers', as the median of the rounds' ratios.
+        apart: Largest relative difference between a candidate's two perplexities.
     """
 
     case: Case
@@ -57,7 +58,7 @@ class Measured:
 
 
 def measure(case: Case, rounds: int, candidates: int, dtype: str) -> Measured:
-    """Judge a population with both evaluators, in turns; the first round warms up and does not count."""
+    """Judge a population with both evaluators alternately; the first round warms up and is not counted."""
     facts = ModelFacts.load(case.model)
     rng = random.Random(0)
     words = range(3, len(facts.tokenizer))
@@ -87,7 +88,7 @@ def measure(case: Case, rounds: int, candidates: int, dtype: str) -> Measured:
 
 
 def random_llama(folder: Path) -> str:
-    """A Llama of four layers of 512 with the bundled model's tokenizer."""
+    """Write a random Llama of four layers of 512 with the bundled model's tokenizer, and return its folder."""
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -108,9 +109,10 @@ def random_llama(folder: Path) -> str:
 
 
 def table(results: Sequence[Measured]) -> str:
-    """The results as a Markdown table."""
+    """Return the results as a Markdown table."""
     lines = [
-        "| model | tokens | documents | transformers, candidates/s | engine, candidates/s | engine / transformers | apart |",
+        "| model | tokens | documents | transformers, candidates/s | engine, candidates/s "
+        "| engine / transformers | relative difference |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for each in results:
@@ -122,16 +124,20 @@ def table(results: Sequence[Measured]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench-search", description=__doc__)
-    parser.add_argument("--model", help="a model of your own instead of the two")
-    parser.add_argument("--length", help="tokens of its documents (default: 1k)")
-    parser.add_argument("--documents", type=int, help="how many (default: 5)")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn (default: 3)")
-    parser.add_argument("--candidates", type=int, default=SLOTS, help=f"of a population, at most {SLOTS} (the default)")
-    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="of the weights (default: float32)")
+    parser.add_argument("--model", help="model folder to measure instead of the two built-in models")
+    parser.add_argument("--length", help="tokens per document, with --model (default: 1k)")
+    parser.add_argument("--documents", type=int, help="number of documents, with --model (default: 5)")
+    parser.add_argument("--rounds", type=int, default=3, help="measured rounds per evaluator (default: 3)")
+    parser.add_argument(
+        "--candidates", type=int, default=SLOTS, help=f"candidates per population, at most {SLOTS} (the default)"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", choices=DTYPES, help="data type of the weights (default: float32)"
+    )
     options = parser.parse_args(arguments)
     for flag in ("length", "documents"):
         if not options.model and getattr(options, flag) is not None:
-            parser.error(f"--{flag}: goes with --model")
+            parser.error(f"--{flag}: needs --model; the built-in models have fixed documents")
     documents = 5 if options.documents is None else options.documents
     for flag, value in (("documents", documents), ("rounds", options.rounds)):
         if value < 1:

@@ -1,7 +1,7 @@
-"""A plugin of vLLM's for ``metrics.py``: an API server whose metrics by length go on and off while it works.
+"""vLLM plugin for ``metrics.py`` that switches an API server's metrics by length on and off while it serves.
 
-What they do for every output and every step is switched. What is done once for a request, when it comes, is left on: a
-request that began without it could not go on with it.
+It switches their work per output and per step. Their work on a request's arrival stays on, because a request that started
+without it could not continue with it.
 """
 
 import json
@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Where to write what was measured, and the seconds that each side is on at a time.
+# Environment variables: output file of the measurements, and seconds per slice.
 FILE, SLICE = "METRICS_BENCH_FILE", "METRICS_BENCH_SLICE"
-# Where it is set, both sides are without: what is measured then is nothing.
+# If set, both sides run without the metrics, so that only noise is measured.
 CONTROL = "METRICS_BENCH_CONTROL"
 START, STOP = signal.SIGUSR1, signal.SIGUSR2
 _PROCESSOR = ("_update_stats_from_output", "_update_stats_from_finished")
 
 
 class _Switch:
-    """Switches by a timer and sums up, for each time that a side was on: seconds, CPU seconds of the process, tokens."""
+    """Switches sides by a timer and records for each slice: seconds, CPU seconds of the process and tokens."""
 
     def __init__(self, processor: Any, manager: Any) -> None:
         self.on = True
@@ -52,7 +52,7 @@ class _Switch:
         self._slices.append((self.on, seconds, cpu, int(tokens)))
         self._since = now
         if not self._next:
-            # In pairs, so that both sides are on at nearly the same time, and in an order that nothing else has.
+            # In pairs, so that both sides run at nearly the same time, and in random order, so that no period aligns.
             self._next = self._order.choice(([True, False], [False, True]))
         self.on = self._next.pop(0)
 
@@ -73,13 +73,13 @@ class _Switch:
         self.on = True
         path = Path(os.environ[FILE])
         part = path.with_suffix(".part")
-        # The first began before the timer.
+        # The first slice began before the timer.
         part.write_text(json.dumps(self._slices[1:]), encoding="utf-8")
         part.replace(path)
 
 
 def install() -> None:
-    """Have the API server that this process will be listen to the signals; called before it loads what starts them."""
+    """Make this process's API server listen to the signals; called before the server loads the code that starts metrics."""
     from ropeswitch.server.length_metrics import start
 
     upstream = start.start

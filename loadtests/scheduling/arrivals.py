@@ -1,4 +1,4 @@
-"""Requests of each workload of the front: the single long prompt, mixed, heavy and crossing."""
+"""Requests of the front's workloads: single, mixed, heavy and crossing."""
 
 import math
 import random
@@ -10,7 +10,7 @@ from ropeswitch.loadtests.simulation.workloads import Arrival
 # Maximum tokens of a short prompt; tokens of a chat's answer and of a long prompt's answer.
 SHORT, CHAT_OUTPUT, LONG_OUTPUT = 512, 16, 16
 CHATS = 24
-# Tokens by which a crossing prompt ends before the limit, and its answer behind it.
+# Tokens by which a crossing prompt ends before the limit, and by which its answer passes it.
 BEFORE, BEHIND = 40, 40
 CROSSINGS = 4
 PARETO, PARETO_LEAST, PARETO_COUNT = 0.75, 50, 40
@@ -45,7 +45,7 @@ def _mixed(random_: random.Random, prompt: int, alone: float) -> list[Arrival]:
 
 
 def _heavy(random_: random.Random, prompt: int, alone: float) -> list[Arrival]:
-    # A Pareto distribution's quantiles, so that every seed has the same work.
+    # Use a Pareto distribution's quantiles, so that every seed has the same work.
     end = 1 - (PARETO_LEAST / prompt) ** PARETO
     shares = [1 - end * i / (PARETO_COUNT - 1) for i in range(PARETO_COUNT)]
     lengths = [min(prompt, round(PARETO_LEAST * share ** (-1 / PARETO))) for share in shares]

@@ -19,7 +19,7 @@ class Side:
         compiled: Whether the model is compiled (vLLM's default) or runs eagerly.
 
     Raises:
-        RuntimeError: here and in :meth:`run`, when the process ends; its traceback is then on stderr.
+        RuntimeError: here and in :meth:`run`, if the process ends; its traceback is then on stderr.
     """
 
     def __init__(self, folder: str, setting: Setting, compiled: bool) -> None:

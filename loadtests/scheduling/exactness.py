@@ -31,7 +31,7 @@ def exactness(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
     }
     rounds = sorted(set.intersection(*(set(found) for found in results.values())))
     if not rounds:
-        return "### What exactness costs\n\nNo round has all sides.", []
+        return "### The cost of exactness\n\nNo round has all sides.", []
     rows = []
     for name, found in results.items():
         runs = [found[turn] for turn in rounds]
@@ -40,7 +40,7 @@ def exactness(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
         whole, rate, long, gap = map(statistics.median, columns)
         recomputed = statistics.median(run["recomputed"] for run in runs)
         rows.append([name, f"{recomputed:g}", seconds(whole), f"{rate:.0f}", seconds(long), seconds(gap)])
-    header = ["side", "tokens recomputed", "all answered s", "tokens/s", "an answer s", "worst gap s"]
+    header = ["side", "tokens recomputed", "all answers s", "tokens/s", "mean answer s", "worst gap s"]
     figures = []
     for name, against in (
         (LENGTH_IN_ORDER, ARITHMETIC),
@@ -51,6 +51,6 @@ def exactness(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
         ratios = [results[name][turn]["seconds"] / results[against][turn]["seconds"] for turn in rounds]
         median = statistics.median(ratios)
         measured = f"{median:.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
-        figures.append(Figure(f"all answered, {name} / {against}", f"at most {MOST}", measured, median <= MOST))
-    text = f"### What exactness costs, {len(rounds)} rounds\n\n" + table(header, rows)
+        figures.append(Figure(f"all answers, {name} / {against}", f"at most {MOST}", measured, median <= MOST))
+    text = f"### The cost of exactness, {len(rounds)} rounds\n\n" + table(header, rows)
     return text, figures

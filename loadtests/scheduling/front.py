@@ -1,7 +1,7 @@
-"""Compares settings of schedulers: three figures per run, their intervals, and two verdicts.
+"""Compares scheduler settings: three figures per run, their intervals, and two verdicts.
 
 The figures are the time to first token of short requests, the worst gap in an answer, and the time until long prompts are
-complete. Every setting runs the same seeds, so one draw of seeds serves all of them.
+complete. Every setting runs the same seeds, so all settings share one set of resampled seeds.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from ropeswitch.loadtests.scheduling.tables import table
 
 FIGURES = ("p99 first token", "worst gap", "long prompts done")
-# A ratio up to SAME counts as equal; up to CHANCE it does if its interval reaches down to 1.
+# A ratio up to SAME counts as equal; one up to CHANCE does too if its interval reaches down to 1.
 SAME, CHANCE = 1.02, 1.1
 # Maximum ratio to another setting's figure that counts as 20% better.
 BETTER = 0.8
@@ -26,7 +26,7 @@ class Run:
 
     Attributes:
         setting: The setting's name.
-        ours: Whether it is ropeswitch's scheduler.
+        ours: Whether the scheduler is ropeswitch's.
         seed: The workload's seed.
         firsts: Seconds to the first token of every short request.
         gap: Longest wait between two tokens of a request, in seconds.
@@ -80,9 +80,9 @@ class Answer:
     Attributes:
         stock: Stock's setting.
         ours: Our setting that is as good in all figures and gains most in one. If there is none, the one that loses least,
-            among those that are 20% better in one figure if there are any.
+            preferably among those that are 20% better in one figure.
         ratios: Ours over stock's, by figure.
-        met: Whether it is as good in all figures, and 20% better in one; see :class:`Ratio`.
+        met: Whether ours is as good in all figures and 20% better in one; see :class:`Ratio`.
     """
 
     stock: str
@@ -101,7 +101,7 @@ def settings(runs: Iterable[Run]) -> list[Setting]:
     """Return every setting's figures: the 99th percentile over all short requests, medians of the rest.
 
     Raises:
-        ValueError: when two settings ran different seeds, or a run has no short request.
+        ValueError: if two settings ran different seeds, or a run has no short request.
     """
     grouped: dict[str, dict[int, Run]] = {}
     for run in runs:
@@ -111,7 +111,7 @@ def settings(runs: Iterable[Run]) -> list[Setting]:
     seeds = sorted(next(iter(grouped.values()), {}))
     for name, found in grouped.items():
         if sorted(found) != seeds:
-            raise ValueError(f"{name} ran seeds {sorted(found)}, not {seeds}; the interrupted command resumes there")
+            raise ValueError(f"{name} ran seeds {sorted(found)}, not {seeds}; run the same command again to resume")
     drawn = np.random.default_rng(SEED).integers(0, max(len(seeds), 1), (DRAWS, len(seeds)))
     return [_setting(name, [found[seed] for seed in seeds], drawn) for name, found in grouped.items()]
 
@@ -142,7 +142,7 @@ def ratios(one: Setting, other: Setting) -> tuple[Ratio, ...]:
 
 
 def dominated(found: Sequence[Setting]) -> list[tuple[str, str, tuple[Ratio, ...]]]:
-    """Find our settings that one of stock's matches in every figure, and beats in one beyond its interval.
+    """Find our settings that one of stock's matches in every figure and beats in one, with the interval above 1.
 
     Returns:
         Our setting, stock's, and ours over stock's by figure.
@@ -159,7 +159,7 @@ def dominated(found: Sequence[Setting]) -> list[tuple[str, str, tuple[Ratio, ...
 
 
 def answers(found: Sequence[Setting]) -> list[Answer]:
-    """Compare ours with every one of stock's settings."""
+    """Return our best answer to each of stock's settings."""
     ours = [each for each in found if each.ours]
     return [_answer(stock, ours) for stock in found if not stock.ours and ours]
 
@@ -180,19 +180,19 @@ def report(runs: Sequence[Run]) -> str:
     found = sorted(settings(runs), key=lambda each: (each.ours, each.figures[2], each.name))
     rows = [[each.name, *(f"{value:.3f}" for value in each.figures)] for each in found]
     seeds, firsts = {run.seed for run in runs}, sum(len(run.firsts) for run in runs) // len(found)
-    parts = [f"{len(seeds)} rounds, {firsts} short requests a setting."]
+    parts = [f"{len(seeds)} rounds, {firsts} short requests per setting."]
     parts.append(table(["setting", *(f"{figure} s" for figure in FIGURES)], rows))
     beaten: dict[str, list[tuple[str, tuple[Ratio, ...]]]] = {}
     for ours, stock, values in dominated(found):
         beaten.setdefault(ours, []).append((stock, values))
-    lines = [f"Ours that a setting of stock dominates: {len(beaten) or 'none'}"]
+    lines = [f"Our settings that one of stock's dominates: {len(beaten) or 'none'}"]
     for ours, others in beaten.items():
         stock, values = max(others, key=lambda other: min(ratio.value for ratio in other[1]))
-        lines.append(f"- {ours}, by {len(others)}, most clearly by {stock}: {', '.join(map(str, values))}")
+        lines.append(f"- {ours}: dominated by {len(others)}, most clearly by {stock}: {', '.join(map(str, values))}")
     parts.append("\n".join(lines))
     answered = answers(found)
     met = sum(each.met for each in answered)
     rows = [[each.stock, each.ours, *map(str, each.ratios), "yes" if each.met else "**no**"] for each in answered]
-    parts.append(f"Settings of stock that one of ours answers: {met} of {len(answered)}. Ratios are ours / stock's.")
+    parts.append(f"Stock's settings that one of ours answers: {met} of {len(answered)}. Ratios are ours / stock's.")
     parts.append(table(["stock", "ours", *FIGURES, "met"], rows))
     return "\n\n".join(parts)

@@ -8,14 +8,14 @@ from ropeswitch.loadtests.scheduling.settings import Setting
 
 
 class Measurements:
-    """The measurements in a JSON Lines file that were made with the given options; others in it are left alone.
+    """The measurements in a JSON Lines file made with the given options; others in it are left alone.
 
     Args:
         path: The file, which need not exist.
-        options: Options shared by all of a run's measurements: the prompt's tokens, the mode.
+        options: Options of all measurements of a run: the prompt's length in tokens and the mode.
 
     Raises:
-        ValueError: when a line of the file is not a measurement, for example because a crash cut it short.
+        ValueError: if a line of the file is not a measurement, for example because a crash cut it short.
     """
 
     def __init__(self, path: Path, options: dict[str, Any]) -> None:

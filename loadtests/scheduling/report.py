@@ -7,7 +7,7 @@ from ropeswitch.loadtests.scheduling.exactness import exactness
 from ropeswitch.loadtests.scheduling.single import alone, burst, crossing
 from ropeswitch.loadtests.scheduling.tables import Figure, Record, table
 
-# Share of the cores used by other processes above which a run's times mean little.
+# Share of the cores used by other processes above which a run's times are unreliable.
 OTHERS = 0.05
 SECTIONS = {"alone": alone, "crossing": crossing}
 
@@ -16,13 +16,12 @@ def report(records: Iterable[Record], settings: Collection[str], bound: float | 
     """Return all tables as Markdown.
 
     Args:
-        records: Measurements of one model and prompt length, as stored by ``bench.scheduling``. Missing phases are left
-            out.
+        records: Measurements of one model and prompt length, as stored by ``bench.scheduling``; missing phases are skipped.
         settings: Names of the front's settings.
         bound: Documented maximum wait in the burst, in seconds.
 
     Raises:
-        ValueError: when there are no measurements.
+        ValueError: if there are no measurements.
     """
     phases: dict[str, list[Record]] = {}
     for record in records:
@@ -76,5 +75,5 @@ def front_runs(records: Iterable[Record], settings: Collection[str]) -> dict[str
 def _undisturbed(records: list[Record]) -> Figure:
     shares = [record["result"]["others"] for record in records]
     disturbed = sum(share > OTHERS for share in shares)
-    name = f"runs beside which other work took over {OTHERS:.0%} of the cores"
+    name = f"runs with other processes on over {OTHERS:.0%} of the cores"
     return Figure(name, "none", f"{disturbed} of {len(shares)} (most: {max(shares):.0%})", disturbed == 0)

@@ -1,4 +1,4 @@
-"""The scheduling benchmark's model, and the settings of stock vLLM and of ours that it compares."""
+"""The scheduling benchmark's model, and the settings of stock vLLM and of ours to compare."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from typing import Any
 # head, nearly all of that is attention's arithmetic, as in a 7B model at a few hundred thousand tokens.
 LAYERS, HEADS, INTERMEDIATE, WINDOW, MAXIMUM, VOCABULARY = 2, (16, 1), 512, 2048, 40960, 8192
 HEAD, BFLOAT16_BYTES = 32, 2
-# Room for a 32k prompt, and for short requests that wait meanwhile.
+# Room for a 32k prompt and the short requests that arrive in the meantime.
 KV_TOKENS = 49152
-# Minimum and maximum tokens of a long prompt; shorter ones are for trying things out.
+# Minimum and maximum tokens of the long prompt; short ones are for trial runs.
 PROMPTS = (1024, 32768)
 KV_BYTES = KV_TOKENS * LAYERS * 2 * HEADS[1] * HEAD * BFLOAT16_BYTES
 
@@ -37,7 +37,7 @@ class Setting:
         arguments: vLLM's engine arguments that differ from its defaults.
         ours: Whether the engine has our patches.
         target: Our step latency target in seconds; None is our default.
-        length_aware: Whether an engine with our patches schedules by length; vLLM's own order otherwise.
+        length_aware: Whether an engine with our patches schedules by length; otherwise it keeps vLLM's order.
     """
 
     name: str

@@ -48,7 +48,10 @@ def crossing(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
             figures += _crossing_figures(results)
     parts = ["before the switch", "at it", "after it"]
     header = ["engine", "rounds", "median gap ms", *(f"worst {part} ms" for part in parts), "worst / median gap"]
-    header += ["the same, each gap its median of the rounds", "worst / median of a request that stays below the limit"]
+    header += [
+        "the same, each gap as its median over the rounds",
+        "worst / median of a request that stays below the limit",
+    ]
     header.append("other request's worst ms")
     return "### A request that crosses the limit\n\n" + table(header, rows), figures
 
@@ -61,7 +64,7 @@ def _crossing_figures(results: list[dict[str, Any]]) -> list[Figure]:
         for name, value in (
             ("a crossing request's worst gap / its median gap, worst round", max(worst)),
             ("the same, median of the rounds", statistics.median(worst)),
-            ("the same, each gap its median of the rounds", _usual_worst(results)),
+            ("the same, each gap as its median over the rounds", _usual_worst(results)),
         )
     ]
 
@@ -94,10 +97,10 @@ def burst(phases: dict[str, list[Record]], bound: float | None) -> tuple[str, li
         long = max(result["long"] for result in results)
         rows.append([name, str(len(results)), seconds(short), seconds(long)])
         if name == OURS.name:
-            required = "its stated bound" if bound is None else f"at most {bound:g} s"
+            required = "the documented bound" if bound is None else f"at most {bound:g} s"
             met = None if bound is None else max(short, long) <= bound
             figures.append(Figure("the burst's longest wait with ours", required, f"{max(short, long):.3f} s", met))
-    header = ["engine", "runs", "longest wait of a short request s", "of the long prompt s"]
+    header = ["engine", "runs", "longest wait of a short request s", "longest wait of the long prompt s"]
     return f"### {BURST} short requests and a long one at once\n\n" + table(header, rows), figures
 
 

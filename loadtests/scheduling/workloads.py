@@ -1,7 +1,7 @@
 """Workloads of the scheduling benchmark: send requests to one engine and record when each token arrives.
 
-The engine is driven in its own process, step by step, so that it has the machine's cores to itself: no HTTP, no second
-process. A request is added at the first step after its intended arrival, and its times count from that arrival.
+The engine is driven step by step in its own process, without HTTP or a second process, so that it has the machine's cores to
+itself. A request is added at the first step after its intended arrival; its times count from that arrival.
 """
 
 import itertools
@@ -75,7 +75,7 @@ class Run:
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
-        # Scheduling by age must see the arrival time that a server would have seen.
+        # Scheduling by age needs the arrival time that a server would have recorded.
         self._engine.add_request(
             name, tokens_input(prompt_token_ids=prompt), params, arrival_time=self._wall + arrival, priority=priority
         )
@@ -91,7 +91,7 @@ class Run:
             request.finished = output.finished
 
     def finish(self, *leave: str) -> None:
-        """Step until every request except those in ``leave`` has all its tokens, then abort those."""
+        """Step until every request not named in ``leave`` has all its tokens, then abort those named."""
         while not all(request.finished for name, request in self.requests.items() if name not in leave):
             self.step()
         self._engine.abort_request(list(leave))
@@ -166,12 +166,12 @@ def exactness(engine: Any, *, policy: str | None, again: bool, seed: int) -> dic
     Args:
         engine: ``vllm.v1.engine.llm_engine.LLMEngine``, idle.
         policy: ``rope_ladder_policy`` of the requests; None for stock.
-        again: Whether to prefill as many other prompts of the limit's length + 1 in the end: the recomputation by itself.
+        again: Whether to prefill as many other prompts of limit + 1 tokens at the end: the recomputation by itself.
         seed: Random seed for the prompts.
 
     Returns:
-        ``recomputed``: tokens that went through the model beyond those of prompts and answers; ``long``: mean seconds to a
-        crossing request's last token; ``gap``: the longest time between two of its tokens; ``tokens`` and ``seconds``.
+        ``recomputed``: tokens computed in addition to those of prompts and answers; ``long``: mean seconds to a crossing
+        request's last token; ``gap``: the longest time between two of its tokens; ``tokens`` and ``seconds``.
     """
     prompts = Prompts(f"{policy} {again} {seed}")
     scheduler = engine.engine_core.engine_core.scheduler

@@ -1,4 +1,4 @@
-"""Other ways to schedule the chunks of a next set than ropeswitch's, to compare it with (docs/simulation.md)."""
+"""Alternatives to ropeswitch's scheduling of a next set's chunks, for comparison (docs/simulation.md)."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ from ropeswitch.model_patches.scheduling.decision import StepDecision
 
 
 def own(scheduler: Any) -> None:
-    """Alternate: a chunk of a next set alone, then a step of the decoding requests without one.
+    """Alternate between a step with only a chunk of a next set and a step with only the decoding requests.
 
     Args:
         scheduler: A calibrated ``LengthAwareScheduler`` before its first step.
@@ -31,11 +31,11 @@ def own(scheduler: Any) -> None:
 
 
 def captured(scheduler: Any, most: int) -> None:
-    """Cut chunks of a next set so that no step with one has more than ``most`` tokens, if its other requests have fewer.
+    """Cut chunks of a next set so that a step has at most ``most`` tokens, provided its other requests have fewer.
 
     Args:
         scheduler: A calibrated ``LengthAwareScheduler`` before its first step.
-        most: Tokens of the largest step that has a CUDA graph.
+        most: Tokens of the largest step with a CUDA graph.
     """
     next_set = scheduler.length_aware.next_set
     if next_set is None:

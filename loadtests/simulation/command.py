@@ -1,4 +1,4 @@
-"""What the simulator's commands share: how they read options, refuse bad input in one line, and stop."""
+"""Shared parts of the simulator's commands: option parsing, one-line errors for bad input, and exit codes."""
 
 import argparse
 import os
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError where argparse would print its usage and exit."""
+    """An argument parser that raises UsageError instead of printing its usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
 
 
 def run(name: str, command: Callable[[], None]) -> int:
-    """Run a command.
+    """Run a command and return its exit code.
 
     Returns:
         The exit code: 0; 2 for bad input, with one line on standard error; 130 after Ctrl-C.
     """
-    # vLLM reads them when it is imported.
+    # vLLM reads these variables when it is imported.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
@@ -41,18 +41,18 @@ def run(name: str, command: Callable[[], None]) -> int:
 
 
 def targets(text: str) -> tuple[float, ...]:
-    """Latency targets in seconds, separated by commas."""
+    """Parse comma-separated latency targets in seconds."""
     return tuple(flag(number, 0.001, 60)(part) for part in text.split(","))
 
 
 def check_fits(cluster: "Cluster", longest: int) -> None:
-    """Refuse a longest prompt that the cluster cannot hold.
+    """Refuse a longest prompt that does not fit into the cluster's KV cache.
 
     Raises:
-        UsageError: naming what is allowed.
+        UsageError: with the allowed length.
     """
     if longest + 512 > cluster.kv_tokens:
         raise UsageError(
-            f"--longest: {longest} tokens and an answer do not fit: {cluster.gpus} x {cluster.gpu.name} hold "
-            f"{cluster.kv_tokens} tokens of {cluster.model}; allowed is up to {cluster.kv_tokens - 512}, or take more --gpus"
+            f"--longest: {longest} tokens plus an answer do not fit: {cluster.gpus} x {cluster.gpu.name} hold "
+            f"{cluster.kv_tokens} tokens of {cluster.model}; use at most {cluster.kv_tokens - 512}, or more --gpus"
         )

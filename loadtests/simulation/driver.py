@@ -1,4 +1,4 @@
-"""The event loop: vLLM's engine core in virtual time, around a real scheduler, with a cost model in the engine's place."""
+"""The event loop: vLLM's engine core in virtual time, with a real scheduler and a cost model instead of the model."""
 
 import random
 from collections import deque
@@ -14,15 +14,15 @@ from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.records import Clock, Outcome, Record, SimulationError, Step
 from ropeswitch.loadtests.simulation.workloads import Arrival
 
-# Any token will do; the cost model reads none.
+# The cost model reads no tokens, so any value works.
 TOKEN = 1
-# A scheduler that plans nothing for so many steps on end, with requests waiting, never will.
+# Consecutive steps without a planned token, while requests wait, after which the scheduler counts as stuck.
 STUCK = 1000
 
 
 @dataclass
 class _Live:
-    """A request in the scheduler; ``known`` counts the tokens that the worker has, the scheduler perhaps not yet."""
+    """A request in the scheduler; ``known`` counts the worker's tokens, some of which the scheduler may not have yet."""
 
     request: Request
     record: Record
@@ -41,16 +41,16 @@ class Simulation:
     """One scheduler and the requests that arrive at it.
 
     Attributes:
-        scheduler: Sync or asynchronous, empty.
-        clock: At 0; shared with the scheduler, where that reads the time.
-        costs: What a step takes.
-        arrivals: The requests, in order of time.
-        make_request: From an id, an arrival and a list of prompt tokens to a request.
-        depth: Steps in flight, ``VllmConfig.max_concurrent_batches``.
-        interval: ``--prefill-schedule-interval``, as ``DPEngineCoreProc`` has it: 1 throttles no prefill.
+        scheduler: Synchronous or asynchronous scheduler, empty.
+        clock: Clock at 0; shared with the scheduler if that reads the time.
+        costs: Step times.
+        arrivals: Requests, ordered by time.
+        make_request: Makes a request from an id, an arrival and a list of prompt tokens.
+        depth: Maximum steps in flight, ``VllmConfig.max_concurrent_batches``.
+        interval: ``--prefill-schedule-interval``, as in ``DPEngineCoreProc``; 1 throttles no prefill.
         noise: Standard deviation of the logarithm of a step's random slowdown or speed-up; 0 for none.
-        seed: Of the noise.
-        watch: Called with every step that computed something, after the scheduler has processed its result.
+        seed: Random seed of the noise.
+        watch: Called for every step that computed tokens, after the scheduler has processed its result.
     """
 
     scheduler: Scheduler
@@ -78,7 +78,7 @@ class Simulation:
         """Simulate until every request has finished.
 
         Raises:
-            SimulationError: when the scheduler is stuck, or a request got more or fewer tokens than it asked for.
+            SimulationError: if the scheduler is stuck, or a request got more or fewer tokens than it requested.
         """
         records = [Record(str(i), arrival) for i, arrival in enumerate(self.arrivals)]
         waiting = deque(records)
@@ -95,22 +95,25 @@ class Simulation:
 
     @property
     def computed(self) -> int:
-        """Tokens that went through the model so far."""
+        """Tokens computed by the model so far."""
         return self._outcome.computed
 
     @property
     def idle(self) -> bool:
-        """Whether no request is in the engine."""
+        """Whether the engine has no request."""
         return not self._live and not self._flights
 
     def add(self, record: Record) -> None:
-        """Hand a request that has arrived to the scheduler."""
+        """Add an arrived request to the scheduler."""
         request = self.make_request(record.name, record.arrival, self._prompts.of(record.arrival.prompt))
         self._live[record.name] = _Live(request, record, record.arrival.prompt)
         self.scheduler.add_request(request)
 
     def step(self) -> None:
-        """As EngineCore.step_with_batch_queue: plan while there is room for another step, then take the oldest result."""
+        """Plan a step if one more may be in flight, and process the oldest result unless there is room for another step.
+
+        Mirrors ``EngineCore.step_with_batch_queue``.
+        """
         if self.scheduler.has_requests() and len(self._flights) < self.depth:
             flight = self._launch(self.scheduler.schedule(self._planned % self.interval != 0))
             self._planned += 1
@@ -120,7 +123,7 @@ class Simulation:
         self._land(self._flights.popleft())
 
     def _launch(self, plan: SchedulerOutput) -> "_Flight":
-        """Give a planned step to the hardware, which begins when it is done with the last one."""
+        """Start a planned step on the hardware once the previous one is done."""
         start = max(self.clock.now, self._busy_until)
         graph = "none"
         if plan.total_num_scheduled_tokens:
@@ -132,16 +135,16 @@ class Simulation:
             self._idle_steps += 1
             if self._idle_steps > STUCK:
                 raise SimulationError(
-                    f"the scheduler planned nothing for {STUCK} steps, and {len(self._live)} requests wait: "
+                    f"the scheduler planned nothing for {STUCK} steps while {len(self._live)} requests wait: "
                     f"{', '.join(list(self._live)[:5])}"
                 )
-            # The host plans again as soon as it has nothing to wait for.
+            # With nothing in flight, the host plans again after the fixed time of a step.
             seconds = 0.0 if self._flights else self.costs.achieved.step_seconds
         self._busy_until = start + seconds
         return _Flight(plan, self._forward(plan), Step(start, seconds, plan.num_scheduled_tokens, graph))
 
     def _forward(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """A token for each request of which all known tokens are computed after this step."""
+        """Return a token for each request whose known tokens are all computed after this step."""
         starts = {new.req_id: new.num_computed_tokens for new in plan.scheduled_new_reqs}
         cached = plan.scheduled_cached_reqs
         starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
@@ -150,18 +153,18 @@ class Simulation:
         for name, count in plan.num_scheduled_tokens.items():
             live = self._live.get(name)
             if live is None:
-                # The scheduler's internal request, which fills the prefix cache and generates nothing.
+                # The scheduler's internal request fills the prefix cache and generates nothing.
                 sampled.append([])
                 continue
             end = starts[name] + count
             if end > live.known:
-                raise SimulationError(f"request {name}: {end} tokens are scheduled, but it has {live.known}")
+                raise SimulationError(f"request {name}: scheduled up to token {end}, but it has {live.known}")
             sampled.append([TOKEN] if end == live.known else [])
             live.known += end == live.known
         return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
 
     def _land(self, flight: "_Flight") -> None:
-        """Hand a step's result to the scheduler and write the times down."""
+        """Pass a step's result to the scheduler and record the token times."""
         self.clock.advance(flight.step.start + flight.step.seconds)
         for outputs in self.scheduler.update_from_output(flight.plan, flight.result).values():
             for one in outputs.outputs:
@@ -171,7 +174,7 @@ class Simulation:
                     if live.record.tokens != live.record.arrival.output:
                         asked = live.record.arrival.output
                         raise SimulationError(
-                            f"request {one.request_id}: generated {live.record.tokens} tokens, not {asked}"
+                            f"request {one.request_id}: generated {live.record.tokens} tokens instead of {asked}"
                         )
                     live.record.preemptions = live.request.num_preemptions
                     del self._live[one.request_id]
@@ -185,7 +188,7 @@ class Simulation:
 
 
 class _Prompts:
-    """One list of tokens per prompt length: requests copy it once, and a list of two million is 16 MiB."""
+    """Shares one token list per prompt length, because a list of two million tokens takes 16 MiB."""
 
     def __init__(self) -> None:
         self._lists: dict[int, list[int]] = {}
@@ -195,7 +198,7 @@ class _Prompts:
 
 
 def _sequences(plan: SchedulerOutput) -> list[tuple[int, int]]:
-    """Cached and new tokens of each scheduled request, as the cost model wants them."""
+    """Return the cached and new tokens of each scheduled request, for the cost model."""
     scheduled, cached = plan.num_scheduled_tokens, plan.scheduled_cached_reqs
     sequences = [(new.num_computed_tokens, scheduled[new.req_id]) for new in plan.scheduled_new_reqs]
     sequences += zip(cached.num_computed_tokens, (scheduled[name] for name in cached.req_ids), strict=True)

@@ -1,6 +1,6 @@
-"""What exactness costs in the simulator: requests that outgrow the first set together, against stock with one set for all.
+"""Simulates the cost of exactness: requests that outgrow the first set together, against stock with one set for all.
 
-Stock's time and the recomputation's, prefilled by itself, are the arithmetic that ours is held against (docs/simulation.md).
+The ratio compares our time with the sum of stock's time and the recomputation's prefill by itself (docs/simulation.md).
 """
 
 import argparse
@@ -19,12 +19,12 @@ from ropeswitch.loadtests.simulation.workloads import FIRST_SET
 if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.cluster import Cluster
 
-# Tokens of a prompt before the first set's end, and of its answer.
+# Tokens by which a prompt ends before the first set's limit, and tokens of its answer.
 BEFORE, ANSWER = 100, 300
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a table for each kind of GPU.
+    """Print a table for each kind of GPU and return the exit code.
 
     Returns:
         The exit code: 0; 2 for bad input, with one line on standard error; 130 after Ctrl-C.
@@ -36,14 +36,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = command.Parser(prog="exactness", description=__doc__)
     add = parser.add_argument
     add("--model", default="mistral-7b", help="shape of the model (default: %(default)s)")
-    add("--gpu", nargs="+", default=["A100-80GB", "H100-80GB"], metavar="KIND", help="kinds of GPU (default: both)")
-    add("--gpus", type=flag(whole, 1, 1024), default=1, metavar="N", help="number of GPUs (default: 1)")
+    add(
+        "--gpu",
+        nargs="+",
+        default=["A100-80GB", "H100-80GB"],
+        metavar="KIND",
+        help="kinds of GPU (default: A100-80GB H100-80GB)",
+    )
+    add(
+        "--gpus", type=flag(whole, 1, 1024), default=1, metavar="N", help="number of GPUs, tensor parallel (default: 1)"
+    )
     add(
         "--requests",
         type=flag(whole, 1, 1000),
         nargs="+",
         default=[1, 8, 32],
-        help="requests at once (default: 1 8 32)",
+        help="numbers of simultaneous requests (default: 1 8 32)",
     )
     return parser
 
@@ -58,7 +66,7 @@ def _run(args: argparse.Namespace) -> None:
         if max(args.requests) > most:
             raise UsageError(
                 f"--requests: {max(args.requests)} do not fit: {args.gpus} x {cluster.gpu.name} hold at most {most}; "
-                "give fewer, or more --gpus"
+                "use fewer requests, or more --gpus"
             )
     for cluster in clusters:
         print(f"\n{args.model} on {args.gpus} x {cluster.gpu.name}\n\n{_table(cluster, args.requests)}", flush=True)
@@ -89,14 +97,14 @@ def _table(cluster: "Cluster", counts: Sequence[int]) -> str:
             for name, (policy, cached) in policies.items():
                 outcome = builder.simulation(policy, workload, Options(prefix_caching=cached)).run()
                 stock = stock or outcome.seconds
-                # The token that outgrows the set is computed in stock's run too.
+                # Stock's run, too, computes the token that outgrows the set.
                 again = count * costs.prefill_seconds(FIRST_SET, chunk) if "length" in name else 0.0
                 answer = sum(record.completion_seconds for record in outcome.records) / count
                 gap = max(record.worst_gap for record in outcome.records)
                 row = [str(count), name, str(outcome.computed - needed), f"{outcome.seconds:.2f}"]
                 row += [f"{needed / outcome.seconds:.0f}", f"{answer:.2f}", f"{gap:.3f}"]
                 rows.append([*row, f"{stock + again:.2f}", f"{outcome.seconds / (stock + again):.3f}"])
-    header = ["requests", "side", "tokens recomputed", "all answered s", "tokens/s", "an answer s", "worst gap s"]
+    header = ["requests", "side", "tokens recomputed", "all answers s", "tokens/s", "mean answer s", "worst gap s"]
     return table([*header, "stock + recomputation s", "ratio"], rows)
 
 

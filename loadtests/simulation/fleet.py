@@ -1,4 +1,4 @@
-"""Several simulated replicas behind a router, each with a real scheduler and a time of its own."""
+"""Simulated replicas behind a router, each with a real scheduler and its own clock."""
 
 import math
 from collections import deque
@@ -13,12 +13,12 @@ from ropeswitch.loadtests.simulation.workloads import Arrival
 
 @dataclass
 class Replica:
-    """One engine, and what the router knows of it.
+    """One engine, and the router's view of it.
 
     Attributes:
-        simulation: Empty, at time 0.
+        simulation: Empty simulation at time 0.
         scrape: Seconds between two readings of its metrics.
-        sessions: Tokens of each session's prefix that it was sent.
+        sessions: Prefix tokens sent to it, by session.
     """
 
     simulation: Simulation
@@ -31,7 +31,7 @@ class Replica:
         self._records: dict[str, Record] = {}
 
     def run_until(self, time: float) -> None:
-        """Run steps until the engine's time has reached ``time``; a step that has begun ends after it."""
+        """Run steps until the engine's clock has reached ``time``; the last step may end after it."""
         engine = self.simulation
         while not engine.idle and engine.clock.now < time:
             engine.step()
@@ -45,23 +45,23 @@ class Replica:
                 self._readings.append((last + scrapes * self.scrape, self._read()))
 
     def finish(self) -> None:
-        """Run until no request is left."""
+        """Run until all requests are done."""
         while not self.simulation.idle:
             self.simulation.step()
 
     def reading(self, time: float) -> Reading:
-        """The last reading that was made by ``time``."""
+        """Return the latest reading made at or before ``time``; earlier ones are dropped."""
         while len(self._readings) > 1 and self._readings[1][0] <= time:
             self._readings.popleft()
         return self._readings[0][1]
 
     def in_flight(self, time: float) -> int:
-        """Requests that were sent and are not answered to their end by ``time``."""
+        """Return the number of requests sent but not finished by ``time``."""
         self._in_flight = [each for each in self._in_flight if each.tokens < each.arrival.output or each.last > time]
         return len(self._in_flight)
 
     def add(self, record: Record) -> None:
-        """Send a request; the engine's time must have reached its arrival."""
+        """Send a request; the engine's clock must have reached its arrival."""
         if record.arrival.session is not None:
             self.sessions[record.arrival.session] = record.arrival.prompt + record.arrival.output
         self._in_flight.append(record)
@@ -73,7 +73,7 @@ class Replica:
         left = sum(
             request.num_prompt_tokens - request.num_computed_tokens
             for request in scheduler.requests.values()
-            # The scheduler's internal requests are none of the router's.
+            # Leave out the scheduler's internal requests.
             if request.request_id in self._records and request.num_computed_tokens < request.num_prompt_tokens
         )
         planner = getattr(scheduler, "length_aware", None)
@@ -82,18 +82,15 @@ class Replica:
 
 
 def run(replicas: Sequence[Replica], router: Router, arrivals: Sequence[Arrival]) -> list[Record]:
-    """Send every request to the replica that the router chooses, and run until all are answered.
+    """Send every request to the replica the router chooses, run until all are done, and return a record per request.
 
     Args:
-        replicas: Empty.
-        router: Chooses at a request's arrival.
-        arrivals: In order of time.
-
-    Returns:
-        A record for each request, in order.
+        replicas: Empty replicas.
+        router: Chooses a replica when a request arrives.
+        arrivals: Requests, ordered by time.
 
     Raises:
-        SimulationError: when a scheduler is stuck, or a request got more or fewer tokens than it asked for.
+        SimulationError: if a scheduler is stuck, or a request got more or fewer tokens than it requested.
     """
     records = [Record(str(number), arrival) for number, arrival in enumerate(arrivals)]
     for record in records:

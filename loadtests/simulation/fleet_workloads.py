@@ -1,4 +1,4 @@
-"""Requests for several replicas: one replica's workload for each, shifted in time, and sessions that share prefixes."""
+"""Requests for several replicas: one time-shifted workload per replica, or sessions that share prefixes."""
 
 import math
 import random
@@ -9,22 +9,22 @@ from ropeswitch.loadtests.simulation.cluster import Cluster
 from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.workloads import CHUNK, FIRST_SET, Arrival, Size, make_workload, work
 
-# Turns of a session, tokens that a user adds to one, and mean seconds between two turns, of which half is fixed.
+# Turns per session, tokens a user adds per turn, and mean seconds between turns, half of which are fixed.
 TURNS, ADDED, PAUSE = 5, (50, 400), 10.0
-# Tokens of a session's first prompt: a chat, or one about a document.
+# Tokens of a session's first prompt, from a chat to a question about a document.
 FIRST_PROMPT = (500, 32_768)
 WORKLOADS = ("mixed", "heavy", "sessions")
 
 
 def arrivals(name: str, replicas: int, cluster: Cluster, costs: StepCosts, size: Size) -> list[Arrival]:
-    """The requests for ``replicas`` replicas, in order of time; each replica's share of them makes ``size.load``.
+    """Return the requests for ``replicas`` replicas, ordered by time; each replica's share has the load ``size.load``.
 
     Args:
         name: One of :data:`WORKLOADS`.
         replicas: Number of replicas.
         cluster: One replica.
-        costs: Of one replica.
-        size: Of one replica's share.
+        costs: Step times of one replica.
+        size: Size of one replica's share.
     """
     found: list[Arrival] = []
     for index in range(replicas):
@@ -35,24 +35,24 @@ def arrivals(name: str, replicas: int, cluster: Cluster, costs: StepCosts, size:
             continue
         each = make_workload(name, cluster, costs, share).arrivals
         horizon = each[-1].at
-        # Long prompts of all shares would come at the same moments.
+        # Without an offset, the long prompts of all shares would arrive together.
         offset = random_.uniform(0, horizon)
         found += [replace(arrival, at=(arrival.at + offset) % horizon) for arrival in each]
     return sorted(found, key=lambda arrival: arrival.at)
 
 
 def long_share(requests: Sequence[Arrival], costs: StepCosts) -> float:
-    """The share of the work that prompts beyond the first factor set make."""
+    """Return the share of the work due to prompts beyond the first factor set."""
     seconds = [work(costs, each.prompt, each.output) for each in requests]
     long = sum(second for second, each in zip(seconds, requests, strict=True) if each.prompt > FIRST_SET)
     return long / sum(seconds)
 
 
 def _sessions(random_: random.Random, costs: StepCosts, size: Size, label: str) -> list[Arrival]:
-    """Conversations whose every turn begins with all earlier ones.
+    """Return conversations in which every turn's prompt begins with all earlier turns.
 
-    They are cut at the end of the time and go on at its beginning, so that the load is the same throughout. The part that
-    goes on is a session of its own, whose first turn finds no prefix.
+    Conversations that reach the end of the time span wrap around to its beginning, so that the load is constant. The wrapped
+    part is a separate session, whose first turn has no cached prefix.
     """
     low, high = map(math.log, FIRST_PROMPT)
     sessions, busy = [], 0.0
@@ -77,7 +77,7 @@ def _sessions(random_: random.Random, costs: StepCosts, size: Size, label: str) 
 
 
 def _seconds(costs: StepCosts, turns: Sequence[tuple[int, int]]) -> float:
-    """Of hardware, for the prompt and output of each turn, where a prefix cache holds the prompt of the turn before."""
+    """Return the hardware seconds of a session's turns, (prompt, output), if each finds the previous prompt cached."""
     found, before = 0.0, 0
     for prompt, output in turns:
         found += work(costs, prompt, output) - costs.prefill_seconds(before, CHUNK)

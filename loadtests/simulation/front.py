@@ -1,8 +1,8 @@
-"""Our scheduler at several targets against stock vLLM's settings, in the simulator, on several seeds.
+"""Simulates our scheduler at several targets against stock vLLM's settings, on several seeds.
 
-Tables go to standard output, and a plot into the folder of ``--out``. Each run is added to runs.jsonl there, so that the
-same command goes on after an interruption; remove that file after a change to a scheduler. docs/simulation.md describes
-the figures.
+Tables go to standard output and a plot into the folder of ``--out``. Runs are appended to runs.jsonl there, so the same
+command resumes after an interruption; remove that file after a change to a scheduler. docs/simulation.md describes the
+figures.
 """
 
 import argparse
@@ -31,10 +31,10 @@ THRESHOLDS, BATCHED, INTERVALS = (64, 128, 256, 512, 1024), (256, 512, 1024, 204
 
 
 def stock(default: int) -> list["Policy"]:
-    """Stock vLLM's ways to keep a long prompt from others, each at several values, and some of them together.
+    """Return stock vLLM's settings that limit a long prompt's share of steps, at several values, and some combinations.
 
     Args:
-        default: Its ``max_num_batched_tokens`` without flags.
+        default: vLLM's ``max_num_batched_tokens`` without flags.
     """
     from ropeswitch.loadtests.simulation.policies import Policy
 
@@ -49,17 +49,17 @@ def stock(default: int) -> list["Policy"]:
 
 
 def long_seconds(outcome: "Outcome") -> float:
-    """Mean seconds until the long prompts are complete: those at least half as long as the longest."""
+    """Return the mean seconds until long prompts, those at least half as long as the longest, are complete."""
     least = max(record.arrival.prompt for record in outcome.records) / 2
     done = [record.completion_seconds for record in outcome.records if record.arrival.prompt >= least]
     return sum(done) / len(done)
 
 
 class Runs:
-    """The runs in a JSON-lines file that were made with the given options; others in it are left alone.
+    """The runs in a JSON Lines file made with the given options; other runs in it are left alone.
 
     Raises:
-        InputError: when a line of the file is no run, as when a crash cut it short.
+        InputError: if a line is not a run, for example because a crash cut it short.
     """
 
     def __init__(self, path: Path, options: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ class Runs:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison.
+    """Run the comparison and return the exit code.
 
     Returns:
         The exit code: 0; 2 for bad input, with one line on standard error; 130 after Ctrl-C.
@@ -107,7 +107,7 @@ def _run(args: argparse.Namespace) -> None:
     costs = StepCosts(cluster)
     policies = [*stock(server_defaults(gpu)[0]), ours(gpu), *(ours(gpu, target) for target in args.targets)]
     offered = dict.fromkeys(WORKLOADS, policies)
-    # Only a request that outgrows a set can reserve the next one.
+    # The policy reserve matters only if requests outgrow a set.
     offered["crossing"] = [*policies, *(replace(each, reserve=True) for each in policies if each.kind == "ours")]
     args.out.mkdir(parents=True, exist_ok=True)
     shape = {name: getattr(args, name) for name in ("model", "gpu", "gpus", "requests", "longest", "load", "noise")}
@@ -139,24 +139,34 @@ def _run(args: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = command.Parser(prog="front", description=__doc__)
     add = parser.add_argument
-    add("--workload", action="append", choices=WORKLOADS, help="workload; can be repeated (default: all)")
+    add("--workload", action="append", choices=WORKLOADS, help="workload to simulate; repeatable (default: all)")
     add("--model", default="mistral-7b", help="shape of the model (default: %(default)s)")
     add("--gpu", default="A100-80GB", metavar="KIND", help="kind of GPU (default: %(default)s)")
     add("--gpus", type=flag(whole, 1, 1024), default=1, metavar="N", help="number of GPUs (default: %(default)s)")
-    add("--requests", type=flag(whole, 2, 100_000), default=150, help="short requests a run (default: %(default)s)")
-    add("--longest", type=flag(whole, 8192, 2_096_640), default=131_072, help="tokens of the longest prompt")
-    add("--load", type=flag(number, 0.01, 10), default=0.65, help="share of its time that the cluster is busy")
+    add("--requests", type=flag(whole, 2, 100_000), default=150, help="short requests per run (default: %(default)s)")
+    add(
+        "--longest",
+        type=flag(whole, 8192, 2_096_640),
+        default=131_072,
+        help="tokens of the longest prompt (default: %(default)s)",
+    )
+    add(
+        "--load",
+        type=flag(number, 0.01, 10),
+        default=0.65,
+        help="share of time the cluster is busy (default: %(default)s)",
+    )
     add(
         "--targets",
         type=command.targets,
         default=TARGETS,
         metavar="S,S",
-        help="our targets beside the default, in seconds",
+        help="our step latency targets in seconds, in addition to the default",
     )
     add("--noise", type=flag(number, 0, 1), default=0.05, help="relative spread of step times (default: %(default)s)")
     add("--seeds", type=flag(whole, 2, 1000), default=5, help="seeds per workload and setting (default: %(default)s)")
-    add("--first-seed", type=flag(whole, 0, 2**31), default=0, help="the first one (default: 0)")
-    add("--out", type=Path, default=Path("front"), metavar="DIR", help="folder of the runs (default: front)")
+    add("--first-seed", type=flag(whole, 0, 2**31), default=0, help="first seed (default: 0)")
+    add("--out", type=Path, default=Path("front"), metavar="DIR", help="folder for runs and plot (default: front)")
     return parser
 
 

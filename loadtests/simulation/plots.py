@@ -1,4 +1,4 @@
-"""Pictures of one workload: who waits how long, by prompt length, and what each setting trades for it."""
+"""Plots of one workload: waiting times by prompt length, and the trade-off of each setting."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from ropeswitch.loadtests.simulation.policies import Policy
 from ropeswitch.loadtests.simulation.records import Outcome
 from ropeswitch.loadtests.simulation.report import CLASSES, SHORT, Figures
 
-# Draws into files, without a display.
+# Draw into files, without a display.
 matplotlib.use("Agg")
 
 COLOURS = {"default": "tab:red", "tuned": "tab:orange", "ours": "tab:blue"}
@@ -20,10 +20,10 @@ def draw(path: Path, title: str, runs: Sequence[Figures], drawn: Mapping[Policy,
     """Write a PNG.
 
     Args:
-        path: The file, replaced if it exists.
-        title: What was simulated.
+        path: Output file, replaced if it exists.
+        title: Description of the workload.
         runs: Every run of the workload.
-        drawn: The runs whose single requests are drawn, one of each kind.
+        drawn: Runs whose requests are drawn individually, one of each kind.
     """
     from matplotlib import pyplot
 
@@ -46,7 +46,7 @@ def _lengths(axes: Axes, drawn: Mapping[Policy, Outcome]) -> None:
 
 
 def _tail(axes: Axes, drawn: Mapping[Policy, Outcome]) -> None:
-    """The share of short requests that waits longer than a time."""
+    """Draw the share of short requests that wait longer than a time."""
     limit = CLASSES[0][1]
     for policy, outcome in drawn.items():
         waits = sorted(record.first_token_seconds for record in outcome.records if record.arrival.prompt <= limit)
@@ -57,7 +57,7 @@ def _tail(axes: Axes, drawn: Mapping[Policy, Outcome]) -> None:
 
 
 def _trade(axes: Axes, runs: Sequence[Figures]) -> None:
-    """Every setting: what the short ones wait, and what the longest prompt pays."""
+    """Draw every setting's waiting time of short requests against the completion time of the longest prompt."""
     for run in runs:
         place = (run.waits[SHORT].p99, run.longest_done)
         axes.scatter(*place, s=30, color=COLOURS[run.policy.kind])

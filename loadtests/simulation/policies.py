@@ -1,4 +1,4 @@
-"""The schedulers that are compared, built as an engine builds them: stock by default, stock tuned, and ours."""
+"""The compared schedulers, built as an engine builds them: stock with defaults, stock tuned, and ours."""
 
 import json
 import os
@@ -35,7 +35,7 @@ from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
 from ropeswitch.model_patches.switch.settings import LADDER_POLICY, RopeSettings
 
-# The user's first case: recovered short factors up to 8k tokens, long ones above. Equal factors would share cached keys.
+# The simulated ladder: recovered short factors up to 8k tokens, long ones above. Equal factors would share cached keys.
 LADDER_ENDS = (("8k", FIRST_SET), ("2048k", MAX_MODEL_LEN))
 # The kinds of policy that switch factor sets.
 LADDERED = ("ours", "core")
@@ -43,21 +43,21 @@ LADDERED = ("ours", "core")
 
 @dataclass(frozen=True)
 class Policy:
-    """One way to schedule.
+    """A scheduler and its settings.
 
     Attributes:
-        kind: ``default`` and ``tuned`` are stock vLLM; ``ours`` is ropeswitch's, and ``core`` its switch alone, with
-            vLLM's own order of work.
-        max_num_batched_tokens: Tokens of a step, at most.
-        threshold: vLLM's ``--long-prefill-token-threshold``, 0 for none.
+        kind: ``default`` and ``tuned`` are stock vLLM, ``ours`` is ropeswitch, and ``core`` is its switch alone, in vLLM's
+            own order.
+        max_num_batched_tokens: Maximum tokens per step.
+        threshold: vLLM's ``--long-prefill-token-threshold``; 0 for none.
         adaptive: vLLM's ``--long-prefill-token-threshold-adaptive``.
-        target: Ours: ``step_latency_target`` in seconds; None for its default.
-        priority: Stock: ``--scheduling-policy priority``, with clients that send short prompts at a higher one.
-        interval: Stock: ``--prefill-schedule-interval``: running requests decode between two steps with prefills. vLLM 0.32
-            has it for data parallelism alone; here every engine does.
-        reserve: Ours: requests are in the set of their longest possible length from the start (``rope_ladder_policy``).
-        chunks: Ours: how chunks of a next set are scheduled: ``beside`` decoding requests, as served; ``captured``, beside
-            them in steps that have a CUDA graph; or ``own``, in steps of their own.
+        target: Ours: ``step_latency_target`` in seconds; None for the default.
+        priority: Stock: ``--scheduling-policy priority``, with clients that give short prompts a higher priority.
+        interval: Stock: ``--prefill-schedule-interval``; running requests decode between two steps with prefills. vLLM 0.32
+            supports it only with data parallelism; here every engine does.
+        reserve: Ours: requests use the set of their longest possible length from the start (``rope_ladder_policy``).
+        chunks: Ours: how chunks of a next set are scheduled: ``beside`` decoding requests, as in serving; ``captured``, next
+            to them only in steps with a CUDA graph; or ``own``, in separate steps.
     """
 
     kind: str
@@ -84,13 +84,13 @@ class Policy:
 
 @dataclass(frozen=True)
 class Options:
-    """How every policy of a comparison is run.
+    """Settings shared by all policies of a comparison.
 
     Attributes:
-        asynchronous: Plan a step while the last one runs.
+        asynchronous: Plan a step while the previous one runs.
         prefix_caching: Hash prompts and keep the blocks of finished requests; no two requests share a prefix.
         noise: Standard deviation of the logarithm of a step's random slowdown or speed-up.
-        seed: Of the noise.
+        seed: Random seed of the noise.
     """
 
     asynchronous: bool = False
@@ -100,12 +100,12 @@ class Options:
 
 
 def stock_default(gpu: Gpu) -> Policy:
-    """What ``vllm serve`` does where no flag is given."""
+    """Return the policy of ``vllm serve`` without flags."""
     return Policy("default", server_defaults(gpu)[0])
 
 
 def stock_tuned() -> tuple[Policy, ...]:
-    """Settings of stock's own flags for long prompts, small and large steps."""
+    """Return settings of stock's flags for long prompts, with small and large steps."""
     plain = [Policy("tuned", 512), Policy("tuned", 2048, 128), Policy("tuned", 2048, 512), Policy("tuned", 8192, 256)]
     plain += [Policy("tuned", 8192, 1024)]
     return (*plain, *(replace(policy, adaptive=True) for policy in plain[2::2]))
@@ -116,7 +116,7 @@ def ours(gpu: Gpu, target: float | None = None) -> Policy:
 
 
 class Builder:
-    """Builds schedulers for one cluster; its folder holds a config that vLLM can read, and no weights."""
+    """Builds schedulers for one cluster; ``folder`` gets a config that vLLM can read, without weights."""
 
     def __init__(self, cluster: Cluster, costs: StepCosts, folder: Path) -> None:
         self.cluster, self.costs, self.folder = cluster, costs, folder
@@ -131,7 +131,7 @@ class Builder:
         init_none_hash(sha256)
 
     def simulation(self, policy: Policy, workload: Workload, options: Options) -> Simulation:
-        """A new scheduler, empty and at time 0, with a workload to run."""
+        """Return a simulation of a workload on a new scheduler, at time 0."""
         config = self._config(policy, options)
         config.cache_config.num_gpu_blocks = workload.kv_blocks
         shape = self.cluster.shape
@@ -142,7 +142,7 @@ class Builder:
         kv_cache = KVCacheConfig(workload.kv_blocks, [], [KVCacheGroupSpec(["layer"], spec)])
         stock = AsyncScheduler if options.asynchronous else Scheduler
         make = {"ours": length_aware.make_scheduler, "core": switch.make_scheduler}.get(policy.kind, stock)
-        # The runner of GPUs, whose protocol differs: the other is sent a request's whole text whenever it skipped a step.
+        # The GPU model runner; the V1 runner's protocol resends all tokens of a request that skipped a step.
         with patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": "1"}):
             scheduler = make(
                 config,
@@ -155,7 +155,7 @@ class Builder:
         clock = Clock()
         if policy.kind == "ours":
             scheduler.clock = clock
-            # What an engine measures when it starts: steps without context, of one token and of as many as it may take.
+            # An engine measures these at start-up: steps without context, of one token and of the maximum number.
             sizes = (1, policy.max_num_batched_tokens)
             scheduler.calibrate([(tokens, self.costs.seconds([(0, tokens)])) for tokens in sizes])
         if policy.chunks == "own":
@@ -183,7 +183,7 @@ class Builder:
             skip_tokenizer_init=True,
             max_model_len=MAX_MODEL_LEN,
             max_num_batched_tokens=policy.max_num_batched_tokens,
-            # vLLM refuses fewer tokens than sequences.
+            # vLLM rejects a step limit below the number of sequences.
             max_num_seqs=min(server_defaults(self.cluster.gpu)[1], policy.max_num_batched_tokens),
             scheduling_policy="priority" if policy.priority else "fcfs",
             long_prefill_token_threshold=policy.threshold,
@@ -197,13 +197,13 @@ class Builder:
             settings = RopeSettings(self.ladder, theta, length_aware=by_length, step_latency_target=policy.target)
             configure(args, settings, MODELS[self.cluster.model], device_name=current_platform.device_name)
         config = args.create_engine_config()
-        # The CPU platform, on which this runs, turns it off.
+        # The CPU platform, on which the simulator runs, turns it off.
         config.scheduler_config.async_scheduling = options.asynchronous
         return config
 
 
 class _Requests:
-    """Makes the scheduler's requests, as the engine does from what a client sends."""
+    """Makes the scheduler's requests as the engine makes them from client requests."""
 
     def __init__(self, hasher: Callable[[Request], list[Any]] | None, policy: Policy) -> None:
         self._hasher = hasher
@@ -213,7 +213,7 @@ class _Requests:
     def __call__(self, name: str, arrival: Arrival, prompt: list[int]) -> Request:
         params = SamplingParams(temperature=0.0, max_tokens=arrival.output, ignore_eos=True, extra_args=self._extra)
         priority = int(arrival.prompt > SHORT) if self._by_length else 0
-        # All prompts are the same token over and over; the salt keeps their prefixes apart.
+        # All prompts repeat one token; the salt keeps their prefixes apart.
         return Request(
             name, prompt, params, None, arrival_time=arrival.at, cache_salt=arrival.session or name, priority=priority,
             block_hasher=self._hasher,

@@ -1,4 +1,4 @@
-"""Records of a simulation: virtual time, each request, each step, and the result."""
+"""Records of a simulation: virtual time, requests, steps and the result."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from ropeswitch.loadtests.simulation.workloads import Arrival
 
 
 class SimulationError(RuntimeError):
-    """The scheduler broke a promise: it is stuck, or lost or invented tokens; the message names the request and step."""
+    """The scheduler is stuck, or lost or invented tokens; the message names the requests or times involved."""
 
 
 class Clock:
@@ -20,28 +20,28 @@ class Clock:
         return self.now
 
     def advance(self, to: float) -> None:
-        """Move on to a later time.
+        """Advance to a later time.
 
         Raises:
-            SimulationError: when ``to`` is in the past.
+            SimulationError: if ``to`` is in the past.
         """
         if to < self.now:
-            raise SimulationError(f"time would go back from {self.now} s to {to} s")
+            raise SimulationError(f"time would run backwards, from {self.now} s to {to} s")
         self.now = to
 
 
 @dataclass
 class Record:
-    """What became of one request; times in virtual seconds.
+    """Progress and result of one request; times are virtual seconds.
 
     Attributes:
-        name: Its id in the scheduler.
-        arrival: When and with what it came.
-        first: When its first token was there.
-        last: When its latest token was there; at the end of the simulation, its last.
-        worst_gap: The longest wait between two of its tokens.
+        name: Request id in the scheduler.
+        arrival: The request and its arrival time.
+        first: Time of its first token; None before that.
+        last: Time of its latest token.
+        worst_gap: Longest gap between two of its tokens.
         tokens: Generated tokens.
-        preemptions: How often the scheduler took its keys away; moves to the next factor set count too.
+        preemptions: Number of preemptions, moves to the next factor set included.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Record:
     preemptions: int = 0
 
     def note(self, tokens: int, now: float) -> None:
-        """Write down that so many more tokens were there at ``now``."""
+        """Record ``tokens`` more tokens at time ``now``."""
         if tokens == 0:
             return
         if self.first is None:
@@ -71,7 +71,7 @@ class Record:
 
     @property
     def completion_seconds(self) -> float:
-        """From arrival to the last token."""
+        """Time from arrival to the last token."""
         return self.last - self.arrival.at
 
 
@@ -80,10 +80,10 @@ class Step:
     """One step of the simulated engine.
 
     Attributes:
-        start: When the hardware began, virtual seconds.
-        seconds: How long it took.
-        tokens: Scheduled tokens by request id; nothing where nothing could be planned.
-        graph: Its CUDA graph, as :meth:`StepCosts.graph` names it.
+        start: Start time on the hardware, in virtual seconds.
+        seconds: Duration.
+        tokens: Scheduled tokens by request id; empty if nothing could be scheduled.
+        graph: CUDA graph, as named by :meth:`StepCosts.graph`.
     """
 
     start: float
@@ -94,13 +94,13 @@ class Step:
 
 @dataclass
 class Outcome:
-    """A whole simulation.
+    """Result of a whole simulation.
 
     Attributes:
-        records: One for each request, in order of arrival.
-        seconds: When the last token was there.
-        steps: Steps that computed something.
-        computed: Tokens that went through the model, those computed again after a preemption too.
+        records: One record per request, in order of arrival.
+        seconds: Time of the last token.
+        steps: Steps that computed tokens.
+        computed: Tokens computed by the model, including recomputed ones.
         graphs: Steps by kind (``chunk`` with a chunk of a next set, ``other``) and CUDA graph.
     """
 

@@ -1,4 +1,4 @@
-"""What a comparison came to: waiting times by prompt length, the table, and the figures as JSON."""
+"""Results of a comparison: waiting times by prompt length, tables, and figures for JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from ropeswitch.loadtests.simulation.policies import Policy
 from ropeswitch.loadtests.simulation.records import Outcome, Record
 from ropeswitch.loadtests.simulation.workloads import SHORT as SHORT_PROMPT
 
-# Prompt lengths up to which a request belongs to a class; the last has no end.
+# Classes of requests, each with its maximum prompt length; the last is unbounded.
 CLASSES = (("<=2k", SHORT_PROMPT), ("2k-32k", 32768), ("32k-256k", 262144), (">256k", 1 << 62))
 SHORT = CLASSES[0][0]
 
@@ -30,14 +30,14 @@ class Figures:
 
     Attributes:
         policy: The policy.
-        waits: Times to first token by the name of a class; a class without requests is left out.
-        worst_gap: The longest wait between two tokens of one request, seconds.
-        longest_done: From arrival to the last token of the longest prompt, the slowest where there are several, seconds.
-        tokens_per_second: Prompt and answer tokens of all requests, over the time until the last one was done.
-        preemptions: How often keys were taken from a request; ours counts moves to the next factor set too.
+        waits: Times to first token by class name; classes without requests are left out.
+        worst_gap: Longest gap between two tokens of one request, in seconds.
+        longest_done: Seconds from arrival to the last token of the longest prompt; the slowest if there are several.
+        tokens_per_second: Prompt and answer tokens of all requests per second, until the last request is done.
+        preemptions: Preemptions of all requests; ours counts moves to the next factor set too.
         steps: Steps of the engine.
-        computed_again: Tokens that went through the model a second time, as a share of those that had to.
-        token_seconds: Mean time between two tokens of a request, over all requests.
+        computed_again: Recomputed tokens, as a share of the tokens that had to be computed.
+        token_seconds: Mean time between two tokens of a request, over all requests, in seconds.
         graphs: Steps by ``KIND GRAPH``: ``chunk`` (of a next set) or ``other``, and ``full``, ``piecewise`` or ``none``.
     """
 
@@ -54,10 +54,10 @@ class Figures:
 
 
 def figures(policy: Policy, outcome: Outcome) -> Figures:
-    """Sum a run up; it must have had at least one request."""
+    """Return a run's figures; the run must have at least one request."""
     records = outcome.records
     longest = max(record.arrival.prompt for record in records)
-    # A request's last token is sampled, and never computed.
+    # A request's last token is sampled but never fed through the model.
     needed = sum(record.arrival.prompt + record.arrival.output - 1 for record in records)
     seconds = outcome.seconds - records[0].arrival.at
     return Figures(
@@ -84,7 +84,7 @@ def _token_seconds(records: Sequence[Record]) -> float:
 
 
 def graph_table(runs: Sequence[Figures]) -> str:
-    """One line a policy: its steps by CUDA graph, and the mean time between tokens."""
+    """Return one line per policy: its steps by CUDA graph, and the mean time between tokens."""
     lines = ["steps by CUDA graph; of these, with a chunk of a next set"]
     for run in runs:
         chunks = {graph: run.graphs.get(f"chunk {graph}", 0) for graph in ("full", "piecewise", "none")}
@@ -94,24 +94,24 @@ def graph_table(runs: Sequence[Figures]) -> str:
 
 
 def class_of(prompt: int) -> str:
-    """The name of the class of a prompt of so many tokens."""
+    """Return the class name of a prompt of ``prompt`` tokens."""
     return next(name for name, end in CLASSES if prompt <= end)
 
 
 def best(runs: Sequence[Figures]) -> Figures:
-    """The one under which the shortest class waits least at its 99th percentile."""
+    """Return the run with the lowest 99th percentile of waiting time in the shortest class."""
     return min(runs, key=lambda run: (run.waits[SHORT].p99, run.waits[SHORT].p50))
 
 
 def shown(runs: Sequence[Figures]) -> list[Figures]:
-    """The rows of a table: of stock tuned the best alone."""
+    """Return the runs to show in a table: of stock's tuned settings, only the best."""
     tuned = [run for run in runs if run.policy.kind == "tuned"]
     kept = best(tuned) if tuned else None
     return [run for run in runs if run.policy.kind != "tuned" or run is kept]
 
 
 def table(runs: Sequence[Figures]) -> str:
-    """One line a policy; times in seconds."""
+    """Return one line per policy; times are in seconds."""
     present = [name for name, _ in CLASSES if any(name in run.waits for run in runs)]
     head = ["", *(f"{name} ({runs[0].waits[name].count})" for name in present)]
     rows = [[*head, "worst gap", "longest done", "tokens/s", "preempted", "steps"]]
@@ -128,17 +128,17 @@ def table(runs: Sequence[Figures]) -> str:
 
 
 def seconds(value: float) -> str:
-    """Three significant digits, without exponents."""
+    """Format a time to about three significant digits, without exponents."""
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
 
 
 def as_json(run: Figures) -> dict[str, Any]:
-    """All figures of a run, and what its policy was."""
+    """Return a run's figures and policy as plain values, with the policy's label."""
     return asdict(run) | {"label": str(run.policy)}
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile of values in order: the least that ``share`` of them do not exceed."""
+    """Return the nearest-rank percentile of sorted values: the smallest that ``share`` of them do not exceed."""
     return ordered[max(0, ceil(share * len(ordered)) - 1)]
 
 

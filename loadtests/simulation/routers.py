@@ -1,7 +1,7 @@
-"""Routers in front of simulated replicas: what each looks at, and which replica it sends a request to.
+"""Routers in front of simulated replicas: their scorers and their choice of a replica.
 
-A router knows the requests that it has in flight and what it last read of each replica's ``/metrics``. Scores are those of
-llm-d-router: a figure of the replicas, scaled between the lowest and the highest, weighted and summed; the highest wins.
+A router knows its requests in flight and its last reading of each replica's ``/metrics``. Scores follow llm-d-router: each
+scorer rates every replica from 0 to 1, scores are weighted and summed, and the highest sum wins.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +14,13 @@ Scorer = Callable[["Fleet", Arrival], list[float]]
 
 @dataclass(frozen=True)
 class Reading:
-    """What ``/metrics`` of a replica reported at a time.
+    """One reading of a replica's ``/metrics``.
 
     Attributes:
-        waiting: Requests that wait in the engine (``vllm:num_requests_waiting``).
+        waiting: Requests waiting in the engine (``vllm:num_requests_waiting``).
         kv_usage: Share of the KV cache in use (``vllm:kv_cache_usage_perc``).
-        queued_tokens: Prompt tokens that are not computed yet, of all requests.
-        prefill_seconds: ``ropeswitch_remaining_prefill_seconds``; 0 for stock's scheduler, which has none.
+        queued_tokens: Prompt tokens of all requests that are not computed yet.
+        prefill_seconds: ``ropeswitch_remaining_prefill_seconds``; 0 for stock's scheduler, which does not export it.
     """
 
     waiting: int = 0
@@ -31,12 +31,12 @@ class Reading:
 
 @dataclass(frozen=True)
 class Fleet:
-    """What a router sees at one moment, a value for each replica.
+    """A router's view at one moment, with one entry per replica.
 
     Attributes:
-        readings: The last readings of the metrics.
-        in_flight: Requests sent and not answered to their end.
-        prefixes: Tokens of each session's prefix that the replica was sent.
+        readings: Latest readings of the metrics.
+        in_flight: Requests sent but not finished.
+        prefixes: Prefix tokens sent to the replica, by session.
     """
 
     readings: Sequence[Reading]
@@ -50,43 +50,43 @@ def _lower_is_better(values: Sequence[float]) -> list[float]:
 
 
 def requests(fleet: Fleet, arrival: Arrival) -> list[float]:
-    """Fewest requests in flight (``active-request-scorer``)."""
+    """Score replicas by fewest requests in flight (``active-request-scorer``)."""
     return _lower_is_better(fleet.in_flight)
 
 
 def queue(fleet: Fleet, arrival: Arrival) -> list[float]:
-    """Fewest requests waiting (``queue-scorer``)."""
+    """Score replicas by fewest waiting requests (``queue-scorer``)."""
     return _lower_is_better([each.waiting for each in fleet.readings])
 
 
 def kv_cache(fleet: Fleet, arrival: Arrival) -> list[float]:
-    """Least KV cache in use (``kv-cache-utilization-scorer``)."""
+    """Score replicas by least KV cache in use (``kv-cache-utilization-scorer``)."""
     return [1 - each.kv_usage for each in fleet.readings]
 
 
 def tokens(fleet: Fleet, arrival: Arrival) -> list[float]:
-    """Fewest prompt tokens to compute (``token-load-scorer``)."""
+    """Score replicas by fewest prompt tokens left to compute (``token-load-scorer``)."""
     return _lower_is_better([each.queued_tokens for each in fleet.readings])
 
 
 def prefill(fleet: Fleet, arrival: Arrival) -> list[float]:
-    """Least predicted prefill (``endpoint-attribute-scorer``)."""
+    """Score replicas by least predicted remaining prefill time (``endpoint-attribute-scorer``)."""
     return _lower_is_better([each.prefill_seconds for each in fleet.readings])
 
 
 def prefix(fleet: Fleet, arrival: Arrival) -> list[float]:
-    """Largest share of the prompt that a replica was sent before (``prefix-cache-scorer``)."""
+    """Score replicas by the share of the prompt sent to them before (``prefix-cache-scorer``)."""
     known = [0 if arrival.session is None else each.get(arrival.session, 0) for each in fleet.prefixes]
     return [min(tokens_, arrival.prompt) / arrival.prompt for tokens_ in known]
 
 
 @dataclass
 class Router:
-    """Sends each request to the replica with the highest weighted score; of equals to the next in turn.
+    """Sends each request to the replica with the highest weighted score; ties alternate.
 
     Attributes:
-        scorers: Each with its weight; none for round robin.
-        long_replicas: Replicas, the last ones, that take prompts beyond the first factor set and no others; 0 for one pool.
+        scorers: Pairs of weight and scorer; none for round robin.
+        long_replicas: Number of replicas, the last ones, that take only prompts beyond the first factor set; 0 for one pool.
     """
 
     scorers: tuple[tuple[float, Scorer], ...] = ()
@@ -94,7 +94,7 @@ class Router:
     _turn: int = field(default=0, init=False)
 
     def choose(self, fleet: Fleet, arrival: Arrival) -> int:
-        """The index of the replica for a request."""
+        """Return the index of the replica for a request."""
         count = len(fleet.in_flight)
         scores = [0.0] * count
         for weight, scorer in self.scorers:
@@ -109,7 +109,7 @@ class Router:
         return equals[self._turn % len(equals)]
 
 
-# By name: round robin, what llm-d's router does by default, and deploy/llm-d/router.yaml among them.
+# Include round robin, the default of llm-d's router, and the configuration of deploy/llm-d/router.yaml.
 SCORERS: Mapping[str, tuple[tuple[float, Scorer], ...]] = {
     "round robin": (),
     "least requests": ((1, requests),),
@@ -120,5 +120,5 @@ SCORERS: Mapping[str, tuple[tuple[float, Scorer], ...]] = {
     "two pools": ((1, requests),),
 }
 POOLED = ("two pools",)
-# Those that read what stock's scheduler does not have.
+# Routers that need a metric which stock's scheduler does not export.
 OURS_ONLY = ("remaining prefill", "remaining prefill and prefix")

@@ -1,7 +1,7 @@
-"""Routers in front of several replicas, in the simulator: who waits how long, and how many tokens a second come out.
+"""Simulates routers in front of several replicas and compares waiting times and tokens per second.
 
-A table for each workload and number of replicas goes to standard output, and a plot into the folder of ``--out``. Each run
-is added to runs.jsonl there, so that the same command goes on after an interruption; remove that file after a change to a
+A table for each workload and number of replicas goes to standard output, and a plot into the folder of ``--out``. Runs are
+appended to runs.jsonl there, so the same command resumes after an interruption; remove that file after a change to a
 scheduler or router. docs/simulation.md describes the figures.
 """
 
@@ -35,10 +35,10 @@ class Run:
         replicas: Number of replicas.
         policy: One of :data:`POLICIES`.
         router: Name of the router.
-        seed: Of the workload.
-        short: p99 of the time to first token of prompts of up to 2,048 tokens, seconds.
-        long: p99 of that of prompts beyond 8,192 tokens, seconds.
-        tokens: Tokens of prompts and answers a second, until the last answer is complete.
+        seed: Random seed of the workload.
+        short: p99 of the time to first token of prompts of up to 2,048 tokens, in seconds.
+        long: p99 of the time to first token of prompts beyond 8,192 tokens, in seconds.
+        tokens: Prompt and answer tokens per second, until the last answer is complete.
     """
 
     workload: str
@@ -56,7 +56,7 @@ class Run:
 
 
 def figures(records: Sequence["Record"]) -> tuple[float, float, float]:
-    """The last three attributes of a :class:`Run`; 0 where there is no such prompt."""
+    """Return ``short``, ``long`` and ``tokens`` of a :class:`Run`; a p99 is 0 if there is no such prompt."""
     from ropeswitch.loadtests.simulation.report import percentile
     from ropeswitch.loadtests.simulation.workloads import FIRST_SET, SHORT
 
@@ -71,7 +71,7 @@ def figures(records: Sequence["Record"]) -> tuple[float, float, float]:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Means over the seeds, with the lowest and the highest, for each router."""
+    """Return a Markdown table with each router's means over the seeds, with minimum and maximum."""
     rows = [
         "| router | p99 first token, short, s | p99 first token, long, s | tokens/s |",
         "| --- | --- | --- | --- |",
@@ -88,7 +88,7 @@ def _span(values: Sequence[float]) -> str:
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Write a PNG: the two waits of each router, a panel for each workload and number of replicas."""
+    """Write a PNG with both waiting times of each router, one panel per workload and number of replicas; return ``path``."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -113,10 +113,10 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
 
 
 class Runs:
-    """The runs in a JSON-lines file that were made with the given options; others in it are left alone.
+    """The runs in a JSON Lines file made with the given options; other runs in it are left alone.
 
     Raises:
-        InputError: when a line of the file is no run, as when a crash cut it short.
+        InputError: if a line is not a run, for example because a crash cut it short.
     """
 
     def __init__(self, path: Path, options: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ class Runs:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison.
+    """Run the comparison and return the exit code.
 
     Returns:
         The exit code: 0; 2 for bad input, with one line on standard error; 130 after Ctrl-C.
@@ -203,21 +203,43 @@ def _run(args: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = command.Parser(prog="routing", description=__doc__)
     add = parser.add_argument
-    add("--workload", action="append", choices=WORKLOADS, help="workload; can be repeated (default: all)")
-    add("--replicas", type=flag(whole, 2, 64), nargs="+", default=[4, 8, 16], metavar="N", help="numbers of replicas")
+    add("--workload", action="append", choices=WORKLOADS, help="workload to simulate; repeatable (default: all)")
     add(
-        "--policy", action="append", choices=POLICIES, help="scheduler of the replicas; can be repeated (default: both)"
+        "--replicas",
+        type=flag(whole, 2, 64),
+        nargs="+",
+        default=[4, 8, 16],
+        metavar="N",
+        help="numbers of replicas (default: 4 8 16)",
     )
+    add("--policy", action="append", choices=POLICIES, help="scheduler of the replicas; repeatable (default: both)")
     add("--model", default="mistral-7b", help="shape of the model (default: %(default)s)")
-    add("--gpu", default="A100-80GB", metavar="KIND", help="kind of GPU, one a replica (default: %(default)s)")
-    add("--requests", type=flag(whole, 5, 100_000), default=60, help="short requests a replica (default: %(default)s)")
-    add("--longest", type=flag(whole, 16_384, 2_096_640), default=131_072, help="tokens of the longest prompt")
-    add("--load", type=flag(number, 0.01, 10), default=0.65, help="share of its time that each replica is busy")
-    add("--scrape", type=flag(number, 0.001, 60), default=0.05, help="seconds between readings of the metrics")
+    add("--gpu", default="A100-80GB", metavar="KIND", help="kind of GPU, one per replica (default: %(default)s)")
+    add(
+        "--requests", type=flag(whole, 5, 100_000), default=60, help="short requests per replica (default: %(default)s)"
+    )
+    add(
+        "--longest",
+        type=flag(whole, 16_384, 2_096_640),
+        default=131_072,
+        help="tokens of the longest prompt (default: %(default)s)",
+    )
+    add(
+        "--load",
+        type=flag(number, 0.01, 10),
+        default=0.65,
+        help="share of time each replica is busy (default: %(default)s)",
+    )
+    add(
+        "--scrape",
+        type=flag(number, 0.001, 60),
+        default=0.05,
+        help="seconds between readings of the metrics (default: %(default)s)",
+    )
     add("--noise", type=flag(number, 0, 1), default=0.05, help="relative spread of step times (default: %(default)s)")
-    add("--seeds", type=flag(whole, 1, 1000), default=3, help="seeds (default: %(default)s)")
-    add("--first-seed", type=flag(whole, 0, 2**31), default=0, help="the first one (default: 0)")
-    add("--out", type=Path, default=Path("routing"), metavar="DIR", help="folder of the runs (default: routing)")
+    add("--seeds", type=flag(whole, 1, 1000), default=3, help="number of seeds (default: %(default)s)")
+    add("--first-seed", type=flag(whole, 0, 2**31), default=0, help="first seed (default: 0)")
+    add("--out", type=Path, default=Path("routing"), metavar="DIR", help="folder for runs and plot (default: routing)")
     return parser
 
 

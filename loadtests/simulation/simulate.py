@@ -1,4 +1,4 @@
-"""`make simulate`: stock vLLM, stock tuned and ours schedule the same requests, with a cost model instead of an engine."""
+"""`make simulate`: compares stock vLLM, stock tuned and ours on the same requests, with a cost model as the engine."""
 
 import argparse
 import json
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.records import Outcome, Step
     from ropeswitch.loadtests.simulation.workloads import Workload
 
-# How many requests each workload has, by default and with --quick.
+# Requests per workload, by default and with --quick.
 REQUESTS = {"mixed": (1000, 60), "heavy": (2000, 120), "burst": (64, 64), "full": (600, 60), "crossing": (48, 16)}
-# Prefilling a next set, which this workload is about, needs the prefix cache.
+# This workload tests prefilling a next set, which needs the prefix cache.
 CACHED = "crossing"
 LONGEST_QUICK = 131_072
 TARGETS = (0.02, 0.1, 0.4)
@@ -31,13 +31,13 @@ PROGRESS_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison.
+    """Run the comparison and return the exit code.
 
     Returns:
         The exit code: 0; 2 for bad input, with one line on standard error; 130 after Ctrl-C.
 
     Raises:
-        SimulationError: when a scheduler is stuck or loses a token, which no input should bring about.
+        SimulationError: if a scheduler is stuck or loses a token, which no input should cause.
     """
     return command.run("simulate", lambda: _run(_parser().parse_args(arguments)))
 
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         "--workload",
         action="append",
         choices=tuple(REQUESTS),
-        help="workload to simulate; can be repeated (default: all)",
+        help="workload to simulate; repeatable (default: all)",
     )
     add("--model", default="mistral-7b", help="shape of the model: mistral-7b or llama2-7b (default: mistral-7b)")
     add(
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         "--requests",
         type=flag(whole, 2, 100_000),
         metavar="N",
-        help="number of short requests (default: by workload, 600 to 2000)",
+        help="number of short requests (default: depends on the workload, 48 to 2000)",
     )
     add(
         "--longest",
@@ -82,21 +82,21 @@ def _parser() -> argparse.ArgumentParser:
         "--load",
         type=flag(number, 0.01, 10),
         default=0.65,
-        help="share of its time that the cluster is busy (default: 0.65)",
+        help="share of time the cluster is busy (default: 0.65)",
     )
     add(
         "--targets",
         type=command.targets,
         default=TARGETS,
         metavar="S,S",
-        help="our step latency targets to sweep, in seconds",
+        help="our step latency targets to sweep, in seconds (default: 0.02,0.1,0.4)",
     )
     add(
         "--launch-us",
         type=_launches,
         default=(60.0, 200.0),
         metavar="P,E",
-        help="host time in us to launch a layer with a piecewise CUDA graph and without one (default: 60,200)",
+        help="host time in microseconds to launch a layer with a piecewise CUDA graph and without one (default: 60,200)",
     )
     add("--seed", type=flag(whole, 0, 2**31), default=0, help="random seed for requests and noise (default: 0)")
     add(
@@ -110,10 +110,14 @@ def _parser() -> argparse.ArgumentParser:
         "--async",
         dest="asynchronous",
         action="store_true",
-        help="use asynchronous scheduling, which plans one step ahead",
+        help="use asynchronous scheduling, which plans each step while the previous one runs",
     )
-    add("--prefix-caching", action="store_true", help="hash prompts, which takes seconds for each million tokens")
-    add("--quick", action="store_true", help="run few requests, prompts up to 128k and fewer settings, in seconds")
+    add(
+        "--prefix-caching",
+        action="store_true",
+        help="enable prefix caching; hashing takes seconds per million prompt tokens",
+    )
+    add("--quick", action="store_true", help="finish in seconds: fewer requests and settings, prompts up to 128k")
     add("--no-plots", action="store_true", help="print only the tables")
     add(
         "--out",
@@ -157,7 +161,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _compare(builder: "Builder", workload: "Workload", options: "Options", args: argparse.Namespace) -> list[Any]:
-    """Run every policy on a workload, print its table, draw its plot; the figures for the JSON file."""
+    """Run every policy on a workload, print its table, draw its plot, and return the figures for the JSON file."""
     from ropeswitch.loadtests.simulation import report
     from ropeswitch.loadtests.simulation.records import SimulationError
 
@@ -220,7 +224,7 @@ def _progress(what: str, last_arrival: float) -> Callable[["Step"], None]:
         nonlocal printed
         if time.monotonic() - printed > PROGRESS_SECONDS:
             printed = time.monotonic()
-            _say(f"{what}: at {step.start:.0f} s, the last request comes at {last_arrival:.0f} s")
+            _say(f"{what}: at {step.start:.0f} s; the last request arrives at {last_arrival:.0f} s")
 
     return watch
 
@@ -233,7 +237,7 @@ def _check_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise UsageError("matplotlib is missing, which draws the plots: run make setup, or give --no-plots") from error
+        raise UsageError("matplotlib, needed for plots, is missing: run make setup, or use --no-plots") from error
 
 
 def _launches(text: str) -> tuple[float, float]:

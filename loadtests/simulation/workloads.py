@@ -1,4 +1,4 @@
-"""Requests to simulate: arrival times, prompt lengths and answer lengths, all seeded."""
+"""Simulated requests: arrival times, prompt lengths and answer lengths, all seeded."""
 
 import math
 import random
@@ -9,11 +9,11 @@ from ropeswitch.deploy.plan.costs import BLOCK_SIZE
 from ropeswitch.loadtests.simulation.cluster import Cluster
 from ropeswitch.loadtests.simulation.costs import StepCosts
 
-# Chunk and batch at which a request's own share of the hardware is counted for the load.
+# Chunk size and batch size for computing a request's share of the hardware, which determines the load.
 CHUNK, BATCH = 8192, 32
-# Where memory is scarce, there is so much beside the longest prompt: this part of its length, and at least so many tokens.
+# With scarce memory, space in addition to the longest prompt: a share of its length, and a minimum in tokens.
 SPARE_SHARE, LEAST_SPARE = 1 / 64, 8192
-# End of the first factor set, and of the prompts that count as short.
+# Limit of the first factor set, and maximum length of a short prompt.
 FIRST_SET, SHORT = 8192, 2048
 
 
@@ -22,9 +22,9 @@ class Arrival:
     """One request.
 
     Attributes:
-        at: When it arrives, seconds.
-        prompt: Tokens of the prompt.
-        output: Tokens that it will say.
+        at: Arrival time, in seconds.
+        prompt: Prompt tokens.
+        output: Output tokens.
         session: Requests of one session share their prefix; None for a request that shares none.
     """
 
@@ -36,13 +36,13 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Workload:
-    """What arrives, in order of time, and how much KV memory there is for it.
+    """Requests ordered by arrival, and the KV memory available to them.
 
     Attributes:
         name: A key of :data:`WORKLOADS`.
-        about: One line on what it is.
+        about: One-line description.
         arrivals: The requests.
-        kv_blocks: KV blocks of the cluster that may be used.
+        kv_blocks: Usable KV blocks of the cluster.
     """
 
     name: str
@@ -53,13 +53,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class Size:
-    """How much of a workload to make.
+    """The size of a workload.
 
     Attributes:
-        requests: Short requests, or all of them where lengths are drawn from one distribution.
+        requests: Number of short requests, or of all requests if lengths come from one distribution.
         longest: Tokens of the longest prompt.
-        load: The share of time that the requests keep the hardware busy, if each computes by itself.
-        seed: Of the random numbers.
+        load: Share of time the requests keep the hardware busy if each runs by itself.
+        seed: Random seed.
     """
 
     requests: int
@@ -69,18 +69,18 @@ class Size:
 
 
 def make_workload(name: str, cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
-    """The workload called ``name``, a key of :data:`WORKLOADS`."""
+    """Return the workload called ``name``, a key of :data:`WORKLOADS`."""
     return WORKLOADS[name](cluster, costs, size)
 
 
 def work(costs: StepCosts, prompt: int, output: int) -> float:
-    """Seconds of hardware that a request takes: its prefill alone, and its part of decoding steps of 32 requests like it."""
+    """Return a request's hardware seconds: its prefill alone, plus its share of decoding steps with 32 such requests."""
     decode = costs.seconds([(prompt, 1)] * BATCH) / BATCH
     return costs.prefill_seconds(prompt, CHUNK) + output * decode
 
 
 def mixed(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
-    """Chats, and every so often a prompt of the longest or half the longest length, evenly spaced."""
+    """Return chats and three evenly spaced long prompts, of half the longest, the longest and half the longest length."""
     random_ = random.Random(size.seed)
     shorts = [_chat(random_) for _ in range(size.requests)]
     longs = [(size.longest // 2, 64), (size.longest, 64), (size.longest // 2, 64)]
@@ -92,7 +92,7 @@ def mixed(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
 
 
 def single(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
-    """One long prompt among chats."""
+    """Return chats and one long prompt."""
     random_ = random.Random(size.seed)
     shorts = [_chat(random_) for _ in range(size.requests)]
     long = (size.longest, 64)
@@ -102,7 +102,7 @@ def single(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
 
 
 def heavy(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
-    """Prompt lengths of a Pareto distribution, cut at both ends; its quantiles, so that every seed brings the same work."""
+    """Return requests with truncated Pareto lengths, taken as quantiles so that every seed has the same work."""
     random_ = random.Random(size.seed)
     shape, low = 0.75, 100
     end = 1 - (low / size.longest) ** shape
@@ -117,33 +117,33 @@ def heavy(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
 
 
 def burst(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
-    """One long prompt and 64 chats at once, the long one first in line."""
+    """Return one long prompt and 64 chats that arrive at once, the long one first."""
     random_ = random.Random(size.seed)
     arrivals = [Arrival(0.0, size.longest, 64)] + [Arrival(0.0, *_chat(random_)) for _ in range(64)]
     return _workload("burst", f"a prompt of {size.longest} tokens and 64 chats at once", cluster, arrivals)
 
 
 def full(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
-    """Memory for little more than the longest prompt, which meets one that holds a quarter of it; chats keep arriving."""
+    """Return chats and a longest prompt that barely fits into memory while another request holds a quarter of its length."""
     random_ = random.Random(size.seed)
     shorts = [_chat(random_) for _ in range(size.requests)]
-    # Its answer lasts a tenth of the long prompt's prefill.
+    # The other request's answer takes a tenth of the time of the long prompt's prefill.
     seconds = 0.1 * costs.prefill_seconds(size.longest, CHUNK)
     output = math.ceil(seconds / costs.seconds([(size.longest // 4, 1)]))
     holder, long = (size.longest // 4, output), (size.longest, 64)
     horizon = _horizon(costs, size, [*shorts, holder, long])
     arrivals = _poisson(random_, horizon, shorts)
-    # The long one arrives while the other decodes, and fits only once that one and most chats are done.
+    # The long prompt arrives while the other request decodes, and fits only once that and most chats are done.
     decoding = costs.prefill_seconds(holder[0], CHUNK)
     arrivals += [Arrival(0.0, *holder), Arrival(1.2 * decoding + 1.0, *long)]
     spare = max(LEAST_SPARE, round(SPARE_SHARE * size.longest))
     blocks = min(math.ceil((size.longest + 64 + spare) / BLOCK_SIZE) + 1, cluster.kv_blocks)
-    about = f"KV memory for {(blocks - 1) * BLOCK_SIZE} tokens, of which {holder[0]} are taken when a prompt of "
-    return _workload("full", f"{about}{size.longest} tokens comes; chats go on", cluster, arrivals, blocks)
+    about = f"KV memory for {(blocks - 1) * BLOCK_SIZE} tokens, of which {holder[0]} are in use when a prompt of "
+    return _workload("full", f"{about}{size.longest} tokens arrives; chats continue", cluster, arrivals, blocks)
 
 
 def crossing(cluster: Cluster, costs: StepCosts, size: Size) -> Workload:
-    """Chats, and as many requests that outgrow the first factor set, of 8,192 tokens, while they generate."""
+    """Return chats, and as many requests that outgrow the first factor set of 8,192 tokens while decoding."""
     random_ = random.Random(size.seed)
     requests = [_chat(random_) for _ in range(size.requests)]
     for _ in range(size.requests):
@@ -164,17 +164,17 @@ WORKLOADS: Mapping[str, Callable[[Cluster, StepCosts, Size], Workload]] = {
 
 
 def _chat(random_: random.Random) -> tuple[int, int]:
-    """Prompt and output of a chat: lengths spread evenly on a logarithmic scale, as short ones are the most frequent."""
+    """Return a chat's prompt and output tokens; prompt lengths are log-uniform, because short ones are most frequent."""
     return round(math.exp(random_.uniform(math.log(100), math.log(2048)))), random_.randint(50, 300)
 
 
 def _horizon(costs: StepCosts, size: Size, requests: list[tuple[int, int]]) -> float:
-    """Seconds over which the requests must arrive to make the load."""
+    """Return the seconds over which the requests must arrive to produce the load."""
     return sum(work(costs, *request) for request in requests) / size.load
 
 
 def _poisson(random_: random.Random, horizon: float, requests: list[tuple[int, int]]) -> list[Arrival]:
-    """Arrivals of a Poisson process, given how many there are: their times are uniform."""
+    """Return Poisson arrivals; given their number, arrival times are uniform."""
     return [Arrival(random_.uniform(0, horizon), *request) for request in requests]
 
 
@@ -182,6 +182,6 @@ def _workload(
     name: str, about: str, cluster: Cluster, arrivals: list[Arrival], kv_blocks: int | None = None
 ) -> Workload:
     ordered = sorted(arrivals, key=lambda arrival: arrival.at)
-    # Blocks beyond twice what all requests together need change nothing, and take time to make.
+    # More than twice the blocks that all requests need changes nothing and takes time to allocate.
     enough = 1 + 2 * sum(math.ceil((arrival.prompt + arrival.output) / BLOCK_SIZE) for arrival in arrivals)
     return Workload(name, about, tuple(ordered), min(cluster.kv_blocks, enough) if kv_blocks is None else kv_blocks)

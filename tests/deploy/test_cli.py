@@ -57,9 +57,9 @@ def _plan(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str,
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(LLAMA) == 0
     out = capsys.readouterr().out
-    assert "KV      512 KiB a token at 16 bits; 1,024.00 GiB at 2,097,152 tokens" in out
+    assert "KV      512 KiB per token at 16 bits; 1,024.00 GiB at 2,097,152 tokens" in out
     assert "lower bounds, not estimates" in out
-    assert "DCP 2, 4, 8, 16: no KV head has a copy (TP 16 <= 32 KV heads)" in out
+    assert "DCP 2, 4, 8, 16: no KV head is replicated (TP 16 <= 32 KV heads)" in out
     assert "Sequence parallel (DCP) applies where TP exceeds the model's 32 KV heads" in out
     rows = [line.split()[:8] for line in out.splitlines()]
     assert ["8", "1", "2", "1", "0.78", "32", "64.00", "1"] in rows
@@ -87,7 +87,7 @@ def test_none_fits(capsys: pytest.CaptureFixture[str]) -> None:
     few = [*LLAMA[:5], "8", *LLAMA[6:]]
     assert main([*few, "--helm", "values.yaml"]) == 1
     captured = capsys.readouterr()
-    assert "No layout of 8 x A100-80GB holds 1 such sequences" in captured.out
+    assert "No layout of 8 x A100-80GB meets the target of 1 such sequences" in captured.out
     assert "128.00 GiB of KV needed" in captured.out
     assert not Path("values.yaml").exists()
 
@@ -145,7 +145,7 @@ def test_a_cached_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     [
         (
             ["plan", "phi", "--gpu", "A1", "--gpus", "1"],
-            "--gpu: 'A1' is not known; allowed are A100-40GB, A100-80GB, H100",
+            "--gpu: 'A1' is unknown; allowed are A100-40GB, A100-80GB, H100",
         ),
         (["plan", "phi", "--gpu", "L4"], "the following arguments are required: --gpus"),
         ([*PHI, "--gpus", "0"], "--gpus: '0' must be a whole number from 1 to 1024"),
@@ -168,7 +168,7 @@ def test_a_cached_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         (["plan", "~no-user/m", *PHI[2:]], "MODEL: '~no-user/m': the home folder of '~no-user' is unknown"),
         (["plan", "./nowhere", *PHI[2:]], "MODEL: there is no folder './nowhere'"),
         (["plan", "nobody/nothing", *PHI[2:]], "has no config.json under that name; download it first"),
-        (["plan", "a b?c", *PHI[2:]], "MODEL: there is no folder 'a b?c', and it is not a hub name either"),
+        (["plan", "a b?c", *PHI[2:]], "MODEL: there is no folder 'a b?c', and it is not a valid hub name"),
         (["plan", ".", *PHI[2:]], "MODEL: the folder '.' has no config.json"),
     ],
 )
@@ -182,19 +182,19 @@ def test_wrong_input(arguments: list[str], message: str, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mamba"}, "model_type: 'mamba' cannot be planned; allowed are llama, mistral, phi3"),
-        ({"kv_lora_rank": 512}, "kv_lora_rank: 512: the caches of latent attention"),
+        ({"model_type": "mamba"}, "model_type: 'mamba' is unsupported; allowed are llama, mistral, phi3"),
+        ({"kv_lora_rank": 512}, "kv_lora_rank: 512: the planner does not support latent attention"),
         ({"num_hidden_layers": None}, "num_hidden_layers: missing"),
         ({"vocab_size": "many"}, "vocab_size: 'many' must be a whole number from 1 to 2147483647"),
         ({"num_key_value_heads": 7}, "num_key_value_heads: 7 must divide num_attention_heads, 24"),
         ({"hidden_size": 3071}, "head_dim: missing, and hidden_size 3071 is not a multiple of num_attention_heads, 24"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "every layer must be 'full_attention'"),
         ({"sliding_window": 2047}, "sliding_window: 2047 is less than the 131072 tokens of --max-model-len"),
-        ({"torch_dtype": "int8"}, "torch_dtype: 'int8' cannot be planned; allowed are float16, bfloat16, float32"),
+        ({"torch_dtype": "int8"}, "torch_dtype: 'int8' is unsupported; allowed are float16, bfloat16, float32"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings: 1 must be true or false"),
         (
             {"quantization_config": {"quant_method": "x"}},
-            "quantization_config.quant_method: 'x' cannot be planned; allowed",
+            "quantization_config.quant_method: 'x' is unsupported; allowed",
         ),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.bits: None must be one of 2, 3, 4, 8"),
         ({"architectures": "Phi"}, "architectures: must be a list of names"),
@@ -221,9 +221,9 @@ def test_sequences_against_the_node_s_memory(capsys: pytest.CaptureFixture[str])
         assert command[command.index("--max-num-seqs") + 1] == str(count)
     assert main([*h100, "--node-memory-gib", "65"]) == 0
     out = capsys.readouterr().out
-    assert "512 reserves 32.0 GiB of host memory a pod of the node's 65.0 GiB, and 512 MiB of each GPU for block" in out
+    assert "512 reserves 32.0 GiB of host memory per pod (node: 65.0 GiB), and 512 MiB per GPU for block" in out
     assert (
-        "default does not fit: --max-num-seqs 1024 reserves 64.0 GiB of host memory, and a pod has 65.0 GiB.\n" in out
+        "default does not fit: --max-num-seqs 1024 reserves 64.0 GiB of host memory, but a pod has 65.0 GiB.\n" in out
     )
     # Two pods share a node: each has half of its memory, less 2 GiB for processes.
     four = ["plan", "llama", "--gpu", "H100-80GB", "--gpus", "8", "--max-model-len", "65536", "--node-memory-gib"]
@@ -233,11 +233,11 @@ def test_sequences_against_the_node_s_memory(capsys: pytest.CaptureFixture[str])
         assert row["sequence_bytes_per_pod"] <= (40 << 30) // pods - (2 << 30)
     assert main([*h100, "--node-memory-gib", "2"]) == 1
     assert (
-        "does not fit: --max-num-seqs 1 reserves 64 MiB of host memory, and a pod has 2.0 GiB"
+        "does not fit: --max-num-seqs 1 reserves 64 MiB of host memory, but a pod has 2.0 GiB"
         in capsys.readouterr().out
     )
     assert main([*h100, "--gpu-memory-utilization", "1"]) == 1
-    assert "the block tables of --max-num-seqs 1 take 1 MiB of a GPU" in capsys.readouterr().out
+    assert "the block tables of --max-num-seqs 1 take 1 MiB per GPU" in capsys.readouterr().out
     assert main([*h100, "--node-memory-gib", "0"]) == 2
     assert "--node-memory-gib: '0' must be a number above 0" in capsys.readouterr().err
 

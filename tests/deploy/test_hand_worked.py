@@ -147,18 +147,22 @@ def test_eight_bit_arithmetic_keeps_a_lower_bound() -> None:
         (
             LLAMA2_7B,
             Layout(16, 2),
-            "DCP 2: no KV head has a copy (TP 16 <= 32 KV heads): splitting heads divides the KV evenly already, and DCP "
+            "DCP 2: no KV head is replicated (TP 16 <= 32 KV heads): splitting heads already divides the KV evenly, and DCP "
             "would gain nothing",
         ),
         (LLAMA2_7B, Layout(3), "TP 3: must divide the 32 query heads"),
-        (MISTRAL_7B, Layout(16, 4), "DCP 4: TP 16 makes 2 copies of each of the 8 KV heads, and DCP shares copies"),
+        (
+            MISTRAL_7B,
+            Layout(16, 4),
+            "DCP 4: TP 16 makes only 2 copies of each of the 8 KV heads, and DCP must not exceed",
+        ),
         (MISTRAL_7B, Layout(16, 3), "DCP 3: must divide TP 16, whose ranks it regroups"),
         (MISTRAL_7B, Layout(1, 1, 33), "PP 33: more stages than the 32 layers"),
         (PHI4_MINI, Layout(12), "TP 12: must divide the 8 KV heads, or be a multiple of them"),
         (PHI4_MINI, Layout(16), "TP 16: must divide the 24 query heads"),
         (PHI4_MINI | {"vocab_size": 1, "num_attention_heads": 384}, Layout(128), "TP 128: must divide the vocabulary"),
         (PHI4_MINI | {"intermediate_size": 8194}, Layout(4), "TP 4: must divide the MLP's 8194 columns"),
-        (MISTRAL_7B, Layout(8, 2), "DCP 2: no KV head has a copy (TP 8 <= 8 KV heads)"),
+        (MISTRAL_7B, Layout(8, 2), "DCP 2: no KV head is replicated (TP 8 <= 8 KV heads)"),
         (SIX_PER_HEAD, Layout(12, 4), "DCP 4: must divide the 6 query heads of each KV head"),
         (SIX_PER_HEAD, Layout(12, 6), None),
         (MISTRAL_7B | {"sliding_window": 0}, Layout(16, 2), None),  # 0 is none, as in vLLM
@@ -182,7 +186,7 @@ def test_rules_name_their_numbers(config: Config, layout: Layout, rule: str | No
         (Layout(2), 12, Placement(1, 2, 6)),
         (Layout(4, 1, 3), 12, "hold no replica"),  # nodes of 8 and 4 GPUs cannot give 6 each
         (Layout(4, 1, 3), 16, Placement(2, 6, 1)),
-        (Layout(9), 16, "does not spread evenly"),
+        (Layout(9), 16, "cannot be divided evenly"),
     ],
 )
 def test_placement(layout: Layout, gpus: int, placement: Placement | str) -> None:
@@ -206,4 +210,4 @@ def test_recommended_shares_copies_where_there_are_some() -> None:
     assert plan.recommended.layout == Layout(16, 2)
     assert plan.recommended.sequences == 4
     [copies] = [c for c in plan.candidates if c.layout == Layout(16)]
-    assert copies.verdict == "holds 2 of the 4 sequences asked for"
+    assert copies.verdict == "holds 2 of the 4 target sequences"

@@ -160,7 +160,7 @@ def test_a_factor_file_is_in_the_command_alone(flag: str, capsys: pytest.Capture
     [
         (["--ladder", "yarn", "--factors", "f.json"], "--factors: 'f.json' and --ladder 'yarn' both name a ladder"),
         (["--ladder", "yarm"], "--ladder: 'yarm' is unknown; allowed are auto, none, file:PATH, or a rule"),
-        (["--ladder", "yarn:64k,32k"], "--ladder: 'yarn:64k,32k': lengths must rise"),
+        (["--ladder", "yarn:64k,32k"], "--ladder: 'yarn:64k,32k': lengths must increase"),
         (["--ladder", "yarn:64k"], "--max-model-len: 131072 exceeds 65536, where --ladder yarn:64k ends"),
         (["--ladder", "none"], "--max-model-len: 131072 exceeds 40960, where the model's config ends"),
         (["--native-window", "64k"], "--native-window: 65536 exceeds 40960, the window in the model's config"),

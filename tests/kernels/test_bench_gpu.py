@@ -65,9 +65,9 @@ def test_table_and_targets() -> None:
     assert lines[2] == "| tiny | 8 | ours, in place | graph | 1.0000 | 3.00 | 2.00 | 1.00 |"
     assert lines[5] == "| tiny | 8 | flashinfer | not installed | | | | |"
     assert verdict(results(1.0, 3.0)) == [
-        "ours, in place, graph: stock / it at least 3.00 (tiny, 8 tokens); target 1.5 met",
-        "ours, in place, graph: stock, compiled / it at least 2.00 (tiny, 8 tokens); target 1.5 met",
-        "ours, in place, graph: it / bound at most 1.00 at 8 tokens; target 1.1 met",
+        "ours, in place, graph: speed-up over stock at least 3.00 (tiny, 8 tokens); target 1.5 met",
+        "ours, in place, graph: speed-up over stock, compiled at least 2.00 (tiny, 8 tokens); target 1.5 met",
+        "ours, in place, graph: time / bound at most 1.00 at 8 tokens; target 1.1 met",
     ]
     assert [line.split("target ")[1] for line in verdict(results(1.2, 1.5))] == [
         "1.5 NOT met",
@@ -79,5 +79,5 @@ def test_table_and_targets() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU it would measure")
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert capsys.readouterr().err == "bench-gpu: needs a CUDA GPU, and torch sees none\n"
+    assert capsys.readouterr().err == "bench-gpu: needs a CUDA GPU, but torch finds none\n"
     assert kernel.TOKENS == (1, 8, 64, 256, 2048, 8192)

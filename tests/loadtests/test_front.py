@@ -90,8 +90,8 @@ def test_the_answer_is_the_one_that_gains_most_or_else_loses_least() -> None:
 
 def test_the_report_has_both_verdicts() -> None:
     text = report([*runs("stock", 1.0, 1.0, 10.0), *runs("ours", 1.5, 1.0, 10.0), *runs("ours b", 0.5, 1.0, 10.0)])
-    assert "Ours that a setting of stock dominates: 1" in text
-    assert "Settings of stock that one of ours answers: 1 of 1." in text
+    assert "Our settings that one of stock's dominates: 1" in text
+    assert "Stock's settings that one of ours answers: 1 of 1." in text
     assert "| stock | ours b | 0.50 (0.50 to 0.50) | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) | yes |" in text
 
 
@@ -145,16 +145,16 @@ def test_a_cut_line_of_an_interrupted_front_is_named(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
-        (front, ["--gpu", "abacus"], "front: error: --gpu: 'abacus' is not known; allowed are A100-40GB"),
+        (front, ["--gpu", "abacus"], "front: error: --gpu: 'abacus' is unknown; allowed are A100-40GB"),
         (front, ["--gpus", "3"], "front: error: --gpus: 3: TP 3: must divide the 32 query heads"),
         (
             front,
             ["--longest", "2096640"],
-            "front: error: --longest: 2096640 tokens and an answer do not fit: 1 x A100-80GB",
+            "front: error: --longest: 2096640 tokens plus an answer do not fit: 1 x A100-80GB",
         ),
         (front, ["--targets", "0"], "front: error: argument --targets: '0' must be a number from 0.001 to 60"),
-        (exactness, ["--model", "gpt"], "exactness: error: --model: 'gpt' is not known"),
-        (exactness, ["--gpu", "A100-80GB", "abacus"], "exactness: error: --gpu: 'abacus' is not known"),
+        (exactness, ["--model", "gpt"], "exactness: error: --model: 'gpt' is unknown"),
+        (exactness, ["--gpu", "A100-80GB", "abacus"], "exactness: error: --gpu: 'abacus' is unknown"),
         (
             exactness,
             ["--requests", "1000"],

@@ -206,8 +206,8 @@ def test_the_command_goes_on_where_it_was(tmp_path: Path, capsys: pytest.Capture
         (["--scrape", "0"], "--scrape: '0' must be a number from 0.001 to 60"),
         (["--workload", "single"], "--workload: invalid choice: 'single'"),
         (["--policy", "theirs"], "--policy: invalid choice: 'theirs'"),
-        (["--gpu", "abacus"], "--gpu: 'abacus' is not known"),
-        (["--longest", "2000000"], "--longest: 2000000 tokens and an answer do not fit"),
+        (["--gpu", "abacus"], "--gpu: 'abacus' is unknown"),
+        (["--longest", "2000000"], "--longest: 2000000 tokens plus an answer do not fit"),
     ],
 )
 def test_refusals(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,9 +61,9 @@ def test_exactness_is_held_against_stock_with_the_same_recomputation() -> None:
     text = report(records, SETTINGS)
     assert "| ours, length | 8196 | 12.300 | 679 | 12.300 | 0.200 |" in text
     found = figures(text)
-    length = found["all answered, ours, length / stock, and the recomputation by itself"]
+    length = found["all answers, ours, length / stock, and the recomputation by itself"]
     assert length == ("at most 1.05", "1.025 (1.025 to 1.025)", "yes")
-    assert found["all answered, ours, reserve / stock, long set for all"] == (
+    assert found["all answers, ours, reserve / stock, long set for all"] == (
         "at most 1.05",
         "1.100 (1.100 to 1.100)",
         "**no**",
@@ -84,7 +84,7 @@ def test_a_workload_of_the_front_is_the_same_for_every_setting_and_scales_with_t
 
 def test_other_work_beside_a_run_is_told() -> None:
     records = [served(STOCK, 0, 1.0, 0.5, 10.0), served(OURS, 0, 1.0, 0.5, 10.0)]
-    name = "runs beside which other work took over 5% of the cores"
+    name = "runs with other processes on over 5% of the cores"
     assert figures(report(records, SETTINGS))[name] == ("none", "0 of 2 (most: 0%)", "yes")
     records[0]["result"]["others"] = 0.2
     assert figures(report(records, SETTINGS))[name] == ("none", "1 of 2 (most: 20%)", "**no**")
@@ -126,12 +126,12 @@ def test_the_crossing_shows_where_its_worst_gaps_are_and_what_the_machine_adds()
     found = figures(text)
     assert found["a crossing request's worst gap / its median gap, worst round"] == ("at most 5", "6.00", "**no**")
     assert found["the same, median of the rounds"] == ("at most 5", "4.00", "yes")
-    assert found["the same, each gap its median of the rounds"] == ("at most 5", "4.00", "yes")
+    assert found["the same, each gap as its median over the rounds"] == ("at most 5", "4.00", "yes")
 
 
 @pytest.mark.parametrize(
     ("bound", "required", "met"),
-    [(None, "its stated bound", ""), (12, "at most 12 s", "yes"), (3, "at most 3 s", "**no**")],
+    [(None, "the documented bound", ""), (12, "at most 12 s", "yes"), (3, "at most 3 s", "**no**")],
 )
 def test_the_burst_is_held_against_its_bound(bound: float | None, required: str, met: str) -> None:
     records = [other("burst", STOCK, 0, long=9.0, ttfts=[9.1, 9.2])]

@@ -137,7 +137,7 @@ def test_stock_makes_a_chat_wait_for_a_long_prompt(builder: Builder) -> None:
 
 def test_a_request_that_never_fits_is_told(builder: Builder) -> None:
     simulation = builder.simulation(stock_default(GPU), workload(Arrival(0.0, 5000, 1), kv_blocks=100), Options())
-    with pytest.raises(SimulationError, match="planned nothing for 1000 steps, and 1 requests wait: 0"):
+    with pytest.raises(SimulationError, match="planned nothing for 1000 steps while 1 requests wait: 0"):
         simulation.run()
 
 

@@ -22,7 +22,7 @@ EARLY: dict[str, tuple[str, list[str]]] = {
     "flag of another server": (f"{MODEL} --zzz-turbo", ["--zzz-turbo: unknown flag", "--help=all lists every flag"]),
     "removed flag": (f"{MODEL} --task embed", ["--task: unknown flag", "--runner pooling"]),
     "second model": (f"{MODEL} other", ["'other': unexpected argument after MODEL"]),
-    "model named twice": (f"{MODEL} --model other", ["--model: 'other' is not the MODEL", "name one of them"]),
+    "model named twice": (f"{MODEL} --model other", ["--model: 'other' differs from MODEL", "give only one"]),
     "flag that fits many": (f"{MODEL} --max 10", ["--max: ambiguous flag", "--max-model-len"]),
     "missing value": (f"{MODEL} --port", ["--port: a value is missing", "a whole number"]),
     "word for a number": (f"{MODEL} --port http", ["--port: 'http' must be a whole number"]),
@@ -66,8 +66,8 @@ EARLY: dict[str, tuple[str, list[str]]] = {
     "config that is no JSON": ("{folder}/broken", ["MODEL: '{folder}/broken/config.json' is not valid JSON"]),
     "GGUF file": ("{folder}/model.gguf", ["MODEL: '{folder}/model.gguf' is a file", "GGUF", "folder"]),
     "weights file": ("{folder}/text.txt", ["MODEL: '{folder}/text.txt' is a file", "a folder with a config.json"]),
-    "name that is on no hub": ("no-such/model", ["MODEL: 'no-such/model' is not a folder here", "HF_HUB_OFFLINE"]),
-    "tokenizer on no hub": (f"{MODEL} --tokenizer no/one", ["--tokenizer: 'no/one' is not a folder here"]),
+    "name that is on no hub": ("no-such/model", ["MODEL: 'no-such/model' is not a local folder", "HF_HUB_OFFLINE"]),
+    "tokenizer on no hub": (f"{MODEL} --tokenizer no/one", ["--tokenizer: 'no/one' is not a local folder"]),
     "JSON typo": (f"{MODEL} --hf-overrides {{{{a:1", ["--hf-overrides: '{a:1' must be a JSON object"]),
     "JSON flag without JSON": (
         f"{MODEL} --compilation-config fast",
@@ -187,7 +187,7 @@ LATE: dict[str, tuple[str, list[str]]] = {
         f"{MODEL} --allow-ladder-updates --api-server-count 2",
         ["--api-server-count: 2 processes", "set it to 1, or leave --allow-ladder-updates out"],
     ),
-    "KV cache over the memory": (f"{MODEL} --kv-cache-memory-bytes 900T", ["--kv-cache-memory-bytes", "give at most"]),
+    "KV cache over the memory": (f"{MODEL} --kv-cache-memory-bytes 900T", ["--kv-cache-memory-bytes", "use at most"]),
 }
 
 

@@ -66,8 +66,8 @@ def test_refused(change: dict[str, Any], sets: FactorLadder, message: str) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"mscale": None}, "rope_scaling.mscale_all_dim: 1.0 alone is read differently"),
-        ({"mscale_all_dim": 0}, "rope_scaling.mscale: 1.0 alone is read differently"),
+        ({"mscale": None}, "rope_scaling.mscale_all_dim: 1.0 alone means different things"),
+        ({"mscale_all_dim": 0}, "rope_scaling.mscale: 1.0 alone means different things"),
         ({"attention_factor": 1.0}, "rope_scaling.attention_factor: 1.0 beside mscale"),
         ({"rope_type": "linear"}, "rope_scaling.mscale_all_dim: 1.0 beside rope_type 'linear'"),
     ],

@@ -48,7 +48,7 @@ ARGS = {
         ({"partial_rotary_factor": 0.5}, "needs 4"),
         (
             {"rope_parameters": {"sliding_attention": {"rope_theta": 1}, "chunked_attention": {"rope_theta": 2}}},
-            "entries for sliding_attention, chunked_attention; a ladder goes on that of 'full_attention'",
+            "entries for sliding_attention, chunked_attention; the ladder needs one for 'full_attention'",
         ),
     ],
 )

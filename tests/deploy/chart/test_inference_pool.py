@@ -58,11 +58,11 @@ def test_objectives_and_the_route_name_it() -> None:
         ({"inferencePool": PICKER, "longPool": {"enabled": True}}, "an InferencePool has one picker for all its pods"),
         (
             {"inferencePool": PICKER, "tls": {"enabled": True, "existingSecret": "a"}},
-            "the endpoint picker reads /metrics by plain HTTP without a key",
+            "the endpoint picker reads /metrics over plain HTTP without a key",
         ),
         (
             {"inferencePool": PICKER, "metrics": {"key": {"existingSecret": "a"}}},
-            "the endpoint picker reads /metrics by plain HTTP without a key",
+            "the endpoint picker reads /metrics over plain HTTP without a key",
         ),
         ({"inferencePool": {"objectives": [{"name": "a", "priority": 1}]}}, "objectives without an InferencePool"),
         ({"inferencePool": {"objectives": [{"name": "a"}]}}, "priority"),

@@ -77,12 +77,15 @@ def test_the_notes() -> None:
 
 
 REFUSED: list[tuple[Values, str]] = [
-    ({"workloads": ["mine.yaml"]}, r'loadTest.workloads: "mine.yaml" is no key of loadTest.files'),
+    ({"workloads": ["mine.yaml"]}, r'loadTest.workloads: "mine.yaml" is not a key of loadTest.files'),
     (
         {"workloads": ["chat", "chat.yaml"], "files": {"chat.yaml": ""}},
-        r'"chat.yaml": there is a workload "chat" already',
+        r'"chat.yaml" conflicts with "chat": their Jobs',
     ),
-    ({"workloads": ["a" * 30 + ".yaml"], "files": {"a" * 30 + ".yaml": ""}}, r"has 64 characters, and 63 are allowed"),
+    (
+        {"workloads": ["a" * 30 + ".yaml"], "files": {"a" * 30 + ".yaml": ""}},
+        r"has 64 characters, but at most 63 are allowed",
+    ),
     ({"workloads": ["chat"], "arguments": ["--out=/x"]}, r'loadTest.arguments: "--out=/x" is set by loadTest.results'),
     (
         {"workloads": ["chat"], "arguments": ["--url", "http://a"]},
@@ -92,11 +95,14 @@ REFUSED: list[tuple[Values, str]] = [
         {"workloads": ["chat"], "argumentsByWorkload": {"chat": ["--wait=1"]}},
         r'loadTest.argumentsByWorkload.chat: "--wait=1" is set by probes.startup.seconds',
     ),
-    ({"workloads": ["chat"], "argumentsByWorkload": {"mixed": []}}, r'"mixed" is none of loadTest.workloads'),
-    ({"results": {"create": True, "existingClaim": "a"}}, r'results.existingClaim: "a", but loadTest.results.create'),
+    ({"workloads": ["chat"], "argumentsByWorkload": {"mixed": []}}, r'"mixed" is not in loadTest.workloads'),
+    (
+        {"results": {"create": True, "existingClaim": "a"}},
+        r'results.existingClaim: "a" conflicts with loadTest.results.create',
+    ),
     (
         {"workloads": ["chat", "mixed"], "results": {"create": True, "accessMode": "ReadWriteOnce"}},
-        r"results.accessMode: ReadWriteOnce is for one node, but there are 2 Jobs",
+        r"results.accessMode: ReadWriteOnce allows only one node, but there are 2 Jobs",
     ),
 ]
 

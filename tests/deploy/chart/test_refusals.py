@@ -20,11 +20,11 @@ REFUSED = [
     ({"parallelism": {**GPUS, "decodeContext": 3}}, "decodeContext: 3 must divide parallelism.tensor, 16"),
     (
         {"parallelism": {"tensor": 8, "gpusPerNode": 8, "decodeContext": 2}, "plan": PLAN},
-        "decodeContext: 2: parallelism.tensor 8 leaves no copy of the model's 8 KV heads",
+        "decodeContext: 2: parallelism.tensor 8 does not replicate the model's 8 KV heads",
     ),
     (
         {"parallelism": {**GPUS, "decodeContext": 4}, "plan": PLAN},
-        "decodeContext: 4: parallelism.tensor 16 makes 2 copies of each of the model's 8 KV heads",
+        "decodeContext: 4: parallelism.tensor 16 makes only 2 copies of each of the model's 8 KV heads",
     ),
     (
         {"parallelism": {**GPUS, "decodeContext": 2}, "plan": {**PLAN, "queriesPerKvHead": 7}},
@@ -33,16 +33,16 @@ REFUSED = [
     ({"maxModelLen": 4097, "plan": PLAN}, "maxModelLen: 4097 tokens exceed plan.kvCapacity: .* holds 4096"),
     (
         {"parallelism": {"tensor": 8, "gpusPerNode": 4}},
-        "tensor 8 x pipeline 1 takes 8 GPUs, but nodes 1 x gpusPerNode 4 are 4",
+        "tensor 8 x pipeline 1 uses 8 GPUs, but nodes 1 x gpusPerNode 4 are 4",
     ),
-    ({"parallelism": {"nodes": 2}}, "parallelism.nodes: 2 nodes need parallelism.gpusPerNode from 1"),
+    ({"parallelism": {"nodes": 2}}, "parallelism.nodes: 2 nodes need parallelism.gpusPerNode of at least 1"),
     (
         {"parallelism": GPUS, "resources": {"limits": {"nvidia.com/gpu": 8}}},
-        "nvidia.com/gpu 8 must be parallelism.gpusPerNode, 16",
+        "nvidia.com/gpu 8 must equal parallelism.gpusPerNode, 16",
     ),
     (
         {"parallelism": GPUS, "resources": {"requests": {"nvidia.com/gpu": 8}}},
-        "resources.requests: nvidia.com/gpu 8 must be parallelism.gpusPerNode, 16",
+        "resources.requests: nvidia.com/gpu 8 must equal parallelism.gpusPerNode, 16",
     ),
     (
         {
@@ -51,13 +51,13 @@ REFUSED = [
             "resourceClaims": [GPU],
             "gpusFromClaims": True,
         },
-        "resources.limits: nvidia.com/gpu 16, but gpusFromClaims has them come from claims",
+        "resources.limits: nvidia.com/gpu 16 conflicts with gpusFromClaims, which takes GPUs from claims",
     ),
     ({"gpusFromClaims": True}, "gpusFromClaims: parallelism.gpusPerNode 0 is for CPUs"),
     ({"parallelism": GPUS, "gpusFromClaims": True}, "gpusFromClaims: resources.claims must name the claim"),
     (
         {"parallelism": GPUS, "resources": {"requests": {"nvidia.com/gpu": 0}}},
-        "resources.requests: nvidia.com/gpu 0 must be parallelism.gpusPerNode, 16",
+        "resources.requests: nvidia.com/gpu 0 must equal parallelism.gpusPerNode, 16",
     ),
     ({"apiKeys": {"existingSecret": "a"}}, 'apiKeys.existingSecret: "a", but apiKeys.enabled is false'),
     ({"tls": {"existingSecret": "a"}}, 'tls.existingSecret: "a", but tls.enabled is false'),
@@ -71,18 +71,18 @@ REFUSED = [
     ),
     (
         {"parallelism": {"dataParallelReplicas": 3}, "autoscaling": {"hpa": {"enabled": True}}},
-        "parallelism.dataParallelReplicas: 3, but autoscaling begins with autoscaling.minReplicas, 1",
+        "parallelism.dataParallelReplicas: 3 must be at most autoscaling.minReplicas, 1",
     ),
-    ({"server": {"extraVolumes": [{"name": "tmp"}]}}, 'server.extraVolumes: "tmp" is there twice in the pod'),
+    ({"server": {"extraVolumes": [{"name": "tmp"}]}}, 'server.extraVolumes: "tmp" appears twice in the pod'),
     (
         {"server": {"extraVolumeMounts": [{"name": "a", "mountPath": "/tmp"}]}},
-        'server.extraVolumeMounts: "/tmp" is there twice in the pod',
+        'server.extraVolumeMounts: "/tmp" appears twice in the pod',
     ),
     (
         {"server": {"extraContainers": [{"name": "ropeswitch"}]}},
-        'server.extraContainers and extraInitContainers: "ropeswitch" is there twice',
+        'server.extraContainers and extraInitContainers: "ropeswitch" appears twice',
     ),
-    ({"server": {"extraEnv": [{"name": "A"}, {"name": "A"}]}}, 'server.extraEnv: "A" is there twice'),
+    ({"server": {"extraEnv": [{"name": "A"}, {"name": "A"}]}}, 'server.extraEnv: "A" appears twice'),
     ({"server": {"extraArgs": ["--port", "9000"]}}, 'server.extraArgs: "--port" is set by server.port'),
     ({"server": {"extraArgs": ["--max_model_len=5"]}}, 'server.extraArgs: "--max_model_len=5" is set by maxModelLen'),
     (
@@ -90,65 +90,71 @@ REFUSED = [
             "model": "a",
             "modelSource": {"type": "objectStore", "objectStore": {"uri": "gs://a/b", "endpoint": "https://a"}},
         },
-        'objectStore.endpoint: "https://a" is for addresses that begin with s3://, not "gs://a/b"',
+        'objectStore.endpoint: "https://a" works only with s3:// addresses, not "gs://a/b"',
     ),
-    ({"parallelism": GPUS, "resources": CLAIMED}, 'resources.claims: "gpu" is no name of resourceClaims'),
+    ({"parallelism": GPUS, "resources": CLAIMED}, 'resources.claims: "gpu" is not in resourceClaims'),
     (
         {"autoscaling": {"keda": {"enabled": True, "serverAddress": "http://a", "authModes": "bearer"}}},
         'keda.authModes: "bearer" needs autoscaling.keda.authentication',
     ),
     (
         {"chatTemplate": {"content": "a", "existingConfigMap": "mine"}},
-        'chatTemplate.existingConfigMap: "mine", but chatTemplate.content is given too',
+        'chatTemplate.existingConfigMap: "mine" conflicts with chatTemplate.content',
     ),
     ({"apiKeys": {"enabled": True}}, "apiKeys.existingSecret: apiKeys.enabled needs the name of the secret"),
     (
         {"tls": {"enabled": True, "existingSecret": "a"}, "gateway": {"enabled": True, "parentRefs": [{"name": "b"}]}},
         "gateway.enabled: a gateway speaks plain HTTP to the servers",
     ),
-    ({"plan": {"kvCapacity": 50}}, "maxModelLen: 0 is the end of the factors, which plan.kvCapacity, 50 tokens,"),
+    (
+        {"plan": {"kvCapacity": 50}},
+        "maxModelLen: 0 means the end of the ladder, which may exceed plan.kvCapacity, 50 tokens;",
+    ),
     (
         {"model": "a", "modelSource": {"cache": {"create": True, "accessMode": "ReadWriteOnce"}}},
-        "modelSource.cache.accessMode: ReadWriteOnce is for one node, but a second pool, or a pod that starts before",
+        "modelSource.cache.accessMode: ReadWriteOnce allows only one node, but a second pool or a surge pod may",
     ),
     ({"tls": {"enabled": True}}, "tls.existingSecret: tls.enabled needs the name of a secret"),
-    ({"terminationGracePeriodSeconds": 70}, "terminationGracePeriodSeconds: 70 must be over 70: preStopSeconds 15"),
-    ({"server": {"shutdownTimeout": 600}}, "must be over 645: .* server.shutdownTimeout 600 \\+ 30"),
-    ({"model": "/models/llama"}, 'model: "/models/llama" is no name on the hub; a folder comes from modelSource.type'),
-    ({"model": "a/b/c"}, 'model: "a/b/c" is no name on the hub'),
+    ({"terminationGracePeriodSeconds": 70}, "terminationGracePeriodSeconds: 70 must exceed 70: preStopSeconds 15"),
+    ({"server": {"shutdownTimeout": 600}}, "must exceed 645: .* server.shutdownTimeout 600 \\+ 30"),
+    ({"model": "/models/llama"}, 'model: "/models/llama" is not a name on the hub; for a folder, use modelSource.type'),
+    ({"model": "a/b/c"}, 'model: "a/b/c" is not a name on the hub'),
     ({"modelSource": {"type": "pvc"}}, "model: modelSource.type pvc needs the name"),
     ({"model": "a", "modelSource": {"type": "pvc"}}, "modelSource.pvc.claimName: modelSource.type pvc needs the claim"),
     ({"model": "a", "modelSource": {"type": "objectStore"}}, "modelSource.objectStore.uri: .* needs the address"),
     (
         {"model": "a", "modelSource": {"cache": {"create": True, "existingClaim": "mine"}}},
-        'modelSource.cache.existingClaim: "mine", but modelSource.cache.create makes a claim',
+        'modelSource.cache.existingClaim: "mine" conflicts with modelSource.cache.create',
     ),
     (
         {**SHARED, **IN_TURN, "parallelism": {"dataParallelReplicas": 2}},
-        "ReadWriteOnce is for one node, but there are up to 2 pods",
+        "ReadWriteOnce allows only one node, but there are up to 2 pods",
     ),
     (
         {**SHARED, **IN_TURN, "autoscaling": {"hpa": {"enabled": True}}},
-        "ReadWriteOnce is for one node, but there are up to 4 pods",
+        "ReadWriteOnce allows only one node, but there are up to 4 pods",
     ),
     (
         {"factors": {"content": "{}", "existingConfigMap": "mine"}},
-        'factors.existingConfigMap: "mine", but factors.content is given too',
+        'factors.existingConfigMap: "mine" conflicts with factors.content',
     ),
     (
         {"ladder": "yarn", "factors": {"content": "{}"}},
-        'ladder: "yarn", but factors names a ladder too; only one can be',
+        'ladder: "yarn" conflicts with the factor file .factors.; set only one',
     ),
-    ({"ladder": "auto", "factors": {"existingConfigMap": "mine"}}, 'ladder: "auto", but factors names a ladder too'),
+    ({"ladder": "auto", "factors": {"existingConfigMap": "mine"}}, 'ladder: "auto" conflicts with the factor file'),
     (
         {"ladder": "file:f.json"},
-        'ladder: "file:f.json": pods do not have the file; give its content: --set-file factors',
+        'ladder: "file:f.json": pods do not have this file; pass its content with --set-file factors',
     ),
     (
         {"nativeWindow": 32768, "factors": {"content": "{}"}},
-        "nativeWindow: 32768, but a factor file .factors. lists its",
+        "nativeWindow: 32768 conflicts with the factor file .factors., which defines its",
     ),
-    ({"nativeWindow": 32768, "ladder": "none"}, "nativeWindow: 32768, but ladder none serves every length as"),
+    (
+        {"nativeWindow": 32768, "ladder": "none"},
+        "nativeWindow: 32768 conflicts with ladder none, which serves every length by",
+    ),
     ({"server": {"extraArgs": ["--ladder=yarn"]}}, 'server.extraArgs: "--ladder=yarn" is set by ladder'),
     (
         {"server": {"extraArgs": ["--native-window", "32k"]}},
@@ -174,9 +180,9 @@ def test_refused(values: Values, reason: str) -> None:
     [
         ({"parallelism": {"tensor": 8, "gpusPerNode": 4}}, "longPool.values.parallelism: tensor 8"),
         ({"plan": {"kvCapacity": 5}, "maxModelLen": 6}, "longPool.values.maxModelLen: 6 tokens exceed"),
-        ({"server": {"shutdownTimeout": 100}}, "must be over 145: .* longPool.values.server.shutdownTimeout 100"),
+        ({"server": {"shutdownTimeout": 100}}, "must exceed 145: .* longPool.values.server.shutdownTimeout 100"),
         ({"autoscaling": {"minReplicas": 9}}, "longPool.values.autoscaling.minReplicas: 9"),
-        ({"ladder": "file:f.json"}, 'longPool.values.ladder: "file:f.json": pods do not have the file'),
+        ({"ladder": "file:f.json"}, 'longPool.values.ladder: "file:f.json": pods do not have this file'),
     ],
 )
 def test_the_long_pool_is_judged_by_its_own_values(values: Values, reason: str) -> None:

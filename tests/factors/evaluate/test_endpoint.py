@@ -159,7 +159,10 @@ def test_servers_that_cannot_be_used() -> None:
             _connect(server.url)
     for names in (["a", "a"], ["a", "switched"]):
         server = Scripted(sets=[{"name": name, "max_length": 5 + place} for place, name in enumerate(names)])
-        with serving(server), pytest.raises(FactorError, match=f"sets: the name '{names[-1]}' is duplicate or reserved"):
+        with (
+            serving(server),
+            pytest.raises(FactorError, match=f"sets: the name '{names[-1]}' is duplicate or reserved"),
+        ):
             _connect(server.url)
     with serving(Scripted()) as other, pytest.raises(UsageError, match="'nope' is not served"):
         EndpointTarget.connect(other.url, "nope", None, False)

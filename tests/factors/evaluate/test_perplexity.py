@@ -84,7 +84,9 @@ def test_a_seed_draws_other_places(target: LocalTarget, texts: Path) -> None:
 
 
 def test_texts_that_are_too_short(target: LocalTarget, texts: Path) -> None:
-    message = r"0 of 3 documents are long enough for length 5000, but --documents requests 2; the longest has \d+ tokens"
+    message = (
+        r"0 of 3 documents are long enough for length 5000, but --documents requests 2; the longest has \d+ tokens"
+    )
     with pytest.raises(FactorError, match=message):
         judge(target, Corpus.read(texts), "short", 5000, 0, PerplexitySettings(documents=2))
 

@@ -1,7 +1,7 @@
-"""Ask a server for a pass key on both sides of its first switch of factor sets; exit 1 where an answer is wrong.
+"""Ask a server for a pass key on both sides of its first switch of factor sets; exit with 1 if an answer is wrong.
 
-Runs in the pod of `helm test`, with nothing but the standard library. Environment: SHORT_URL and LONG_URL, the servers that
-take prompts below and above the switch; API_KEY_FILE, empty for none; TIMEOUT, seconds for all of it.
+Runs in the pod of `helm test` with only the standard library. Environment: SHORT_URL and LONG_URL, the servers for prompts
+below and above the switch; API_KEY_FILE, empty for none; TIMEOUT, seconds for the whole test.
 """
 
 import json
@@ -14,7 +14,7 @@ import urllib.request
 from typing import Any
 
 KEY = "48213"
-# The pass-key prompt of the LongRoPE paper, which the bundled model was trained with.
+# The pass-key prompt of the LongRoPE paper, on which the bundled model was trained.
 OPENING = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
     "I will quiz you about the important information there."
@@ -26,7 +26,7 @@ DEADLINE = time.monotonic() + float(os.environ["TIMEOUT"])
 
 
 def headers() -> dict[str, str]:
-    """The headers of every request, with the first key of the file where there is one."""
+    """Return the headers of every request, with the first key of the key file if there is one."""
     shown = {"Content-Type": "application/json"}
     if path := os.environ["API_KEY_FILE"]:
         with open(path, encoding="ascii") as file:
@@ -36,7 +36,7 @@ def headers() -> dict[str, str]:
 
 
 def call(url: str, body: Any = None) -> tuple[Any, Any]:
-    """Return the headers and the JSON of an answer; the server's certificate need not name its service."""
+    """Return the headers and JSON of a response; the certificate is not verified, because it may not name the service."""
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(url, data, headers())
     left = max(1.0, DEADLINE - time.monotonic())
@@ -50,7 +50,7 @@ def call(url: str, body: Any = None) -> tuple[Any, Any]:
 
 
 def wait(url: str) -> None:
-    """Return when the server is ready."""
+    """Wait until the server is ready."""
     while True:
         try:
             call(url + "/health/ready")
@@ -63,7 +63,7 @@ def wait(url: str) -> None:
 
 
 def ask(url: str, model: str, pieces: int) -> tuple[int, str | None, str]:
-    """Return the prompt's tokens, its factor set and the reply, for a key in the middle of so many pieces of filler."""
+    """Return the prompt's tokens, its factor set and the reply, for a key in the middle of ``pieces`` filler texts."""
     before, after = FILLER * (pieces // 2), FILLER * (pieces - pieces // 2)
     text = f"{OPENING}{before}{STATEMENT}{after} What is the pass key?"
     body = {
@@ -77,7 +77,7 @@ def ask(url: str, model: str, pieces: int) -> tuple[int, str | None, str]:
 
 
 def check(url: str, model: str, pieces: int, expected: str) -> bool:
-    """Ask, and tell what is wrong; return whether all is right."""
+    """Ask, print the result, and return whether the set and the reply are right."""
     tokens, name, reply = ask(url, model, pieces)
     right = name == expected and KEY in reply
     print(f"{'ok' if right else 'WRONG'}: {tokens} tokens, set {name} (expected {expected}): {reply!r}", flush=True)
@@ -97,7 +97,7 @@ def main() -> bool:
     each = (many - few) / 2
     above = first["max_length"] + 2 * each
     if len(rope["sets"]) == 1 or above + each + REPLY_TOKENS > rope["max_model_len"]:
-        print("nothing to ask above the switch: the server takes no sequence that is longer", flush=True)
+        print("nothing to ask above the switch: the server accepts no longer sequences", flush=True)
         return right
     return check(long, model, 2 + int((above - few) / each), rope["sets"][1]["name"]) and right
 

@@ -1,5 +1,5 @@
 {{/*
-Arguments of `ropeswitch`, as a YAML list. Takes a pool's context with `worker`, whether it is for a group's other nodes.
+Arguments of `ropeswitch`, as a YAML list. Takes a pool's context with `worker`: true for the nodes of a group without the server.
 */}}
 {{- define "ropeswitch.args" -}}
 {{- $v := .Values -}}
@@ -11,7 +11,7 @@ Arguments of `ropeswitch`, as a YAML list. Takes a pool's context with `worker`,
 {{- else if ne $source "bundled" }}
 - /model
 {{- end }}
-{{- /* The plan of a folder names the folder, which is elsewhere in the pod. */}}
+{{- /* A plan for a folder has the folder's path, which differs in the pod. */}}
 {{- $model := ternary (base $v.model) $v.model (regexMatch "^[./]" $v.model) }}
 {{- $name := default (ternary $model "" (has $source (list "pvc" "objectStore"))) $v.servedModelName }}
 {{- if $name }}

@@ -3,8 +3,8 @@
 {{- end -}}
 
 {{/*
-Room is left for `-long` and a group's number: a label has the name of each StatefulSet that a LeaderWorkerSet makes, with a hash
-behind it, in its 63 characters.
+Leaves room for `-long` and a group's number: a label of at most 63 characters holds the name of each StatefulSet that a
+LeaderWorkerSet creates, plus a hash.
 */}}
 {{- define "ropeswitch.fullname" -}}
 {{- $name := include "ropeswitch.name" . -}}
@@ -27,7 +27,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
 {{- $_ := set $own "app.kubernetes.io/version" .Chart.AppVersion -}}
 {{- $_ := set $own "app.kubernetes.io/managed-by" .Release.Service -}}
-{{- /* What tells services and their pods apart is not for everyone. */ -}}
+{{- /* commonLabels must not set the labels that distinguish services and their pods. */ -}}
 {{- toYaml (merge $own (omit (default dict .Values.commonLabels) "app.kubernetes.io/component" "ropeswitch.io/pool")) -}}
 {{- end -}}
 
@@ -50,7 +50,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- if .Values.model -}}{{ .Values.modelSource.type }}{{- else -}}bundled{{- end -}}
 {{- end -}}
 
-{{/* Whether there is a file, given as such or in a ConfigMap. Takes `factors` or `chatTemplate` of the values. */}}
+{{/* Whether a file is given, as content or in a ConfigMap. Takes `factors` or `chatTemplate` of the values. */}}
 {{- define "ropeswitch.hasFile" -}}
 {{- if or .content .existingConfigMap -}}true{{- end -}}
 {{- end -}}

@@ -1,4 +1,4 @@
-{{/* Names of the workloads that come with `ropeswitch loadtest`, as a YAML list. */}}
+{{/* Names of the workloads shipped with `ropeswitch loadtest`, as a YAML list. */}}
 {{- define "ropeswitch.shippedWorkloads" -}}
 [bursts, chat, crossing, documents, heavy, million, mixed, sessions, soak]
 {{- end -}}
@@ -9,13 +9,13 @@
 {{- end -}}
 
 {{/*
-Name of a load test's Job, of which nothing but its time can be changed: it ends in a hash of all that the Job does, so that
-another one comes of a change. Takes a pool's context with `workload`, as ropeswitch.loadTestSpec does.
+Name of a load test's Job. A Job's pod template is immutable, so the name ends in a hash of the spec: a change creates a new Job.
+Takes a pool's context with `workload`, as ropeswitch.loadTestSpec does.
 */}}
 {{- define "ropeswitch.loadTestName" -}}
 {{- $name := printf "%s-loadtest-%s-%s" (include "ropeswitch.fullname" .) (trimSuffix ".yaml" .workload) (include "ropeswitch.loadTestSpec" . | sha256sum | trunc 8) -}}
 {{- if gt (len $name) 63 -}}
-{{- fail (printf "loadTest.workloads: %q: the Job's name %s has %d characters, and 63 are allowed: give the workload or fullnameOverride a shorter one" .workload $name (len $name)) -}}
+{{- fail (printf "loadTest.workloads: %q: the Job's name %s has %d characters, but at most 63 are allowed; shorten the workload's name or fullnameOverride" .workload $name (len $name)) -}}
 {{- end -}}
 {{- $name -}}
 {{- end -}}
@@ -148,7 +148,7 @@ template:
       {{- end }}
 {{- end -}}
 
-{{/* What a load test reads, as a YAML map of volume sources: the folders of /etc/ropeswitch. */}}
+{{/* Volume sources of a load test's folders in /etc/ropeswitch, as a YAML map. */}}
 {{- define "ropeswitch.loadTestVolumes" -}}
 {{- $v := .Values -}}
 {{- if $v.loadTest.files }}
@@ -212,21 +212,21 @@ ca:
 {{- range $test.workloads -}}
 {{- $base := trimSuffix ".yaml" . -}}
 {{- if hasKey $seen $base -}}
-{{- fail (printf "loadTest.workloads: %q: there is a workload %q already, and their Jobs could not be told apart" . (get $seen $base)) -}}
+{{- fail (printf "loadTest.workloads: %q conflicts with %q: their Jobs would be indistinguishable; rename one" . (get $seen $base)) -}}
 {{- end -}}
 {{- $_ := set $seen $base . -}}
 {{- if and (hasSuffix ".yaml" .) (not (hasKey $test.files .)) -}}
-{{- fail (printf "loadTest.workloads: %q is no key of loadTest.files" .) -}}
+{{- fail (printf "loadTest.workloads: %q is not a key of loadTest.files" .) -}}
 {{- end -}}
 {{- if and (not (hasSuffix ".yaml" .)) (not (has . $shipped)) -}}
-{{- fail (printf "loadTest.workloads: %q is none of %s; one of your own is a key of loadTest.files that ends in .yaml" . (join ", " $shipped)) -}}
+{{- fail (printf "loadTest.workloads: %q is not one of %s; your own workloads are keys of loadTest.files that end in .yaml" . (join ", " $shipped)) -}}
 {{- end -}}
 {{- end -}}
 {{- $flags := dict "--url" "loadTest.url" "--baseline" "loadTest.baseline" "--ca" "loadTest.ca" "--wait" "probes.startup.seconds" "--out" "loadTest.results" "--cache" "loadTest.results" "--metrics-key-file" "metrics.key" -}}
 {{- $lists := dict "arguments" $test.arguments -}}
 {{- range $workload, $arguments := $test.argumentsByWorkload -}}
 {{- if not (has $workload $test.workloads) -}}
-{{- fail (printf "loadTest.argumentsByWorkload: %q is none of loadTest.workloads" $workload) -}}
+{{- fail (printf "loadTest.argumentsByWorkload: %q is not in loadTest.workloads" $workload) -}}
 {{- end -}}
 {{- $_ := set $lists (print "argumentsByWorkload." $workload) $arguments -}}
 {{- end -}}
@@ -240,9 +240,9 @@ ca:
 {{- end -}}
 {{- $results := $test.results -}}
 {{- if and $results.create $results.existingClaim -}}
-{{- fail (printf "loadTest.results.existingClaim: %q, but loadTest.results.create makes a claim; only one can be" $results.existingClaim) -}}
+{{- fail (printf "loadTest.results.existingClaim: %q conflicts with loadTest.results.create; set only one" $results.existingClaim) -}}
 {{- end -}}
 {{- if and $results.create (eq $results.accessMode "ReadWriteOnce") (gt (len $test.workloads) 1) -}}
-{{- fail (printf "loadTest.results.accessMode: ReadWriteOnce is for one node, but there are %d Jobs; use ReadWriteOncePod for one after the other, or ReadWriteMany for all at once" (len $test.workloads)) -}}
+{{- fail (printf "loadTest.results.accessMode: ReadWriteOnce allows only one node, but there are %d Jobs; use ReadWriteOncePod to run them one by one, or ReadWriteMany to run them at once" (len $test.workloads)) -}}
 {{- end -}}
 {{- end -}}

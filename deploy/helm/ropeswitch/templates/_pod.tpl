@@ -1,10 +1,13 @@
-{{/* Whether processes of the engine talk through /dev/shm: several ranks, and on CPUs a single one too, with more than the 64 MiB that a container has. */}}
+{{/*
+Whether the engine's processes communicate through /dev/shm: several ranks do, and on CPUs a single one too, with more than a
+container's default 64 MiB.
+*/}}
 {{- define "ropeswitch.sharedMemory" -}}
 {{- $p := .Values.parallelism -}}
 {{- if or (gt (int (mul $p.tensor $p.pipeline)) 1) (eq (int $p.gpusPerNode) 0) -}}true{{- end -}}
 {{- end -}}
 
-{{/* Whether the metrics of several API servers meet in a folder. */}}
+{{/* Whether several API servers share their metrics through a folder. */}}
 {{- define "ropeswitch.multiprocess" -}}
 {{- if and (gt (int .Values.server.apiServers) 1) (not .worker) -}}true{{- end -}}
 {{- end -}}
@@ -20,7 +23,7 @@
 {{- toYaml $resources -}}
 {{- end -}}
 
-{{/* Whether resources name GPUs, whole ones or parts. */}}
+{{/* Whether resources list GPUs, whole ones or slices. */}}
 {{- define "ropeswitch.namesGpus" -}}
 {{- range $name, $_ := . }}{{ if hasPrefix "nvidia.com/" $name }}true{{ end }}{{ end -}}
 {{- end -}}
@@ -34,7 +37,7 @@ httpGet:
   {{- end }}
 {{- end -}}
 
-{{/* Metadata of a pod, without the chart's version: a new one alone must not replace pods. Takes a pool's context with `worker`. */}}
+{{/* Metadata of a pod, without the chart's version, so that a new version alone replaces no pods. Takes a pool's context with `worker`. */}}
 {{- define "ropeswitch.podMetadata" -}}
 {{- $labels := include "ropeswitch.poolSelectorLabels" . | fromYaml -}}
 {{- $_ := set $labels "app.kubernetes.io/component" (ternary "worker" "server" (default false .worker)) -}}
@@ -113,7 +116,7 @@ containers:
     image: {{ include "ropeswitch.image" . | quote }}
     imagePullPolicy: {{ $v.image.pullPolicy }}
     {{- if include "ropeswitch.multiprocess" . }}
-    # What an earlier run of the container left there would be counted again.
+    # Remove the metrics of an earlier run of the container, which would be counted again.
     command: [sh, -c, 'rm -rf "${PROMETHEUS_MULTIPROC_DIR:?}"/*; exec ropeswitch "$@"', ropeswitch]
     {{- else }}
     command: [ropeswitch]
@@ -146,7 +149,7 @@ containers:
     lifecycle:
       preStop:
         {{- if $worker }}
-        # It stays until the server has answered what it had in hand; no longer than its own process lives, which Kubernetes' own sleep would.
+        # Stay until the server has answered its requests in flight, but end with the process, which Kubernetes' own sleep would not.
         exec:
           command: [sleep, {{ add $v.preStopSeconds $v.server.shutdownTimeout 5 | quote }}]
         {{- else }}
@@ -166,7 +169,7 @@ volumes:
   {{- include "ropeswitch.volumes" . | nindent 2 }}
 {{- end -}}
 
-{{/* What the chart sets, but for what extraEnv sets too, and then that: of two with one name a server-side apply takes neither. */}}
+{{/* The chart's variables that extraEnv does not override, then extraEnv: server-side apply accepts no two variables with one name. */}}
 {{- define "ropeswitch.env" -}}
 {{- $extra := .Values.server.extraEnv -}}
 {{- $names := list -}}
@@ -180,7 +183,7 @@ volumes:
 
 {{- define "ropeswitch.ownEnv" -}}
 {{- $v := .Values -}}
-# Libraries ask for the user's name, and the image knows none of this number.
+# Libraries look up the user's name, and the image has none for this user id.
 - {name: USER, value: ropeswitch}
 {{- if eq (include "ropeswitch.source" .) "hub" }}
 - {name: HF_HOME, value: /cache/huggingface}

@@ -1,4 +1,4 @@
-{{/* Lay the values of one map over another, in place; unlike mergeOverwrite also those that are empty, zero or false. */}}
+{{/* Override the values of one map with another's, in place; unlike mergeOverwrite, empty, zero and false values override too. */}}
 {{- define "ropeswitch.overlay" -}}
 {{- $onto := .onto -}}
 {{- range $key, $value := .from -}}
@@ -11,8 +11,8 @@
 {{- end -}}
 
 {{/*
-Render a template once for each pool, with the pool's own values.
-Takes: root, the chart's context; template, the name. The template's context also has `pool`, main or long.
+Render a template once per pool, with the pool's own values.
+Takes: root, the chart's context; template, its name. The template's context also has `pool`, main or long.
 */}}
 {{- define "ropeswitch.forPools" -}}
 {{- $root := .root -}}
@@ -25,7 +25,7 @@ Takes: root, the chart's context; template, the name. The template's context als
 {{- if eq $pool "long" }}
 {{- $_ := set $values "plan" (dict "kvHeads" 0 "queriesPerKvHead" 0 "kvCapacity" 0) }}
 {{- include "ropeswitch.overlay" (dict "onto" $values "from" $differs) }}
-{{- /* A target of the pool's own is instead of the first pool's, not beside them. */}}
+{{- /* The pool's own targets replace the first pool's instead of adding to them. */}}
 {{- with $differs.autoscaling }}
 {{- if or .queuedTokensPerReplica .queuedTokensPerReplicaByClass }}
 {{- $_ := set $values.autoscaling "queuedTokensPerReplicaByClass" (default dict .queuedTokensPerReplicaByClass) }}
@@ -40,7 +40,7 @@ Takes: root, the chart's context; template, the name. The template's context als
 {{- end }}
 {{- end -}}
 
-{{/* Name of a pool's workload; the first pool keeps its own when there comes to be a second. */}}
+{{/* Name of a pool's workload; adding a second pool does not change the first one's. */}}
 {{- define "ropeswitch.poolName" -}}
 {{- include "ropeswitch.fullname" . }}{{ if eq .pool "long" }}-long{{ end -}}
 {{- end -}}
@@ -55,13 +55,13 @@ Takes: root, the chart's context; template, the name. The template's context als
 ropeswitch.io/pool: {{ .pool }}
 {{- end -}}
 
-{{/* Servers answer requests; the workers of a group do not. */}}
+{{/* Labels of servers, which answer requests; the workers of a group do not. */}}
 {{- define "ropeswitch.serverLabels" -}}
 {{ include "ropeswitch.poolSelectorLabels" . }}
 app.kubernetes.io/component: server
 {{- end -}}
 
-{{/* The largest body in MiB that any pool takes. Takes a pool's context. */}}
+{{/* The largest body that any pool accepts, in MiB. Takes a pool's context. */}}
 {{- define "ropeswitch.maxBodyOfPools" -}}
 {{- $most := int64 (include "ropeswitch.maxBodyMiB" .) -}}
 {{- if .Values.longPool.enabled -}}

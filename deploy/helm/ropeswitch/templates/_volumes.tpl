@@ -103,14 +103,14 @@
 {{- end }}
 {{- end -}}
 
-{{/* A folder of its own for each address, so that a claim can be shared and another model starts clean. */}}
+{{/* A separate folder per address, so that models can share a claim and a new model starts clean. */}}
 {{- define "ropeswitch.downloadFolder" -}}
 {{- .Values.modelSource.objectStore.uri | sha256sum | trunc 16 -}}
 {{- end -}}
 
 {{/*
-The init container that copies the model; files that are there already are compared by size and time, not copied. Pods that start
-with an empty claim at once each copy under names of their own, and never write into another's half of a file.
+The init container that copies the model; it compares existing files by size and time instead of copying them. Pods that start
+at once with an empty claim copy under separate names, so that none writes into another's partial file.
 */}}
 {{- define "ropeswitch.download" -}}
 {{- $v := .Values -}}

@@ -21,7 +21,7 @@ spec:
   {{- if not (include "ropeswitch.autoscaled" .) }}
   replicas: {{ int .Values.parallelism.dataParallelReplicas }}
   {{- end }}
-  # A start may take as long as its probe allows, and is no failure.
+  # A start may take as long as its probe allows without counting as a failure.
   progressDeadlineSeconds: {{ add .Values.probes.startup.seconds 600 }}
   selector:
     matchLabels:
@@ -38,7 +38,7 @@ spec:
       {{- include "ropeswitch.podSpec" . | nindent 6 }}
 {{- end -}}
 
-{{/* One group for each replica: the leader serves, the workers compute; when one of them fails all start anew. */}}
+{{/* One group per replica: the leader serves, the workers compute; if one of them fails, all restart. */}}
 {{- define "ropeswitch.group" -}}
 {{- $worker := dict "worker" true "pool" .pool "Values" .Values "Release" .Release "Chart" .Chart -}}
 apiVersion: leaderworkerset.x-k8s.io/v1
@@ -56,7 +56,8 @@ spec:
   replicas: {{ int .Values.parallelism.dataParallelReplicas }}
   {{- end }}
   startupPolicy: LeaderCreated
-  # Else the set wants a headless service of its own name, which the chart's has, and no worker would find a leader that is not ready.
+  # Otherwise the set needs a headless service with its own name, which is the chart's service, and workers would not find a leader
+  # that is not ready.
   networkConfig: {subdomainPolicy: UniquePerReplica}
   rolloutStrategy:
     type: RollingUpdate
