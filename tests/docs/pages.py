@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,6 +13,7 @@ IGNORED = {
     ".vision",
     ".nixl",
     ".lmcache",
+    ".demo",
     "__pycache__",
     "build",
     "dist",
@@ -20,7 +22,9 @@ IGNORED = {
     ".pytest_cache",
     ".ruff_cache",
 }
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# One in a list is indented.
+BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+HERE_DOCUMENT = re.compile(r"<<'?(\w+)'?")
 
 
 def project_files() -> list[Path]:
@@ -35,22 +39,39 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return [body for kind, body in BLOCK.findall(page.read_text(encoding="utf-8")) if kind == language]
+    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [textwrap.dedent(body) for _, kind, body in found if kind == language]
+
+
+def statements(block: str) -> list[str]:
+    """The commands of a shell block with all their lines, comments at the end included; a comment line is one by itself."""
+    found, command = [], ""
+    for line in block.splitlines(keepends=True):
+        command += line
+        here = HERE_DOCUMENT.search(command)
+        if (here and line.strip() != here[1]) or line.endswith("\\\n") or not _is_closed(command):
+            continue
+        found.append(command)
+        command = ""
+    assert not command, f"unfinished command {command!r}"
+    return [each for each in found if each.strip()]
+
+
+def _is_closed(command: str) -> bool:
+    """Whether every quotation has its end."""
+    try:
+        _words(command)
+    except ValueError:
+        return False
+    return True
+
+
+def _words(command: str) -> list[str]:
+    joined = command.replace("\\\n", " ")
+    return shlex.split(joined.splitlines()[0] if HERE_DOCUMENT.search(joined) else joined, comments=True)
 
 
 def commands(page: Path, program: str) -> list[list[str]]:
     """The arguments of every command of ``program`` in the page's shell blocks."""
-    found = []
-    for block in blocks(page, "bash"):
-        command = ""
-        for line in block.replace("\\\n", " ").splitlines():
-            command += line + "\n"
-            try:
-                words = shlex.split(command, comments=True)
-            except ValueError:  # a quotation goes on in the next line
-                continue
-            command = ""
-            if words and Path(words[0]).name == program:
-                found.append(words[1:])
-        assert not command, f"{page}: unfinished command {command!r}"
-    return found
+    every = (_words(each) for block in blocks(page, "bash") for each in statements(block))
+    return [words[1:] for words in every if words and Path(words[0]).name == program]

@@ -1,0 +1,158 @@
+"""Every command of the pages that is not marked runs as it is printed, in the page's order, and succeeds."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import psutil
+import pytest
+
+from tests.docs.marks import name, to_run
+from tests.docs.pages import IGNORED, ROOT, pages
+from tests.docs.placeholders import PLACEHOLDERS
+from tests.server.running import START_SECONDS, Server, environment, free_port
+
+pytestmark = pytest.mark.full
+
+SHARED = "make serve"
+"""The server of pages that start none."""
+SERVES = re.compile(r"\b(?:make|ropeswitch|vllm) serve\b")
+# No compiler, little memory.
+FLAGS = "--enforce-eager --kv-cache-memory-bytes 1G"
+STOP_SECONDS = 60
+
+
+def own_servers(page: Path) -> int:
+    return sum(1 for block in to_run(page) if SERVES.search(block) and not block.startswith(SHARED))
+
+
+# Those of the shared server first.
+PAGES = sorted((page for page in pages() if to_run(page)), key=own_servers)
+
+
+def bash(text: str, folder: Path, variables: dict[str, str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Start the commands in the folder, with the environment's programs first on the path."""
+    path = f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}"
+    home = {"HOME": str(folder), "CURL_HOME": str(folder), "PATH": path}
+    return subprocess.Popen(
+        ["bash", "-c", f"set -euo pipefail\n{text}"],
+        cwd=folder, env=environment() | home | variables,
+        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+class Served:
+    """The only server of the moment, which stays until a page needs another one."""
+
+    def __init__(self) -> None:
+        self.command, self.port, self.output = "", 0, Path()
+        self.shell: subprocess.Popen[bytes] | None = None
+
+    def need(self, command: str, folder: Path) -> None:
+        """Start it, unless it is running, and wait until it answers."""
+        command = command.partition("#")[0].strip()
+        if command == self.command:
+            return
+        self.stop()
+        self.command, self.port, self.output = command, free_port(), folder / "server.out"
+        text = command if command == SHARED else f"{command} --host 127.0.0.1 --port {self.port} {FLAGS}"
+        with self.output.open("wb") as output:
+            self.shell = bash(text, folder, {"PORT": str(self.port)}, output)
+        server = Server(f"http://127.0.0.1:{self.port}", self.output, self.shell)
+        deadline = time.monotonic() + START_SECONDS
+        while not answers(server):
+            log = self.output.read_text()[-4000:]
+            assert self.shell.poll() is None and time.monotonic() < deadline, f"{text}\n{log}"
+            time.sleep(0.5)
+
+    def stop(self) -> None:
+        """End it by SIGTERM to its own process: the command must exit with 0."""
+        if self.shell is None:
+            return
+        shell, self.shell, self.command = self.shell, None, ""
+        try:
+            if shell.poll() is None:
+                process = psutil.Process(shell.pid)
+                while process.name() in ("bash", "make", "sh"):
+                    [process] = process.children()
+                process.terminate()
+            assert shell.wait(STOP_SECONDS) == 0, self.output.read_text()[-4000:]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+
+
+def answers(server: Server) -> bool:
+    with suppress(OSError):
+        return server.get("/health").status == 200
+    return False
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    one = Served()
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository, whose environments need no further setup."""
+    folder = tmp_path_factory.mktemp("tree") / "ropeswitch"
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*IGNORED, "*.egg-info"))
+    for target, source, stamp in ((".venv", Path(sys.prefix), ".setup-done"), (".vision", ROOT / ".vision", ".done")):
+        (folder / target).mkdir()
+        for entry in source.iterdir() if source.exists() else ():
+            if entry.name != stamp:
+                (folder / target / entry.name).symlink_to(entry)
+        if source.exists():
+            (folder / target / stamp).touch()
+    return folder
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tree: Path, tmp_path: Path) -> Path:
+    """A folder with the repository's files, and those that the page's commands name besides."""
+    for entry in tree.iterdir():
+        (tmp_path / entry.name).symlink_to(entry)
+    # An answer of 400 or above is an error.
+    (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
+    if make := PLACEHOLDERS.get(name(request.getfixturevalue("page"))):
+        make(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_run(page: Path, place: Path, served: Served) -> None:
+    # The page's own server, once it is started.
+    server = SHARED
+    for block in to_run(page):
+        if SERVES.search(block):
+            server = block
+            served.need(server, place)
+            continue
+        if ":8000" in block or "$SERVER_OUTPUT" in block:
+            served.need(server, place)
+        text = re.sub(r":8000\b", f":{served.port}", block)
+        with (place / "commands.out").open("ab") as output:
+            shell = bash(text, place, {"SERVER_OUTPUT": str(served.output)}, output)
+            try:
+                code = shell.wait(START_SECONDS)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(shell.pid, signal.SIGKILL)
+        assert code == 0, f"{text}\nexit code {code}:\n{(place / 'commands.out').read_text()[-4000:]}"
+
+
+def test_files_are_made_for_pages_that_run() -> None:
+    assert PLACEHOLDERS.keys() <= set(map(name, PAGES))
