@@ -78,7 +78,7 @@ class LadderWorker:
             drafts: DraftSets | None = self._rows_holder.draft_sets
             if drafts is not None and drafts.bound:
                 raise UnsupportedError(
-                    "speculative_config: the draft model's rotary modules keep the ladder of the start"
+                    "speculative_config: the draft model's rotary modules keep the startup ladder"
                 )
             self.step_rows.load(replace(self.settings, ladder=table_from_json(table)))
         except Exception as error:
