@@ -223,7 +223,7 @@ def _rungs(window: int, longest: int | None) -> tuple[int, ...]:
         power *= 2
     if len(lengths) + 2 > MOST_SETS:
         raise FactorError(
-            f"--max-model-len: {longest} needs {len(lengths) + 2} sets above a native window of {window}; at most "
+            f"--max-model-len: {longest} needs {len(lengths) + 2} sets from the native window of {window} up; at most "
             f"{MOST_SETS} are allowed. Give fewer lengths, such as --ladder yarn:64x,4096x"
         )
     return (*lengths, longest)

@@ -158,7 +158,7 @@ def take(
     """
     tls.check(args)
     if len(names) > CLASSES:
-        raise UsageError(f"--factors: {len(names)} factor sets; at most {CLASSES} can be served")
+        raise UsageError(f"--ladder: {len(names)} factor sets; at most {CLASSES} can be served")
     from_environment = environment.pop(KEY_VARIABLE, "")
     given, source = args.api_key, "--api-key"
     if given is None:

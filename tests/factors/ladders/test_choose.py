@@ -112,7 +112,7 @@ def test_sets(text: str, config: dict[str, Any], longest: int | None, window: in
         ("pi:256k", configs.GPT_OSS, None, None, "which the model was trained with"),
         ("yarn:256k", configs.LONGROPE, None, None, "would replace the LongRoPE factors"),
         ("auto", configs.LONGROPE, None, 2048, "--native-window: 2048 cannot be combined with LongRoPE factors"),
-        ("auto", configs.QWEN3, 2**31 - 1, 7, "at most 16 are allowed"),
+        ("auto", configs.QWEN3, 2**31 - 1, 7, "30 sets from the native window of 7 up; at most 16 are allowed"),
         ("auto", configs.QWEN3 | {"rope_theta": None}, None, None, "the config states no rotary base"),
         ("auto", configs.config("x", 4096, rope_type="fourier"), None, None, "'fourier' is unsupported"),
         ("auto", configs.config("llama", 4096, rope_type="linear"), None, None, "rope_scaling.factor"),

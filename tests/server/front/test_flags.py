@@ -82,6 +82,14 @@ def test_sizes(text: str, size: int) -> None:
     assert taken("--max-held-body-bytes", text).max_held_body_bytes == size
 
 
+def test_more_sets_than_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.NAMES", tuple(map(str, range(flags.CLASSES + 1))))
+    with pytest.raises(
+        UsageError, match=f"--ladder: {flags.CLASSES + 1} factor sets; at most {flags.CLASSES} can be served"
+    ):
+        taken()
+
+
 def test_limits_of_classes() -> None:
     config = taken("--max-queued-requests", "7", "long=2", "--max-queued-tokens", "short=9")
     assert config.max_queued_requests == {None: 7, "long": 2} and config.max_queued_tokens == {"short": 9}
