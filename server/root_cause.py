@@ -11,7 +11,7 @@ _ENDED = pattern(r"Engine core initialization failed.*?\{(?P<codes>.*)\}")
 
 
 def root_cause(error: BaseException) -> str:
-    """Return type and message of the error that another was raised from, and its innermost line of vLLM or ropeswitch.
+    """Return type and message of the first error in a ``raise from`` chain, and its innermost line in vLLM or ropeswitch.
 
     Only explicit causes count: an error raised while handling another carries more information than that one.
     """
@@ -27,7 +27,7 @@ def root_cause(error: BaseException) -> str:
 
 
 def ended_process(error: BaseException) -> str | None:
-    """Return how an engine process without a reported error ended, from vLLM's error about it; None for other errors."""
+    """Describe how an engine process that reported no error ended, from vLLM's error about it; None for other errors."""
     match = _ENDED.search(str(error))
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""``ropeswitch serve``: reads the model's config and the ladder, refuses wrong combinations, and starts vLLM's server."""
+"""``ropeswitch serve``: reads the model's config and the ladder, rejects invalid combinations, and starts vLLM's server."""
 
 import argparse
 import os
@@ -32,7 +32,7 @@ from ropeswitch.server.start.run import run as _run
 from ropeswitch.server.start.summary import summary, versions
 
 BUNDLED_KV_CACHE = 1 << 30
-# Exit code of a start that Ctrl-C ended.
+# Exit code after Ctrl-C.
 INTERRUPTED = 130
 
 HELP = f"""\
@@ -40,7 +40,7 @@ usage: ropeswitch serve [MODEL] [--ladder LADDER] [--rope-angles {{{",".join(ANG
 
 Start an OpenAI-compatible server that rotates every request with the factors for its own length.
 
-  MODEL                 a folder or a Hugging Face name (default: the bundled {BUNDLED_MODEL.name})
+  MODEL                 model folder or Hugging Face name (default: the bundled {BUNDLED_MODEL.name})
   --ladder LADDER       auto, none, file:PATH, or a rule with optional lengths, such as yarn, yarn:64k,128k or yarn:2x,4x
                         (default: auto, the model's own rotation, and YaRN for longer sequences)
   --factors FILE        short for --ladder file:FILE
@@ -98,8 +98,8 @@ def serve(argv: Sequence[str]) -> int:
         The exit code.
 
     Raises:
-        UsageError: when the start is refused; the message is one line.
-        FactorError: when a factor file or ladder is refused; likewise one line.
+        UsageError: if the server cannot start with these flags; the message is one line.
+        FactorError: for an invalid factor file or ladder; likewise one line.
     """
     open_standard_error()
     if any(argument in ("-h", "--help") for argument in argv):
@@ -129,7 +129,7 @@ def _start(argv: Sequence[str]) -> int:
 
 def _serve(argv: Sequence[str], console: Console) -> int:
     try:
-        # Importing it takes seconds, and vLLM reads the plugin names while it is imported.
+        # The import takes seconds, and vLLM reads the plugin names during it.
         from ropeswitch.server import model_config, tool_parsers, vllm_adapter
     except RuntimeError as error:
         # For example, a CUDA build of torchvision with a CPU build of torch.
@@ -240,12 +240,12 @@ def _add_flags(parser: Any) -> None:
     front_flags.add(parser)
     access_log_flags.add(parser)
     options = variables.read(os.environ)
-    # None if it is not given: the model's family decides (tool_parsers.py).
+    # None if not given: the model's family decides (tool_parsers.py).
     parser.set_defaults(enable_auto_tool_choice=None)
     parser.set_defaults(**{flag: options[field] for field, flag in _FLAGS.items() if field in options})
 
 
-# Flags whose default a variable sets, by the variable's field; `_take_variables` handles those about the ladder.
+# Flags whose default a variable sets, by the variable's field; `_take_variables` handles the ladder's.
 _FLAGS = {
     "policy": "ladder_policy",
     "angles": "rope_angles",
@@ -255,10 +255,10 @@ _FLAGS = {
 
 
 def _take_variables(args: argparse.Namespace) -> dict[str, str]:
-    """Set the ladder and its window from the variables if no flag sets a ladder, or a window.
+    """Set the ladder and the native window from environment variables where no flag sets them.
 
     Returns:
-        The variable that set each flag.
+        The variable that set each flag, by flag.
     """
     options = variables.read(os.environ)
     taken = {}
@@ -288,7 +288,7 @@ def _settings(
     Args:
         args: The command line.
         hf_config: The model's text config.
-        taken: Flags whose value comes from a variable, which errors then name.
+        taken: Variables that set flags, by flag; errors name the variable instead of the flag.
 
     Raises:
         FactorError: for an invalid factor file or ladder, or a model without a ladder.

@@ -1,4 +1,4 @@
-"""Measures the largest error of cos and sin at a length, by arithmetic (arXiv:2411.13476)."""
+"""Computes the largest error of cos and sin at a length (arXiv:2411.13476)."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from ropeswitch.kernels.fill_rows import ExactRows
 from ropeswitch.kernels.parity_rows import ParityRows
 from ropeswitch.kernels.reference import fill_rows_reference
 
-# The last positions before a length represent all: float32 errors grow with the position, the others do not.
+# The last positions before a length stand for all: float32 errors grow with the position; the others do not.
 LAST = 1 << 13
 CHUNK = 1 << 12
 

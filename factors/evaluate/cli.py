@@ -31,7 +31,7 @@ DOCUMENTS, WINDOWS, TRIES, DEPTHS = "10", "10", "10", "0,25,50,75,100"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command; ``func`` raises InputError for everything a user can get wrong."""
+    """Add the command; ``func`` raises InputError for invalid input."""
     parser = subparsers.add_parser(
         "eval",
         help="measure perplexity, pass-key and needle retrieval with the factor sets of a model or server",
@@ -104,7 +104,7 @@ def factors_eval(words: Sequence[str]) -> int:
     """Run ``ropeswitch factors eval`` with the arguments ``words`` and return its exit code.
 
     Raises:
-        InputError: for everything a user can get wrong.
+        InputError: for invalid input.
     """
     parser = argparse.ArgumentParser(prog="ropeswitch factors")
     add_parser(parser.add_subparsers())
@@ -183,7 +183,7 @@ def _refuse_unused(args: argparse.Namespace, tasks: tuple[str, ...]) -> None:
 
 
 def _check_folder(flag: str, folder: Path) -> None:
-    """Refuse, before hours of work, a folder that cannot be created or written to."""
+    """Reject a folder that cannot be created or written to, before hours of work."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         raise FactorError(f"{flag}: {str(there)!r} is not a folder")

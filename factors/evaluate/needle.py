@@ -1,4 +1,4 @@
-"""The needle question: one number in a long text, after RULER (arXiv:2404.06654, section 3), with our own wording."""
+"""Writes needle questions: one number hidden in a long text, after RULER (arXiv:2404.06654, section 3), reworded."""
 
 import random
 from collections.abc import Callable

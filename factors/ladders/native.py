@@ -57,14 +57,14 @@ class Scaling:
         """Return one divisor per rotary frequency at the extension ratio ``scale``.
 
         Raises:
-            FactorError: when a parameter of the config is not a number, or a result leaves the range of float64.
+            FactorError: when a parameter of the config is not a number, or a result exceeds the range of float64.
         """
         try:
             return self._factors(rope, scale)
         except (ArithmeticError, ValueError) as error:
             if isinstance(error, FactorError):
                 raise
-            raise FactorError(f"rope_scaling: {self.kind} leaves the range of float64 ({error})") from error
+            raise FactorError(f"rope_scaling: {self.kind} exceeds the range of float64 ({error})") from error
 
     def _factors(self, rope: Rope, scale: float) -> Factors:
         target = Target(max(round(scale * rope.original_length), 1), scale)
@@ -213,7 +213,7 @@ def longest_of(config: Mapping[str, Any]) -> tuple[str, int]:
 
 def _window(config: Mapping[str, Any], stated: Any, field: str, longest: int) -> tuple[int, str]:
     """Return the window of a model without scaling, and its source."""
-    # Phi-3's config class defaults to 4,096 tokens, which tells nothing about other models of the family.
+    # Phi-3's config class defaults to 4,096 tokens, even for models with another window.
     if stated is not None and not (config.get("model_type") == "phi3" and stated == 4096):
         original = "original_max_position_embeddings"
         if (found := whole_value(original, stated, most=math.inf)) <= longest:
@@ -226,7 +226,7 @@ def _window(config: Mapping[str, Any], stated: Any, field: str, longest: int) ->
 def _training(config: Mapping[str, Any], kind: str, values: Mapping[str, Any]) -> tuple[bool | None, str]:
     """Return whether a model was trained with its scaling, and the source of that fact."""
     if kind == "llama3":
-        return True, "llama3 is Llama 3.1's training"
+        return True, "Llama 3.1 was trained with llama3"
     if kind == "dynamic" and values.get("alpha") is not None:
         return True, "alpha is a fixed change of the base"
     if kind == "dynamic":
@@ -239,6 +239,6 @@ def _rope(config: Mapping[str, Any], found: int, window: int | None, most: int) 
     """Return the rotary embedding with the native window ``window`` (at most ``most``), or ``found`` if it is None."""
     if window is not None and window > most:
         raise FactorError(
-            f"--native-window: {window} exceeds {most}, the window in the model's config; use at most that"
+            f"--native-window: {window} exceeds {most}, the window in the model's config. Use at most {most}"
         )
     return rope_from_config(config, original_length=found if window is None else window)

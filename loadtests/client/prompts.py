@@ -37,12 +37,12 @@ class Composer:
         return [*chosen, *[self.pieces.pad] * tokens]
 
     def single(self, tokens: int, key: str, random: np.random.Generator, shared: Sequence[Piece] = ()) -> list[Piece]:
-        """Assemble a prompt of exactly ``tokens`` tokens with the key at a random place.
+        """Assemble a prompt of exactly ``tokens`` tokens with the key at a random position.
 
         Args:
             tokens: Tokens of the whole prompt, including the chat template's.
             key: One of the pieces' keys.
-            random: Random generator for the key's place and the filler.
+            random: Random generator for the key's position and the filler.
             shared: Pieces that follow the opening.
 
         Raises:
@@ -69,7 +69,7 @@ class Composer:
         return "".join(part.text for part in parts)
 
     def body(self, parts: Sequence[Piece], form: Literal["text", "ids"]) -> bytes:
-        """Return the field of a request's body with the prompt."""
+        """Return the prompt field of a request's body, as JSON."""
         if form == "ids":
             return b'"prompt":[' + ",".join(part.json_ids for part in parts).encode() + b"]"
         text = self.text(parts)

@@ -151,7 +151,7 @@ def test_the_notes_know_both_pools() -> None:
     assert "Warning: LeaderWorkerSet (several nodes)" in notes(everything, apis=without)
     gateway = {"enabled": True, "parentRefs": [{"name": "a"}]}
     pools = {"enabled": True, "values": {"server": {"maxBodyMiB": 512}}}
-    assert "it must take 512 MiB" in notes({"gateway": gateway, "longPool": pools})
+    assert "it must allow 512 MiB" in notes({"gateway": gateway, "longPool": pools})
 
 
 @pytest.mark.parametrize("release", ["1abc", "demo.v2"])

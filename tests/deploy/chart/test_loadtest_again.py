@@ -67,7 +67,7 @@ class TestResults:
 
 def test_the_notes() -> None:
     printed = notes({"loadTest": {"workloads": ["chat", "mixed"]}})
-    assert "Load tests of chat, mixed begin" in printed and "Warning: the 2 load tests run at the same time" in printed
+    assert "Load tests chat, mixed start" in printed and "Warning: the 2 load tests run at the same time" in printed
     metadata = job({})["spec"]["template"]["metadata"]
     [selector] = [words for words in printed.split() if words.startswith("app.kubernetes.io/instance=demo,")]
     assert dict(pair.split("=") for pair in selector.split(",")).items() <= metadata["labels"].items()
