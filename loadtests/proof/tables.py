@@ -154,7 +154,7 @@ def summary(results: Results) -> str:
 
     Beyond the window native has no perplexity: stock vLLM rejects such requests.
     """
-    titles = ["prompt length", TITLES[NATIVE], TITLES[STATIC], TITLES[OURS]]
+    titles = ["SmolLM2-135M-Instruct", TITLES[NATIVE], TITLES[STATIC], TITLES[OURS]]
     lines = [f"| {' | '.join(titles)} |", "| --- | --: | --: | --: |"]
     for length in _comparable(results):
         native, static, ours = (f"{math.exp(fmean(results.losses(each, length))):.1f}" for each in ROTATIONS)
@@ -169,7 +169,7 @@ def summary(results: Results) -> str:
     shares = [changed(results, f"{each}-{FLOAT32}", f"{NATIVE}-{FLOAT32}") for each in (STATIC, OURS)]
     if all(count for _, count in shares):
         static, ours = (f"{differ} of {count}" for differ, count in shares)
-        lines.append(f"| short chat answers changed | | {static} | **{ours}** |")
+        lines.append(f"| chat answers that differ from native | | {static} | **{ours}** |")
     return "\n".join(lines) + "\n" if len(lines) > 2 else f"{_NONE}\n"
 
 
