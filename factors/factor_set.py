@@ -134,7 +134,7 @@ def _checked_set(index: int, values: Mapping[str, Any]) -> FactorSet:
         raise FactorError(f"{where}: must be an object, found {quoted(values)}")
     known = set(FactorSet.__dataclass_fields__)
     if unknown := sorted(set(values) - known):
-        raise FactorError(f"{where}.{quoted(unknown[0])[1:-1]}: unknown field; allowed are {', '.join(sorted(known))}")
+        raise FactorError(f"{where}.{quoted(unknown[0])[1:-1]}: unknown field; allowed: {', '.join(sorted(known))}")
     for field in ("name", "max_length", "factors"):
         if field not in values:
             raise FactorError(f"{where}.{field}: missing")

@@ -55,7 +55,7 @@ def parse(text: str) -> LadderFile:
 def from_values(values: Mapping[str, Any]) -> LadderFile:
     """Build a :class:`LadderFile` from a parsed JSON object; errors as in :func:`parse`."""
     if unknown := sorted(set(values) - set(FIELDS)):
-        raise FactorError(f"{quoted(unknown[0])}: unknown field; allowed are {', '.join(FIELDS)}")
+        raise FactorError(f"{quoted(unknown[0])}: unknown field; allowed: {', '.join(FIELDS)}")
     if values.get("format") != FORMAT:
         found = quoted(values["format"]) if "format" in values else "missing"
         raise FactorError(f"format: {found}; this version reads {FORMAT!r}")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 FINE_BITS = 12
 FINE = 1 << FINE_BITS
-# Table rows computed at a time; keeps the float64 scratch at start-up to a tenth of the table.
+# Table rows computed at a time; keeps the float64 scratch at startup to a tenth of the table.
 CHUNK = 256
 
 

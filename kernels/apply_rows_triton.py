@@ -13,7 +13,7 @@ The op is opaque to Inductor, unlike a ``torch.library.triton_op``, so compiled 
 
 FlashInfer's ``apply_rope_with_cos_sin_cache_inplace`` also takes a float32 table and row numbers, so it could replace the
 in-place function for half-precision types and head sizes 64, 128, 256 and 512. That needs FlashInfer on every GPU machine
-(it compiles or downloads its kernel), a functional op around it for compiled code, and a GPU to show that it rounds once,
+(it compiles or downloads its kernel), a functional op around it for compiled code, and a test on a GPU that it rounds once,
 reads slices of a projection, can be captured and is no slower. vLLM 0.32.0 has it switched off (``use_flashinfer``).
 """
 

@@ -39,7 +39,7 @@ def causal_attention(
         ``[tokens, query heads]`` float32.
     """
     group = query.shape[1] // key.shape[1]
-    # First treat every token as alone in its request, as in decode; then redo longer requests one by one.
+    # First treat every token as alone in its request, as in decode; then redo longer requests one at a time.
     values = value.float().repeat_interleave(group, dim=1)
     keys = key.float().repeat_interleave(group, dim=1)
     out, lse = values.clone(), torch.einsum("thd,thd->th", query.float(), keys) * scale

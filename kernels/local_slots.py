@@ -10,7 +10,7 @@ import torch
 def local_slots_reference(
     positions: list[int], blocks: list[list[int]], block_size: int, ranks: int, rank: int, interleave: int
 ) -> list[int]:
-    """Compute the op token by token; ``blocks`` has each token's block table, the rest is as in :func:`local_slots`."""
+    """Compute the op token by token, with each token's block table in ``blocks``; see :func:`local_slots` for the rest."""
     slots = []
     for position, table in zip(positions, blocks, strict=True):
         # The place in this rank's cache is the number of earlier positions that it owns.

@@ -25,7 +25,7 @@ def merge_attention(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tenso
 
     Args:
         outs: ``[parts, tokens, heads, head_size]`` float32: each part's own output.
-        lses: ``[parts, tokens, heads]`` float32 natural log-sum-exps; minus infinity where a part has no keys, whose output
+        lses: ``[parts, tokens, heads]`` float32 natural log-sum-exps; minus infinity where a part has no keys; its output
             is then ignored.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Float64 references of ops 1 and 2, for tests, benchmarks and the kernel check at start-up.
+"""Float64 references of ops 1 and 2, for tests, benchmarks and the kernel check at startup.
 
 Nothing that serves requests imports this module.
 """

@@ -1,4 +1,4 @@
-"""Host-side helpers of both Triton ops: check tensors before a launch, and round sizes up."""
+"""Host-side helpers for both Triton ops: check tensors before a launch, and round sizes up."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ def write_cache(key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, slo
     """Write keys and values into ``cache`` in place.
 
     Args:
-        key: ``[>= tokens, KV heads, head_size]``, of the cache's dtype.
+        key: ``[>= tokens, KV heads, head_size]``, in the cache's dtype.
         value: Like ``key``.
         cache: ``[blocks, KV heads, block_size, 2 * head_size]``: each token's key, then its value.
         slots: ``[tokens]`` int64: ``block * block_size + offset``; tokens with a negative slot are skipped.

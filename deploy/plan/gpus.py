@@ -63,7 +63,7 @@ def choose(kinds: dict[str, Gpu], name: str) -> Gpu:
         UsageError: for an unknown name, listing the known kinds.
     """
     if name not in kinds:
-        raise UsageError(f"--gpu: {name!r} is unknown; allowed are {', '.join(kinds)}, or add it with --gpu-file FILE")
+        raise UsageError(f"--gpu: {name!r} is unknown; allowed: {', '.join(kinds)}, or add it with --gpu-file FILE")
     return kinds[name]
 
 
@@ -103,7 +103,7 @@ def _gpu(source: str, name: str, values: Any) -> Gpu:
     if not name.isprintable() or not name or len(name) > 64:
         raise UsageError(f"{source}: {quoted(name)}: a GPU's name must be 1 to 64 printable characters")
     if unknown := sorted(set(values) - set(FIELDS)):
-        raise UsageError(f"{where}: {quoted(unknown[0])}: unknown field; allowed are {', '.join(FIELDS)}")
+        raise UsageError(f"{where}: {quoted(unknown[0])}: unknown field; allowed: {', '.join(FIELDS)}")
     if missing := [field for field in FIELDS if field not in values]:
         raise UsageError(f"{where}: {missing[0]}: missing")
     return Gpu(name, **{field: _number(f"{where}: {field}", values[field], field in MAY_BE_ZERO) for field in FIELDS})

@@ -93,7 +93,7 @@ def _read(config: Mapping[str, Any]) -> ModelShape:
             f"kv_lora_rank: {quoted(config['kv_lora_rank'])}: the planner does not support latent attention"
         )
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise UsageError(f"model_type: {quoted(model_type)} is unsupported; allowed are {', '.join(FAMILIES)}")
+        raise UsageError(f"model_type: {quoted(model_type)} is unsupported; allowed: {', '.join(FAMILIES)}")
     family = FAMILIES[model_type]
     heads = whole(config, "num_attention_heads")
     kv_heads = whole(config, "num_key_value_heads", default=heads)
@@ -161,7 +161,7 @@ def _dtype(config: Mapping[str, Any]) -> str:
     dtype = config.get("dtype", config.get("torch_dtype"))
     dtype = "float32" if dtype is None else dtype
     if not isinstance(dtype, str) or dtype not in SERVED_DTYPES:
-        raise UsageError(f"torch_dtype: {quoted(dtype)} is unsupported; allowed are {', '.join(SERVED_DTYPES)}")
+        raise UsageError(f"torch_dtype: {quoted(dtype)} is unsupported; allowed: {', '.join(SERVED_DTYPES)}")
     return SERVED_DTYPES[dtype]
 
 

@@ -55,7 +55,7 @@ def weight_format(config: Any) -> WeightFormat:
         scales = Fraction(0) if group == -1 else Fraction(16 + bits, 8 * _whole(config, "group_size", range(8, 4097)))
         return WeightFormat(f"{method} {bits}-bit", Fraction(bits, 8) + scales)
     raise UsageError(
-        f"quantization_config.quant_method: {quoted(method)} is unsupported; allowed are {', '.join(METHODS)}"
+        f"quantization_config.quant_method: {quoted(method)} is unsupported; allowed: {', '.join(METHODS)}"
     )
 
 

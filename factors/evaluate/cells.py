@@ -186,7 +186,7 @@ def _check(line: dict[str, Any]) -> None:
         if not is_right(line[name]):
             raise FactorError(f"{name}: {quoted(line[name])} must be {allowed}")
     if unknown := sorted(set(line) - set(FIELDS)):
-        raise FactorError(f"{quoted(unknown[0])}: unknown field; allowed are {', '.join(FIELDS)}")
+        raise FactorError(f"{quoted(unknown[0])}: unknown field; allowed: {', '.join(FIELDS)}")
     for each in line["result"]:
         told = each if isinstance(each, dict) else {}
         if line["task"] == PERPLEXITY:

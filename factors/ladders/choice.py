@@ -69,7 +69,7 @@ def parse(text: str) -> Choice:
     rule = next((each for each in RULES if each.name == kind), None)
     if rule is None:
         raise FactorError(
-            f"--ladder: {quoted(text)} is unknown; allowed are {EXAMPLES}; rules are {', '.join(r.name for r in RULES)}"
+            f"--ladder: {quoted(text)} is unknown; allowed: {EXAMPLES}; rules are {', '.join(r.name for r in RULES)}"
         )
     if colon and not rest:
         raise FactorError(f"--ladder: {quoted(text)}: no lengths after the colon; remove it, or give lengths")

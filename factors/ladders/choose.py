@@ -106,7 +106,7 @@ def _longrope(choice: Choice, config: Mapping[str, Any], longest: int | None) ->
     if choice.rule is not None:
         raise FactorError(
             f"--ladder: {choice.text!r} would replace the LongRoPE factors that the model was trained with; "
-            "allowed are auto, none and file:PATH"
+            "allowed: auto, none and file:PATH"
         )
     sets = ladder.to_json()
     name = "auto, LongRoPE factors of the model's config"
@@ -138,7 +138,7 @@ def _trained(choice: Choice, native: Native, longest: int | None) -> MadeLadder:
     if choice.rule is not None and not _same(choice.rule, scaling):
         raise FactorError(
             f"--ladder: {choice.text!r} would replace {scaling.kind}, which the model was trained with "
-            f"({native.trained_source}); allowed are auto, none and file:PATH"
+            f"({native.trained_source}); allowed: auto, none and file:PATH"
         )
     lengths = choice.tokens(native.end) or _rungs(native.end, longest)
     if lengths and scaling.kind != "yarn":

@@ -169,7 +169,7 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
         return Native(rope, source if window is None else "--native-window", longest)
     if kind not in SCALINGS:
         raise FactorError(
-            f"rope_scaling.rope_type: {quoted(kind)} is unsupported; allowed are {', '.join((PLAIN, *SCALINGS))} and "
+            f"rope_scaling.rope_type: {quoted(kind)} is unsupported; allowed: {', '.join((PLAIN, *SCALINGS))} and "
             "longrope. Serve other models with a factor file: --ladder file:PATH"
         )
     original = longest if stated is None or kind in ("linear", "dynamic", "ntk") else stated

@@ -38,7 +38,7 @@ def make(
         keep_original: Whether to add a first set, ``original``, that leaves sequences within the original window unscaled.
 
     Raises:
-        FactorError: when the result is not a valid ladder, or leaves the range of float64.
+        FactorError: when the result is not a valid ladder, or exceeds the range of float64.
     """
     options = options or Options()
     sets = [
@@ -64,7 +64,7 @@ def factors_of(rule: Rule, rope: Rope, target: Target, options: Options) -> Fact
     """Return one divisor per rotary frequency.
 
     Raises:
-        FactorError: when a result leaves the range of float64.
+        FactorError: when a result exceeds the range of float64.
     """
     try:
         return rule.factors(rope, target, options)

@@ -166,7 +166,7 @@ def _key(name: str, text: str) -> tuple[str, float]:
     if latency in LATENCIES and (statistic in STATISTICS or statistic == "p50"):
         return f"{'median' if statistic == 'p50' else statistic}_{latency}_ms", 0.001
     raise UsageError(
-        f"assertion {text!r}: unknown figure {name!r}; allowed are {', '.join(NUMBERS)}, and one of "
+        f"assertion {text!r}: unknown figure {name!r}; allowed: {', '.join(NUMBERS)}, and one of "
         f"{', '.join(LATENCIES)} with one of {', '.join((*STATISTICS, 'p50'))}, as in ttft_p99. The prefix ratio_ "
         "compares a figure with the baseline's"
     )

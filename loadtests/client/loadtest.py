@@ -163,7 +163,7 @@ class LoadTest:
             in_time = math.floor(run.rate * seconds * (1 + 1e-9)) or int(self.workload.arrival.bursts is not None)
             if not 0 < in_time <= MOST_REQUESTS:
                 raise UsageError(
-                    f"{run.rate:g} requests per second for {seconds:g} s make {in_time:,} requests; allowed are 1 to "
+                    f"{run.rate:g} requests per second for {seconds:g} s make {in_time:,} requests; allowed: 1 to "
                     f"{MOST_REQUESTS:,}. Change the rate or the seconds"
                 )
         return min(count for count in (wanted, in_time) if count is not None)

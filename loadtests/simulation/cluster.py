@@ -95,7 +95,7 @@ def make_cluster(model: str, gpu: Gpu, gpus: int) -> Cluster:
         UsageError: for an unknown model, a tensor-parallel size that breaks a rule of vLLM, or weights that do not fit.
     """
     if model not in MODELS:
-        raise UsageError(f"--model: {model!r} is unknown; allowed are {', '.join(MODELS)}")
+        raise UsageError(f"--model: {model!r} is unknown; allowed: {', '.join(MODELS)}")
     shape = shape_from_config(model, MODELS[model])
     if (rule := broken_rule(shape, Layout(gpus))) is not None:
         raise UsageError(f"--gpus: {gpus}: {rule}")

@@ -50,7 +50,7 @@ def check_split_sequences(vllm_config: VllmConfig) -> None:
     if vllm_config.model_config.use_mla:
         raise UnsupportedError(
             f"decode_context_parallel_size: {parallel.decode_context_parallel_size}: vLLM's latent attention on CPUs does "
-            "not split a sequence over ranks; allowed is 1"
+            "not split a sequence over ranks; allowed: 1"
         )
     interleave = parallel.cp_kv_cache_interleave_size
     if interleave < 1 or cache.block_size % interleave:
@@ -60,7 +60,7 @@ def check_split_sequences(vllm_config: VllmConfig) -> None:
     if cache.cache_dtype not in PLAIN_CACHES:
         raise UnsupportedError(
             f"kv_cache_dtype: {cache.cache_dtype!r}: the CPU attention that splits a sequence over ranks reads plain caches "
-            f"only; allowed with decode_context_parallel_size {parallel.decode_context_parallel_size} are "
+            f"only; allowed with decode_context_parallel_size {parallel.decode_context_parallel_size}: "
             f"{', '.join(PLAIN_CACHES)}"
         )
 
@@ -77,7 +77,7 @@ def registered(vllm_config: VllmConfig) -> bool:
 
 
 class SplitCPUAttentionBackend(CPUAttentionBackend):
-    """See the module's docstring; the cache has upstream's layout: ``[blocks, KV heads, block_size, 2 * head_size]``."""
+    """See the module docstring; the cache has upstream's layout: ``[blocks, KV heads, block_size, 2 * head_size]``."""
 
     supported_kv_cache_dtypes = ["auto"]  # noqa: RUF012 (upstream's own shape)
 
@@ -126,7 +126,7 @@ class SplitCPUAttentionMetadata(AttentionMetadata):
 
 
 class SplitCPUAttentionBuilder(AttentionMetadataBuilder[SplitCPUAttentionMetadata]):
-    """Builds the metadata of a step."""
+    """Builds a step's metadata."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -192,7 +192,7 @@ class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
                 ranks = get_current_vllm_config().parallel_config.decode_context_parallel_size
                 raise UnsupportedError(
                     f"decode_context_parallel_size: {ranks}: a layer's attention has {name}, which the CPU attention that "
-                    "splits a sequence over ranks does not support; allowed is 1"
+                    "splits a sequence over ranks does not support; allowed: 1"
                 )
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_size, self.scale = head_size, float(scale)

@@ -1,7 +1,7 @@
 """``vllm.v1.worker.cpu_model_runner.CPUModelRunner``: subclassed for pipeline stages and seeded sampling.
 
 replaces: the V1 model runner on CPUs, through the worker (``cpu_worker.py``).
-why: upstream's fails with later pipeline stages in eager mode, and with a seeded request whose prompt is in chunks.
+why: upstream's fails with later pipeline stages in eager mode, and with a seeded request whose prompt is chunked.
 what differs: it creates the intermediate tensors of later pipeline stages, which upstream creates in a warm-up that eager
     mode on CPUs skips. After a prompt chunk whose sampled token is discarded, it restores the request's random generator;
     upstream rewinds an offset instead, which CPU generators do not have.
@@ -19,7 +19,7 @@ from ropeswitch.model_patches.switch.cpu_worker import LadderCPUModelRunner
 
 
 class CPUPartModelRunner(LadderCPUModelRunner):
-    """See the module's docstring."""
+    """See the module docstring."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)

@@ -1,7 +1,7 @@
 """``vllm.v1.worker.cpu_worker.CPUWorker``: adds CPU fixes to the switch's worker.
 
 replaces: the switch's own worker on CPUs (``switch/cpu_worker.py``), through ``parallel_config.worker_cls``.
-why: upstream leaves shared memory behind when a worker is killed, and its runner lacks what ``cpu_model_runner.py`` adds.
+why: upstream leaves shared memory behind when a worker is killed, and its runner lacks the fixes in ``cpu_model_runner.py``.
 what differs: the model runner; shared memory for collectives is unlinked once mapped, so a killed worker leaves none behind.
 limits: CPUs.
 when it can go: when upstream unlinks that memory once every rank has mapped it.
@@ -16,7 +16,7 @@ from ropeswitch.model_patches.switch.cpu_worker import LadderCPUWorker
 
 
 class CPUPartWorker(LadderCPUWorker):
-    """See the module's docstring."""
+    """See the module docstring."""
 
     runner_class = CPUPartModelRunner
 
@@ -32,7 +32,7 @@ def forget_shared_names() -> None:
     """Unlink the shared memory that connects this worker to the other ranks of its groups.
 
     Upstream frees it by name when a worker exits by itself, which a server's workers rarely do. All ranks of a group have
-    mapped it by the time any has its communicator, so once unlinked it is freed when the last of them ends, in any way.
+    mapped it by the time any has its communicator, so once unlinked it is freed when the last of them ends, however it ends.
     """
     for line in Path("/proc/self/maps").read_text().splitlines() if sys.platform == "linux" else ():
         # Address, permissions, offset, device, inode and, for a mapped file, its path.

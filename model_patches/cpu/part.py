@@ -23,7 +23,7 @@ _LORA = ("vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.punica_cp
 
 
 def check(engine_args: Any, hf_config: Mapping[str, Any]) -> None:
-    """Refuse arguments that are certain to fail before the engine's config is made; :func:`prepare` refuses the rest.
+    """Before the engine's config is made, refuse arguments that are certain to fail; :func:`prepare` refuses the rest.
 
     Args:
         engine_args: ``vllm.EngineArgs``, with its worker class.
@@ -43,7 +43,7 @@ def check(engine_args: Any, hf_config: Mapping[str, Any]) -> None:
         getattr(engine_args, name) not in values for name, values in GENERATES.items()
     ):
         return
-    # An attention-only model is no hybrid, and vLLM turns prefix caching off for latent attention.
+    # An attention-only model is not a hybrid, and vLLM turns prefix caching off for latent attention.
     if set(hf_config.get("layer_types") or ["mamba"]) <= {"attention", "full_attention"} or "kv_lora_rank" in hf_config:
         return
     from vllm.model_executor.models import ModelRegistry

@@ -1,4 +1,4 @@
-"""Record types for patched upstream symbols; looks symbols up and fingerprints their source.
+"""Defines records of patched upstream symbols, looks symbols up and fingerprints their source.
 
 ``recorded/VERSION.json`` holds one fingerprint per symbol; ``ropeswitch patches record`` writes it.
 """
@@ -78,7 +78,7 @@ def fingerprint(symbol: Any) -> str:
 
 
 def resolve(path: str) -> tuple[Any, str, Any]:
-    """Find a symbol by its dotted path: its owner (a module or class), its name there, and the symbol.
+    """Return a symbol's owner (a module or class), its name there and the symbol, by its dotted path.
 
     Raises:
         RegistryError: when the installed vLLM has no such symbol.

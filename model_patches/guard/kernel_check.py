@@ -1,6 +1,6 @@
 """Compares a GPU's kernels with the float64 reference before the engine starts, and refuses to start if they differ.
 
-A GPU, driver or Triton that rotates wrongly would silently give wrong tokens. The check takes milliseconds.
+A GPU, driver or Triton that rotates wrongly would silently produce wrong tokens. The check takes milliseconds.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ TOLERANCE = 1e-5
 
 
 def check_kernels(step_rows: StepRows, model: nn.Module, settings: RopeSettings) -> None:
-    """Check a GPU's fill and rotation on a few rows; skip CPUs, and skip the fill with Hugging Face's angles.
+    """Check a GPU's fill and rotation on a few rows; skip CPUs, and the fill for M-RoPE and Hugging Face's angles.
 
     Args:
         step_rows: The worker's rows; their content is overwritten.

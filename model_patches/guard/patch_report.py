@@ -1,4 +1,4 @@
-"""A worker's report, read from the objects that it runs."""
+"""Builds a worker's report from the objects that it runs."""
 
 from typing import Any
 

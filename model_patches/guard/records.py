@@ -14,7 +14,7 @@ V2_RUNNER = "vllm.v1.worker.gpu.model_runner.GPUModelRunner"
 SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
-# Key in `CONDITIONS` of the engines with that connector.
+# Key in `CONDITIONS` for engines with that connector.
 NIXL_ONLY = "NIXL"
 EXECUTOR = "vllm.v1.executor.multiproc_executor.MultiprocExecutor"
 LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"

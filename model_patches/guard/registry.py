@@ -34,7 +34,7 @@ def for_this_device() -> tuple[Patch, ...]:
 def for_engine(vllm_config: Any) -> tuple[Patch, ...]:
     """Return the patches whose fingerprints an engine checks: all of its device's, except those of an unused connector.
 
-    Importing such a connector's upstream module warns of missing packages.
+    Importing such a connector's upstream module warns about missing packages.
     """
     return tuple(
         record for record in for_this_device() if record.when != NIXL_ONLY or CONDITIONS[NIXL_ONLY](vllm_config)

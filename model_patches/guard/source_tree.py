@@ -43,7 +43,7 @@ class SourceTree:
         self._modules: dict[str, tuple[str, list[ast.stmt]] | None] = {}
 
     def find(self, path: str) -> list[Definition]:
-        """Return every definition of a symbol (several if an ``if`` decides), following imports and base classes.
+        """Return every definition of a symbol (several if an ``if`` chooses), following imports and base classes.
 
         Args:
             path: Dotted path, as in the guard's records.
@@ -125,7 +125,7 @@ class SourceTree:
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module or class, including those inside ``if``, ``try`` and ``with``."""
+    """Yield the statements of a module or class, including those inside ``if``, ``try`` and ``with``."""
     for node in body:
         yield node
         for field in ("body", "orelse", "handlers", "finalbody"):
@@ -135,7 +135,7 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _names(node: ast.stmt) -> list[str]:
-    """The names that a statement defines."""
+    """Return the names that a statement defines."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []

@@ -23,7 +23,7 @@ class Admission:
         engine: Answers queries about single requests.
         queue: The waiting queue.
         cost: Predicts step times.
-        target: Minimum seconds of waiting until all of a request's blocks and a slot are reserved.
+        target: Minimum wait, in seconds, before all of a request's blocks and a slot are reserved.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Admission:
         return next((entry[3] for entry in self._queue.by_age if self.ready(entry[3])), None)
 
     def ready(self, request: Request) -> bool:
-        """Whether a waiting request lacks nothing but space to start, by upstream's rules."""
+        """Whether a waiting request needs only space to start, by upstream's rules."""
         if not self._engine.ready(request):
             return False
         if self._limits.max_loras is not None and request.lora_request:
@@ -85,7 +85,7 @@ class Admission:
         if self.slots <= 0:
             return False
         if not self._view.running:
-            # No running request will free more.
+            # No running request will free any more.
             return request is self.oldest or self.needs(request) <= self.blocks - self._reserved_blocks
         needs, free = self.needs(request), self.blocks
         if self._view.reserved_blocks:

@@ -19,7 +19,7 @@ class SchedulerEngine:
 
     def __init__(self, scheduler: LadderScheduler) -> None:
         self._scheduler = scheduler
-        # Without drafts and recovered KV transfers, a decoding request has one token to compute; under synchronous
+        # Without drafts or recovered KV transfers, a decoding request has one token to compute; under synchronous
         # scheduling, none while its last one is in flight.
         self._single = not scheduler.num_spec_tokens and scheduler.connector is None
         self._single = self._single and scheduler.num_sampled_tokens_per_step == 1

@@ -24,12 +24,12 @@ from ropeswitch.model_patches.switch.ladders import LadderTable
 TARGET_STEPS = 50
 # Interval (seconds) and batch size (oldest waiting requests) for re-checking the prefix cache.
 RECHECK_SECONDS, RECHECKS = 1.0, 8
-# Bounds of the default target in seconds; at the upper one a client still gets ten tokens per second.
+# Bounds of the default target in seconds; at the upper bound a client still gets ten tokens per second.
 LEAST_TARGET, MOST_TARGET = 0.02, 0.1
 
 
 class LengthAware:
-    """See the module's docstring.
+    """See the module docstring.
 
     Args:
         engine: Answers queries about single requests.

@@ -25,11 +25,11 @@ from ropeswitch.model_patches.switch.settings import FORCED_SET
 PACES = (0.5, 1.0, 1.5, 2.0)
 # Maximum tokens by which an internal request's prompt exceeds the last one's, so that hashing it delays no step.
 PIECE = 16384
-# Parts of a prompt for predicting its number of steps: a chunk costs more the deeper it is in its prompt.
+# Parts into which a prompt is split to predict its number of steps: a chunk costs more the deeper it is in its prompt.
 PARTS = 4
 # Maximum share of all blocks that the internal request may hold.
 MOST_BLOCKS = 0.5
-# Steps between searches for decoding requests that near the end of their set.
+# Steps between searches for decoding requests that approach the end of their set.
 LOOK_EVERY = 8
 # Upstream's lowest priority, so that the internal request is preempted first.
 LAST_PRIORITY = 2**31 - 1
@@ -132,7 +132,7 @@ class NextSetPrefill:
         )
 
     def _full(self, decode: Request) -> int:
-        """Tokens in full blocks, leaving at least one token after them."""
+        """Return the number of tokens in full blocks, leaving at least one token after them."""
         return (decode.num_tokens - 1) // self._block * self._block
 
     def _progress(self) -> int:
@@ -143,7 +143,7 @@ class NextSetPrefill:
         return max(int(end) - decode.num_tokens, 1)
 
     def _needed(self, before: int, tokens: int, pace: float) -> float:
-        """Predict the steps that ``tokens`` tokens after ``before`` others take, at ``pace`` seconds per step."""
+        """Predict how many steps ``tokens`` tokens after ``before`` others take, at ``pace`` seconds per step."""
         part = tokens / PARTS
         middles = (int(before + part * (i + 0.5)) for i in range(PARTS))
         return sum(part / max(self._cost.tokens_within(pace, middle), 0.5) for middle in middles)

@@ -41,7 +41,7 @@ def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
 
 
 class LengthAwareScheduler(LadderScheduler):
-    """The synchronous scheduler; see the module's docstring."""
+    """The synchronous scheduler; see the module docstring."""
 
     waiting: WaitingQueue
     scheduler_config: SchedulerConfig

@@ -1,7 +1,7 @@
 """Predicts how long a step takes, from the steps measured so far.
 
 A step's time is modelled as a sum of five nonnegative costs: one fixed, one per sequence, one per token (the linear
-layers), one per token and token of context (attention's arithmetic) and one per token of context (reading keys and
+layers), one per (token, context token) pair (attention's arithmetic) and one per context token (reading keys and
 values). Medha (arXiv:2409.17264, section 4) sizes prefill chunks by such predictions, with a simulator fitted beforehand;
 here the costs are fitted while serving.
 """
@@ -26,8 +26,8 @@ class Load(NamedTuple):
 
     Attributes:
         steps: 1 for a step, 0 for a part of one.
-        sequences: Sequences with tokens in it.
-        tokens: Their tokens.
+        sequences: Number of sequences with tokens in it.
+        tokens: Their total tokens.
         products: Sum over tokens of the number of tokens that each attends to.
         context: Sum over sequences of the number of tokens whose keys are read.
     """
@@ -46,7 +46,7 @@ STEP = Load(steps=1.0)
 
 
 def chunk(tokens: int, before: int) -> Load:
-    """Load of computing ``tokens`` tokens of one sequence after ``before`` cached ones."""
+    """Return the load of computing ``tokens`` tokens of one sequence after ``before`` cached ones."""
     return Load(0.0, 1.0, tokens, tokens * (before + tokens / 2), before + tokens)
 
 
@@ -55,7 +55,7 @@ class StepCost:
 
     Args:
         measured: Steps run at startup without context, as (tokens, seconds).
-        hidden_size: The model's width, which gives attention's initial price: a token that attends to ``6 * hidden_size``
+        hidden_size: The model's width, which sets attention's initial price: a token that attends to ``6 * hidden_size``
             others costs as much in attention as in the linear layers (Kaplan et al., arXiv:2001.08361, table 1:
             ``2 * layers * context * width`` against ``12 * layers * width ** 2`` multiplications).
 
@@ -84,7 +84,7 @@ class StepCost:
         return step * steps + sequence * sequences + token * tokens + product * products + context * read
 
     def tokens_within(self, seconds: float, before: int) -> int:
-        """Maximum tokens of one sequence, after ``before`` cached ones, that a step can compute in ``seconds`` more."""
+        """Return how many tokens of one sequence, after ``before`` cached ones, a step can compute in ``seconds`` more."""
         _, sequence, token, product, context = self._prices
         left = seconds / self._correction - sequence - context * before
         each = token + product * before + context
@@ -92,11 +92,11 @@ class StepCost:
             return 0
         if each + product == 0:
             return UNLIMITED
-        # The root of product / 2 * n**2 + each * n = left, in the form that is stable for a tiny product.
+        # The root of product / 2 * n**2 + each * n = left, in a form that is numerically stable for a tiny product.
         return int(2 * left / (each + (each * each + 2 * product * left) ** 0.5))
 
     def length(self, tokens: int, before: int) -> int:
-        """Number of tokens at the start of a sequence that take as long as ``tokens`` after ``before`` cached ones."""
+        """Return how many tokens at the start of a sequence take as long as ``tokens`` after ``before`` cached ones."""
         return tokens if before == 0 else max(self.tokens_within(self.seconds(chunk(tokens, before)), 0), 1)
 
     def observe(self, load: Load, seconds: float) -> None:

@@ -4,7 +4,7 @@ The plan is a :class:`StepDecision`: running prefills that were not chosen are h
 ones, and the token budget exactly covers the chosen prefills and the decoding requests.
 
 Two kinds of step alternate. A *short* step serves whole prefills that fit in one step, shortest first; a *long* step serves
-a chunk of one prefill. Short steps go first until together they have taken two targets' time. Then a long step is due,
+a chunk of one prefill. Short steps go first until together they have taken twice the target. Then a long step is due,
 alternately for the oldest prefill and for the shortest long one. So the oldest prefill gets at least an eighth of the time,
 from which docs/scheduling.md derives the bound on any wait.
 """
@@ -30,9 +30,9 @@ LEAST_KNOWN = 64
 MOST_TRIED = 32
 # Prefills get at least this share of the target, and at least this share of the decoding requests' own time.
 LEAST_OF_TARGET, LEAST_OF_DECODES = 0.25, 0.5
-# Time of short steps between two long ones, in targets.
+# Total time of short steps between two long ones, as a multiple of the target.
 SHORT_TURN = 2.0
-# When nothing is urgent, a step may take this share of the time since something was, so an arrival waits little longer.
+# With nothing urgent, a step may take this share of the time since the last urgent work, so an arrival waits little longer.
 LULL_SHARE = 0.1
 
 
@@ -96,7 +96,7 @@ class StepPlan:
         self._resuming = set()
         self.admission = Admission(view, self._limits, self._engine, self._queue, self.cost, self.target)
         self._may_start = view.unpaused and self.admission.slots > 0
-        # Unless held, waiting requests that hold blocks are started by upstream itself.
+        # Upstream itself starts waiting requests that hold blocks, unless they are held.
         holders = [each for each in view.holding if self.admission.slots > 0 and self.admission.ready(each)]
         here = [
             self._prefill(
@@ -140,11 +140,11 @@ class StepPlan:
         )
 
     def _room(self, seconds: float, busy: float) -> float:
-        """Seconds that prefills may take in a step of ``seconds``, of which decoding requests take ``busy``."""
+        """Return the seconds that prefills may take in a step of ``seconds``, of which decoding requests take ``busy``."""
         return max(seconds - busy, LEAST_OF_TARGET * self.target, LEAST_OF_DECODES * busy)
 
     def _longest_known(self) -> int:
-        """Maximum tokens of a chunk: while anything is urgent, twice the last chunk, whose time is known."""
+        """Return the maximum tokens of a chunk: while anything is urgent, twice the last chunk, whose time is known."""
         return 2 * self._last_count if self._last_urgent == self._now else self._limits.tokens
 
     @property
@@ -242,7 +242,7 @@ class StepPlan:
             self._turn = (self._short_seconds + busy + spent, self._oldest_is_due)
             return chosen
         oldest = self._oldest(here)
-        # Without a short prefill, the shortest counts as long, even if a step that has grown in a lull would hold it whole.
+        # Without a short prefill, the shortest counts as long, even if it fits whole in a step that has grown in a lull.
         too_long = self.cost.tokens_within(room, 0) + 1 if short else 0
         first = None if self._oldest_is_due else next(self._candidates(here, too_long), None)
         first = first or oldest
@@ -250,7 +250,7 @@ class StepPlan:
         return self._fill(chain([first], self._candidates(here)), room, tokens)
 
     def _fill(self, candidates: Iterator[Prefill], room: float, tokens: int) -> list[tuple[Prefill, int]]:
-        """Take whole prefills until one does not fit; take a chunk of that one if it is alone or only tokens run out.
+        """Take whole prefills until one does not fit, then a chunk of it if it is alone or only tokens run out.
 
         A prefill that completes should not wait for a chunk of another.
         """

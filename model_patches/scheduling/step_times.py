@@ -19,14 +19,14 @@ from vllm.config import CUDAGraphMode, VllmConfig
 # Longer steps are tried until one takes this many seconds: long enough to derive the cost of a token.
 ENOUGH_SECONDS = 0.2
 FIRST_TOKENS = 64
-# Tokens of the long step if several engines must run the same steps.
+# Tokens in the long step if several engines must run the same steps.
 SAME_TOKENS = 256
 # Measurements of the one-token step; the fastest counts, as slower ones include other work on the machine.
 REPEATS = 7
 
 
 def long_steps(vllm_config: VllmConfig) -> list[int]:
-    """Return the token counts of the long steps to time, shortest first, until one takes long enough."""
+    """Return the token counts of the long steps to try, shortest first, until one takes long enough."""
     most = vllm_config.scheduler_config.max_num_batched_tokens
     if vllm_config.parallel_config.data_parallel_size > 1:
         # Data parallel engines run these steps together and wait for each other.
@@ -48,10 +48,10 @@ def time_step(worker: Any, tokens: int) -> float:
 
     Args:
         worker: An upstream worker, ready to serve.
-        tokens: The step's tokens.
+        tokens: Tokens in the step.
 
     Returns:
-        Seconds of the second run; the first may compile or load something.
+        Duration of the second run in seconds; the first may compile or load something.
     """
     synchronize = torch.cuda.synchronize if worker.device.type == "cuda" else lambda: None
     worker.model_runner._dummy_run(tokens, skip_eplb=True)
@@ -66,8 +66,8 @@ def measure(step: Callable[[int], float], steps: Sequence[int]) -> list[tuple[in
     """Measure a step of one token and one of many, as (tokens, seconds).
 
     Args:
-        step: Runs a step of the given number of tokens and returns its seconds.
-        steps: Tokens of the long steps to try, the shortest first.
+        step: Runs a step of the given number of tokens and returns its duration in seconds.
+        steps: Token counts of the long steps to try, shortest first.
     """
     one = longest = (1, min(step(1) for _ in range(REPEATS)))
     for tokens in steps:

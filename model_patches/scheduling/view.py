@@ -84,7 +84,7 @@ class Engine(Protocol):
         """Whether a waiting request waits for something other than space."""
 
     def ready(self, request: Request) -> bool:
-        """Whether a waiting request lacks nothing but space to start; this call may make a blocked one ready."""
+        """Whether a waiting request needs only space to start; this call may make a blocked one ready."""
 
     def blocks(self, request: Request, shares: bool) -> int:
         """Free blocks that a waiting request needs; with ``shares``, excluding those that running requests also hold."""
@@ -103,18 +103,18 @@ def split(running: Sequence[Request], background: Request | None) -> tuple[list[
 
 
 def computed_tokens(requests: Sequence[Request]) -> list[int]:
-    """Number of computed tokens of every request."""
+    """Return the number of computed tokens of each request."""
     return list(map(_COMPUTED, requests))
 
 
 def single_load(computed: Sequence[int]) -> Load:
-    """Load of one step of decoding requests with one token to compute each, given their computed tokens."""
+    """Return the load of a step that computes one token of each decoding request, given their computed tokens."""
     count, total = len(computed), sum(computed)
     return Load(1.0, count, count, total + count / 2, total + count)
 
 
 def decode_load(decodes: Sequence[Request], computed: Sequence[int]) -> Load:
-    """Load of one step of decoding requests with any number of tokens to compute; those with none do not count."""
+    """Return the load of a step of decoding requests with any number of tokens to compute; those with none do not count."""
     before = np.array(computed, dtype=np.int64)
     known = lengths(decodes)
     for each in (map(len, map(_DRAFTS, decodes)), map(_PLACEHOLDERS, decodes)):
@@ -123,7 +123,7 @@ def decode_load(decodes: Sequence[Request], computed: Sequence[int]) -> Load:
 
 
 def chunks(tokens: "np.ndarray", before: "np.ndarray") -> Load:
-    """Load of computing ``tokens[i]`` tokens after ``before[i]`` others, for every i with ``tokens[i] > 0``."""
+    """Return the load of computing ``tokens[i]`` tokens after ``before[i]`` others, for every i with ``tokens[i] > 0``."""
     some = tokens > 0
     tokens, before = tokens[some], before[some]
     products = float((tokens * (before + tokens / 2)).sum())
@@ -131,5 +131,5 @@ def chunks(tokens: "np.ndarray", before: "np.ndarray") -> Load:
 
 
 def lengths(requests: Sequence[Request]) -> "np.ndarray":
-    """Number of known tokens of every request, (requests,)."""
+    """Return the number of known tokens of each request, (requests,)."""
     return np.fromiter(map(len, map(_TOKENS, requests)), np.int64, len(requests))

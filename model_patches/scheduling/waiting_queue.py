@@ -33,7 +33,7 @@ class Place:
 
 
 class WaitingQueue(RequestQueue):
-    """See the module's docstring.
+    """See the module docstring.
 
     Args:
         look: Returns a request's length (its remaining prefill time, in tokens) and its tokens in the prefix cache.
@@ -120,7 +120,7 @@ class WaitingQueue(RequestQueue):
                 self.remove_request(request)
 
     def reorder(self, request: Request) -> None:
-        """Re-sort a changed request, if it waits here."""
+        """Re-sort a changed request, if it is queued here."""
         if request in self._entries:
             self._forget(request)
             self.add_request(request)

@@ -10,7 +10,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 def load_ladder(engine: Any, ladder_id: str, name: str, sets: Sequence[Mapping[str, Any]]) -> str | None:
     """Have every worker load a ladder's sets; requests may name its ID once all engines have loaded it.
 
-    The sets go into free rows of the workers' tables, so if a worker fails, nothing uses what the others have loaded.
+    The sets go into free rows of the workers' tables, so if a worker fails, nothing uses the rows loaded by the others.
 
     Args:
         engine: ``vllm.v1.engine.core.EngineCore``.
@@ -19,7 +19,7 @@ def load_ladder(engine: Any, ladder_id: str, name: str, sets: Sequence[Mapping[s
         sets: The ladder as JSON.
 
     Returns:
-        The reason why it is not loaded, or None.
+        The reason why it was not loaded, or None.
     """
     ladders = engine.scheduler.ladders
     ladder = FactorLadder.checked(sets)

@@ -1,4 +1,4 @@
-"""The engine core utility ``prefill_progress``: how much of a prompt is computed. Installs all our utilities."""
+"""The engine core utility ``prefill_progress``: reports how much of a prompt is computed. Installs all our utilities."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,7 +8,7 @@ from ropeswitch.model_patches.serving.ladder_updates import utilities
 
 
 def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return, for each request that the engine knows, its prompt tokens computed or cached, and those cached.
+    """Return, for each known request, how many of its prompt tokens are computed or cached, and how many are cached.
 
     Args:
         scheduler: ``vllm.v1.core.sched.scheduler.Scheduler``; scheduled tokens count as computed.

@@ -35,7 +35,7 @@ _LMCACHE_MP_REFUSED = (
     ("lmcache.mp.lazy_offload", True, "blocks are stored after their request has moved to another set; leave it out"),
     ("lmcache.mp.transfer_intermediate_tensors", True, "it has not been verified; leave it out"),
 )
-# A paused server was taken for dead, and later wrote old keys into blocks that other requests had by then (seen on CPUs).
+# A paused server was mistaken for dead, and later wrote old keys into other requests' blocks (seen on CPUs).
 _LMCACHE_MP_FIXED = (
     (
         "lmcache.mp.mp_transfer_mode",
@@ -212,9 +212,9 @@ def check_connector(kv_transfer_config: Any, *, attached: bool = False) -> None:
             continue
         connector = BY_NAME.get(each.name)
         if connector is None:
-            raise UnsupportedError(f"{where} is not one of vLLM's connectors; allowed are {', '.join(ALLOWED)}")
+            raise UnsupportedError(f"{where} is not one of vLLM's connectors; allowed: {', '.join(ALLOWED)}")
         if connector.refusal is not None:
-            raise UnsupportedError(f"{where}: {connector.refusal}; allowed are {', '.join(ALLOWED)}")
+            raise UnsupportedError(f"{where}: {connector.refusal}; allowed: {', '.join(ALLOWED)}")
         if connector.module is not None:
             raise UnsupportedError(
                 f"{where} is not the ladder's own, of {connector.module}; start with ropeswitch serve"
@@ -228,7 +228,7 @@ def _check_options(chosen: Configured) -> None:
             raise UnsupportedError(f"{where}.{field}: {chosen.extra_config[field]!r}: {reason}")
     for field, value, reason in connector.fixed:
         if chosen.extra_config.get(field, value) != value:
-            raise UnsupportedError(f"{where}.{field}: {chosen.extra_config[field]!r}: {reason}; allowed is {value!r}")
+            raise UnsupportedError(f"{where}.{field}: {chosen.extra_config[field]!r}: {reason}; allowed: {value!r}")
 
 
 def check_connected_engine(vllm_config: Any) -> None:

@@ -137,7 +137,7 @@ def _rotation(key: Any, settings: RopeSettings) -> Rotation | None:
         return None
     first = settings.ladder.sets[0]
     scaled = first.scale != 1 or any(factor != 1 for factor in first.factors)
-    # If the target scales even its shortest sequences, plain draft layers were trained on other angles than the target. MTP
+    # If the target scales even its shortest sequences, plain draft layers were trained on different angles. MTP
     # layers read the target's own config, where the ladder's mark replaces its scaling.
     plain = rope.get("rope_type") in (None, "default") and rope.get(MARK) is None
     if base_of(rope) != settings.theta or (scaled and plain) or rope.get(MARK) == TRAINED:

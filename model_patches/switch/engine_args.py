@@ -17,6 +17,7 @@ from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.process_inputs import reading_filled_in_limits, reading_sets
 from ropeswitch.model_patches.switch.settings import (
     ANGLES,
+    MOST_STEP_SECONDS,
     POLICIES,
     RESERVE,
     RESERVES,
@@ -90,7 +91,7 @@ def settings_from_key(
     if not isinstance(key, Mapping):
         raise UnsupportedError(f"{where}: {key!r} must be a JSON object")
     if unknown := sorted(map(str, set(key) - set(known))):
-        raise UnsupportedError(f"{where}.{unknown[0]}: unknown field; allowed are {', '.join(known)}")
+        raise UnsupportedError(f"{where}.{unknown[0]}: unknown field; allowed: {', '.join(known)}")
     if "origins" in key and "sets" not in key:
         raise UnsupportedError(f"{where}.origins: goes with sets; leave it out")
     if len(given := [source for source in SOURCES if source in key]) > 1:
@@ -151,8 +152,8 @@ def _check_options(key: Mapping[str, Any], where: str) -> None:
         ("length_aware", isinstance(key.get("length_aware", True), bool), "true or false"),
         (
             "step_latency_target",
-            target is None or (_is_number(target) and 0 < target <= 60),
-            "a number of seconds above 0 and at most 60, or null",
+            target is None or (_is_number(target) and 0 < target <= MOST_STEP_SECONDS),
+            f"a number of seconds above 0 and at most {MOST_STEP_SECONDS:g}, or null",
         ),
         ("parts", known, f"a list of any of {', '.join(parts.PARTS)}"),
     ):
@@ -178,7 +179,7 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
     """Apply a ladder to an engine that is about to be built.
 
     Overrides the Hugging Face config to state plain RoPE up to the ladder's end (``text_config.py``). The rotary module,
-    which takes its angles from the ladder alone, is put in later (``rope_dict.py``).
+    which takes its angles from the ladder alone, is installed later (``rope_dict.py``).
 
     Args:
         engine_args: ``vllm.EngineArgs``, or the namespace from ``vllm serve``'s parser.

@@ -55,7 +55,7 @@ class LadderGPUModelRunner(GPUModelRunner):
                 self.effective_drafter_max_model_len = min([self.max_model_len, *tables])
 
     def restore_rows(self) -> None:
-        """Rewrite what weight memory lost while the engine slept; buffers keep their addresses."""
+        """Rewrite the contents that weight memory lost while the engine slept; buffers keep their addresses."""
         self.step_rows.restore()
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> Any:

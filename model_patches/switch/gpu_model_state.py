@@ -51,7 +51,7 @@ class LadderModelState(DefaultModelState):
         self.draft_sets: DraftSets | None = None
 
     def restore_rows(self) -> None:
-        """Rewrite what weight memory lost while the engine slept; buffers keep their addresses."""
+        """Rewrite the contents that weight memory lost while the engine slept; buffers keep their addresses."""
         self.step_rows.restore()
         self._number_axes()
 

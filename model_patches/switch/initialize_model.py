@@ -70,7 +70,7 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def _build_draft(upstream: Callable[..., nn.Module], vllm_config: VllmConfig, arguments: dict[str, Any]) -> nn.Module:
-    """Build a draft model; wrong drafts are rejected, so nothing else about it is checked.
+    """Build a draft model; check only its angle tables, since wrong drafts are rejected.
 
     Raises:
         UnsupportedError: when its own angle tables end before the positions it drafts at.

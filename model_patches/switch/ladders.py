@@ -19,7 +19,7 @@ from ropeswitch.model_patches.switch.settings import LADDER_ID, RopeSettings
 
 # Maximum rows in the workers' table, each up to 2.25 MiB for 64 pairs and 2,097,152 positions.
 MOST_SETS = 64
-# Maximum ladders kept after no name refers to them, for requests still on their way from an API server.
+# Maximum ladders kept without a name that refers to them, for requests still on their way from an API server.
 MOST_RETIRED = 64
 # ID of the ladder that the engine was started with.
 START = "start"
@@ -148,7 +148,7 @@ class LadderTable:
         return ladder
 
     def redirect(self, ladder: EngineLadder) -> None:
-        """Redirect the IDs of the ladders that this one replaces to it, for requests still on their way."""
+        """Make the IDs of the ladders that this one replaces refer to it, for requests still on their way."""
         self._onward = {ladder_id: to for ladder_id, to in self._onward.items() if ladder_id in self._by_id}
         for ladder_id, each in self._by_id.items():
             if each is not ladder and self.replaces(ladder, each):
@@ -165,7 +165,7 @@ class LadderTable:
         self._retire()
 
     def ends(self) -> Iterable[int]:
-        """Return the longest sequence, in tokens, of every set that has a next one in its ladder."""
+        """Return the longest sequence, in tokens, of every set except the last of its ladder."""
         return {end for ladder in list(self._live) for end in ladder.ends[:-1]}
 
     def _place(self, ladder: FactorLadder) -> Placement | None:
@@ -182,7 +182,7 @@ class LadderTable:
                 table[by_key[key]] = each
             rows.append(by_key[key])
         last = max(row for row, each in enumerate(table) if each is not None)
-        # Nothing reads a free row: it keeps its set, or gets any.
+        # Nothing reads a free row, so it keeps its set or gets an arbitrary one.
         filled = [
             each or (self.table[row] if row < len(self.table) else ladder.sets[0]) for row, each in enumerate(table)
         ]

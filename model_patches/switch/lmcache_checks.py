@@ -24,7 +24,7 @@ def check_lmcache(where: str, name: str) -> None:
         installed = "not installed"
     if installed not in VERIFIED:
         raise UnsupportedError(
-            f"{where}.kv_connector: {name!r}: lmcache is {installed}; allowed are {', '.join(VERIFIED)}"
+            f"{where}.kv_connector: {name!r}: lmcache is {installed}; allowed: {', '.join(VERIFIED)}"
         )
 
 
@@ -39,10 +39,10 @@ def check_lmcache_engine(vllm_config: Any) -> None:
     """
     if vllm_config.model_config.enable_prompt_embeds:
         raise UnsupportedError(
-            "enable_prompt_embeds: True: LMCache keys by tokens, and such prompts have none; allowed is False"
+            "enable_prompt_embeds: True: LMCache keys by tokens, and such prompts have none; allowed: False"
         )
     events = vllm_config.kv_events_config
     if events is not None and events.enable_kv_cache_events:
         raise UnsupportedError(
-            "kv_events_config.enable_kv_cache_events: True: LMCache's events do not name the factor set; allowed is False"
+            "kv_events_config.enable_kv_cache_events: True: LMCache's events do not name the factor set; allowed: False"
         )

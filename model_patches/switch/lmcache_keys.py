@@ -10,10 +10,10 @@ FORBIDDEN = frozenset("@/\\\x00")
 
 
 def store_salt(request: Any) -> str:
-    """Return the salt for a request's chunks: its ``cache_salt``, which names its factor set, if LMCache accepts that.
+    """Return the salt for a request's chunks: its ``cache_salt``, which names its factor set, if LMCache accepts it.
 
-    A salt that LMCache would reject becomes a digest. So does that of a request with a LoRA adapter, since LMCache's keys do
-    not contain the adapter's name.
+    A salt that LMCache would reject becomes a digest. So does the salt of a request with a LoRA adapter, since LMCache's
+    keys do not contain the adapter's name.
 
     Args:
         request: ``vllm.v1.request.Request``.

@@ -1,4 +1,4 @@
-"""``lmcache.integration.vllm.lmcache_mp_connector.LMCacheMPConnector``, subclassed to key by factor set after a switch too.
+"""``lmcache.integration.vllm.lmcache_mp_connector.LMCacheMPConnector``, subclassed to key by factor set even after a switch.
 
 replaces: the connector, through ``kv_transfer_config.kv_connector_module_path``, which ``connectors.attach`` sets.
 why: LMCache keys by tokens and ``cache_salt``, which it reads when it first sees a request and again after a preemption,
@@ -56,10 +56,10 @@ class LMCacheMPConnector(Upstream):
         return finished
 
     def _drop(self, tracker: Any) -> None:
-        """Forget a request's state under its old salt, and release what the server keeps ready for it to load."""
+        """Forget a request's state under its old salt, and release the chunks that the server keeps ready for it."""
         server, request_id = self.scheduler_adapter, tracker.request_id
         if tracker.state == LMCacheMPRequestState.PREFETCHING:
-            # Waits for the lookup's receipt, so that its answer is not taken for the next lookup's.
+            # Waits for the lookup's receipt, so that its answer is not mistaken for the next lookup's.
             server.end_session(request_id)
             if tracker.num_lmcache_hit_tokens:
                 server.free_lookup_locks(

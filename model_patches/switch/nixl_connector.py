@@ -1,11 +1,11 @@
 """``vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector.NixlPullConnector``: subclassed to send sets with blocks.
 
 replaces: the connector, through ``kv_transfer_config.kv_connector_module_path``.
-why: blocks hold keys rotated with one factor set; a decode engine that takes them must have its request in the same set.
+why: blocks hold keys rotated with one factor set; a decode engine that loads them must have its request in the same set.
 what differs: the prefill side's ``kv_transfer_params`` also name the set of its blocks, under a seal (``transfers.py``). The
-    decode side takes blocks only in its request's own set. If they are in another, it computes the prompt itself and has
+    decode side loads blocks only in its request's own set. If they are in another, it computes the prompt itself and has
     the prefill side free the blocks. It also computes the prompt if the seal is broken, or if the prefill side may have
-    given the blocks to other requests, because the request came too late or its transfer was used before. The handshake
+    given the blocks to other requests, because the request came too late or its transfer was already used. The handshake
     compares the ladders, so engines with different ladders transfer nothing.
 limits: the handshake compares the ladders that the engines were started with; after an update at run time, each transfer's
     sets are still compared. A seal guards against mistakes, not against a client that forges one: keep
@@ -38,7 +38,7 @@ from ropeswitch.model_patches.switch.transfers import (
 # A child of vLLM's logger, to inherit its format and level.
 logger = init_logger("vllm.ropeswitch")
 
-# Where the prefill side keeps the prompt's digest, next to upstream's fields: some models' prompts are truncated later.
+# Field for the prompt's digest on the prefill side, next to upstream's: some models' prompts are truncated later.
 _PROMPT = "_rope_prompt"
 # Monotonic time at which the decode side received the request.
 _SEEN = "_rope_seen"
@@ -55,10 +55,10 @@ class NixlPullConnector(upstream.NixlPullConnector):
         super().__init__(vllm_config, role, kv_cache_config)
         settings = settings_of(vllm_config)
         assert settings is not None
-        # Digest of the initial ladder; one that replaces it has its own keys, which each transfer names.
+        # Digest of the initial ladder; a ladder that replaces it has its own keys, which each transfer names.
         self._ladder = ladder_digest(settings.ladder, set_keys(settings))
         self._lease: float = self.kv_transfer_config.get_from_extra_config("kv_lease_duration", 30)
-        # Monotonic times: of the last step, and since when a waiting request's blocks are certain to be kept.
+        # Monotonic times: the last step, and the earliest arrival of a request whose blocks are certain to be kept.
         self._last_step = self._kept_since = 0.0
         # Engine and request of every used transfer, oldest first.
         self._used: dict[tuple[Any, Any], None] = {}
@@ -78,7 +78,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
         super().on_new_request(request)
 
     def _check(self, request: Request, params: dict[str, Any]) -> None:
-        """Remove from a new request's parameters what upstream would act on wrongly."""
+        """Clear the fields of a new request's parameters that upstream would act on wrongly."""
         if params.get("do_remote_decode"):
             params[_PROMPT] = prompt_digest(request)
             # Upstream would wait for blocks from the decode side but never request them.
@@ -103,7 +103,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
         params = request.kv_transfer_params
         if params and params.get("do_remote_prefill"):
             if _transfer(params) in self._used:
-                # With several answers to one prompt, for example, the first has taken the blocks.
+                # For example, the first of several answers to one prompt has loaded the blocks.
                 params["do_remote_prefill"] = False
             elif self._paused_since(params[_SEEN]):
                 logger.warning(
@@ -135,7 +135,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
         # For a request that ends before it is scheduled.
         self._note_use(request)
         held, params = super().request_finished_all_groups(request, block_ids)
-        # Unless the blocks cover the whole prompt, there is nothing to take.
+        # Unless the blocks cover the whole prompt, there is nothing to load.
         if params and held and params["remote_num_tokens"] >= request.num_prompt_tokens:
             assert request.kv_transfer_params is not None
             until = time.time() + IN_TIME * self._lease
@@ -155,7 +155,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
         return seen < self._kept_since
 
     def _note_use(self, request: Request) -> None:
-        """Remember a transfer whose blocks upstream is about to take, or to have the prefill side free."""
+        """Remember a transfer whose blocks upstream is about to load, or to have the prefill side free."""
         params = request.kv_transfer_params
         if not params or not params.get("do_remote_prefill"):
             return

@@ -1,7 +1,7 @@
-"""Replaces plain rotary modules of a decoder that ``get_rope`` took for an encoder's.
+"""Replaces plain rotary modules of a decoder that ``get_rope`` mistook for an encoder's.
 
 The decoder of a multimodal model may set its layers' rope parameters itself (GLM-4V, Moondream, MiMo-V2 Omni). These then
-lack the config's mark, like those of encoders, and only the built model shows whose they are.
+lack the config's mark, as encoders' layers do, and only the built model tells the two apart.
 """
 
 from torch import nn

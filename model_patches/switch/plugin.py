@@ -2,7 +2,7 @@
 
 vLLM runs it in every process, in ``EngineArgs.__post_init__``, before any config is built. It imports only the standard
 library, so it loads wherever vLLM does. Without the key in ``additional_config`` and the environment variables in
-``variables.py``, vLLM stays stock; with either, any failure stops the start.
+``variables.py``, vLLM stays stock; with either, any failure aborts startup.
 """
 
 import os

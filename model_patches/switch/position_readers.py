@@ -52,5 +52,5 @@ def reading_true_positions(upstream: Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 def looked_up(values: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Return ``values`` of a step's tokens by row number, ``[tokens]``."""
+    """Return each token's entry of ``values``, by row number: ``[tokens]``."""
     return values.index_select(0, numbers)

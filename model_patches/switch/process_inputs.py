@@ -30,7 +30,7 @@ def reading_sets(upstream: Upstream) -> Upstream:
 
 
 def reading_filled_in_limits(upstream: Upstream) -> Upstream:
-    """Wrap it for ``vllm.v1.engine.async_llm.AsyncLLM``, whose callers fill in a missing limit."""
+    """Like :func:`reading_sets`, for ``vllm.v1.engine.async_llm.AsyncLLM``, whose callers fill in a missing limit."""
     return _wrapped(upstream, filled_in=True)
 
 

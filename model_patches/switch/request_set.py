@@ -1,4 +1,4 @@
-"""Decides which factor set a request is in; nothing else does.
+"""Decides which factor set a request is in; no other module does.
 
 A request's ladder and set are stored on vLLM's ``Request`` object as ``rope_ladder`` (``ladders.py``) and ``rope_set`` (an
 index into that ladder), because the scheduler, the block hasher and the preemption path all hold the request. Its
@@ -121,7 +121,7 @@ class SetRule:
         return asked or self.policy
 
     def reserved_length(self, num_prompt_tokens: int, max_tokens: int) -> int:
-        """Return the longest that a sequence with this prompt length and output limit can become, in tokens."""
+        """Return the maximum length of a sequence with this prompt length and output limit, in tokens."""
         most = self.ladder.max_length if self.max_model_len is None else self.max_model_len
         return min(num_prompt_tokens + max_tokens, most)
 
@@ -138,7 +138,7 @@ class SetRule:
 
 
 def go_by_length(sampling_params: Any) -> None:
-    """Give a request without an output limit the policy ``length``, unless it forces a set."""
+    """Set the policy of a request without an output limit to ``length``, unless it forces a set."""
     if forced_set(sampling_params) is None:
         sampling_params.extra_args = (sampling_params.extra_args or {}) | {LADDER_POLICY: BY_LENGTH}
 

@@ -75,7 +75,7 @@ def rotation_of(
             f"rope_parameters: a layer asks for rope_theta {theta!r}, but the ladder is on a base of {settings.theta}; "
             "layers with bases of their own need rope_parameters for each type of layer"
         )
-    # A model may set its layers' parameters itself: with the ladder's base, they may be the ladder's.
+    # A model may set its layers' parameters itself; those with the ladder's base may be the ladder's.
     laddered = mark == LADDER or (mark is None and theta == settings.theta)
     if not laddered and kind != "default":
         raise UnsupportedError(

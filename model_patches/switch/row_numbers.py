@@ -1,11 +1,11 @@
 """Detects a model that reads positions outside its rotary modules, by one forward on marked row numbers.
 
 A model gets row numbers instead of positions and passes them from layer to layer, where any code may read them: attention
-scaled by position, learned position embeddings, layers that do their own rotation. Such code would take a token's row number
-for its position.
+scaled by position, learned position embeddings, layers that do their own rotation. Such code would mistake a token's row
+number for its position.
 
 The forward has no requests, so it misses code that reads positions only if there is attention metadata. In vLLM 0.32 only
-sparse indexers do that, which ``unsupported.py`` refuses by their config.
+sparse indexers do that; ``unsupported.py`` refuses them by their config.
 """
 
 import sys
@@ -150,7 +150,7 @@ def check_positions(model: nn.Module, vllm_config: VllmConfig, numbers: torch.Te
 
 @contextmanager
 def _without_weights(model: nn.Module) -> Iterator[None]:
-    """Have layers whose weights are read by kernels, possibly in a layout that loading creates, return zeros."""
+    """Make layers return zeros if kernels read their weights, possibly in a layout that loading creates."""
     methods = [each.quant_method for each in model.modules() if isinstance(each, LinearBase | VocabParallelEmbedding)]
     experts = [each for each in model.modules() if isinstance(each, MoERunnerInterface)]
     for method in methods:

@@ -7,7 +7,7 @@ what differs: a request that may outgrow its set is held back while it has token
     it has outgrown the set, it is preempted before the step is planned, rehashed under its new set and put first in the
     queue, so the same step prefills it. Draft tokens past the set's end are not scheduled. The step's output names the set
     of each new or resumed request. The first token after a switch carries prefill statistics, like a request's first token;
-    server/length_metrics/outputs.py reads both, upstream's front end only those of the first token.
+    server/length_metrics/outputs.py reads both; upstream's front end reads only the first token's.
 limits: under asynchronous scheduling every switch waits for the steps in flight, and with a KV connector for one more step.
     Upstream's rules for the waiting queue may delay it further: priorities, throttled prefills, no free blocks.
 when it can go: when vLLM switches LongRoPE factors per request.
@@ -58,7 +58,7 @@ def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
 def build(
     scheduler: type[Scheduler], async_scheduler: type[Scheduler], vllm_config: VllmConfig, **kwargs: Any
 ) -> Scheduler:
-    """As :func:`make_scheduler`, with the given classes for synchronous and asynchronous scheduling."""
+    """Like :func:`make_scheduler`, with the given classes for synchronous and asynchronous scheduling."""
     patch_process(vllm_config)
     chosen = async_scheduler if vllm_config.scheduler_config.async_scheduling else scheduler
     return chosen(vllm_config, **kwargs)
@@ -98,8 +98,8 @@ class LadderScheduler(Scheduler):
     def move(self, ladder: EngineLadder) -> list[str]:
         """Move requests in earlier ladders of the same name to this one, as if their tokens so far were their prompt.
 
-        Requests whose set rotates alike in both ladders keep their keys. Requests that force a set that this ladder lacks
-        stay.
+        Requests whose set rotates alike in both ladders keep their keys. Requests that force a set missing from this ladder
+        do not move.
 
         Returns:
             The IDs of the requests that move.
@@ -130,7 +130,7 @@ class LadderScheduler(Scheduler):
     def schedule(self, throttle_prefills: bool = False) -> LadderSchedulerOutput:
         self._prepare_step()
         output = super().schedule(throttle_prefills)
-        # Upstream puts requests that a connector holds back into the other queue.
+        # Upstream moves requests that a connector holds back to the other queue.
         self._serve_while_paused()
         placed = [new.req_id for new in output.scheduled_new_reqs]
         placed += output.scheduled_cached_reqs.resumed_req_ids
@@ -249,7 +249,7 @@ class LadderScheduler(Scheduler):
     def gives_up_blocks(self, request: Request) -> bool:
         """Return whether a connector learns only from this step's output that the request's blocks are gone.
 
-        Upstream's connectors finish their stores then, and would take loads in the same step for stores.
+        Upstream's connectors finish their stores then, and would mistake loads in the same step for stores.
         """
         return self.connector is not None and request.request_id in self.reset_preempted_req_ids
 

@@ -11,7 +11,7 @@ from ropeswitch.model_patches.switch.settings import RopeSettings
 
 
 def set_keys(settings: RopeSettings) -> tuple[str, ...]:
-    """Return one key per set of the ladder: a truncated SHA-256 of all that decides its cached keys' angles and scales.
+    """Return one key per set of the ladder: truncated SHA-256 of everything that decides its cached keys' angles and scales.
 
     Softmax scales are included: they change a layer's output, and so the next layer's cached keys.
     """

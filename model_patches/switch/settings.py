@@ -33,7 +33,7 @@ LADDER_POLICY = "rope_ladder_policy"
 ANSWER_LIMIT = "rope_max_tokens"
 ANSWER_LIMIT_FIELD = f"kv_transfer_params.{ANSWER_LIMIT}"
 
-# Key in `extra_args` with which `ropeswitch serve` names the engine's ladder that a request is in.
+# Key in `extra_args` under which `ropeswitch serve` passes the ID of a request's ladder.
 LADDER_ID = "rope_ladder_id"
 
 # For the startup log, next to the ladder.

@@ -124,7 +124,7 @@ class StepRows:
                 rows.load(settings)
         if self.softmax is not None:
             self.softmax.load(settings.ladder)
-        # Kept only once loaded: waking up restores it.
+        # Set only once loaded: waking up restores these settings.
         self._settings = settings
 
     def restore(self) -> None:

@@ -53,7 +53,7 @@ def text_config(engine_args: Any) -> TextConfig:
     nested = {key: value for key, value in overrides.items() if isinstance(value, dict)}
     ModelConfig.__new__(ModelConfig)._apply_dict_overrides(config, nested)
     if (length := getattr(config, "canvas_length", None)) is not None:
-        # Upstream refuses them only on the V1 runner, with another message.
+        # Upstream refuses diffusion models only on the V1 runner, with another message.
         raise UnsupportedError(
             f"canvas_length: {length}: a diffusion model rewrites tokens and keeps a state that no ladder reaches; only "
             "models that append tokens are supported"
@@ -73,7 +73,7 @@ def text_config(engine_args: Any) -> TextConfig:
 def overrides(hf_config: Mapping[str, Any], settings: RopeSettings) -> dict[str, Any]:
     """Return the fields to override in the text config, which state plain rotary embeddings up to the ladder's end.
 
-    So no part of vLLM sizes, scales or limits anything by the config's scaling.
+    With them, no part of vLLM sizes, scales or limits anything by the config's scaling.
 
     Args:
         hf_config: The model's text config.

@@ -1,7 +1,7 @@
 """The factor set and the seal that accompany a request's blocks from a prefill engine to a decode engine.
 
 The prefill side adds both to the ``kv_transfer_params`` of its response, which a proxy or client passes to the decode side.
-Blocks are taken only with an intact seal, which binds the set to the prompt, the adapter and the blocks themselves.
+Blocks are loaded only with an intact seal, which binds the set to the prompt, the adapter and the blocks themselves.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import numpy as np
 from ropeswitch.factors.factor_set import FactorLadder
 
 # Fields of `kv_transfer_params`: the key of the blocks' set (`set_keys.py`), the Unix time until which a decode engine may
-# take them, and the seal.
+# load them, and the seal.
 SET, UNTIL, SEAL = "rope_set", "rope_until", "rope_seal"
 # Upstream's fields that locate the blocks.
 _PLACE = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids", "tp_size")
@@ -49,7 +49,7 @@ def sealed(params: Mapping[str, Any], key: str, until: float, prompt: str) -> di
     Args:
         params: The parameters from upstream's connector.
         key: The set's key.
-        until: Unix time until which the blocks may be taken.
+        until: Unix time until which the blocks may be loaded.
         prompt: The result of :func:`prompt_digest`.
     """
     whole = {**params, SET: key, UNTIL: until}

@@ -1,4 +1,4 @@
-"""Replaces the rotary modules of Hugging Face models in vLLM's Transformers backend with one that reads the step's rows.
+"""Replaces the rotary modules of Hugging Face models in vLLM's Transformers backend with ones that read the step's rows.
 
 Such a module returns cos and sin for the given positions, and the layers rotate with them. Ours returns the step's rows, in
 the layout of the module that it replaces.

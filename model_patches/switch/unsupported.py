@@ -14,7 +14,7 @@ from ropeswitch.model_patches.switch.latent_attention import check_latent_attent
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
 
-# Config fields of layers that attend to tokens picked by an indexer: of DeepSeek, GLM and Hunyuan; of Qwen; of MiniMax.
+# Config fields of layers that attend to tokens picked by an indexer, in order: DeepSeek, GLM and Hunyuan; Qwen; MiniMax.
 INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
 # Parameters of Fourier position embeddings.
 FOURIER = ("use_fope", "fope_init_factor", "fope_sep_head", "num_inv_freq")
@@ -128,13 +128,13 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         _check_drafts(speculative.method, speculative.rejection_sample_method)
     if (size := parallel.prefill_context_parallel_size) > 1:
         raise UnsupportedError(
-            f"prefill_context_parallel_size: {size}: split prefills are not verified with a factor ladder; allowed is 1"
+            f"prefill_context_parallel_size: {size}: split prefills are not verified with a factor ladder; allowed: 1"
         )
     size, window = parallel.decode_context_parallel_size, vllm_config.cache_config.sliding_window
     if size > 1 and window is not None:
         raise UnsupportedError(
             f"decode_context_parallel_size: {size}: the model's sliding window of {window} tokens bounds its cache already, "
-            "and vLLM does not split such caches over ranks; allowed is 1"
+            "and vLLM does not split such caches over ranks; allowed: 1"
         )
     if parallel.use_ubatching:
         raise UnsupportedError("enable_dbo, ubatch_size: dual batch overlap is not verified with a factor ladder")
@@ -145,7 +145,7 @@ def check_engine(vllm_config: Any) -> RopeSettings:
         raise UnsupportedError("enable_elastic_ep: True: engines that change size while they run are not patched")
     if vllm_config.model_config.use_mla and vllm_config.model_config.using_transformers_backend():
         raise UnsupportedError(
-            "model_impl: 'transformers': latent attention is verified in vLLM's own models only; allowed are auto, vllm"
+            "model_impl: 'transformers': latent attention is verified in vLLM's own models only; allowed: auto, vllm"
         )
     return settings
 
@@ -161,7 +161,7 @@ def check_device(device_name: str) -> None:
     """
     if device_name not in WORKERS:
         raise UnsupportedError(
-            f"device: {device_name!r}: its model runner is not patched; allowed are {', '.join(WORKERS)}"
+            f"device: {device_name!r}: its model runner is not patched; allowed: {', '.join(WORKERS)}"
         )
 
 
@@ -170,7 +170,7 @@ def _check_drafts(method: str | None, rejection_sample_method: str | None) -> No
     if rejection_sample_method == "synthetic":
         raise UnsupportedError(
             "speculative_config.rejection_sample_method: 'synthetic' accepts drafts at random, whatever the model predicts; "
-            "allowed are standard, block"
+            "allowed: standard, block"
         )
     if method == "extract_hidden_states":
         raise UnsupportedError(

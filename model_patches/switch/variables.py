@@ -44,7 +44,7 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
 
     values = {name: environment[name] for name in _ours(environment) if environment[name]}
     if unknown := sorted(set(values) - set(FIELDS)):
-        raise UsageError(f"{unknown[0]}: unknown variable; allowed are {', '.join(FIELDS)}")
+        raise UsageError(f"{unknown[0]}: unknown variable; allowed: {', '.join(FIELDS)}")
     if (factors := values.get("ROPESWITCH_FACTORS")) and (ladder := values.get("ROPESWITCH_LADDER")):
         raise UsageError(
             f"ROPESWITCH_FACTORS: {quoted(factors)} and ROPESWITCH_LADDER {quoted(ladder)} both name a ladder; set one"
@@ -63,13 +63,13 @@ def filled(key: Any, environment: Mapping[str, str]) -> tuple[Any, dict[str, str
         The key, and the variable that each field was taken from.
 
     Raises:
-        FactorError, UsageError: as :func:`read` does.
+        FactorError, UsageError: as in :func:`read`.
     """
     variables = {field: name for name, field in FIELDS.items()}
     options = read(environment)
     if not isinstance(key, Mapping):
         return key, {}
-    # Only one source of the ladder, and a window only if a ladder is made for it.
+    # Take only one source of the ladder, and a window only if a ladder is made for it.
     left_out = {*key, *(SOURCES if any(name in key for name in SOURCES) else ())}
     if "sets" in key or "factors" in key:
         left_out.add("native_window")

@@ -1,4 +1,4 @@
-"""The mixin that our workers on all device types share."""
+"""The mixin shared by our workers on all device types."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ class LadderWorker:
         speculator: Any = getattr(self.model_runner, "speculator", None)
         if not isinstance(getattr(speculator, "model", None), nn.Module):
             return
-        # Upstream writes it before the draft's prefill and before its decode steps.
+        # Upstream writes this buffer before the draft's prefill and before its decode steps.
         starts = speculator.input_buffers.query_start_loc
         sets = DraftSets(len(starts) - 1, starts.device, starts)
         sets.bind(speculator.model)
@@ -56,7 +56,7 @@ class LadderWorker:
 
     @property
     def step_rows(self) -> StepRows:
-        """The rows that the model runner fills; the V2 runner keeps them in its model state, our V1 runner itself."""
+        """The rows that the model runner fills: in the V2 runner's model state, or in our V1 runner itself."""
         rows: StepRows = self._rows_holder.step_rows
         return rows
 
@@ -72,14 +72,12 @@ class LadderWorker:
 
         Returns:
             An error message, or None. An exception would leave the other workers' responses unread, and vLLM's executor
-            would take them for responses to its next call.
+            would mistake them for responses to its next call.
         """
         try:
             drafts: DraftSets | None = self._rows_holder.draft_sets
             if drafts is not None and drafts.bound:
-                raise UnsupportedError(
-                    "speculative_config: the draft model's rotary modules keep the startup ladder"
-                )
+                raise UnsupportedError("speculative_config: the draft model's rotary modules keep the startup ladder")
             self.step_rows.load(replace(self.settings, ladder=table_from_json(table)))
         except Exception as error:
             logger.exception("ropeswitch: loading factor sets failed")
@@ -87,6 +85,6 @@ class LadderWorker:
         return None
 
     def patch_report(self) -> dict[str, Any]:
-        """Return a report of what this worker runs with, as read by ``model_patches/guard/patch_report.py``."""
+        """Return this worker's rank, patches and factor sets (``model_patches/guard/patch_report.py``)."""
         report: dict[str, Any] = parts.ask("guard", "report", self)
         return report

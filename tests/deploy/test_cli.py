@@ -145,7 +145,7 @@ def test_a_cached_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     [
         (
             ["plan", "phi", "--gpu", "A1", "--gpus", "1"],
-            "--gpu: 'A1' is unknown; allowed are A100-40GB, A100-80GB, H100",
+            "--gpu: 'A1' is unknown; allowed: A100-40GB, A100-80GB, H100",
         ),
         (["plan", "phi", "--gpu", "L4"], "the following arguments are required: --gpus"),
         ([*PHI, "--gpus", "0"], "--gpus: '0' must be a whole number from 1 to 1024"),
@@ -182,7 +182,7 @@ def test_wrong_input(arguments: list[str], message: str, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mamba"}, "model_type: 'mamba' is unsupported; allowed are llama, mistral, phi3"),
+        ({"model_type": "mamba"}, "model_type: 'mamba' is unsupported; allowed: llama, mistral, phi3"),
         ({"kv_lora_rank": 512}, "kv_lora_rank: 512: the planner does not support latent attention"),
         ({"num_hidden_layers": None}, "num_hidden_layers: missing"),
         ({"vocab_size": "many"}, "vocab_size: 'many' must be a whole number from 1 to 2147483647"),
@@ -190,7 +190,7 @@ def test_wrong_input(arguments: list[str], message: str, capsys: pytest.CaptureF
         ({"hidden_size": 3071}, "head_dim: missing, and hidden_size 3071 is not a multiple of num_attention_heads, 24"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "every layer must be 'full_attention'"),
         ({"sliding_window": 2047}, "sliding_window: 2047 is less than the 131072 tokens of --max-model-len"),
-        ({"torch_dtype": "int8"}, "torch_dtype: 'int8' is unsupported; allowed are float16, bfloat16, float32"),
+        ({"torch_dtype": "int8"}, "torch_dtype: 'int8' is unsupported; allowed: float16, bfloat16, float32"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings: 1 must be true or false"),
         (
             {"quantization_config": {"quant_method": "x"}},

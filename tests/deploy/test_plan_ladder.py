@@ -159,7 +159,7 @@ def test_a_factor_file_is_in_the_command_alone(flag: str, capsys: pytest.Capture
     ("flags", "message"),
     [
         (["--ladder", "yarn", "--factors", "f.json"], "--factors: 'f.json' and --ladder 'yarn' both name a ladder"),
-        (["--ladder", "yarm"], "--ladder: 'yarm' is unknown; allowed are auto, none, file:PATH, or a rule"),
+        (["--ladder", "yarm"], "--ladder: 'yarm' is unknown; allowed: auto, none, file:PATH, or a rule"),
         (["--ladder", "yarn:64k,32k"], "--ladder: 'yarn:64k,32k': lengths must increase"),
         (["--ladder", "yarn:64k"], "--max-model-len: 131072 exceeds 65536, where --ladder yarn:64k ends"),
         (["--ladder", "none"], "--max-model-len: 131072 exceeds 40960, where the model's config ends"),

@@ -115,7 +115,7 @@ GOOD = "memory_gib = 1\nbf16_tflops = 1\nfp8_tflops = 0\nmemory_gb_per_s = 1\nli
         ("", "contains no GPU"),
         ("[a]\n", "[a]: memory_gib: missing"),
         ("a = 1", "'a': must be a table"),
-        ("[a]\n" + GOOD + "price = 1", "[a]: 'price': unknown field; allowed are memory_gib,"),
+        ("[a]\n" + GOOD + "price = 1", "[a]: 'price': unknown field; allowed: memory_gib,"),
         ("[a]\n" + GOOD.replace("gib = 1", "gib = 0"), "[a]: memory_gib: 0 must be a number above 0 and up to 1000000"),
         ("[a]\n" + GOOD.replace("gib = 1", "gib = nan"), "[a]: memory_gib: nan must be a number above 0"),
         ("[a]\n" + GOOD.replace("fp8_tflops = 0", "fp8_tflops = -1"), "fp8_tflops: -1 must be a number from 0 up to"),

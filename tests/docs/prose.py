@@ -29,8 +29,17 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (r"deserves? a word", "write what differs"),
     (r"whatever (?:a|an|the|it|they|comes)", "write: regardless of, any"),
     (r"the way (?:from|to) .{1,40} to", "write: how to get from ... to"),
+    (r"allowed are", "write: allowed: ..."),
+    (r"leaves? the range", "write: exceeds the range"),
+    (r"one by one", "write: one at a time"),
+    (r"random places?", "write: random position"),
+    (r"(?:stops?|refuses?|refused|rejected) (?:the )?start", "write: aborts startup, failed startup"),
 )
-_FOUND = re.compile("|".join(rf"(?P<p{number}>\b(?:{phrase})\b)" for number, (phrase, _) in enumerate(PHRASES)), re.I)
+# Lines end anywhere in a paragraph.
+_SPACE = r"(?: |\n(?!\n))"
+_FOUND = re.compile(
+    "|".join(rf"(?P<p{n}>\b(?:{phrase.replace(' ', _SPACE)})\b)" for n, (phrase, _) in enumerate(PHRASES)), re.I
+)
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 # What was measured is quoted, errors of vLLM's and ours included.
 _MEASURED = re.compile(r"<!-- [\w-]+: made by make docs-models -->.*?<!-- end -->", re.DOTALL)
@@ -43,10 +52,9 @@ def findings(text: str) -> Iterator[tuple[int, str, str]]:
     for left_out in (_FENCE, _MEASURED):
         prose = left_out.sub(lambda block: "\n" * block[0].count("\n"), prose)
     prose = _CODE.sub(lambda code: "`" * len(code[0]), prose)
-    for number, line in enumerate(prose.splitlines(), 1):
-        for found in _FOUND.finditer(line):
-            assert found.lastgroup is not None
-            yield number, found[0], PHRASES[int(found.lastgroup[1:])][1]
+    for found in _FOUND.finditer(prose):
+        assert found.lastgroup is not None
+        yield prose.count("\n", 0, found.start()) + 1, found[0], PHRASES[int(found.lastgroup[1:])][1]
 
 
 def check(files: Iterable[Path]) -> list[str]:

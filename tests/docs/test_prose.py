@@ -12,6 +12,11 @@ def test_phrases_are_found_with_line_and_reason() -> None:
     assert [(line, phrase) for line, phrase, _ in prose.findings(text)] == [(3, "tells"), (4, "anew")]
 
 
+def test_a_phrase_may_go_over_the_end_of_a_line() -> None:
+    text = "A server with a pool of its\nown.\n\nRequests are in\n\nhand.\n"
+    assert [(line, phrase) for line, phrase, _ in prose.findings(text)] == [(1, "a pool of its\nown")]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -108,9 +108,9 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ({"rungs": 1}, "additional_config.ropeswitch.rungs: unknown field; allowed are ladder, factors, sets"),
+        ({"rungs": 1}, "additional_config.ropeswitch.rungs: unknown field; allowed: ladder, factors, sets"),
         ({"ladder": 1}, "additional_config.ropeswitch.ladder: 1 must be a string: auto, none, file:PATH"),
-        ({"ladder": "foo"}, "additional_config.ropeswitch.ladder: 'foo' is unknown; allowed are auto"),
+        ({"ladder": "foo"}, "additional_config.ropeswitch.ladder: 'foo' is unknown; allowed: auto"),
         ({"ladder": "yarn:4x"}, "additional_config.ropeswitch.ladder: 'yarn:4x' would replace the LongRoPE factors"),
         ({"native_window": 0}, "additional_config.ropeswitch.native_window: 0 must be a number of tokens above 0"),
         (

@@ -61,8 +61,8 @@ def test_other_variables_leave_stock_engines_stock() -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"ROPESWITCH_LADER": "auto"}, "ROPESWITCH_LADER: unknown variable; allowed are ROPESWITCH_LADDER, "),
-        ({"ROPESWITCH_LADDER": "foo"}, "ROPESWITCH_LADDER: 'foo' is unknown; allowed are auto"),
+        ({"ROPESWITCH_LADER": "auto"}, "ROPESWITCH_LADER: unknown variable; allowed: ROPESWITCH_LADDER, "),
+        ({"ROPESWITCH_LADDER": "foo"}, "ROPESWITCH_LADDER: 'foo' is unknown; allowed: auto"),
         ({"ROPESWITCH_LADDER": "yarn:8k,"}, "ROPESWITCH_LADDER: '' must be a whole number of tokens"),
         ({"ROPESWITCH_LADDER": "file:"}, "ROPESWITCH_LADDER: 'file:' must be followed by the path"),
         ({"ROPESWITCH_NATIVE_WINDOW": "-1"}, "ROPESWITCH_NATIVE_WINDOW: '-1' must be a whole number of tokens"),
@@ -157,6 +157,4 @@ def test_vllm_serve_refuses_in_one_line(tmp_path: Path) -> None:
     environment = os.environ | {"ROPESWITCH_LADDER": "foo", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert done.stderr.splitlines()[-1].startswith(
-        "ropeswitch: error: ROPESWITCH_LADDER: 'foo' is unknown; allowed are"
-    )
+    assert done.stderr.splitlines()[-1].startswith("ropeswitch: error: ROPESWITCH_LADDER: 'foo' is unknown; allowed:")

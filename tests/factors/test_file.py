@@ -114,7 +114,7 @@ def without(path: list[str | int]) -> str:
         ("[" * 100000, "nested too deeply"),
         (without(["format"]), "format: missing; this version reads 'ropeswitch-factors/1'"),
         (changed(["format"], "ropeswitch-factors/2"), "format: 'ropeswitch-factors/2'; this version reads"),
-        (changed(["theta"], 10000), "'theta': unknown field; allowed are format, description, rope_theta, sets"),
+        (changed(["theta"], 10000), "'theta': unknown field; allowed: format, description, rope_theta, sets"),
         (changed(["description"], 7), "description: 7 must be a string"),
         (changed(["rope_theta"], "10000"), "rope_theta: '10000' must be a number"),
         (changed(["rope_theta"], True), "rope_theta: True must be a number"),

@@ -145,7 +145,7 @@ def test_a_cut_line_of_an_interrupted_front_is_named(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
-        (front, ["--gpu", "abacus"], "front: error: --gpu: 'abacus' is unknown; allowed are A100-40GB"),
+        (front, ["--gpu", "abacus"], "front: error: --gpu: 'abacus' is unknown; allowed: A100-40GB"),
         (front, ["--gpus", "3"], "front: error: --gpus: 3: TP 3: must divide the 32 query heads"),
         (
             front,

@@ -15,8 +15,8 @@ from ropeswitch.loadtests.simulation.records import Step
     [
         (["--gpus", "0"], "--gpus: '0' must be a whole number from 1 to 1024"),
         (["--gpus", "3"], "--gpus: 3: TP 3: must divide the 32 query heads"),
-        (["--gpu", "abacus"], "--gpu: 'abacus' is unknown; allowed are A100-40GB"),
-        (["--model", "gpt"], "--model: 'gpt' is unknown; allowed are mistral-7b, llama2-7b"),
+        (["--gpu", "abacus"], "--gpu: 'abacus' is unknown; allowed: A100-40GB"),
+        (["--model", "gpt"], "--model: 'gpt' is unknown; allowed: mistral-7b, llama2-7b"),
         (["--gpus", "1"], "--longest: 2096640 tokens plus an answer do not fit: 1 x A100-80GB hold "),
         (["--longest", "3000000"], "--longest: '3000000' must be a whole number from 8192 to 2096640"),
         (["--load", "nan"], "--load: 'nan' must be a number from 0.01 to 10"),

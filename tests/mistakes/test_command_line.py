@@ -171,7 +171,7 @@ LATE: dict[str, tuple[str, list[str]]] = {
     ),
     "connector without the set in its keys": (
         f'{MODEL} --kv-transfer-config {{{{"kv_connector":"ExampleConnector","kv_role":"kv_both"}}}}',
-        ["kv_connector: 'ExampleConnector': its keys are made of tokens alone", "allowed are OffloadingConnector, "],
+        ["kv_connector: 'ExampleConnector': its keys are made of tokens alone", "allowed: OffloadingConnector, "],
     ),
     "connector that needs a GPU": (
         f'{MODEL} --kv-transfer-config {{{{"kv_connector":"OffloadingConnector","kv_role":"kv_both"}}}}',
@@ -181,7 +181,7 @@ LATE: dict[str, tuple[str, list[str]]] = {
     "drafts accepted at random": (
         f'{MODEL} --speculative-config {{{{"method":"ngram","num_speculative_tokens":3,'
         '"rejection_sample_method":"synthetic"}}',
-        ["rejection_sample_method: 'synthetic' accepts drafts at random", "allowed are standard, block"],
+        ["rejection_sample_method: 'synthetic' accepts drafts at random", "allowed: standard, block"],
     ),
     "ladder updates in several servers": (
         f"{MODEL} --allow-ladder-updates --api-server-count 2",

@@ -61,14 +61,14 @@ def test_each_is_allowed_or_refused(connector: Any) -> None:
         if connector.refusal is None:
             check_connector(each)
             continue
-        with pytest.raises(UnsupportedError, match=f"{connector.name}': {connector.refusal}; allowed are Offload"):
+        with pytest.raises(UnsupportedError, match=f"{connector.name}': {connector.refusal}; allowed: Offload"):
             check_connector(each)
 
 
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        (config("Nobodys"), r"kv_transfer_config.kv_connector: 'Nobodys' is not one of vLLM's connectors; allowed are Of"),
+        (config("Nobodys"), r"kv_transfer_config.kv_connector: 'Nobodys' is not one of vLLM's connectors; allowed: Of"),
         (KVTransferConfig(), "kv_transfer_config.kv_connector: None must be one of Offloading"),
         (of(), r"kv_connector_extra_config.connectors: \[\] must be a list of JSON objects"),
         (config(MULTI), r"kv_connector_extra_config.connectors: None must be a list"),
@@ -171,7 +171,7 @@ def test_options_of_nixl(field: str, value: bool, reason: str) -> None:
         *(
             (
                 config("LMCacheMPConnector", kv_connector_extra_config={"lmcache.mp.mp_transfer_mode": mode}),
-                f"extra_config.lmcache.mp.mp_transfer_mode: '{mode}': a server that .*; allowed is 'engine_driven'",
+                f"extra_config.lmcache.mp.mp_transfer_mode: '{mode}': a server that .*; allowed: 'engine_driven'",
             )
             for mode in ("lmcache_driven", "auto")
         ),
@@ -200,7 +200,7 @@ def test_versions_of_lmcache(installed: str | None, monkeypatch: pytest.MonkeyPa
         return installed
 
     monkeypatch.setattr(lmcache_checks, "version", version)
-    with pytest.raises(UnsupportedError, match=f"lmcache is {installed or 'not installed'}; allowed are 0.5.6"):
+    with pytest.raises(UnsupportedError, match=f"lmcache is {installed or 'not installed'}; allowed: 0.5.6"):
         check_connector(config("LMCacheMPConnector"))
 
 

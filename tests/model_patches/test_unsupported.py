@@ -241,7 +241,7 @@ def test_engines_that_may_have_no_mamba_2(change: dict[str, Any], model: dict[st
 def test_devices() -> None:
     check_device("cpu")
     check_device("cuda")
-    with pytest.raises(UnsupportedError, match=r"device: 'xpu': .* allowed are cpu, cuda"):
+    with pytest.raises(UnsupportedError, match=r"device: 'xpu': .* allowed: cpu, cuda"):
         check_device("xpu")
 
 

@@ -85,7 +85,7 @@ def test_every_length_gets_the_tokens_of_hugging_face(ladder_server: Server, qwe
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--ladder", "foo"], "--ladder: 'foo' is unknown; allowed are auto, none, file:PATH"),
+        (["--ladder", "foo"], "--ladder: 'foo' is unknown; allowed: auto, none, file:PATH"),
         (["--ladder", "yarn", "--factors", "x.json"], "--factors: 'x.json' and --ladder 'yarn' both name a ladder"),
     ],
 )

@@ -138,7 +138,7 @@ def test_refused(text: str, config: dict[str, Any], longest: int | None, window:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("foo", "'foo' is unknown; allowed are auto"),
+        ("foo", "'foo' is unknown; allowed: auto"),
         ("", "'' is unknown"),
         ("yarn:", "no lengths after the colon"),
         ("yarn:4y", "'4y' must be"),

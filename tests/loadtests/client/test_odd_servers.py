@@ -232,7 +232,7 @@ def test_a_rate_and_a_time_that_make_no_request_are_refused(tmp_path: Path, caps
         for rate, seconds in ((0.2, 2), (100_000, 86_400)):
             file = workload(tmp_path, arrival={"poisson": {"rate": rate}}, requests=None, seconds=seconds)
             assert loadtest(tmp_path, file, server.url) == 2
-            assert "requests; allowed are 1 to 10,000,000" in refusal(capsys)
+            assert "requests; allowed: 1 to 10,000,000" in refusal(capsys)
 
 
 def test_a_refusal_leaves_nothing_that_refuses_what_it_advised(

@@ -55,7 +55,7 @@ def test_a_wrong_one_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> 
     assert refused("serve", "--port", "0").startswith("ROPESWITCH_LADDER: 'big' must be a whole number of tokens")
     monkeypatch.delenv("ROPESWITCH_LADDER")
     monkeypatch.setenv("ROPESWITCH_LADER", "auto")
-    assert refused("serve", "--port", "0").startswith("ROPESWITCH_LADER: unknown variable; allowed are ")
+    assert refused("serve", "--port", "0").startswith("ROPESWITCH_LADER: unknown variable; allowed: ")
 
 
 def test_a_variable_that_the_model_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
