@@ -68,8 +68,8 @@ def test_refused(change: dict[str, Any], sets: FactorLadder, message: str) -> No
     [
         ({"mscale": None}, "rope_scaling.mscale_all_dim: 1.0 alone means different things"),
         ({"mscale_all_dim": 0}, "rope_scaling.mscale: 1.0 alone means different things"),
-        ({"attention_factor": 1.0}, "rope_scaling.attention_factor: 1.0 beside mscale"),
-        ({"rope_type": "linear"}, "rope_scaling.mscale_all_dim: 1.0 beside rope_type 'linear'"),
+        ({"attention_factor": 1.0}, "rope_scaling.attention_factor: 1.0 together with mscale"),
+        ({"rope_type": "linear"}, "rope_scaling.mscale_all_dim: 1.0 with rope_type 'linear'"),
     ],
 )
 def test_yarn_parameters_without_one_meaning(change: dict[str, Any], message: str) -> None:

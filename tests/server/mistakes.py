@@ -121,7 +121,7 @@ MISTAKES = (
     # Too long, on every route.
     wrong(CHAT, "1024 tokens|reduce", "messages", LONG, messages=messages("user", "a" * 2000)),
     wrong(COMPLETIONS, "2000|1024 tokens|reduce", "prompt", LONG, prompt=[5] * 2000),
-    wrong(COMPLETIONS, "no token for the answer|shorter", "prompt", LONG, prompt=[5] * 1024),
+    wrong(COMPLETIONS, "no room for an answer|Shorten", "prompt", LONG, prompt=[5] * 1024),
     wrong(RESPONSES, "1024 tokens|reduce", "input", LONG, input="a" * 2000),
     wrong(MESSAGES, "1024 tokens|reduce", "messages", LONG, messages=messages("user", "a" * 2000)),
     # Anthropic's API.
@@ -140,5 +140,5 @@ MISTAKES = (
     Mistake("/chat/completions", RIGHT[CHAT], (f"Did you mean {CHAT}?", "base URL"), None, 404),
     Mistake("/v1/embeddings", {"model": MODEL, "input": "a"}, ("generates text",), None, 404),
     Mistake("/nothing/of/the/kind", {}, ("no such route", "/openapi.json"), None, 404),
-    Mistake(CHAT, None, ("GET", "POST only"), None, 405, method="GET"),
+    Mistake(CHAT, None, ("GET", "accepts only POST"), None, 405, method="GET"),
 )
