@@ -70,7 +70,7 @@ def test_windows_of_bases(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "bases with B(m) >= 0 up to 1000, on a grid from 430 to" in printed
     # The first holds the published 4.3e3.
-    assert re.search(r"\d windows: 420\d(\.\d)? to 43\d\d, ", printed)
+    assert re.search(r"\d ranges: 420\d(\.\d)? to 43\d\d, ", printed)
     assert re.search(r"; all larger bases from 60[12]\d", printed)
 
 
