@@ -1,13 +1,12 @@
 """Checkpoints and engines that the exactness tests share; one engine lives at a time, in this process."""
 
 import gc
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from torch._dynamo.convert_frame import _bytecode_hooks
 
 from tests.exactness import checkpoints
 from tests.exactness.as_transformers import undecorated_afterwards
@@ -53,19 +52,8 @@ def starting(**environment: str) -> Iterator[Callable[..., Any]]:
             llm.llm_engine.engine_core.shutdown()
     started.clear()
     gc.collect()
-    dispatch_to_python()
-
-
-def dispatch_to_python() -> None:
-    """Let torch's dispatcher reach tensors' Python classes again, and warn if it did not.
-
-    Compiling a second model in a long series of tests has left it so, for a reason not found; the next compilation in
-    the process then stops at an assertion of ``torch._subclasses.meta_utils``. A server compiles once.
-    """
-    python = torch._C.DispatchKey.Python
-    if torch._C._dispatch_tls_local_exclude_set().has(python):
-        torch._C._dispatch_tls_set_dispatch_key_excluded(python, False)
-        warnings.warn("torch's dispatcher excluded tensors' Python classes after this test", stacklevel=2)
+    # A model that something still holds would look into every later compilation of the process.
+    _bytecode_hooks.clear()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What a server has in hand, by its own metrics and by what the kernel knows of its processes."""
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -61,9 +62,11 @@ def held(server: Server) -> dict[str, Held]:
     """By the role of each process: the command's, with the API server in it, the engine's, its worker's."""
     found = {"api": _held(psutil.Process(server.process.pid))}
     for each in processes(server):
-        title = " ".join(each.cmdline()).strip()
-        if title.startswith("VLLM::"):
-            found[title] = _held(each)
+        # A process may end meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            title = " ".join(each.cmdline()).strip()
+            if title.startswith("VLLM::"):
+                found[title] = _held(each)
     assert {"VLLM::EngineCore", "VLLM::Worker"} <= found.keys()
     return found
 

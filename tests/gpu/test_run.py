@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.gpu.run import ROOT, STEPS, Step, run, run_step
@@ -54,7 +55,9 @@ def test_each_step_is_reported_and_none_stops_the_others(tmp_path: Path, capfd: 
     assert (slow["status"], slow["tests"]["passed"], slow["tests"]["running"]) == ("timeout", 1, 1)
     assert [test.partition("::")[2] for test in slow["failing"]] == ["test_slow"]
     assert (passing["status"], passing["failing"]) == ("passed", [])
-    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+    # Killed; who reaps it, and when, is up to the machine.
+    pid = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     *lines, last = capfd.readouterr().out.splitlines()[-7:]
     assert [line.split()[:2] for line in lines[:3]] == [["mixed", "failed"], ["slow", "timeout"], ["passing", "passed"]]
     assert lines[3:] == [f"failed: {each['name']}: {test}" for each in (mixed, slow) for test in each["failing"]]

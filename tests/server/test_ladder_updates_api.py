@@ -253,7 +253,7 @@ def fails(reference: Reference, prompt: list[int], tokens: list[int], log_probs:
         (
             {"sets": [{"name": "a", "max_length": 1024, "factors": [1.0] * 16, "softmax_scale": 2.0}]},
             "sets[0].softmax_scale",
-            "2.0 is not supported: no set of the ladder that the server was started with scales the softmax",
+            "2.0 is not supported: no set of the startup ladder scales the softmax",
         ),
         (
             {"sets": [{"name": f"s{n}", "max_length": 1024 + n, "factors": [1.0] * 16} for n in range(33)]},

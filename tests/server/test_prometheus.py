@@ -122,7 +122,7 @@ def test_prometheus_tells_the_quantiles_that_clients_see(checkpoint: Path, tmp_p
         # Queries of the page are ones that Prometheus understands, and their metrics are there.
         page = ROOT / "docs" / "metrics.md"
         queries = [query for block in blocks(page, "text") for query in re.split(r"\n(?=\w)", block.strip())]
-        assert len(queries) == 3
+        assert len(queries) == 4
         for query in queries:
             ask(query)
         rates = f"sum(rate({TTFT.name}_count{here}[1m]))"

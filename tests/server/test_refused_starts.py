@@ -70,8 +70,8 @@ def test_model_configs_with_a_wrong_field(
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"[]", "must be a JSON object, found []"),
-        (b'"x"', "must be a JSON object, found 'x'"),
+        (b"[]", "must hold a JSON object, found []"),
+        (b'"x"', "must hold a JSON object, found 'x'"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a":' * 100_000, "nested too deeply"),
         (b"\xff", "is not UTF-8 text"),
@@ -146,7 +146,7 @@ def test_a_port_in_use(server: Any, checkpoint: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("more", [[], ["--api-server-count", "2"]])
 def test_a_cache_too_small_names_the_length_that_auto_takes(checkpoint: Path, tmp_path: Path, more: list[str]) -> None:
-    small = [str(checkpoint), *ENGINE[:-1], "600000", *more]
+    small = [str(checkpoint), *ENGINE, "--kv-cache-memory-bytes", "600000", *more]
     message = refused("serve", *small, "--port", "0")
     assert message.startswith(f"max_model_len: one sequence of {MAXIMUM} tokens does not fit")
     assert "--max-model-len auto" in message
