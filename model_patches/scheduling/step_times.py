@@ -27,7 +27,10 @@ REPEATS = 7
 
 def long_steps(vllm_config: VllmConfig) -> list[int]:
     """Return the token counts of the long steps to try, shortest first, until one takes long enough."""
-    most = vllm_config.scheduler_config.max_num_batched_tokens
+    scheduler = vllm_config.scheduler_config
+    # Upstream's step shares its tokens among all sequences; one longer than allowed would read past its block table.
+    longest = scheduler.max_num_seqs * vllm_config.model_config.max_model_len
+    most = min(scheduler.max_num_batched_tokens, longest)
     if vllm_config.parallel_config.data_parallel_size > 1:
         # Data parallel engines run these steps together and wait for each other.
         return [min(SAME_TOKENS, most)]

@@ -21,9 +21,10 @@ from ropeswitch.model_patches.scheduling.step_times import (
 from ropeswitch.model_patches.switch.gpu_worker import LadderGPUWorker
 
 
-def config(most: int, engines: int = 1, jit_warm_up: bool = True) -> Any:
+def config(most: int, engines: int = 1, jit_warm_up: bool = True, longest: int = 4096) -> Any:
     return SimpleNamespace(
         scheduler_config=SimpleNamespace(max_num_batched_tokens=most, max_num_seqs=8),
+        model_config=SimpleNamespace(max_model_len=longest),
         parallel_config=SimpleNamespace(data_parallel_size=engines, data_parallel_index=0),
         kernel_config=SimpleNamespace(enable_jit_warmup=jit_warm_up),
         compilation_config=CompilationConfig(mode=0, cudagraph_mode=CUDAGraphMode.NONE),
@@ -53,6 +54,12 @@ def test_longer_steps_are_tried_until_one_takes_long_enough() -> None:
 def test_no_step_is_longer_than_the_engine_allows() -> None:
     assert measure(Steps(0.001, 1e-9), long_steps(config(100)))[1][0] == 100
     assert measure(Steps(0.001, 1e-9), long_steps(config(32)))[1][0] == 32
+
+
+def test_no_sequence_of_a_step_is_longer_than_the_engine_allows() -> None:
+    """Upstream shares a step's tokens among 8 sequences; on an H100 a longer one read memory that was not its own."""
+    assert long_steps(config(8192, longest=100)) == [64, 128, 256, 512, 800]
+    assert long_steps(config(8192, engines=2, longest=20)) == [160]
 
 
 def test_engines_that_wait_for_each_other_try_the_same_steps() -> None:
