@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 DRAFTS = {"num_speculative_tokens": 3}
-# A process that `test_runners.py` started runs what is among the long tests elsewhere.
+# A process of `test_runners_models.py` runs what is among the long tests elsewhere.
 pytestmark = [] if "ROPESWITCH_TEST_ASYNC" in os.environ else [pytest.mark.full]
 
 

@@ -36,7 +36,7 @@ MECHANISMS = ("gemma3", "ministral3", "lfm2", "gpt-oss", "llama4", "falcon-h1", 
 # The longest that fits the small KV cache of the test of preemption.
 LONGEST = 480
 INTERPRETED = "ROPESWITCH_TEST_ASYNC" in os.environ
-# A process that `test_runners.py` started runs what is among the long tests elsewhere.
+# A process of `test_runners_models.py` runs what is among the long tests elsewhere.
 pytestmark = [] if INTERPRETED else [pytest.mark.full]
 
 Start = Callable[..., LLM]

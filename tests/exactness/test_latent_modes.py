@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 INTERPRETED = "ROPESWITCH_TEST_ASYNC" in os.environ
-# A process that `test_runners.py` started runs what is among the long tests elsewhere.
+# A process of `test_runners_models.py` runs what is among the long tests elsewhere.
 pytestmark = [] if INTERPRETED else [pytest.mark.full]
 
 if INTERPRETED:

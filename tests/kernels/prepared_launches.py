@@ -21,6 +21,8 @@ from tests.kernels.compile_ahead import NoGPU
 HEAD, TOKENS = 64, 3
 launches: list[list[Any]] = []
 by_triton: list[str] = []
+# Memory of results, so that no address comes twice.
+kept: list[object] = []
 
 
 class Recorder:
@@ -54,7 +56,7 @@ class Device(NoGPU):
 def recorded(launch: Callable[[], object]) -> dict[str, Any]:
     """What one launch was given, and whether Triton or a prepared launch gave it."""
     launches.clear(), by_triton.clear()
-    launch()
+    kept.append(launch())
     [(programs, _, _, stream, function, _, _, _, _, *arguments)] = launches
     return {"launch": [programs, stream, function, *arguments], "by_triton": bool(by_triton)}
 

@@ -137,8 +137,9 @@ def test_every_token_in_its_set_with_a_tier(
                 scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
                 aborted.add(name)
         if now in resets:
-            # Upstream fails where a load or a step in flight holds blocks, once it has preempted every request.
-            with suppress(RuntimeError):
+            # Upstream fails where a load or a step in flight holds blocks, and asserts that no other reset of the tier
+            # waits for a step, both once it has preempted every request.
+            with suppress(RuntimeError, AssertionError):
                 scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=resets[now])
         engine.step()
         if now > 30 and not scheduler.has_requests() and not engine.flights:

@@ -125,8 +125,10 @@ def test_prometheus_tells_the_quantiles_that_clients_see(checkpoint: Path, tmp_p
         assert len(queries) == 4
         for query in queries:
             ask(query)
-        rates = f"sum(rate({TTFT.name}_count{here}[1m]))"
-        assert value(ask, rates) > 0
+        # A rate is nothing where all of the band's requests came before the first scrape that saw them.
+        client_times(server, 800, 2)
+        wait_for(ask, f"sum({TTFT.name}_count{here})", len(tokens) + 1)
+        assert value(ask, f"sum(rate({TTFT.name}_count{here}[1m]))") > 0
 
         text = server.get("/metrics").text
         ours = "".join(f"{line}\n" for line in text.splitlines() if re.match(r"(# \w+ )?ropeswitch_", line))

@@ -1,0 +1,55 @@
+"""Runs tests on what vLLM uses on GPUs, on a CPU: the V2 runner, asynchronous scheduling, our Triton kernels, interpreted.
+
+Triton and vLLM look at the environment while they are imported, so each combination has a pytest process of its own; see
+``interpreted.py`` for what the processes change.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+# Inductor wants a real Triton.
+NOT_INTERPRETED = "not compiled"
+
+
+def run_cases(
+    v2: str, asynchronous: str, triton: str, files: Sequence[str], chosen: str, marked: str = "not full"
+) -> None:
+    """Run tests in a process of their own; at least one must pass and none may fail.
+
+    Args:
+        v2, asynchronous, triton: ``1`` for the V2 runner, asynchronous scheduling and our Triton kernels, else ``0``.
+        files: Files in this folder.
+        chosen: pytest's expression that chooses tests by name; empty for all.
+        marked: pytest's expression that chooses tests by mark.
+    """
+    environment = os.environ | {
+        "VLLM_USE_V2_MODEL_RUNNER": v2,
+        "ROPESWITCH_TEST_ASYNC": asynchronous,
+        "ROPESWITCH_TEST_TRITON": triton,
+        "PYTHONPATH": os.pathsep.join((str(FOLDER / "spawned"), str(FOLDER.parents[1]))),
+    }
+    selected = f"({chosen}) and {NOT_INTERPRETED}" if chosen else NOT_INTERPRETED
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        # Logs would push the assertion out of the text that is shown below.
+        "--show-capture=no",
+        "-p",
+        "tests.exactness.interpreted",
+        "-m",
+        marked,
+        "-k",
+        selected,
+    ]
+    done = subprocess.run(
+        [*command, *(str(FOLDER / file) for file in files)],
+        cwd=FOLDER.parents[1], env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
+    assert " passed" in done.stdout
