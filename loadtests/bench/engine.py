@@ -5,7 +5,6 @@ works while the other idles. Each round gives one ratio; the result is the media
 """
 
 import argparse
-import multiprocessing
 import os
 import statistics
 import tempfile
@@ -13,6 +12,8 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from ropeswitch.loadtests.bench.sides import Side, with_ladder
 
 WINDOW, MAXIMUM, VOCABULARY = 1024, 4096, 8192
 WORKLOADS = {
@@ -67,28 +68,13 @@ def serve(pipe: Connection, folder: str, ours: bool, eager: bool) -> None:
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
     start = time.perf_counter()
     import torch
-    from vllm import LLM, EngineArgs, SamplingParams
+    from vllm import LLM, SamplingParams
 
     arguments: dict[str, Any] = {
         "model": folder, "max_model_len": MAXIMUM, "skip_tokenizer_init": True, "enforce_eager": eager,
         "kv_cache_memory_bytes": 1 << 30, "enable_prefix_caching": False, "max_num_batched_tokens": 2048,
     }  # fmt: skip
-    if ours:
-        from vllm.platforms import current_platform
-        from vllm.transformers_utils.config import get_config
-
-        from ropeswitch.factors.hf_config import ladder_from_config
-        from ropeswitch.model_patches.switch.engine_args import configure
-        from ropeswitch.model_patches.switch.settings import RopeSettings
-
-        args = EngineArgs(**arguments)
-        config = get_config(folder, trust_remote_code=False).to_dict()
-        ladder = ladder_from_config(config)
-        assert ladder is not None
-        configure(args, RopeSettings(ladder, 10000.0), config, device_name=current_platform.device_name)
-        for field in ("hf_overrides", "max_model_len", "scheduler_cls", "worker_cls", "additional_config"):
-            arguments[field] = getattr(args, field)
-    llm = LLM(**arguments)
+    llm = LLM(**(with_ladder(arguments) if ours else arguments))
     pipe.send(time.perf_counter() - start)
     while (name := pipe.recv()) is not None:
         requests, prompt, output = WORKLOADS[name]
@@ -103,37 +89,17 @@ def serve(pipe: Connection, folder: str, ours: bool, eager: bool) -> None:
         pipe.send(time.perf_counter() - start)
 
 
-class Side:
-    """One engine in its own process."""
-
-    def __init__(self, folder: str, ours: bool, eager: bool) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, other = context.Pipe()
-        self.process = context.Process(target=serve, args=(other, folder, ours, eager), daemon=False)
-        self.process.start()
-        other.close()
-        self.start_seconds: float = self.pipe.recv()
-
-    def time(self, workload: str) -> float:
-        self.pipe.send(workload)
-        return float(self.pipe.recv())
-
-    def stop(self) -> None:
-        self.pipe.send(None)
-        self.process.join()
-
-
 def compare(folder: str, eager: bool, rounds: int) -> None:
     """Print one line per workload: both engines' median seconds, and the median of the rounds' throughput ratios."""
     mode = "eager" if eager else "compiled"
-    stock, ours = Side(folder, False, eager), Side(folder, True, eager)
+    stock, ours = Side(serve, folder, False, eager), Side(serve, folder, True, eager)
     for workload in WORKLOADS:
         for side in (stock, ours):
-            side.time(workload)
+            side.ask(workload)
         pairs = []
         for turn in range(rounds):
             order = (stock, ours) if turn % 2 == 0 else (ours, stock)
-            seconds = {side: side.time(workload) for side in order}
+            seconds = {side: float(side.ask(workload)) for side in order}
             pairs.append((seconds[stock], seconds[ours]))
         ratio = statistics.median(a / b for a, b in pairs)
         medians = [statistics.median(values) for values in zip(*pairs, strict=True)]
@@ -147,8 +113,8 @@ def compare_starts(folder: str, rounds: int) -> None:
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(rounds):
         for ours in (False, True) if turn % 2 == 0 else (True, False):
-            side = Side(folder, ours, True)
-            seconds[ours].append(side.start_seconds)
+            side = Side(serve, folder, ours, True)
+            seconds[ours].append(side.started)
             side.stop()
     ratio = statistics.median(b / a for a, b in zip(seconds[False], seconds[True], strict=True))
     medians = [statistics.median(seconds[ours]) for ours in (False, True)]
@@ -160,10 +126,10 @@ def compare_starts(folder: str, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--rounds", type=int, default=7, help="rounds per workload; use at least 5 (default: %(default)s)"
-    )
+    parser.add_argument("--rounds", type=int, default=7, help="rounds per workload, at least 5 (default: %(default)s)")
     rounds = parser.parse_args().rounds
+    if rounds < 5:
+        parser.error(f"--rounds: {rounds} is too few; a ratio is the median of at least 5")
     print(f"{'mode':9} {'workload':20} {'stock s':>8} {'ours s':>8} {'throughput ratio':>18}")
     with tempfile.TemporaryDirectory() as folder:
         make_checkpoint(Path(folder))
