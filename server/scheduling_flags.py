@@ -21,7 +21,7 @@ def add(parser: Any) -> None:
         "--step-latency-target",
         type=seconds(MOST_STEP_SECONDS),
         metavar="SECONDS",
-        help="Target time of a step while other requests wait (default: measured at startup).",
+        help="Target time of a step while other requests wait; measured at startup unless given.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Every upstream symbol that this package replaces, wraps or subclasses, with the functions each patch relies on."""
+"""The upstream symbols that an engine's patches replace, wrap or subclass, with the functions that each patch relies on."""
 
 from collections.abc import Callable
 from typing import Any
