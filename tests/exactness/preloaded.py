@@ -9,6 +9,8 @@ from multiprocessing.forkserver import _forkserver
 from typing import Any
 from unittest.mock import patch
 
+import torch
+
 # Imports of an engine and its workers. Not ropeswitch's: vLLM loads it as a plugin in each process.
 MODULES = ["vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "vllm.v1.worker.cpu_worker"]
 USERS = ("vllm.v1.engine.utils", "vllm.v1.executor.multiproc_executor")
@@ -39,7 +41,11 @@ class Context(ForkServerContext):
 
 @contextmanager
 def preloaded() -> Iterator[None]:
-    """Fork the processes of engines in this context, where vLLM would spawn them."""
+    """Fork the processes of engines in this context, where vLLM would spawn them; on a GPU, vLLM spawns them."""
+    if torch.cuda.is_available():
+        # Importing the CPU's worker changes torch for CPUs.
+        yield
+        return
     multiprocessing.set_forkserver_preload(MODULES)
     with patch(f"{USERS[0]}.get_mp_context", Context), patch(f"{USERS[1]}.get_mp_context", Context):
         yield
