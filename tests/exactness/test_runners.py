@@ -24,7 +24,7 @@ RUNS = [
     pytest.param("1", "1", "0", ["test_parallel.py"], "tp2", id="v2-async-two-ranks", marks=pytest.mark.full),
     pytest.param("0", "0", "1", CORE, "asked_for", id="v1-triton", marks=pytest.mark.full),
     pytest.param("0", "1", "0", ALL, "", id="v1-async-everything", marks=pytest.mark.full),
-    pytest.param("1", "0", "0", [*CORE, "test_prefix_cache.py"], "", id="v2", marks=pytest.mark.full),
+    pytest.param("1", "0", "0", CORE, "mixed_batch or preemption or streamed", id="v2", marks=pytest.mark.full),
     pytest.param("1", "1", "0", ALL, "", id="v2-async-everything", marks=pytest.mark.full),
     pytest.param("0", "1", "0", UPDATES, "", id="v1-async-updates", marks=pytest.mark.full),
     pytest.param("1", "1", "0", UPDATES, "", id="v2-async-updates", marks=pytest.mark.full),

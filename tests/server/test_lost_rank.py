@@ -78,7 +78,7 @@ def test_while_it_decodes(server: Server, rank: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0])
 def test_while_it_prefills(server: Server, rank: int) -> None:
     asking = Asking(server, PREFILL)
     time.sleep(0.3)
@@ -89,6 +89,6 @@ def test_while_it_prefills(server: Server, rank: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [1])
 def test_while_it_is_idle(server: Server, rank: int) -> None:
     lose(server, rank)

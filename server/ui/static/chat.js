@@ -127,7 +127,7 @@ class Facts {
     if (this.first !== null) facts.push(`first token ${milliseconds(this.first)}`);
     if (this.tokens > 1) {
       const rate = (1000 * (this.tokens - 1)) / Math.max(1, this.last - this.started - this.first);
-      facts.push(`${this.tokens.toLocaleString("en")} tokens`, `${rate.toPrecision(3)} tokens/s`, `longest gap ${milliseconds(this.longest)}`);
+      facts.push(`${this.tokens.toLocaleString("en")} tokens`, `${Number(rate.toPrecision(3)).toLocaleString("en")} tokens/s`, `longest gap ${milliseconds(this.longest)}`);
     }
     if (this.note) facts.push(this.note);
     this.line.replaceChildren(...parts.flatMap((part) => [part, " "]), facts.join(" · "));

@@ -286,7 +286,7 @@ def test_a_killed_command_goes_on(plain: str, texts: Path, folder: Path) -> None
     """SIGKILL to the command itself, in the middle; run again, it leaves what an undisturbed one leaves."""
 
     def command(output: str) -> list[str]:
-        more = ["--length", "320", "-o", output, *SMALL, "--iterations", "60", "--seed", "3"]
+        more = ["--length", "320", "-o", output, *SMALL, "--iterations", "120", "--seed", "3"]
         program = "import sys; from ropeswitch.server.cli import main; sys.exit(main())"
         return [sys.executable, "-c", program, "factors", "search", plain, "--text", str(texts), *more]
 
@@ -297,7 +297,7 @@ def test_a_killed_command_goes_on(plain: str, texts: Path, folder: Path) -> None
     subprocess.run(command("whole.json"), check=True)
     killed = subprocess.Popen(command("killed.json"))
     while evaluated("killed") < 10:
-        time.sleep(0.05)
+        time.sleep(0.005)
         assert killed.poll() is None
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL

@@ -58,7 +58,7 @@ def test_an_answer_its_set_and_its_latencies(chat: Page) -> None:
     expect(chat.locator("li.user .text")).to_have_text(QUESTION)
     expect(chat.locator("li.assistant .text")).to_contain_text("38120")
     expect(chat.locator("li.assistant .chip")).to_have_text(["r1"])
-    facts = r"prompt \d+ tokens · first token [\d.]+ m?s · \d+ tokens · [\d.]+ tokens/s · longest gap [\d.]+ m?s"
+    facts = r"prompt \d+ tokens · first token [\d.]+ m?s · \d+ tokens · [\d.,]+ tokens/s · longest gap [\d.]+ m?s"
     expect(chat.locator("li.assistant .facts")).to_have_text(re.compile(facts))
     # Narrow as a phone, nothing is wider than the window.
     assert chat.evaluate("document.documentElement.scrollWidth") <= 360
