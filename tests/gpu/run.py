@@ -77,7 +77,11 @@ def run_step(step: Step, flags: Sequence[str]) -> Result:
         file = Path(folder, "outcomes")
         command = [sys.executable, "-m", "pytest", "-p", outcomes.__name__, "-m", "not million", *step.files]
         environment = os.environ | VARIABLES | step.variables | {outcomes.VARIABLE: str(file)}
-        with _ended(subprocess.Popen([*command, *flags], cwd=ROOT, env=environment, start_new_session=True)) as process:
+        with _ended(
+            subprocess.Popen(
+                [*command, *flags], cwd=ROOT, env=environment, start_new_session=True, preexec_fn=_interruptible
+            )
+        ) as process:
             try:
                 code: int | None = process.wait(step.seconds)
             except subprocess.TimeoutExpired:
@@ -91,6 +95,11 @@ def run_step(step: Step, flags: Sequence[str]) -> Result:
     status = "timeout" if code is None else "passed" if code == 0 and tests["passed"] else "failed"
     failing = [test for test, outcome in found.items() if outcome in ("failed", outcomes.RUNNING)]
     return Result(step.name, status, round(time.monotonic() - began, 1), tests, failing)
+
+
+def _interruptible() -> None:
+    """In the new process: take SIGINT, which a shell's background jobs inherit as ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def step(folder: Path, name: str, code: str, seconds: int = 120) -> Step:
 
 
 def test_each_step_is_reported_and_none_stops_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    steps = [step(tmp_path, "mixed", MIXED), step(tmp_path, "slow", SLOW, 20), step(tmp_path, "passing", PASSING)]
+    steps = [step(tmp_path, "mixed", MIXED), step(tmp_path, "slow", SLOW, 12), step(tmp_path, "passing", PASSING)]
     results = tmp_path / "results.json"
     assert run(steps, {"gpu": "none"}, results, ["-q", "-p", "no:cacheprovider"]) == 1
     written = json.loads(results.read_text())
