@@ -9,7 +9,7 @@ OFFLOADING = ["test_kv_offloading.py"]
 UPDATES = ["test_ladder_updates.py"]
 SLEEP = ["test_sleep.py", "test_sleep_families.py"]
 ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py"]
-# vLLM schedules for the V2 runner asynchronously unless told otherwise: `v2` is the one run that does not.
+# Only `v2` runs without asynchronous scheduling, which is the V2 runner's default.
 RUNS = [
     # V2 runner, asynchronous scheduling, our Triton kernels, then what is run: files, and the tests in them.
     pytest.param(
