@@ -150,7 +150,7 @@ $(DOCS): requirements/docs.lock $(STAMP)
 # to the end. One thread each, because concurrent engines otherwise slow each other down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 LMCACHE_PYTEST := PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
-# One process: two servers of two ranks each wait for each other without sleeping, and several such pairs starve.
+# One process: servers that wait for a transfer do not sleep, and several pairs of them starve each other.
 NIXL_PYTEST := OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.nixl $(BIN)/python -m pytest tests/disaggregation
 VISION_PYTEST := PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(PYTEST) tests/vision
 

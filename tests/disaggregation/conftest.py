@@ -25,7 +25,7 @@ def reference(checkpoint: Path) -> Reference:
     return Reference.load(checkpoint)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def engines(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with pair(tmp_path_factory.mktemp("pair"), checkpoint) as started:
         yield started

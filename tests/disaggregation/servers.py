@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.disaggregation.proxy import proxying
+from tests.disaggregation.proxy import prefill_body, proxying
 from tests.server.running import ENGINE, Answer, Server, free_port, running
 
 MODEL = "tiny"
@@ -97,3 +97,11 @@ def metric(server: Server, name: str) -> float:
 def fetched(server: Server) -> float:
     """Tokens whose blocks a decode server has fetched."""
     return metric(server, "external_prefix_cache_hits_total")
+
+
+def transfer(prefill: Server, prompt: list[int]) -> dict[str, Any]:
+    """What a prefill server says of a prompt's blocks."""
+    answer: Answer = prefill.post(PATH, prefill_body(body(prompt)))
+    params: dict[str, Any] = answer.json["kv_transfer_params"]
+    assert params["rope_seal"]
+    return params

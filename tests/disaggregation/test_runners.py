@@ -16,10 +16,9 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("asynchronous", ["0", "1"])
-def test_v2(checkpoint: Path, reference: Reference, tmp_path: Path, asynchronous: str) -> None:
+def test_v2(checkpoint: Path, reference: Reference, tmp_path: Path) -> None:
     paths = os.pathsep.join((str(HERE / "interpreted"), str(HERE.parents[1]), os.environ["PYTHONPATH"]))
-    variables = {"VLLM_USE_V2_MODEL_RUNNER": "1", "ROPESWITCH_TEST_ASYNC": asynchronous, "ROPESWITCH_TEST_TRITON": "0"}
+    variables = {"VLLM_USE_V2_MODEL_RUNNER": "1", "ROPESWITCH_TEST_ASYNC": "1", "ROPESWITCH_TEST_TRITON": "0"}
     with pair(tmp_path, checkpoint, PYTHONPATH=paths, **variables) as started:
         proxy = Server(started.url, started.decode.log, started.decode.process)
         lengths = (WINDOW - 3, WINDOW, WINDOW + 1)

@@ -2,9 +2,11 @@
 
 import multiprocessing
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, ForkServerProcess, _concrete_contexts
 from multiprocessing.forkserver import _forkserver
 from typing import Any
 from unittest.mock import patch
@@ -49,3 +51,22 @@ def preloaded() -> Iterator[None]:
     multiprocessing.set_forkserver_preload(MODULES)
     with patch(f"{USERS[0]}.get_mp_context", Context), patch(f"{USERS[1]}.get_mp_context", Context):
         yield
+
+
+def fork_where_vllm_spawns() -> None:
+    """Fork all further processes of this one, and theirs, from a process that is forked now, with what has been imported."""
+    _concrete_contexts["spawn"] = Context()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0ropeswitch-{os.getpid()}")
+        listener.listen()
+        alive, ours = os.pipe()
+        process = os.fork()
+        if process == 0:
+            os.close(ours)
+            try:
+                forkserver.main(listener.detach(), alive, [])
+            finally:
+                os._exit(0)
+        os.close(alive)
+        _forkserver._forkserver_address = listener.getsockname()
+    _forkserver._forkserver_alive_fd, _forkserver._forkserver_pid = ours, process

@@ -15,7 +15,7 @@ import pytest
 from tests.faults.conftest import FLAGS, MODEL
 from tests.passkey_tiny import SERVED
 from tests.server.asking import SECONDS, Asking, named, not_ready, processes, wait_until
-from tests.server.running import Server, running
+from tests.server.running import PROGRAM, Server, running
 
 STREAM: dict[str, Any] = {"model": MODEL, "prompt": [5] * 20, "max_tokens": 1000, "ignore_eos": True, "stream": True}
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "a"}], "max_tokens": 900, "ignore_eos": True}
@@ -61,7 +61,7 @@ def take_away(server: Server, name: str, clients: list[Asking]) -> list[str]:
 @pytest.mark.full
 @pytest.mark.parametrize("flags", [[], TWO, [*TWO, "--shutdown-timeout", "60"]], ids=["one", "two", "two that drain"])
 def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
-    with running(tmp_path, *SERVED, *FLAGS, *flags) as server:
+    with running(tmp_path, *SERVED, *FLAGS, *flags, command=PROGRAM) as server:
         clients = [Asking(server, STREAM) for _ in range(3)] + [Asking(server, CHAT, "/v1/chat/completions")]
         clients += [Asking(server, STREAM | {"stream": False})]
         endings = take_away(server, "EngineCore", clients)
@@ -73,7 +73,7 @@ def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
 @pytest.mark.full
 def test_one_api_server_of_two(tmp_path: Path) -> None:
     """Its own clients see their connections break; those of the other one are told, and all of them are at an end."""
-    with running(tmp_path, *SERVED, *FLAGS, *TWO, "--verbose") as server:
+    with running(tmp_path, *SERVED, *FLAGS, *TWO, "--verbose", command=PROGRAM) as server:
         assert server.probes == {(200, 503)}
         # The first to be up would have all of them.
         both = "Application startup complete"

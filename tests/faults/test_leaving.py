@@ -9,14 +9,16 @@ import pytest
 from tests.faults.conftest import FLAGS, MODEL
 from tests.passkey_tiny import SERVED
 from tests.server.asking import Asking, wait_until
-from tests.server.running import running
+from tests.server.running import PROGRAM, running
 
 STREAM = {"model": MODEL, "prompt": [5] * 20, "max_tokens": 900, "ignore_eos": True, "stream": True}
 
 
 @pytest.mark.full
 def test_two_api_servers_drain(tmp_path: Path) -> None:
-    with running(tmp_path, *SERVED, *FLAGS, "--api-server-count", "2", "--shutdown-timeout", "120") as server:
+    with running(
+        tmp_path, *SERVED, *FLAGS, "--api-server-count", "2", "--shutdown-timeout", "120", command=PROGRAM
+    ) as server:
         clients = [Asking(server, STREAM) for _ in range(6)]
         wait_until(lambda: all(len(each.lines) > 4 for each in clients), time.monotonic(), "streams that run", 60)
         server.process.send_signal(signal.SIGTERM)

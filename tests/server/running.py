@@ -15,9 +15,13 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import torch
 
 from tests.gpu.settings import MEMORY_SHARE
+from tests.server.forked import Forked
 
 # Not the installed script, which a checkout that is only laid out lacks (requirements/lay_out.py).
 PROGRAM = [sys.executable, "-m", "ropeswitch.server.cli"]
@@ -45,21 +49,32 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def refused(*arguments: str, seconds: int = START_SECONDS) -> str:
+def refused(*arguments: str, command: Sequence[str] | None = None) -> str:
     """Run ``ropeswitch`` with arguments that it must refuse: exit code 2, one line, no traceback anywhere.
+
+    Args:
+        command: See :func:`running`.
 
     Returns:
         The message after ``ropeswitch: error:``.
     """
-    done = subprocess.run(
-        [*PROGRAM, *arguments], env=environment(), capture_output=True, text=True, timeout=seconds, check=False
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == 2, output
+    with TemporaryFile() as stdout, TemporaryFile() as stderr:
+        process = _start(arguments, command, {}, stdout, stderr)
+        try:
+            code = process.wait(START_SECONDS)
+        finally:
+            _stop(process)
+        errors, output = _read(stderr), _read(stdout) + _read(stderr)
+    assert code == 2, output
     assert "Traceback" not in output, output
-    messages = [line for line in done.stderr.splitlines() if line.startswith("ropeswitch: error: ")]
+    messages = [line for line in errors.splitlines() if line.startswith("ropeswitch: error: ")]
     assert len(messages) == 1, output
     return messages[0].removeprefix("ropeswitch: error: ")
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
 
 
 @dataclass(frozen=True)
@@ -129,7 +144,7 @@ def running(
     *arguments: str,
     tls: ssl.SSLContext | None = None,
     variables: Mapping[str, str] | None = None,
-    command: Sequence[str] = PROGRAM,
+    command: Sequence[str] | None = None,
     ready: str = "/health/ready",
 ) -> Iterator[Server]:
     """Start ``ropeswitch serve`` with ``arguments``, wait until it answers, and stop it at the end.
@@ -138,25 +153,40 @@ def running(
         folder: Where its log goes.
         tls: See :class:`Server`.
         variables: What its environment has besides.
-        command: The program whose ``serve`` is started.
+        command: The program whose ``serve`` is started (default: ``ropeswitch``, forked from a process that has imported it,
+            or started where variables or a second API server could change an import). Tests of the processes give
+            ``PROGRAM``.
         ready: The path that answers 200 once the server is ready.
     """
     port = free_port()
     log = folder / "server.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)],
-            env=environment() | dict(variables or {}),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        flags = ["serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
+        process = _start(flags, command, variables or {}, output, output)
     server = Server(f"{'https' if tls else 'http'}://127.0.0.1:{port}", log, process, tls)
     try:
         _wait(process, server, ready)
         yield server
     finally:
         _stop(process)
+
+
+def _start(
+    arguments: Sequence[str],
+    command: Sequence[str] | None,
+    variables: Mapping[str, str],
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+) -> subprocess.Popen[bytes]:
+    env = environment() | dict(variables)
+    # Importing the CPU's worker would change torch on a GPU; prometheus_client, when imported, chooses where several API
+    # servers keep their metrics.
+    several = {"--api-server-count", "--data-parallel-size"} & set(arguments)
+    if command is None and not variables and not several and not torch.cuda.is_available():
+        return Forked(arguments, env=env, stdout=stdout, stderr=stderr)
+    return subprocess.Popen(
+        [*(command or PROGRAM), *arguments], env=env, stdout=stdout, stderr=stderr, start_new_session=True
+    )
 
 
 def _wait(process: subprocess.Popen[bytes], server: Server, path: str) -> None:

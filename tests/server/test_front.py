@@ -18,9 +18,11 @@ import openai
 import pytest
 
 from ropeswitch.server.front.shared_counts import KEYS, SharedCounts
+from tests.server.asking import wait_until
 from tests.server.checkpoint import MAXIMUM
 from tests.server.conftest import MODEL
 from tests.server.front.certificates import certificate
+from tests.server.length_metrics.ladders import total, values
 from tests.server.running import ENGINE, Server, running
 
 GIVEN = "given-4f1b9e"
@@ -220,21 +222,25 @@ def test_a_full_class_leaves_the_other(guarded: Guarded) -> None:
         thread.start()
         return thread
 
-    # On a busy machine the others may come late, or when the stream is over.
-    for pause in (0.3, 0.6, 1.0, 1.5, 2.0, 0.3, 1.0, 2.0):
+    def waits(length_class: str) -> bool:
+        text = guarded.server.get("/metrics", authorization=f"Bearer {SCRAPER}").text
+        return total(values(text), "ropeswitch_queued_requests", length_class=length_class) == 1
+
+    # On a busy machine the others may come when the stream is over.
+    for _ in range(5):
         done.clear()
         refused: openai.InternalServerError | None = None
         endless = {"ignore_eos": True}
         stream = client.completions.create(model=MODEL, prompt="a", max_tokens=1000, stream=True, extra_body=endless)
         next(iter(stream))
         threads = [ask(300)]
-        time.sleep(pause)
+        wait_until(lambda: waits("long") or done, time.monotonic(), "a long prompt that waits", 60)
         try:
             client.completions.create(model=MODEL, prompt=[5] * 300, max_tokens=1)
         except openai.InternalServerError as error:
             refused = error
         threads.append(ask(20))
-        time.sleep(pause)
+        wait_until(lambda: waits("short") or done, time.monotonic(), "a short prompt that waits", 60)
         early = list(done)
         stream.close()
         for thread in threads:

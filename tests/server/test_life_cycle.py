@@ -22,7 +22,7 @@ from ropeswitch.server.life_cycle import LifeCycle
 from ropeswitch.server.vllm_adapter import end_with_errors
 from tests.passkey_tiny import SERVED
 from tests.server.front.parts import error_of, parts, server_parts
-from tests.server.running import Answer, Server, running
+from tests.server.running import PROGRAM, Answer, Server, running
 
 FLAGS = ["--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", str(1 << 30)]
 
@@ -194,7 +194,7 @@ def refused(server: Server) -> Answer:
 @pytest.mark.full
 def test_it_drains(tmp_path: Path) -> None:
     """Probes, new requests and a stream, before and after SIGTERM."""
-    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "60") as server:
+    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "60", command=PROGRAM) as server:
         assert server.probes == {(200, 503)}
         assert [server.get(path).status for path in ("/health/live", "/health/ready", "/health")] == [200, 200, 200]
         chunks = stream(server, 500)
@@ -214,7 +214,7 @@ def test_it_drains(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_without_time_to_drain_streams_are_ended_at_once(tmp_path: Path) -> None:
     """As with vLLM's default; here each stream gets a final chunk with ``abort``."""
-    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "0") as server:
+    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "0", command=PROGRAM) as server:
         chunks = stream(server, 1000)
         next(chunks)
         server.process.send_signal(signal.SIGTERM)

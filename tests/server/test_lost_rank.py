@@ -26,7 +26,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
     # Chunks so small that a prompt of 1,000 tokens takes a while.
-    with running(tmp_path, str(checkpoint), *ENGINE, *FLAGS, "--max-num-batched-tokens", "8") as started:
+    small = ["--max-num-seqs", "2", "--max-num-batched-tokens", "2"]
+    with running(tmp_path, str(checkpoint), *ENGINE, *FLAGS, *small) as started:
         yield started
 
 

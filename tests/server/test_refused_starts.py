@@ -23,8 +23,10 @@ def a_set(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_command_itself(tmp_path: Path) -> None:
-    assert refused("serve", str(tmp_path / "none")) == f"MODEL: there is no folder '{tmp_path / 'none'}'"
-    assert "no-such-command" in refused("no-such-command")
+    assert (
+        refused("serve", str(tmp_path / "none"), command=PROGRAM) == f"MODEL: there is no folder '{tmp_path / 'none'}'"
+    )
+    assert "no-such-command" in refused("no-such-command", command=PROGRAM)
 
 
 def test_missing_or_broken_model_folders(refusal: Any, tmp_path: Path) -> None:
@@ -188,5 +190,5 @@ def test_a_changed_upstream(
     assert source.count(f"def {method}(") == 1
     (copy / file).write_text(source.replace(f"def {method}(", f"def {method}(  # another release"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    message = refused("serve", str(checkpoint), *ENGINE, "--port", "0")
+    message = refused("serve", str(checkpoint), *ENGINE, "--port", "0", command=PROGRAM)
     assert f".{method}: fingerprint" in message and "ropeswitch patches port --against DIR --diff" in message

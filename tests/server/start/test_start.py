@@ -45,7 +45,7 @@ def run_curl(line: str) -> Any:
 
 
 def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> None:
-    with running(tmp_path, "--enforce-eager") as server:
+    with running(tmp_path, "--enforce-eager", command=PROGRAM) as server:
         lines = wait_for_curl(server)
         assert len(lines) <= MOST_LINES, lines
         first, *rest, ready, curl = lines
@@ -80,7 +80,7 @@ def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> No
 @pytest.mark.full
 @pytest.mark.parametrize("flags", [[], ["--api-server-count", "2"]], ids=["one", "two"])
 def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path, flags: list[str]) -> None:
-    with running(tmp_path, "--enforce-eager", *flags) as server:
+    with running(tmp_path, "--enforce-eager", *flags, command=PROGRAM) as server:
         before = len(wait_for_curl(server))
         asking = subprocess.Popen(
             [
