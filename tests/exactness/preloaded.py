@@ -3,8 +3,10 @@
 import multiprocessing
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess, _concrete_contexts
 from multiprocessing.forkserver import _forkserver
@@ -49,7 +51,13 @@ def preloaded() -> Iterator[None]:
         yield
         return
     multiprocessing.set_forkserver_preload(MODULES)
-    with patch(f"{USERS[0]}.get_mp_context", Context), patch(f"{USERS[1]}.get_mp_context", Context):
+    # For a second after each message they would wait for the next one without sleeping, on cores that other tests need.
+    pause = partial(time.sleep, 1e-4)
+    with (
+        patch(f"{USERS[0]}.get_mp_context", Context),
+        patch(f"{USERS[1]}.get_mp_context", Context),
+        patch("vllm.distributed.device_communicators.shm_broadcast.sched_yield", pause),
+    ):
         yield
 
 

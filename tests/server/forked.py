@@ -80,8 +80,10 @@ def _fork_servers(requests: socket.socket) -> int:
         importlib.import_module(name)
     # It finds the place of the title by the environment that this process was started with.
     setproctitle.getproctitle()
-    # Of the processes that wait for a server each.
+    # The processes that wait for a server each are not waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # Ctrl-C reaches this process too, but the tests end it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         data, fds, _, _ = socket.recv_fds(requests, MOST_BYTES, 3)
         if not data:
@@ -103,6 +105,7 @@ def _fork_servers(requests: socket.socket) -> int:
 
 def _serve(stdout: int, stderr: int, reply: int, arguments: list[str], environment: dict[str, str], folder: str) -> int:
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for fd, standard in ((stdout, 1), (stderr, 2)):
         os.dup2(fd, standard)
         os.close(fd)
