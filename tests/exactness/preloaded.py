@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from prometheus_client import values
 
 # Imports of an engine and its workers. Not ropeswitch's: vLLM loads it as a plugin in each process.
 MODULES = ["vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "vllm.v1.worker.cpu_worker"]
@@ -34,6 +35,8 @@ class Process(ForkServerProcess):
     def run(self) -> None:
         os.environ.clear()
         os.environ.update(self.environment)
+        # An API server that is not alone keeps its metrics in a folder, if that is given when this is imported.
+        values.ValueClass = values.get_value_class()
         # An engine's workers come from the same fork server, which this process did not start and so cannot wait for.
         with patch.object(_forkserver, "ensure_running", lambda: None), preloaded():
             super().run()

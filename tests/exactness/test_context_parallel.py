@@ -171,20 +171,22 @@ def test_case_of_one_rank_with_its_own_engine(
     run_case(case, one_head | arguments | {"start": start_split, "tmp_path": tmp_path})
 
 
+# Ranks, KV heads, and an interleave size.
 LAYOUTS = [
     # Each KV head on two ranks, which share its sequences between them.
-    ({"tensor_parallel_size": 4, "decode_context_parallel_size": 2}, {"num_key_value_heads": 2}),
+    ({"tensor_parallel_size": 4, "decode_context_parallel_size": 2}, {"num_key_value_heads": 2}, 1),
     # A whole sequence on each half of the ranks.
-    ({"tensor_parallel_size": 4, "decode_context_parallel_size": 2}, {"num_key_value_heads": 1}),
-    ({"tensor_parallel_size": 4, "decode_context_parallel_size": 4}, {"num_key_value_heads": 1}),
+    ({"tensor_parallel_size": 4, "decode_context_parallel_size": 2}, {"num_key_value_heads": 1}, 16),
+    ({"tensor_parallel_size": 4, "decode_context_parallel_size": 4}, {"num_key_value_heads": 1}, 16),
     ({"tensor_parallel_size": 2, "decode_context_parallel_size": 2, "pipeline_parallel_size": 2},
-     {"num_key_value_heads": 1}),
+     {"num_key_value_heads": 1}, 1),
 ]  # fmt: skip
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("interleave", INTERLEAVES)
-@pytest.mark.parametrize(("ranks", "heads"), LAYOUTS, ids=["tp4-dcp2-kv2", "tp4-dcp2-kv1", "tp4-dcp4", "tp2-dcp2-pp2"])
+@pytest.mark.parametrize(
+    ("ranks", "heads", "interleave"), LAYOUTS, ids=["tp4-dcp2-kv2", "tp4-dcp2-kv1", "tp4-dcp4", "tp2-dcp2-pp2"]
+)
 def test_more_ranks(
     start_processes: Start, tmp_path: Path, ranks: dict[str, int], heads: dict[str, int], interleave: int
 ) -> None:

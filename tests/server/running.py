@@ -29,6 +29,8 @@ ENGINE = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "8", "--kv-
 # On a GPU an engine starts only where this share of its memory is free; the rest of a small one is for others.
 ENGINE += ["--gpu-memory-utilization", str(MEMORY_SHARE)]
 START_SECONDS = 400
+# Variables that are read while vLLM is imported.
+IMPORTED = {"PYTHONPATH", "TORCH_COMPILE_DISABLE"}
 INHERITED = ("VLLM_LOGGING_LEVEL", "VLLM_DIST_IDENT")
 
 
@@ -154,8 +156,7 @@ def running(
         tls: See :class:`Server`.
         variables: What its environment has besides.
         command: The program whose ``serve`` is started (default: ``ropeswitch``, forked from a process that has imported it,
-            or started where variables or a second API server could change an import). Tests of the processes give
-            ``PROGRAM``.
+            or started where a variable would change the imports). Tests of the processes give ``PROGRAM``.
         ready: The path that answers 200 once the server is ready.
     """
     port = free_port()
@@ -179,10 +180,8 @@ def _start(
     stderr: IO[bytes],
 ) -> subprocess.Popen[bytes]:
     env = environment() | dict(variables)
-    # Importing the CPU's worker would change torch on a GPU; prometheus_client, when imported, chooses where several API
-    # servers keep their metrics.
-    several = {"--api-server-count", "--data-parallel-size"} & set(arguments)
-    if command is None and not variables and not several and not torch.cuda.is_available():
+    # On a GPU, importing the CPU's worker would change torch.
+    if command is None and not IMPORTED & variables.keys() and not torch.cuda.is_available():
         return Forked(arguments, env=env, stdout=stdout, stderr=stderr)
     return subprocess.Popen(
         [*(command or PROGRAM), *arguments], env=env, stdout=stdout, stderr=stderr, start_new_session=True

@@ -1,7 +1,6 @@
 """Long bodies and texts on a real server: they are answered as short ones are, and prompts tell how far they are."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from ropeswitch.server.ingest.parse import PIECE, parse
 from ropeswitch.server.ingest.request import VERY_LONG
 from ropeswitch.server.ingest.text_process import TITLE
 from ropeswitch.server.ingest.token_ids import TokenIds
+from tests.server.asking import named
 from tests.server.conftest import MODEL
 from tests.server.running import Answer, Server
 
@@ -108,10 +108,7 @@ def test_long_texts_are_tokenized_as_short_ones(client: OpenAI) -> None:
 def test_very_long_texts_have_their_own_process(server: Server, client: OpenAI) -> None:
     options = {"truncate_prompt_tokens": 100}
     client.completions.create(model=MODEL, prompt="z" * (VERY_LONG + 1), max_tokens=1, extra_body=options)
-    # Each thread has its own children.
-    lists = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    children = [child for each in lists for child in each.read_text().split()]
-    assert TITLE in {Path("/proc", child, "cmdline").read_text().strip("\0") for child in children}
+    assert named(server, TITLE)
 
 
 def test_a_stream_that_tells_its_progress(client: OpenAI) -> None:

@@ -20,6 +20,8 @@ from tests.server.test_aliases_api import ladder_of
 
 KEY = "a-key-of-the-tests"
 VOCABULARY, TOKENS = 259, 8
+# Long enough for an update to come before the end.
+STREAMED = 300
 # In, across and beyond the sets of all ladders here.
 LENGTHS = [20, 125, 253, 300]
 PATH = "/v1/rope/ladder"
@@ -189,7 +191,7 @@ def test_running_requests_finish_or_are_recomputed(
     [prompt] = prompts([150], VOCABULARY, seed=6)
     for running_requests in ("finish", "recompute"):
         stream = opened.completions.create(
-            model=MODEL, prompt=prompt, max_tokens=60, temperature=0, logprobs=1, stream=True,
+            model=MODEL, prompt=prompt, max_tokens=STREAMED, temperature=0, logprobs=1, stream=True,
             extra_body={"return_token_ids": True, "ignore_eos": True},
         )  # fmt: skip
         tokens: list[int] = []
@@ -203,18 +205,18 @@ def test_running_requests_finish_or_are_recomputed(
                 place = len(tokens)
                 answer = send(updated, other, running=running_requests)
                 assert answer.json["recomputed"] == (running_requests == "recompute")
-        assert place is not None and len(tokens) == 60
+        assert place is not None and len(tokens) == STREAMED
         if running_requests == "finish":
             references["start"].check(prompt, tokens, log_probs)
             assert send(updated, references["start"].ladder).status == 200  # type: ignore[arg-type]
             continue
         moved = next(
             count
-            for count in range(place, 60)
+            for count in range(place, STREAMED)
             if not fails(references["start"], prompt, tokens[:count], log_probs[:count])
             and not fails(references["other"], [*prompt, *tokens[:count]], tokens[count:], log_probs[count:])
         )
-        assert moved < 60
+        assert moved < STREAMED
     lines = updated.get("/metrics").text.splitlines()
     switches = [line for line in lines if line.startswith("ropeswitch_switches_total{")]
     assert any('factor_set="far"' in line and float(line.split()[-1]) >= 1 for line in switches)

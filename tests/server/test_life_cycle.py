@@ -214,7 +214,7 @@ def test_it_drains(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_without_time_to_drain_streams_are_ended_at_once(tmp_path: Path) -> None:
     """As with vLLM's default; here each stream gets a final chunk with ``abort``."""
-    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "0", command=PROGRAM) as server:
+    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "0") as server:
         chunks = stream(server, 1000)
         next(chunks)
         server.process.send_signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ from tests.server.running import ENGINE, Answer, Server, refused, running
 
 # Below, across and above the end of the first set.
 PROMPTS = [[5] * 20, [6] * (WINDOW - 30), [7] * (WINDOW + 30)]
-TOKENS = 300
+TOKENS = 700
 
 
 def body(server: Server, prompt: list[int], **changes: Any) -> dict[str, Any]:
