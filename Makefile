@@ -146,13 +146,16 @@ $(DOCS): requirements/docs.lock $(STAMP)
 	@.venv/docs/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/docs.lock
 	@touch $@
 
-# Two processes, one test file at a time, ordered by name: xdist's own order would leave files with few tests, which start engines,
-# to the end. One thread each, because concurrent engines otherwise slow each other down.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Several processes, one test file at a time, ordered by name: xdist's own order would leave files with few tests, which start
+# engines, to the end. One thread each, because concurrent engines otherwise slow each other down. The long tests wait for servers
+# more often than they compute.
+WORKERS := 2
+test-full: WORKERS := 3
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 LMCACHE_PYTEST := PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
 # One process: servers that wait for a transfer do not sleep, and several pairs of them starve each other.
 NIXL_PYTEST := OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.nixl $(BIN)/python -m pytest tests/disaggregation
-VISION_PYTEST := PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(PYTEST) tests/vision
+VISION_PYTEST = PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(PYTEST) tests/vision
 
 # The bundled model is too small to gain from compilation, which takes a minute of start-up and needs a C++ compiler.
 SERVE_FLAGS := $(if $(MODEL),,--enforce-eager)
