@@ -100,7 +100,7 @@ def fetched(server: Server) -> float:
 
 
 def transfer(prefill: Server, prompt: list[int]) -> dict[str, Any]:
-    """What a prefill server says of a prompt's blocks."""
+    """Return the KV transfer parameters that a prefill server gives for a prompt."""
     answer: Answer = prefill.post(PATH, prefill_body(body(prompt)))
     params: dict[str, Any] = answer.json["kv_transfer_params"]
     assert params["rope_seal"]

@@ -4,10 +4,11 @@ import multiprocessing
 import os
 import socket
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import forkserver
+from multiprocessing import forkserver, reduction
 from multiprocessing.context import ForkServerContext, ForkServerProcess, _concrete_contexts
 from multiprocessing.forkserver import _forkserver
 from typing import Any
@@ -27,15 +28,24 @@ class Process(ForkServerProcess):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.environment: dict[str, str] = {}
+        self.outputs: list[Any] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Where the parent's output goes now; the fork server has its own.
+        return self.__dict__ | {"outputs": [reduction.DupFd(fd) for fd in (1, 2)]}
 
     def start(self) -> None:
         self.environment = dict(os.environ)
         super().start()
 
     def run(self) -> None:
+        for fd, output in enumerate(self.outputs, 1):
+            given = output.detach()
+            os.dup2(given, fd)
+            os.close(given)
         os.environ.clear()
         os.environ.update(self.environment)
-        # An API server that is not alone keeps its metrics in a folder, if that is given when this is imported.
+        # It chooses files or memory when imported; several API servers name a folder later.
         values.ValueClass = values.get_value_class()
         # An engine's workers come from the same fork server, which this process did not start and so cannot wait for.
         with patch.object(_forkserver, "ensure_running", lambda: None), preloaded():
@@ -76,6 +86,8 @@ def fork_where_vllm_spawns() -> None:
             os.close(ours)
             try:
                 forkserver.main(listener.detach(), alive, [])
+            except Exception:
+                traceback.print_exc()
             finally:
                 os._exit(0)
         os.close(alive)

@@ -1,8 +1,8 @@
 """Starts servers by forking a process that has imported what they import.
 
 A server has three processes, and each takes 6 s of a core to import vLLM. Here one process imports it once, for every server
-that a test process starts. The other processes of such a server are forked too (``tests/exactness/preloaded.py``); they
-descend from it, as in a real start.
+that a test process starts. The engine, its workers and further API servers are forked too
+(``tests/exactness/preloaded.py``): they descend from the command, but are children of its fork server, which waits for them.
 """
 
 import importlib
@@ -14,17 +14,24 @@ import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import IO, Any
 
 import setproctitle
 
 from tests.exactness import preloaded
 
-# vllm_adapter is what a start imports late; the others are imported by what it calls.
+ROOT = Path(__file__).parents[2]
+# A start imports vllm_adapter late; its functions import the others.
 MODULES = ["ropeswitch.server.cli", "ropeswitch.server.serve", "ropeswitch.server.vllm_adapter"]
 MODULES += ["ropeswitch.server.model_config", "ropeswitch.server.tool_parsers", "vllm.entrypoints.openai.api_server"]
+# Variables that the engines of a test process set, and that a server must not inherit.
+INHERITED = ("VLLM_LOGGING_LEVEL", "VLLM_DIST_IDENT")
 NUMBER = struct.Struct("i")
+# For the parent to import everything, on a machine with other work.
+START_SECONDS = 400
 MOST_BYTES = 1 << 20
 
 
@@ -40,7 +47,8 @@ class Forked(subprocess.Popen[bytes]):
         with given:
             request = json.dumps({"arguments": self.args, "environment": dict(env), "folder": os.getcwd()})
             socket.send_fds(_parent(), [request.encode()], [stdout.fileno(), stderr.fileno(), given.fileno()])
-        (self.pid,) = NUMBER.unpack(self._exit.recv(NUMBER.size))
+        self._exit.settimeout(START_SECONDS)
+        self.pid = self._received()
 
     def poll(self) -> Any:
         try:
@@ -52,35 +60,44 @@ class Forked(subprocess.Popen[bytes]):
         if self.returncode is None:
             self._exit.settimeout(timeout)
             try:
-                data = self._exit.recv(NUMBER.size)
+                self.returncode = self._received()
             except (TimeoutError, BlockingIOError):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
-            (self.returncode,) = NUMBER.unpack(data)
             self._exit.close()
         return int(self.returncode)
 
+    def _received(self) -> int:
+        data = self._exit.recv(NUMBER.size)
+        assert data, "the parent of the server died; its output is above"
+        return int(NUMBER.unpack(data)[0])
+
+
+def _parent() -> socket.socket:
+    """Return this test process's socket to the parent of its servers; closing it ends the parent."""
+    return _started_parent()[0]
+
 
 @cache
-def _parent() -> socket.socket:
-    """The socket of this test process's parent of servers, which ends when it is closed."""
+def _started_parent() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     ours, given = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with given:
+        env = {name: value for name, value in os.environ.items() if name not in INHERITED} | {"PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", __name__, str(given.fileno())]
-        subprocess.Popen(command, pass_fds=[given.fileno()], stdin=subprocess.DEVNULL)
-    return ours
+        process = subprocess.Popen(command, env=env, cwd=ROOT, pass_fds=[given.fileno()], stdin=subprocess.DEVNULL)
+    return ours, process
 
 
 def _fork_servers(requests: socket.socket) -> int:
-    """Fork a server for each request, until no one is left to make one.
+    """Fork a server for each request, until the socket is closed.
 
     Returns:
         The exit code of the process that returns: of this one, or of a server.
     """
     for name in (*MODULES, *preloaded.MODULES):
         importlib.import_module(name)
-    # It finds the place of the title by the environment that this process was started with.
+    # It finds the title's memory by the first environment, which servers replace.
     setproctitle.getproctitle()
-    # The processes that wait for a server each are not waited for.
+    # The kernel reaps the processes that wait for a server each.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # Ctrl-C reaches this process too, but the tests end it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -99,7 +116,10 @@ def _fork_servers(requests: socket.socket) -> int:
             return _serve(*fds, **json.loads(data))
         with socket.socket(fileno=fds[2]) as reply:
             reply.send(NUMBER.pack(server))
-            reply.send(NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])))
+            code = os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
+            # The tests may have ended.
+            with suppress(OSError):
+                reply.send(NUMBER.pack(code))
         os._exit(0)
 
 
@@ -114,7 +134,7 @@ def _serve(stdout: int, stderr: int, reply: int, arguments: list[str], environme
     os.environ.update(environment)
     os.chdir(folder)
     cli = sys.modules["ropeswitch.server.cli"]
-    # The module that the interpreters which it spawns import again.
+    # What a start by ``-m`` has there: processes that multiprocessing starts read its name.
     sys.modules["__main__"] = cli
     sys.argv = [str(cli.__file__), *arguments]
     preloaded.fork_where_vllm_spawns()

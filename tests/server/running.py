@@ -21,7 +21,7 @@ from typing import IO, Any
 import torch
 
 from tests.gpu.settings import MEMORY_SHARE
-from tests.server.forked import Forked
+from tests.server.forked import INHERITED, Forked
 
 # Not the installed script, which a checkout that is only laid out lacks (requirements/lay_out.py).
 PROGRAM = [sys.executable, "-m", "ropeswitch.server.cli"]
@@ -29,9 +29,8 @@ ENGINE = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "8", "--kv-
 # On a GPU an engine starts only where this share of its memory is free; the rest of a small one is for others.
 ENGINE += ["--gpu-memory-utilization", str(MEMORY_SHARE)]
 START_SECONDS = 400
-# Variables that are read while vLLM is imported.
-IMPORTED = {"PYTHONPATH", "TORCH_COMPILE_DISABLE"}
-INHERITED = ("VLLM_LOGGING_LEVEL", "VLLM_DIST_IDENT")
+# Variables that take effect only before or during the imports, and their values for a forked server.
+IMPORTED = {name: os.environ.get(name) for name in ("PYTHONPATH", "TORCH_COMPILE_DISABLE")}
 
 
 def environment() -> dict[str, str]:
@@ -103,7 +102,7 @@ class Server:
     Attributes:
         url: Where, without ``/v1``.
         log: The file that holds its output.
-        process: The command's own process, which has the engine's among its children.
+        process: The command's own process, which has the engine's among its descendants.
         tls: What to trust, where it is served over TLS.
         probes: What ``/health/live`` and ``/health/ready`` answered while it started.
     """
@@ -156,7 +155,8 @@ def running(
         tls: See :class:`Server`.
         variables: What its environment has besides.
         command: The program whose ``serve`` is started (default: ``ropeswitch``, forked from a process that has imported it,
-            or started where a variable would change the imports). Tests of the processes give ``PROGRAM``.
+            or started where a variable would change the imports). Tests of signals, of start-up and its output, and of
+            processes pass ``PROGRAM``.
         ready: The path that answers 200 once the server is ready.
     """
     port = free_port()
@@ -181,7 +181,8 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     env = environment() | dict(variables)
     # On a GPU, importing the CPU's worker would change torch.
-    if command is None and not IMPORTED & variables.keys() and not torch.cuda.is_available():
+    same = all(env.get(name) == value for name, value in IMPORTED.items())
+    if command is None and same and not torch.cuda.is_available():
         return Forked(arguments, env=env, stdout=stdout, stderr=stderr)
     return subprocess.Popen(
         [*(command or PROGRAM), *arguments], env=env, stdout=stdout, stderr=stderr, start_new_session=True

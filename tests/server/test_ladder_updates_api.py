@@ -212,11 +212,11 @@ def test_running_requests_finish_or_are_recomputed(
             continue
         moved = next(
             count
-            for count in range(place, STREAMED)
+            for count in range(place, STREAMED - 20)
             if not fails(references["start"], prompt, tokens[:count], log_probs[:count])
             and not fails(references["other"], [*prompt, *tokens[:count]], tokens[count:], log_probs[count:])
         )
-        assert moved < STREAMED
+        assert moved >= place
     lines = updated.get("/metrics").text.splitlines()
     switches = [line for line in lines if line.startswith("ropeswitch_switches_total{")]
     assert any('factor_set="far"' in line and float(line.split()[-1]) >= 1 for line in switches)

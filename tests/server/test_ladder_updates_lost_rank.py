@@ -13,7 +13,7 @@ import pytest
 from ropeswitch.factors.file import LadderFile, to_text
 from tests.server.asking import SECONDS, Asking, named, wait_until
 from tests.server.conftest import MODEL
-from tests.server.running import ENGINE, Server, running
+from tests.server.running import ENGINE, PROGRAM, Server, running
 from tests.server.test_aliases_api import ladder_of
 
 pytestmark = pytest.mark.full
@@ -23,7 +23,7 @@ DECODE: dict[str, Any] = {"model": MODEL, "prompt": "a" * 100, "max_tokens": 900
 @pytest.fixture
 def two_ranks(checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
     flags = ["--served-model-name", MODEL, "--allow-ladder-updates", "--tensor-parallel-size", "2"]
-    with running(tmp_path, str(checkpoint), *ENGINE, *flags) as started:
+    with running(tmp_path, str(checkpoint), *ENGINE, *flags, command=PROGRAM) as started:
         yield started
 
 
