@@ -93,6 +93,8 @@ def registry(tmp_path: Path) -> Iterator[str]:
     with (tmp_path / "log").open("wb") as log:
         command = [str(REGISTRY / "usr/bin/docker-registry"), "serve", str(config)]
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        retry = ["--silent", "--show-error", "--retry", "60", "--retry-delay", "1", "--retry-connrefused"]
+        subprocess.run(["curl", *retry, f"http://127.0.0.1:{port}/v2/"], check=True, capture_output=True)
         yield f"127.0.0.1:{port}"
         process.terminate()
         process.wait()
