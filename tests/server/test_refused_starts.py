@@ -191,4 +191,4 @@ def test_a_changed_upstream(
     (copy / file).write_text(source.replace(f"def {method}(", f"def {method}(  # another release"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     message = refused("serve", str(checkpoint), *ENGINE, "--port", "0", command=PROGRAM)
-    assert f".{method}: fingerprint" in message and "ropeswitch patches port --against DIR --diff" in message
+    assert f".{method}: fingerprint" in message and "`ropeswitch patches check` lists every difference" in message

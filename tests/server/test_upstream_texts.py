@@ -1,16 +1,15 @@
 """The patterns that the server matches against vLLM's messages fit messages in the installed vLLM's source."""
 
 import ast
-import itertools
+import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 
 import pytest
 
 from ropeswitch.model_patches.guard import registry
-from ropeswitch.model_patches.guard.fingerprints import Reading, RegistryError
-from ropeswitch.model_patches.guard.port import installed_folder
-from ropeswitch.model_patches.guard.source_tree import SourceTree
+from ropeswitch.model_patches.guard.fingerprints import Reading, RegistryError, resolve
 from ropeswitch.server import engine_utilities, refusals
 from ropeswitch.server.cli import main
 from ropeswitch.server.front import error_bodies
@@ -27,9 +26,9 @@ def alternatives(pattern: re.Pattern[str]) -> list[str]:
 
 def messages(file: str) -> Iterator[str]:
     """The strings in the functions that a file of ours reads, with a 7 for every value in them but words."""
-    source = SourceTree(installed_folder())
     for reading in (each for each in UPSTREAM_TEXTS if each.file == file):
-        for node in itertools.chain(*(ast.walk(found.node) for found in source.find(reading.symbol))):
+        source = textwrap.dedent(inspect.getsource(resolve(reading.symbol)[2]))
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.JoinedStr):
                 yield "".join(map(rendered, node.values))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
