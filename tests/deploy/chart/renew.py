@@ -9,14 +9,23 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.chart.helm import CASES, HERE, Object, case, chart, files, render
+from tests.deploy.chart.helm import CASES, CHART, HERE, Object, case, chart, files, render
+
+# Other values files have tests of their own for what they add.
+GOLDEN = ("everything", "minimal", "single-node", "two-nodes")
 
 
 def golden(name: str) -> str:
-    """What a values file renders to, of the chart's templates but dashboards and alerts, which have tests of their own."""
+    """What a values file renders to.
+
+    Left out are dashboards, alerts and the text of the pass-key test's script, which have tests of their own.
+    """
     left_out = ("templates/dashboards.yaml", "templates/prometheusrule.yaml")
+    script = (CHART / "files" / "passkey.py").read_text(encoding="utf-8").replace("\n", "\n    ")
     return "".join(
-        f"# {path}\n{text.strip()}\n" for path, text in sorted(files(case(name)).items()) if path not in left_out
+        f"# {path}\n{text.strip()}\n".replace(script, "(files/passkey.py)")
+        for path, text in sorted(files(case(name)).items())
+        if path not in left_out
     )
 
 
@@ -53,5 +62,5 @@ def release() -> None:
 
 if __name__ == "__main__":
     release()
-    for name in CASES:
+    for name in GOLDEN:
         (HERE / "golden" / f"{name}.yaml").write_text(golden(name), encoding="utf-8")
