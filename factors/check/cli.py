@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ropeswitch.factors import file
 from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.import_factors import ladder_file_from_config
-from ropeswitch.factors.numbers import positive, whole
-from ropeswitch.factors.rules.lengths import parse_length, parse_lengths
+from ropeswitch.factors.numbers import positive
+from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.factors.rules.rope import Rope, rope_from_model
 from ropeswitch.factors.whole_file import check_target, save_text
 
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = """examples:
   ropeswitch factors check llama2.json --original-length 4k --plot llama2.png
-  ropeswitch factors check models/longrope-mini --shift
+  ropeswitch factors check models/longrope-mini --pairs
 """
-# Defaults of --shift.
-SHIFT_LENGTHS, SHIFT_SEQUENCES = "64,256", "4"
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -52,14 +50,6 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         action="store_true",
         help="list all ranges of bases that satisfy the bound; takes minutes for a million tokens",
     )
-    add(
-        "--shift",
-        action="store_true",
-        help="measure the position-shift differences D and D_logit on the model's weights",
-    )
-    add("--shift-lengths", metavar="TOKENS,...", help=f"sequence lengths for --shift (default: {SHIFT_LENGTHS})")
-    add("--shift-sequences", metavar="N", help=f"sequences per length for --shift (default: {SHIFT_SEQUENCES})")
-    add("--text", metavar="FILE", help="text file to take the sequences for --shift from (default: random tokens)")
     add("--json", metavar="FILE", help="write the report as JSON")
     add("--plot", metavar="FILE", help="plot the report to a .png or .svg file")
     add("--force", action="store_true", help="overwrite existing files")
@@ -71,15 +61,6 @@ def _run(args: argparse.Namespace) -> int:
     rope = _rope(args, content, model)
     sets = _chosen(content, args.only)
     length = None if args.length is None else parse_length("--length", args.length)
-    if args.shift and model is None:
-        raise FactorError("--shift: needs a model; give its folder with --model")
-    for flag in ("shift_lengths", "shift_sequences", "text"):
-        if getattr(args, flag) is not None and not args.shift:
-            raise FactorError(f"--{flag.replace('_', '-')}: requires --shift")
-    lengths = parse_lengths("--shift-lengths", args.shift_lengths or SHIFT_LENGTHS)
-    sequences = whole(
-        "--shift-sequences", args.shift_sequences or SHIFT_SEQUENCES, 1, 999_999, "a whole number of at least 1"
-    )
 
     from ropeswitch.factors.check.plot import check_suffix, save_plot
     from ropeswitch.factors.check.report import check, to_text
@@ -96,10 +77,6 @@ def _run(args: argparse.Namespace) -> int:
     report = check(rope, sets, length)
     if args.base_windows:
         report = _with_windows(report)
-    if args.shift and model is not None:
-        from ropeswitch.factors.check.measure import with_shifts
-
-        report = with_shifts(report, sets, model, lengths, sequences, args.text)
     if args.json is not None:
         save_text(args.json, json.dumps(report.to_json(), indent=1) + "\n", overwrite=args.force)
     if args.plot is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ropeswitch.factors.check.base_bound import Windows, count_negative, first_negative, lower_bound
 from ropeswitch.factors.check.precision import Precision, precision
@@ -13,10 +13,6 @@ from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.factors.rules.show import critical_note
 from ropeswitch.factors.text_table import table
 from ropeswitch.kernels.angles import inverse_frequencies
-
-if TYPE_CHECKING:
-    # The module imports transformers, which only --shift needs.
-    from ropeswitch.factors.check.shift import Shift
 
 # arXiv:2405.14591, table of lower bounds of the base for a head dimension of 128.
 PUBLISHED_DIM = 128
@@ -48,7 +44,6 @@ class SetReport:
         first_negative: First distance up to ``length`` with B(m) < 0, or None.
         negative: Number of distances up to ``length`` with B(m) < 0.
         precision: Errors of cos and sin at increasing lengths, the last being ``length``.
-        shifts: D and D_logit, if measured on a model.
     """
 
     name: str
@@ -59,7 +54,6 @@ class SetReport:
     first_negative: int | None
     negative: int
     precision: tuple[Precision, ...]
-    shifts: "tuple[Shift, ...]" = ()
 
 
 @dataclass(frozen=True)
@@ -136,8 +130,6 @@ def to_text(report: Report, by_pair: bool = False) -> str:
     ]
     if said := [f"warning: set {each.name}: {warning}" for each in report.sets for warning in each.warnings]:
         blocks.append("\n".join(said))
-    if any(each.shifts for each in report.sets):
-        blocks.append("difference between positions starting at 0 and at 16\n" + _shifts(report))
     blocks += [_windows(each) for each in report.windows]
     if by_pair:
         blocks += [f"set {each.name}\n" + _pairs(each, rope) for each in report.sets]
@@ -175,17 +167,6 @@ def _precision(report: Report) -> str:
         last = each.precision[-1]
         errors = (last.float32, last.bfloat16, last.bfloat16_exact, last.ours)
         rows.append((each.name, str(last.length), *(f"{error:.2g}" for error in errors)))
-    return table(rows)
-
-
-def _shifts(report: Report) -> str:
-    rows: list[tuple[str, ...]] = [
-        ("set", "tokens", "arithmetic", "D", "D of the first token", "D of the others", "D_logit")
-    ]
-    for each in report.sets:
-        for shift in each.shifts:
-            values = (shift.d, shift.d_first, shift.d_others, shift.d_logit)
-            rows.append((each.name, str(shift.length), shift.arithmetic, *(f"{value:.3g}" for value in values)))
     return table(rows)
 
 
