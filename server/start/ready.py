@@ -81,7 +81,7 @@ def curl(url: str, args: Namespace, kind: Kind) -> str:
         words.append("-k")
         if args.ssl_cert_reqs == ssl.CERT_REQUIRED:
             words += ["--cert", "YOUR_CERTIFICATE", "--key", "ITS_KEY"]
-    if args.ropeswitch_front.key_digests:
+    if args.ropeswitch_front.key_digests or args.ropeswitch_front.key_file:
         words += ["-H", "Authorization: Bearer YOUR_API_KEY"]
     body: dict[str, Any] = {"model": args.served_model_name[0] if args.served_model_name else args.model}
     if kind == "none":

@@ -24,7 +24,7 @@ def flags(**changes: Any) -> Namespace:
         "ssl_cert_reqs": 0,
         "served_model_name": ["mini"],
         "model": "/models/mini",
-        "ropeswitch_front": SimpleNamespace(key_digests=()),
+        "ropeswitch_front": SimpleNamespace(key_digests=(), key_file=None),
     }
     return Namespace(**values | changes)
 
@@ -63,7 +63,11 @@ def test_other_models() -> None:
             "curl -k --cert YOUR_CERTIFICATE --key ITS_KEY https://127.0.0.1:8000/v1/models",
         ),
         (
-            {"ropeswitch_front": SimpleNamespace(key_digests=(b"",))},
+            {"ropeswitch_front": SimpleNamespace(key_digests=(b"",), key_file=None)},
+            "curl -H 'Authorization: Bearer YOUR_API_KEY' http://127.0.0.1:8000/v1/models",
+        ),
+        (
+            {"ropeswitch_front": SimpleNamespace(key_digests=(), key_file="/run/keys")},
             "curl -H 'Authorization: Bearer YOUR_API_KEY' http://127.0.0.1:8000/v1/models",
         ),
     ],
