@@ -246,10 +246,11 @@ def _latencies(readings: Readings, bands: Bands) -> Iterable[Latencies]:
 
 
 def _switches(readings: Readings, sets: list[str]) -> Iterable[Switches]:
-    """Yield every set except the first, which no request switches into."""
-    for name in dict.fromkeys((*sets[1:], OTHER)):
+    """Yield every set except the first, which no request switches into, and sets outside the ladder with switches."""
+    seen = {factor_set for (factor_set,) in readings.values(instruments.SWITCHES.name, "factor_set")}
+    for name in (*sets, *sorted(seen - {*sets, OTHER}), OTHER):
         count = readings.total(instruments.SWITCHES.name, factor_set=name)
-        if name != OTHER or count:
+        if name in sets[1:] or count:
             yield Switches(
                 factor_set=name,
                 count=count,

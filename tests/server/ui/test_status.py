@@ -1,7 +1,7 @@
 """The data of the status page, as the route answers it, from metrics that the server's own code has filled."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -90,12 +90,14 @@ def shown() -> Iterator[Shown]:
     yield server(*DEFAULT)
 
 
-def server(*ends: int) -> Shown:
+def server(*ends: int, later: Sequence[str] = ()) -> Shown:
+    """With the ladder of these ends, and sets of later ladders with the names ``later``."""
     registry, sets, engine = CollectorRegistry(), ladder(*ends), Engine()
-    metrics = LengthMetrics(sets, "m", registry)
+    names = [*sets.names, *later]
+    metrics = LengthMetrics(sets, "m", registry, names)
     history = History(registry, metrics.plan.bands)
-    running = RunningSequences(engine.states, sets.names, engine)
-    measured = status.Measured(metrics, running, history, sets.names)
+    running = RunningSequences(engine.states, names, engine)
+    measured = status.Measured(metrics, running, history, names)
     return Shown(metrics, app_of(sets, registry, measured), engine, history)
 
 
@@ -158,6 +160,18 @@ def test_switches_and_refusals(shown: Shown) -> None:
     assert switches["stall"]["count"] == 2 and switches["stall"]["mean"] == pytest.approx(0.3)
     assert figures["rejections"] == {"invalid": 1, "prompt_tokens": 1}
     assert (figures["outcomes"]["rejected"], figures["outcomes"]["disconnect"]) == (2, 1)
+
+
+def test_switches_into_sets_outside_the_ladder_in_use() -> None:
+    """Into sets of named and of replaced ladders, and into one that is now its ladder's first set."""
+    shown = server(*DEFAULT, later=["b:near", "b:far"])
+    step = Step(switches=[((0, 3), 0.2, 50, 206), ((0, 1), 0.4, 6, 250)])
+    shown.metrics.add_step(step, 0)
+    counts = [(each["factor_set"], each["count"]) for each in shown.figures()["switches"]]
+    assert counts == [("set1", 1), ("b:far", 1)]
+    source = shown.client.app.state.ropeswitch.status  # type: ignore[attr-defined]
+    source._rope.sets = source._rope.sets[1:]
+    assert [each["factor_set"] for each in shown.figures()["switches"]] == ["set1", "b:far"]
 
 
 def test_what_has_no_series_of_its_own_has_a_row() -> None:
