@@ -20,6 +20,7 @@ from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_
 from ropeswitch.server import engine_utilities, rope_route, vllm_adapter
 from ropeswitch.server.aliases import accept_aliases, alias_set, forcing
 from ropeswitch.server.context import RequestContext, current
+from ropeswitch.server.front.routes import route_path
 from ropeswitch.server.in_place import become
 from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.patches import VLLM_SERVE_PATCHES
@@ -50,7 +51,7 @@ class Contexts:
             await self.app(scope, receive, send)
             return
         metrics = scope["app"].state.ropeswitch.scheduling_metrics
-        if metrics is not None and scope["path"] in PATHS:
+        if metrics is not None and route_path(scope) in PATHS:
             await metrics.refresh()
         token = current.set(RequestContext())
         try:

@@ -22,6 +22,7 @@ from ropeswitch.server.engine_utilities import scheduling_reports
 from ropeswitch.server.front import queue_metrics
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.scheduling_metrics import GAUGES, SchedulingMetrics
+from ropeswitch.server.vllm_serve import Contexts
 from tests.docs.pages import ROOT
 from tests.server.conftest import MODEL
 from tests.server.front.parts import parts, server_parts
@@ -183,6 +184,24 @@ def test_only_metrics_asks_the_engines(tmp_path: Path) -> None:
         assert http.get(f"{prefix}/metrics/").json() == 4
     app.state.ropeswitch = server_parts(parts(tmp_path)[0])
     assert http.get("/metrics").status_code == 200 and len(asked) == 4
+
+
+def test_under_vllm_serve_metrics_asks_the_engines_below_a_prefix_too() -> None:
+    registry = CollectorRegistry()
+    app = FastAPI()
+    app.add_middleware(Contexts)
+    app.state.ropeswitch = SimpleNamespace(
+        scheduling_metrics=SchedulingMetrics({0: answering(report())}, "m", registry)
+    )
+
+    @app.get("/metrics")
+    @app.get("/health")
+    async def reading() -> float | None:
+        return values(registry)[0]
+
+    http = TestClient(app, root_path="/prefix")
+    assert http.get("/prefix/health").json() is None
+    assert http.get("/prefix/metrics").json() == 0.05
 
 
 def test_several_api_servers_show_the_latest_values(tmp_path: Path) -> None:
