@@ -19,10 +19,12 @@ from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front import refusal
 from ropeswitch.server.length_metrics import start as start_module
+from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import WatchedOutputs
 from ropeswitch.server.length_metrics.start import engine_finder, start
 from ropeswitch.server.prompt_set import PromptSet
+from ropeswitch.server.traces import attributes
 from tests.server.length_metrics.ladders import read
 from tests.server.length_metrics.processor import LADDER, Server, first, output, request
 
@@ -82,6 +84,27 @@ def test_a_stream_that_switches(server: Server) -> None:
     for name in ("e2e_request_latency", "request_decode_time", "request_time_per_output_token"):
         assert (server.count(name, **before), server.count(name, **after)) == (0, 1), name
     assert server.value("requests_total", outcome="length", **after) == 1
+
+
+def test_a_span_and_the_access_log_tell_both_switches(server: Server) -> None:
+    server.add("a", 9)
+    track = server.processor.request_states["a"].ropeswitch
+    server.step(first("a", 9))
+    server.step(output("a"))
+    for computed, tokens in ((10, 10), (20, 2)):
+        statistics = PrefillStats()
+        statistics.set(computed, 8, 0)
+        server.step(output("a", tokens, prefill_stats=statistics))
+    server.step(output("a", reason=FinishReason.LENGTH))
+    assert (track.later, track.outcome) == ([1, 2], "length") and 2 <= track.waited < 4
+    assert attributes(track, Bands(LADDER), LADDER.names) == {
+        "ropeswitch.length_band": SHORT,
+        "ropeswitch.factor_set": "set0",
+        "ropeswitch.ladder_policy": "length",
+        "ropeswitch.factor_set_end": "set2",
+        "ropeswitch.switches": 2,
+        "ropeswitch.recomputed_tokens": 14,
+    }
 
 
 def test_what_chose_the_set(server: Server) -> None:
