@@ -5,7 +5,6 @@ distance m. Where it is negative, the random token gets more.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -71,8 +70,8 @@ def holds(base: float, rotary_dim: int, length: int) -> bool:
 def lower_bound(rotary_dim: int, length: int) -> float | None:
     """Return the smallest two-digit base from 10 to 9.9e18 that :func:`holds` up to ``length``, or None.
 
-    Equation 11 asks for an infimum, but the bases that hold form many separate windows (:func:`windows`), so the
-    result of a search depends on its grid. This is the grid of the published bounds.
+    Equation 11 asks for an infimum, but the bases that hold form many separate windows, so the result of a search
+    depends on its grid. This is the grid of the published bounds.
     """
     for exponent in range(18):
         for digits in range(10, 100):
@@ -80,39 +79,3 @@ def lower_bound(rotary_dim: int, length: int) -> float | None:
             if holds(base, rotary_dim, length):
                 return base
     return None
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Bases that satisfy the bound, on a logarithmic grid.
-
-    Attributes:
-        length: Last distance.
-        low: First base of the grid.
-        high: Last base of the grid.
-        step: Ratio of neighbouring bases.
-        found: First and last base of each run of neighbours that satisfy the bound.
-    """
-
-    length: int
-    low: float
-    high: float
-    step: float
-    found: tuple[tuple[float, float], ...]
-
-    @property
-    def settled(self) -> float | None:
-        """The base from which on the whole grid satisfies the bound, or None if the grid's end does not."""
-        return self.found[-1][0] if self.found and self.found[-1][1] >= self.high / self.step else None
-
-
-def windows(rotary_dim: int, length: int, low: float, high: float, step: float = 1.001) -> Windows:
-    """Find the bases that hold up to ``length``; a progress bar appears on standard error after 2 s."""
-    from tqdm import tqdm
-
-    count = int(np.log(high / low) / np.log(step)) + 1
-    bases = low * step ** np.arange(count)
-    good = [holds(float(base), rotary_dim, length) for base in tqdm(bases, desc="bases", delay=2, leave=False)]
-    edges = np.flatnonzero(np.diff(np.array([False, *good, False])))
-    found = tuple((float(bases[start]), float(bases[end - 1])) for start, end in edges.reshape(-1, 2))
-    return Windows(length, float(bases[0]), float(bases[-1]), step, found)

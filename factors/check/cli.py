@@ -2,9 +2,8 @@
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ropeswitch.factors import file
 from ropeswitch.factors.factor_set import FactorError, FactorSet
@@ -13,9 +12,6 @@ from ropeswitch.factors.numbers import positive
 from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.factors.rules.rope import Rope, rope_from_model
 from ropeswitch.factors.whole_file import check_target, save_text
-
-if TYPE_CHECKING:
-    from ropeswitch.factors.check.report import Report
 
 EXAMPLE = """examples:
   ropeswitch factors check llama2.json --original-length 4k --plot llama2.png
@@ -45,11 +41,6 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     add("--set", dest="only", metavar="NAME", help="check only this set (default: all)")
     add("--length", metavar="TOKENS", help="check every set up to this length (default: its max_length)")
     add("--pairs", action="store_true", help="also print one line per rotary pair")
-    add(
-        "--base-windows",
-        action="store_true",
-        help="list all ranges of bases that satisfy the bound; takes minutes for a million tokens",
-    )
     add("--json", metavar="FILE", help="write the report as JSON")
     add("--plot", metavar="FILE", help="plot the report to a .png or .svg file")
     add("--force", action="store_true", help="overwrite existing files")
@@ -75,8 +66,6 @@ def _run(args: argparse.Namespace) -> int:
     if args.force and args.json is None and args.plot is None:
         raise FactorError("--force: requires --json FILE or --plot FILE")
     report = check(rope, sets, length)
-    if args.base_windows:
-        report = _with_windows(report)
     if args.json is not None:
         save_text(args.json, json.dumps(report.to_json(), indent=1) + "\n", overwrite=args.force)
     if args.plot is not None:
@@ -124,15 +113,3 @@ def _chosen(content: file.LadderFile, only: str | None) -> tuple[FactorSet, ...]
     if only not in content.ladder.names:
         raise FactorError(f"--set: no set is named {only!r}; the sets are {', '.join(content.ladder.names)}")
     return (sets[content.ladder.names.index(only)],)
-
-
-def _with_windows(report: "Report") -> "Report":
-    from ropeswitch.factors.check.base_bound import windows
-
-    # The first windows are too narrow for the bound's two digits and lie slightly below it. From about 5 times the bound
-    # on, every base that was tested held. Without a bound, the grid is that of lower_bound.
-    found = [
-        windows(report.rope.rotary_dim, length, *((10.0, 9.9e18) if bound is None else (bound / 10, bound * 20)))
-        for length, bound in report.lower_bounds.items()
-    ]
-    return replace(report, windows=tuple(found))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ropeswitch.factors.check.base_bound import Windows, count_negative, first_negative, lower_bound
+from ropeswitch.factors.check.base_bound import count_negative, first_negative, lower_bound
 from ropeswitch.factors.check.precision import Precision, precision
 from ropeswitch.factors.check.shape import Shape, shape, warnings
 from ropeswitch.factors.factor_set import FactorSet
@@ -64,13 +64,11 @@ class Report:
         rope: Rotary embedding before any extension.
         sets: Results of each set.
         lower_bounds: Smallest two-digit base that satisfies the bound, or None, by length; see ``base_bound.lower_bound``.
-        windows: Bases that satisfy the bound up to a length, if requested.
     """
 
     rope: Rope
     sets: tuple[SetReport, ...]
     lower_bounds: dict[int, float | None]
-    windows: tuple[Windows, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
@@ -130,7 +128,6 @@ def to_text(report: Report, by_pair: bool = False) -> str:
     ]
     if said := [f"warning: set {each.name}: {warning}" for each in report.sets for warning in each.warnings]:
         blocks.append("\n".join(said))
-    blocks += [_windows(each) for each in report.windows]
     if by_pair:
         blocks += [f"set {each.name}\n" + _pairs(each, rope) for each in report.sets]
     return "\n\n".join(blocks)
@@ -168,17 +165,6 @@ def _precision(report: Report) -> str:
         errors = (last.float32, last.bfloat16, last.bfloat16_exact, last.ours)
         rows.append((each.name, str(last.length), *(f"{error:.2g}" for error in errors)))
     return table(rows)
-
-
-def _windows(windows: Windows, shown: int = 12) -> str:
-    parts = [f"{start:.5g} to {end:.5g}" if end > start else f"{start:.5g}" for start, end in windows.found[:shown]]
-    more = f" and {len(windows.found) - shown} more" if len(windows.found) > shown else ""
-    settled = "none" if windows.settled is None else f"{windows.settled:.5g}"
-    return (
-        f"bases with B(m) >= 0 up to {windows.length}, on a grid from {windows.low:.4g} to {windows.high:.4g} in "
-        f"steps of {windows.step - 1:.1%}: {len(windows.found)} ranges: {', '.join(parts) or 'none'}{more}; "
-        f"all larger bases from {settled}"
-    )
 
 
 def _pairs(each: SetReport, rope: Rope) -> str:

@@ -1,20 +1,11 @@
 """The base bound against the numbers of arXiv:2405.14591, and against its definition."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeswitch.factors.check.base_bound import (
-    count_negative,
-    first_negative,
-    holds,
-    lower_bound,
-    similarity,
-    windows,
-)
+from ropeswitch.factors.check.base_bound import count_negative, first_negative, lower_bound, similarity
 from ropeswitch.factors.check.report import PUBLISHED_BOUNDS, published_bound, published_lengths
 from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.kernels.angles import inverse_frequencies
@@ -80,15 +71,3 @@ def test_a_million_distances_are_still_exact() -> None:
     *_, (start, values) = similarity(frequencies, 1 << 20)
     distances = np.arange(start, start + len(values))
     assert values == pytest.approx(np.cos(distances[:, None] * frequencies).sum(1), abs=1e-8)
-
-
-def test_windows_hold_and_their_gaps_do_not() -> None:
-    """For 2000 tokens: several windows, the published 1.6e4 in one of them, and all above 22,800."""
-    found = windows(128, 2000, 1e4, 1e5, step=1.002)
-    assert len(found.found) > 3
-    assert any(start <= 1.6e4 <= end for start, end in found.found)
-    assert found.settled == pytest.approx(22780, rel=0.005)
-    for (start, end), (after, _) in pairwise(found.found):
-        assert holds(start, 128, 2000) and holds(end, 128, 2000)
-        assert end * found.step < after
-        assert not holds(end * found.step, 128, 2000)
