@@ -23,7 +23,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch.request_set import SetRule, forced_set
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.server import aliases
-from ropeswitch.server.aliases import accept_aliases, alias_set, forcing
+from ropeswitch.server.aliases import accept_aliases, forcing
 from ropeswitch.server.context import Alias, RequestContext, current
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints
 from ropeswitch.server.engine_client import Prompts, take_over
@@ -212,20 +212,6 @@ def test_a_forced_set_is_in_a_copy_of_the_parameters(params: Any) -> None:
     assert forced_set(forced) == "long" and type(forced) is type(params)
     assert forced_set(params) is None and repr(params) == before
     assert forcing(params, None) is params
-
-
-@pytest.mark.parametrize("in_body", [False, True])
-def test_the_model_and_vllm_xargs_must_agree(context: RequestContext, in_body: bool) -> None:
-    """Routes that do not read ``vllm_xargs`` have its value in the context only."""
-    context.alias = Alias("qwen3@long", "long")
-    for asked in ("long", "short"):
-        params = SamplingParams(extra_args=None if in_body else {"rope_factor_set": asked})
-        context.asked = asked if in_body else None
-        if asked == "long":
-            assert alias_set(params, context) == "long"
-            continue
-        with pytest.raises(VLLMValidationError, match=r"model: 'qwen3@long' asks for .*'long'.*'short'; leave one of"):
-            alias_set(params, context)
 
 
 def test_every_prompt_of_the_request_is_forced_and_decided(

@@ -185,6 +185,8 @@ def test_pooling_routes_have_sets_too(checkpoint: Path, tmp_path: Path) -> None:
         OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
     ):
         prompts = [[5 + i % 90 for i in range(length)] for length in (40, 300)]
+        response = client.embeddings.with_raw_response.create(model=MODEL, input=prompts)
+        assert response.headers[HEADER] == "short, long"
         # The second round finds blocks of both sets in the prefix cache.
         for name in SETS * 2:
             response = client.embeddings.with_raw_response.create(model=f"{MODEL}@{name}", input=prompts)
@@ -208,6 +210,9 @@ def test_pooling_routes_have_sets_too(checkpoint: Path, tmp_path: Path) -> None:
                 assert posted.status == 200 and set((posted.sets or "").split(", ")) == {name}, (path, posted.text)
                 assert posted.json.get("model", f"{MODEL}@{name}") == f"{MODEL}@{name}"
             assert server.post(path, body | {"model": f"{MODEL}@nope"}).status == 400
+        asked = {"model": MODEL, "input": "hi", "vllm_xargs": {"rope_factor_set": "long"}}
+        refused = server.post("/v1/embeddings", asked)
+        assert refused.status == 400 and refused.json["error"]["param"] == "vllm_xargs.rope_factor_set"
         listed = [each.id for each in client.models.list().data]
         assert listed == [MODEL, *(f"{MODEL}@{name}" for name in SETS)]
         assert all(client.models.retrieve(each).id == each for each in listed)

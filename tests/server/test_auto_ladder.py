@@ -10,7 +10,7 @@ from tests.exactness import checkpoints
 from tests.exactness.engines import prompts
 from tests.exactness.reference import Reference
 from tests.server.checkpoint import byte_tokenizer
-from tests.server.running import ENGINE, Server, refused, running
+from tests.server.running import ENGINE, Server, running
 
 WINDOW = 64
 SETS = {"original": (64, 1.0), "128": (128, 2.0), "256": (256, 4.0)}
@@ -80,37 +80,3 @@ def test_every_length_gets_the_tokens_of_hugging_face(ladder_server: Server, qwe
             reference.check(tokens, [token], [log_prob])
             tokens.append(token)
         assert len(tokens) == len(prompt) + 90
-
-
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (["--ladder", "foo"], "--ladder: 'foo' is unknown; allowed: auto, none, file:PATH"),
-        (["--ladder", "yarn", "--factors", "x.json"], "--factors: 'x.json' and --ladder 'yarn' both name a ladder"),
-    ],
-)
-def test_refused_before_vllm_is_loaded(qwen3: Path, flags: list[str], reason: str) -> None:
-    assert refused("serve", str(qwen3), *flags).startswith(reason)
-
-
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (
-            ["--ladder", "yarn"],
-            "--ladder: 'yarn' needs lengths; give them, as in yarn:4x, or set --max-model-len TOKENS",
-        ),
-        pytest.param(
-            ["--native-window", "65"],
-            "--native-window: 65 exceeds 64, the window in the model's config",
-            marks=pytest.mark.full,
-        ),
-        pytest.param(
-            ["--native-window", "x"],
-            "--native-window: 'x' must be a whole number of tokens",
-            marks=pytest.mark.full,
-        ),
-    ],
-)
-def test_refused(qwen3: Path, flags: list[str], reason: str) -> None:
-    assert refused("serve", str(qwen3), *flags).startswith(reason)

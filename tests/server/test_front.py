@@ -290,31 +290,6 @@ def test_one_model(client: openai.OpenAI) -> None:
     assert (refused.value.type, refused.value.code) == ("not_found_error", "model_not_found")
 
 
-def test_errors_of_the_server_without_flags(client: openai.OpenAI, server: Server) -> None:
-    def refused(expected: type[openai.APIStatusError], **changes: Any) -> openai.APIStatusError:
-        with pytest.raises(expected) as error:
-            client.completions.create(**({"model": MODEL, "prompt": "a", "max_tokens": 1} | changes))
-        assert isinstance(error.value.body, dict) and set(error.value.body) == {"message", "type", "param", "code"}
-        return error.value
-
-    assert refused(openai.BadRequestError, temperature=-1).type == "invalid_request_error"
-    assert refused(openai.BadRequestError, prompt=[5] * 2000).code == "context_length_exceeded"
-    assert refused(openai.BadRequestError, prompt="a" * 20000).code == "context_length_exceeded"
-    assert refused(openai.NotFoundError, model="other").code == "model_not_found"
-    for answer, status in (
-        (server.get("/nothing"), 404),
-        (server.get("/v1/completions"), 405),
-        (server.post("/v1/completions", b"{"), 400),
-        (server.post("/v1/completions", b"{}", **{"content-type": "text/plain"}), 400),
-    ):
-        assert answer.status == status
-        assert set(answer.json["error"]) == {"message", "type", "param", "code"}
-    message = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": "a" * 2000}]}
-    answer = server.post("/v1/messages", message)
-    assert (answer.status, answer.json["type"]) == (400, "error")
-    assert answer.json["error"]["code"] == "context_length_exceeded"
-
-
 @pytest.mark.full
 def test_limits_are_of_all_api_servers_together(checkpoint: Path, tmp_path: Path) -> None:
     flags = ["--served-model-name", MODEL, "--api-server-count", "2", "--requests-per-minute-per-key", "10"]

@@ -67,22 +67,6 @@ def test_data_parallel(checkpoint: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_embeddings(checkpoint: Path, tmp_path: Path) -> None:
-    flags = ["--runner", "pooling", "--convert", "embed", "--api-key", "key"]
-    with running(tmp_path, str(checkpoint), *ENGINE, *NAME, *flags) as server:
-        client = OpenAI(base_url=f"{server.url}/v1", api_key="key", max_retries=0)
-        response = client.embeddings.with_raw_response.create(model=MODEL, input=[SHORT, LONG])
-        assert response.headers["x-rope-factor-set"] == "short, long"
-        assert [len(each.embedding) for each in response.parse().data] == [128, 128]
-        key = {"authorization": "Bearer key"}
-        asked = {"model": MODEL, "input": SHORT, "vllm_xargs": {"rope_factor_set": "long"}}
-        refused = server.post("/v1/embeddings", asked, **key)
-        assert refused.status == 400 and refused.json["error"]["param"] == "vllm_xargs.rope_factor_set"
-        assert server.get("/v1/rope").status == 401
-        assert server.get("/v1/rope", **key).status == 200
-
-
-@pytest.mark.full
 def test_a_ladder_from_a_file(checkpoint: Path, tmp_path: Path) -> None:
     sets = [
         {"name": f"to-{length}", "max_length": length, "factors": factors(16, 1.0, largest)}

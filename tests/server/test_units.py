@@ -4,35 +4,26 @@ import asyncio
 import subprocess
 import sys
 from argparse import Namespace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, HTTPException
-from fastapi.testclient import TestClient
 from starlette.datastructures import State
-from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import require
 from ropeswitch.model_patches.switch.request_set import SetRule
-from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.server import refusals
-from ropeswitch.server.context import current
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints, check_reports
 from ropeswitch.server.engine_client import LATE, Prompts, RopeClient, take_over
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.front.front import Front
-from ropeswitch.server.front.inner import Inner
 from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import plugin_names
-from ropeswitch.server.prompt_set import asked_set, decide
-from ropeswitch.server.rope_route import rope_info
-from tests.server.front.parts import parts, server_parts
+from ropeswitch.server.prompt_set import asked_set
 
 LADDER = FactorLadder.checked(
     [{"name": "a", "max_length": 8, "factors": [1.0, 2.0]}, {"name": "b", "max_length": 16, "factors": [1.5, 3.0]}]
@@ -51,54 +42,6 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout and done.stderr.strip() == "set()"
-
-
-def test_rope_is_behind_the_api_key_and_in_the_openapi() -> None:
-    app = FastAPI()
-    app.state.args = STARTED_BY_US
-    RopeSwitchEndpoints().attach_router(app)
-    app.add_middleware(AuthenticationMiddleware, tokens=["key"])
-    app.state.ropeswitch = SimpleNamespace(rope_info=rope_info(RopeSettings(LADDER, 10000.0), 12, PATCHES))
-    client = TestClient(app)
-    assert client.get("/v1/rope").status_code == 401
-    answer = client.get("/v1/rope", headers={"authorization": "Bearer key"})
-    assert answer.status_code == 200 and answer.json()["max_model_len"] == 12
-    assert [each["name"] for each in answer.json()["sets"]] == ["a", "b"]
-    assert "/v1/rope" in app.openapi()["paths"]
-
-
-def test_the_header_belongs_to_its_own_request(tmp_path: Path) -> None:
-    app = FastAPI()
-    app.add_middleware(Inner)
-    app.add_middleware(Front)
-    app.state.ropeswitch = server_parts(parts(tmp_path)[0])
-    lengths = {each.name: each.max_length for each in LADDER.sets}
-
-    @app.post("/prompts/{names}")
-    async def prompts(names: str) -> str:
-        context = current.get()
-        assert context is not None and not context.prompts
-        context.prompts.extend(decide(SetRule(LADDER), lengths[name], None) for name in names.split("-"))
-        return names
-
-    @app.get("/none")
-    async def none() -> str:
-        return "none"
-
-    @app.post("/refused")
-    async def refuse() -> None:
-        context = current.get()
-        assert context is not None
-        context.prompts.append(decide(SetRule(LADDER), 1, None))
-        raise HTTPException(400)
-
-    client = TestClient(app)
-    assert client.post("/prompts/a-b").headers["x-rope-factor-set"] == "a, b"
-    assert client.post("/prompts/b").headers["x-rope-factor-set"] == "b"
-    assert "x-rope-factor-set" not in client.get("/none").headers
-    refused = client.post("/refused")
-    assert refused.status_code == 400 and "x-rope-factor-set" not in refused.headers
-    assert current.get() is None
 
 
 @pytest.mark.parametrize(

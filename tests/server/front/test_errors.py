@@ -15,7 +15,6 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from pydantic import BaseModel, Field
 
 from ropeswitch.server.front.error_bodies import FAULT, converted, converted_event
-from ropeswitch.server.front.models_route import router
 from ropeswitch.server.front.refusal import prompt_too_long
 from ropeswitch.server.front.routes import prompt_field
 from ropeswitch.server.upstream_messages import mended
@@ -290,23 +289,6 @@ def test_errors_in_streams(tmp_path: Path) -> None:
 )
 def test_other_events_stay(event: bytes) -> None:
     assert converted_event(event) == event
-
-
-def test_one_model(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path)[0])
-    app.include_router(router)
-
-    class Models:
-        async def show_available_models(self) -> Any:
-            return self
-
-        def model_dump(self) -> dict[str, Any]:
-            return {"data": [{"id": "org/tiny", "object": "model"}]}
-
-    app.state.openai_serving_models = Models()
-    assert ask(app, "GET", "/v1/models/org/tiny").json() == {"id": "org/tiny", "object": "model"}
-    answer = ask(app, "GET", "/v1/models/nope")
-    assert answer.status_code == 404 and error_of(answer)["code"] == "model_not_found"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What may wait for its first token: the counts against a plain model of them, and that nothing is left of them."""
 
 import asyncio
-import random
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from starlette.responses import JSONResponse
 from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.context import Ticket
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
-from ropeswitch.server.front.key_limits import EVERYONE
 from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, listeners
 from ropeswitch.server.front.state import FrontState
@@ -171,51 +169,6 @@ def test_counts_are_those_of_what_waits(
         engine.requests.pop(name, None)
         queue.settle([held.pop(name)])
     assert [queue.waiting(index) for index in range(2)] == [(0, 0), (0, 0)]
-
-
-def test_nothing_is_left_of_a_thousand_requests(tmp_path: Path) -> None:
-    """Answered, refused, faulty and left by their clients at every stage."""
-    engine = Engine()
-    state, admission = parts(
-        tmp_path, engine, max_queued_requests={None: 8}, max_queued_tokens={None: 64}, max_prompt_tokens=14
-    )
-    app = app_with_prompts(state, admission, engine)
-    rng = random.Random(5)
-    statuses: dict[int, int] = {}
-    left = 0
-
-    async def one(client: object, number: int) -> None:
-        nonlocal left
-        asked = {
-            "id": str(number),
-            "lengths": [rng.choice([1, 4, 8, 9, 14, 15]) for _ in range(rng.choice([1, 1, 1, 3]))],
-            "n": rng.choice([1, 1, 2]),
-            "fault": rng.random() < 0.1,
-            "prefill": rng.random() * 0.02,
-            "decode": rng.random() * 0.02,
-        }
-        task = asyncio.create_task(client.post("/v1/prompts", json=asked))  # type: ignore[attr-defined]
-        await asyncio.sleep(rng.random() * 0.01)
-        if rng.random() < 0.3 and not task.done():
-            task.cancel()
-            left += 1
-        else:
-            answer = await task
-            statuses[answer.status_code] = statuses.get(answer.status_code, 0) + 1
-
-    async def run() -> None:
-        async with client_of(app) as client:
-            watching = asyncio.create_task(state.queue.watch())
-            for start in range(0, 1000, 25):
-                await asyncio.gather(*(one(client, start + i) for i in range(25)), return_exceptions=True)
-            watching.cancel()
-            await asyncio.sleep(0.1)
-
-    asyncio.run(run())
-    assert min(statuses.get(status, 0) for status in (200, 400, 500, 503)) > 10 and left > 50
-    assert [state.queue.waiting(index) for index in range(2)] == [(0, 0), (0, 0)]
-    assert state.key_limits.in_flight(EVERYONE) == 0
-    assert not state.queue._tickets and not engine.requests
 
 
 def test_prompts_longer_than_the_limit(tmp_path: Path) -> None:
