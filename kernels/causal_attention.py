@@ -5,23 +5,6 @@ from itertools import pairwise
 import torch
 
 
-def causal_attention_reference(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_starts: list[int], scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the op in float64, one token and head at a time; arguments and results as in :func:`causal_attention`."""
-    group = query.shape[1] // key.shape[1]
-    out = torch.zeros(query.shape, dtype=torch.float64)
-    lse = torch.zeros(query.shape[:2], dtype=torch.float64)
-    for start, stop in pairwise(query_starts):
-        for token in range(start, stop):
-            for head in range(query.shape[1]):
-                keys, values = (each[start : token + 1, head // group].double() for each in (key, value))
-                scores = keys @ query[token, head].double() * scale
-                out[token, head] = scores.softmax(-1) @ values
-                lse[token, head] = scores.logsumexp(-1)
-    return out, lse
-
-
 def causal_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_starts: list[int], scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,22 +7,6 @@ Each rank holds ``block_size`` of them in its own block of that number.
 import torch
 
 
-def local_slots_reference(
-    positions: list[int], blocks: list[list[int]], block_size: int, ranks: int, rank: int, interleave: int
-) -> list[int]:
-    """Compute the op token by token, with each token's block table in ``blocks``; see :func:`local_slots` for the rest."""
-    slots = []
-    for position, table in zip(positions, blocks, strict=True):
-        # The place in this rank's cache is the number of earlier positions that it owns.
-        own = [p for p in range(position + 1) if p // interleave % ranks == rank]
-        if not own or own[-1] != position:
-            slots.append(-1)
-        else:
-            place = len(own) - 1
-            slots.append(table[place // block_size] * block_size + place % block_size)
-    return slots
-
-
 def local_slots(
     positions: torch.Tensor,
     requests: torch.Tensor,

@@ -6,20 +6,6 @@ Source: FlashAttention-2 (arXiv:2307.08691), section 2.3.1: a part's weight is e
 import torch
 
 
-def merge_attention_reference(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the op in float64, one row at a time; arguments and results as in :func:`merge_attention`."""
-    out = torch.zeros(outs.shape[1:], dtype=torch.float64)
-    lse = torch.full(lses.shape[1:], -torch.inf, dtype=torch.float64)
-    for token in range(lses.shape[1]):
-        for head in range(lses.shape[2]):
-            present = [i for i in range(len(lses)) if lses[i, token, head] != -torch.inf]
-            if present:
-                scores = lses[present, token, head].double()
-                lse[token, head] = scores.logsumexp(0)
-                out[token, head] = scores.softmax(0) @ outs[present, token, head].double()
-    return out, lse
-
-
 def merge_attention(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Merge the outputs of attention over disjoint sets of keys.
 

@@ -11,30 +11,6 @@ import torch
 PASS = 4096
 
 
-def paged_attention_reference(
-    query: torch.Tensor,
-    cache: torch.Tensor,
-    block_table: torch.Tensor,
-    lengths: list[int],
-    query_starts: list[int],
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the op in float64, one head of one request at a time; arguments and results as in :func:`paged_attention`."""
-    block_size, head = cache.shape[2], query.shape[2]
-    group = query.shape[1] // cache.shape[1]
-    out = torch.zeros(query.shape, dtype=torch.float64)
-    lse = torch.full(query.shape[:2], -torch.inf, dtype=torch.float64)
-    for request, length in enumerate(lengths):
-        rows = slice(query_starts[request], query_starts[request + 1])
-        places = [(int(block_table[request, i // block_size]), i % block_size) for i in range(length)]
-        for q_head in range(query.shape[1] if length else 0):
-            keys_values = torch.stack([cache[block, q_head // group, offset].double() for block, offset in places])
-            scores = query[rows, q_head].double() @ keys_values[:, :head].T * scale
-            out[rows, q_head] = scores.softmax(-1) @ keys_values[:, head:]
-            lse[rows, q_head] = scores.logsumexp(-1)
-    return out, lse
-
-
 def paged_attention(
     query: torch.Tensor,
     cache: torch.Tensor,

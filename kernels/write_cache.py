@@ -3,15 +3,6 @@
 import torch
 
 
-def write_cache_reference(key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
-    """Compute the op one token at a time; arguments as in :func:`write_cache`."""
-    head, block_size = key.shape[2], cache.shape[2]
-    for token, slot in enumerate(slots.tolist()):
-        if slot >= 0:
-            cache[slot // block_size, :, slot % block_size, :head] = key[token]
-            cache[slot // block_size, :, slot % block_size, head:] = value[token]
-
-
 def write_cache(key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
     """Write keys and values into ``cache`` in place.
 

@@ -1,6 +1,6 @@
 """Attention over keys that are dealt out over ranks: each op against its float64 reference, and all of them together."""
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 import torch
@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeswitch.kernels import paged_attention as paged
-from ropeswitch.kernels.causal_attention import causal_attention, causal_attention_reference
-from ropeswitch.kernels.local_slots import local_slots, local_slots_reference
-from ropeswitch.kernels.merge_attention import merge_attention, merge_attention_reference
-from ropeswitch.kernels.paged_attention import paged_attention, paged_attention_reference
-from ropeswitch.kernels.write_cache import write_cache, write_cache_reference
+from ropeswitch.kernels.causal_attention import causal_attention
+from ropeswitch.kernels.local_slots import local_slots
+from ropeswitch.kernels.merge_attention import merge_attention
+from ropeswitch.kernels.paged_attention import paged_attention
+from ropeswitch.kernels.write_cache import write_cache
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # Requests of a step: new tokens, and keys that are cached here.
@@ -30,6 +30,75 @@ def random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
+def attention(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One head's attention in float64, and the log-sum-exp of its scores; without keys 0 and minus infinity."""
+    scores = query.double() @ keys.double().T * scale
+    return scores.softmax(-1) @ values.double(), scores.logsumexp(-1)
+
+
+def paged_reference(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    block_table: torch.Tensor,
+    lengths: list[int],
+    query_starts: list[int],
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `paged_attention` returns, in float64, one head of one request at a time."""
+    block_size, head = cache.shape[2], query.shape[2]
+    group = query.shape[1] // cache.shape[1]
+    out = torch.empty(query.shape, dtype=torch.float64)
+    lse = torch.empty(query.shape[:2], dtype=torch.float64)
+    for request, length in enumerate(lengths):
+        rows = slice(query_starts[request], query_starts[request + 1])
+        places = torch.arange(length)
+        blocks, offsets = block_table[request, places // block_size], places % block_size
+        for q_head in range(query.shape[1]):
+            keys, values = cache[blocks, q_head // group, offsets].split(head, dim=-1)
+            out[rows, q_head], lse[rows, q_head] = attention(query[rows, q_head], keys, values, scale)
+    return out, lse
+
+
+def causal_reference(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_starts: list[int], scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `causal_attention` returns, in float64, one token and head at a time."""
+    group = query.shape[1] // key.shape[1]
+    out = torch.empty(query.shape, dtype=torch.float64)
+    lse = torch.empty(query.shape[:2], dtype=torch.float64)
+    for start, stop in pairwise(query_starts):
+        for token in range(start, stop):
+            for head in range(query.shape[1]):
+                keys, values = (each[start : token + 1, head // group] for each in (key, value))
+                out[token, head], lse[token, head] = attention(query[token, head], keys, values, scale)
+    return out, lse
+
+
+def merge_reference(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `merge_attention` returns, in float64, one row at a time."""
+    out = torch.zeros(outs.shape[1:], dtype=torch.float64)
+    lse = torch.full(lses.shape[1:], -torch.inf, dtype=torch.float64)
+    for token in range(lses.shape[1]):
+        for head in range(lses.shape[2]):
+            present = lses[:, token, head] != -torch.inf
+            if present.any():
+                scores = lses[present, token, head].double()
+                lse[token, head] = scores.logsumexp(0)
+                out[token, head] = scores.softmax(0) @ outs[present, token, head].double()
+    return out, lse
+
+
+def slot_reference(position: int, table: list[int], block_size: int, ranks: int, rank: int, interleave: int) -> int:
+    """One token's slot: its place in this rank's cache is the number of earlier positions that the rank owns."""
+    own = [p for p in range(position + 1) if p // interleave % ranks == rank]
+    if position not in own:
+        return -1
+    block, offset = divmod(len(own) - 1, block_size)
+    return table[block] * block_size + offset
+
+
 @given(requests=REQUESTS, heads=HEADS, dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99))
 @settings(max_examples=60)
 def test_paged(requests: list[tuple[int, int]], heads: tuple[int, int, int], dtype: torch.dtype, seed: int) -> None:
@@ -41,7 +110,7 @@ def test_paged(requests: list[tuple[int, int]], heads: tuple[int, int, int], dty
     # What is beyond a request's keys must not matter: blocks may hold anything there.
     blocks = torch.randperm(32, generator=torch.Generator().manual_seed(seed))[:25].view(5, 5).int()[: len(requests)]
     out, lse = paged_attention(query, cache, blocks, lengths, starts, head**-0.5)
-    expected_out, expected_lse = paged_attention_reference(query, cache, blocks, lengths, starts, head**-0.5)
+    expected_out, expected_lse = paged_reference(query, cache, blocks, lengths, starts, head**-0.5)
     close(out, expected_out)
     close(lse, expected_lse)
     for request, length in enumerate(lengths):
@@ -55,7 +124,7 @@ def test_paged_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     query, cache = random(3, 4, 64, seed=1), random(40, 2, 8, 128, seed=2)
     blocks = torch.randperm(40, generator=torch.Generator().manual_seed(3))[None].int()
     for length in (1, 16, 17, 33, 300, 320):
-        expected_out, expected_lse = paged_attention_reference(query, cache, blocks, [length], [0, 3], 1.0)
+        expected_out, expected_lse = paged_reference(query, cache, blocks, [length], [0, 3], 1.0)
         for keys in (1, 16, 64):
             monkeypatch.setattr(paged, "PASS", keys)
             out, lse = paged_attention(query, cache, blocks, [length], [0, 3], 1.0)
@@ -74,7 +143,7 @@ def test_causal(lengths: list[int], heads: tuple[int, int, int], dtype: torch.dt
     query = random(starts[-1], kv_heads * group, head, seed=seed, dtype=dtype)
     key, value = (random(starts[-1], kv_heads, head, seed=seed + i, dtype=dtype) for i in (1, 2))
     out, lse = causal_attention(query, key, value, starts, head**-0.5)
-    expected_out, expected_lse = causal_attention_reference(query, key, value, starts, head**-0.5)
+    expected_out, expected_lse = causal_reference(query, key, value, starts, head**-0.5)
     close(out, expected_out)
     close(lse, expected_lse)
 
@@ -89,7 +158,7 @@ def test_merge(data: st.DataObject, parts: int, tokens: int, seed: int) -> None:
     # Nothing may be read of a part without a key.
     outs[empty] = torch.nan
     out, lse = merge_attention(outs, lses)
-    expected_out, expected_lse = merge_attention_reference(outs, lses)
+    expected_out, expected_lse = merge_reference(outs, lses)
     close(out, expected_out)
     close(lse, expected_lse)
     nowhere = empty.all(0)
@@ -109,8 +178,10 @@ def test_slots(ranks: int, interleave: int, blocks: int, places: list[tuple[int,
     found = []
     for rank in range(ranks):
         slots = local_slots(positions, requests, torch.tensor(tables), block_size, ranks, rank, interleave)
-        own = [tables[r] for r, _ in places]
-        assert slots.tolist() == local_slots_reference([p for _, p in places], own, block_size, ranks, rank, interleave)
+        assert slots.tolist() == [
+            slot_reference(position, tables[request], block_size, ranks, rank, interleave)
+            for request, position in places
+        ]
         found.append(slots)
     if places:
         assert ((torch.stack(found) >= 0).sum(0) == 1).all()
@@ -125,7 +196,9 @@ def test_write(dtype: torch.dtype) -> None:
     cache = random(5, 2, 8, 32, seed=6, dtype=dtype)
     expected = cache.clone()
     write_cache(key, value, cache, slots)
-    write_cache_reference(key, value, expected, slots)
+    for token, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            expected[slot // 8, :, slot % 8] = torch.cat((key[token], value[token]), dim=-1)
     assert torch.equal(cache, expected)
 
 
@@ -168,5 +241,5 @@ def test_ranks_together_see_the_whole_sequence(
             seen[i].append(out[starts[place] : starts[place + 1]])
             done[i] += n
     for i, (query, key, value) in enumerate(tokens):
-        expected, _ = causal_attention_reference(query, key, value, [0, totals[i]], 0.3)
+        expected, _ = causal_reference(query, key, value, [0, totals[i]], 0.3)
         close(torch.cat(seen[i]), expected)
