@@ -14,22 +14,6 @@ from ropeswitch.factors.rules.show import critical_note
 from ropeswitch.factors.text_table import table
 from ropeswitch.kernels.angles import inverse_frequencies
 
-# arXiv:2405.14591, table of lower bounds of the base for a head dimension of 128.
-PUBLISHED_DIM = 128
-PUBLISHED_BOUNDS = {
-    "1k": 4.3e3,
-    "2k": 1.6e4,
-    "4k": 2.7e4,
-    "8k": 8.4e4,
-    "16k": 3.1e5,
-    "32k": 6.4e5,
-    "64k": 2.1e6,
-    "128k": 7.8e6,
-    "256k": 3.6e7,
-    "512k": 6.4e7,
-    "1M": 5.1e8,
-}
-
 
 @dataclass(frozen=True)
 class SetReport:
@@ -72,10 +56,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
-        bounds = [
-            {"length": length, "base": base, "published": published_bound(self.rope, length)}
-            for length, base in self.lower_bounds.items()
-        ]
+        bounds = [{"length": length, "base": base} for length, base in self.lower_bounds.items()]
         critical = {"critical_dimension": self.rope.critical_dimension, "critical_pair": self.rope.critical_pair}
         return asdict(self) | {"rope": asdict(self.rope) | critical, "lower_bounds": bounds}
 
@@ -101,19 +82,6 @@ def _check_set(rope: Rope, factor_set: FactorSet, length: int) -> SetReport:
         negative=count_negative(frequencies, length),
         precision=tuple(precision(rope.theta, factor_set, each) for each in (*lengths, length)),
     )
-
-
-def published_bound(rope: Rope, length: int) -> float | None:
-    """Return the published lower bound of the base for ``length``, or None; matches k as 1000 and as 1024."""
-    if rope.rotary_dim != PUBLISHED_DIM:
-        return None
-    return next((base for name, base in PUBLISHED_BOUNDS.items() if length in published_lengths(name)), None)
-
-
-def published_lengths(name: str) -> tuple[int, int]:
-    """Return the tokens that a key of :data:`PUBLISHED_BOUNDS` stands for, with k as 1000 and as 1024."""
-    power = {"k": 1, "M": 2}[name[-1]]
-    return int(name[:-1]) * 1000**power, int(name[:-1]) * 1024**power
 
 
 def to_text(report: Report, by_pair: bool = False) -> str:
@@ -143,16 +111,13 @@ def _shapes(report: Report) -> str:
 
 
 def _base_bound(report: Report) -> str:
-    rows: list[tuple[str, ...]] = [
-        ("set", "B(m) >= 0 up to m", "negative m", "equivalent base", "smallest valid base", "published")
-    ]
+    rows = [("set", "B(m) >= 0 up to m", "negative m", "equivalent base", "smallest valid base")]
     for each in report.sets:
         holds = f"{each.length}, all" if each.first_negative is None else str(each.first_negative - 1)
         own = "none" if each.equivalent_base is None else f"{each.equivalent_base:.6g}"
-        published = published_bound(report.rope, each.length)
         found = report.lower_bounds[each.length]
         bound = "none" if found is None else f"{found:.1e}"
-        rows.append((each.name, holds, str(each.negative), own, bound, "" if published is None else f"{published:.1e}"))
+        rows.append((each.name, holds, str(each.negative), own, bound))
     return table(rows)
 
 

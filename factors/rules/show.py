@@ -8,14 +8,6 @@ from ropeswitch.factors.rules.formulas import Target, equivalent_base
 from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.factors.text_table import table
 
-# (d, base, window); some published numbers for it disagree with the formulas.
-LLAMA_3_8B = (128, 500000.0, 8192)
-GRADIENT = (
-    "published by Gradient AI: theta 283461213 in the config for 262144 tokens, 3580165449 for 1048576, 45218125210 for "
-    "4194304, which are 'theta'; on the model cards 15.3M for 65536, 207.1M for 262144, 1.06B for 524288 and 2.80B for "
-    "1048576, which are 'ntk-staged' with --dynamic-factor 4 (the last from 262144 tokens)"
-)
-
 
 def rule_list() -> str:
     """List all rules with formula, options and source."""
@@ -64,26 +56,13 @@ def by_pair(content: LadderFile, rope: Rope) -> str:
 
 
 def critical_note(rope: Rope) -> str:
-    """Explain the critical dimension, and where a published text differs."""
-    note = (
+    """Explain the critical dimension."""
+    return (
         f"critical dimension {rope.critical_dimension} of {rope.rotary_dim}: "
         f"2 ceil({rope.rotary_dim // 2} log_{rope.theta:g}({rope.original_length}/2pi)) = 2 ceil({rope.critical_pair:.3f})"
     )
-    if _shape(rope) == LLAMA_3_8B:
-        note += (
-            "\na published text says 72 for this model, which also counts pair 35, whose rotation takes "
-            f"{rope.wavelength(35):.0f} tokens, {rope.wavelength(35) - rope.original_length:.0f} more than the window; "
-            "LongRoPE2 (arXiv:2502.20082) prints 35 pairs, which is 70"
-        )
-    return note
 
 
 def notes(rule: Rule, rope: Rope) -> str:
     """Return notes on the model that matter for the rule, or an empty string."""
-    staged = rule.name in ("theta-staged", "ntk-staged") and _shape(rope) == LLAMA_3_8B
-    critical = rule.name in ("theta", "theta-staged", "longrope2")
-    return "\n".join([critical_note(rope)] * critical + [GRADIENT] * staged)
-
-
-def _shape(rope: Rope) -> tuple[int, float, int]:
-    return rope.rotary_dim, rope.theta, rope.original_length
+    return critical_note(rope) if rule.name in ("theta", "theta-staged", "longrope2") else ""

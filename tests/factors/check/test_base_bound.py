@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeswitch.factors.check.base_bound import count_negative, first_negative, lower_bound, similarity
-from ropeswitch.factors.check.report import PUBLISHED_BOUNDS, published_bound, published_lengths
-from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.kernels.angles import inverse_frequencies
+from tests.factors.check.bounds import PUBLISHED_BOUNDS, published_lengths
 
 PAIRS = np.arange(64)
 METHOD_1 = 5e6 ** (-2 * PAIRS / 128)
@@ -38,13 +37,6 @@ def test_bounds_that_differ_from_the_published(name: str) -> None:
     length, _ = published_lengths(name)
     assert lower_bound(128, length) == pytest.approx(OTHERS[name], rel=1e-9)
     assert set(SAME) | set(OTHERS) == set(PUBLISHED_BOUNDS)
-
-
-def test_published_values_are_named_for_either_thousand() -> None:
-    rope = Rope(128, 10000.0, 4096)
-    assert published_bound(rope, 131072) == published_bound(rope, 128000) == 7.8e6
-    assert published_bound(rope, 1 << 20) == 5.1e8
-    assert published_bound(rope, 5000) is published_bound(Rope(96, 10000.0, 4096), 4096) is None
 
 
 @settings(max_examples=25, deadline=None)

@@ -55,7 +55,6 @@ def test_a_table_shows_bases_and_critical_dimension(capsys: pytest.CaptureFixtur
     assert main(["factors", "rule", "theta-staged", *LLAMA_3]) == 0
     printed = capsys.readouterr().out
     assert "critical dimension 70 of 128: 2 ceil(64 log_500000(8192/2pi)) = 2 ceil(34.984)" in printed
-    assert "a published text says 72 for this model" in printed
     assert "283461213.5" in printed and "3580165449" in printed
     assert [line.split()[0] for line in printed.splitlines()[-64:]] == [str(pair) for pair in range(64)]
 

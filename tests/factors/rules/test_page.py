@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ropeswitch.factors.check.base_bound import lower_bound
-from ropeswitch.factors.check.report import PUBLISHED_BOUNDS, published_lengths
 from ropeswitch.factors.rules.catalogue import RULES
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.cli import main
 from tests.docs.pages import ROOT, commands
+from tests.factors.check.bounds import PUBLISHED_BOUNDS, published_lengths
 
 PAGE = ROOT / "docs" / "factor-rules.md"
 TEXT = PAGE.read_text(encoding="utf-8")
