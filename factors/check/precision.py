@@ -7,8 +7,8 @@ import torch
 
 from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.kernels.angles import Frequencies, build_tables
+from ropeswitch.kernels.axis_rows import AxisRows
 from ropeswitch.kernels.fill_rows import ExactRows
-from ropeswitch.kernels.parity_rows import ParityRows
 from ropeswitch.kernels.reference import fill_rows_reference
 
 # The last positions before a length stand for all: float32 errors grow with the position; the others do not.
@@ -40,7 +40,7 @@ def precision(theta: float, factor_set: FactorSet, length: int) -> Precision:
     rotary_dim = 2 * len(factor_set.factors)
     sets = (Frequencies(factor_set.factors),)
     ours = ExactRows(build_tables(theta, rotary_dim, sets, length))
-    hugging_face = ParityRows(theta, rotary_dim, sets)
+    hugging_face = AxisRows(theta, rotary_dim, sets, dtype=torch.float32)
     worst = np.zeros(4)
     for start in range(max(0, length - LAST), length, CHUNK):
         positions = torch.arange(start, min(start + CHUNK, length))

@@ -46,12 +46,11 @@ class DraftRotaryEmbedding(nn.Module):
     def __init__(self, head_size: int, rotation: Rotation, neox: bool, settings: RopeSettings) -> None:
         super().__init__()
         self.head_size, self.rotary_dim, self.is_neox_style = head_size, rotation.rotary_dim, neox
-        self._several_axes = rotation.axes is not None
-        axes = rotation.axes or (0,) * (rotation.rotary_dim // 2)
         # While loading, torch's default device is the model's.
         device, dtype = torch.get_default_device(), torch.float64 if settings.angles == "exact" else torch.float32
-        self._angles = AxisRows(rotation.theta, rotation.rotary_dim, rotation.sets(settings), axes, device, dtype)
-        self._axes = max(axes) + 1
+        self._angles = AxisRows(
+            rotation.theta, rotation.rotary_dim, rotation.sets(settings), rotation.axes, device, dtype
+        )
         # Sleep level 2 discards everything allocated with the model, except registered buffers, which upstream saves.
         for name, tensor in vars(self._angles).items():
             self.register_buffer(f"angles{name}", tensor, persistent=False)
@@ -68,12 +67,12 @@ class DraftRotaryEmbedding(nn.Module):
             query: ``[tokens, query heads * head_size]`` or ``[tokens, query heads, head_size]``.
             key: Laid out as ``query``, with the key heads; or None.
         """
-        places = positions if positions.dim() == 2 else positions.expand(self._axes, -1)
-        tokens = torch.arange(places.shape[1], dtype=torch.int32, device=places.device)
+        count = positions.shape[-1]
+        tokens = torch.arange(count, dtype=torch.int32, device=positions.device)
         # Padding tokens follow the last request; they use the spare last entry of `sets`.
         requests = torch.bucketize(tokens, self.starts[1:], right=True)
-        rows = torch.empty(places.shape[1], self.rotary_dim, dtype=torch.float32, device=places.device)
-        self._angles.fill(rows, places, self.sets[requests])
+        rows = torch.empty(count, self.rotary_dim, dtype=torch.float32, device=positions.device)
+        self._angles.fill(rows, positions, self.sets[requests])
         return apply_rows(rows, query, key, self.head_size, self.is_neox_style)
 
     @property

@@ -8,7 +8,6 @@ import torch
 from ropeswitch.kernels.angles import build_tables
 from ropeswitch.kernels.axis_rows import AxisRows
 from ropeswitch.kernels.fill_rows import ExactRows
-from ropeswitch.kernels.parity_rows import ParityRows
 from ropeswitch.model_patches.switch.rotation import Rotation
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
@@ -45,12 +44,9 @@ class RotationRows:
         theta, width, sets = rotation.theta, rotation.rotary_dim, rotation.sets(settings)
         exact = settings.angles == "exact"
         self._filler: Filler
-        if rotation.axes is not None:
+        if rotation.axes is not None or not exact:
             dtype = torch.float64 if exact else torch.float32
             self._filler = self._by_token(AxisRows(theta, width, sets, rotation.axes, device, dtype).fill)
-            return
-        if not exact:
-            self._filler = self._by_token(ParityRows(theta, width, sets, device).fill)
             return
         tables = build_tables(theta, width, sets, self.max_model_len)
         if self.kernels is not None:
@@ -74,10 +70,8 @@ class RotationRows:
         """
         if not self.rotation.laddered:
             sets = torch.zeros_like(sets)
-        if self.rotation.axes is None:
-            positions = positions if positions.dim() == 1 else positions[0]
-        elif positions.dim() == 1:
-            positions = positions.expand(max(self.rotation.axes) + 1, -1)
+        if self.rotation.axes is None and positions.dim() == 2:
+            positions = positions[0]
         self._filler(self.rows, positions, sets, starts)
 
     def _by_token(self, fill: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]) -> Filler:

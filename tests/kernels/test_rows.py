@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ropeswitch.kernels.angles import Frequencies, build_tables, inverse_frequencies
 from ropeswitch.kernels.apply_rows import _rotate, apply_rows
+from ropeswitch.kernels.axis_rows import AxisRows
 from ropeswitch.kernels.fill_rows import ExactRows
-from ropeswitch.kernels.parity_rows import ParityRows
 from ropeswitch.kernels.reference import apply_rows_reference, fill_rows_reference
 
 END = 2_097_152
@@ -74,7 +74,7 @@ def test_start_tokens_keep_the_unscaled_angles() -> None:
     assert not np.allclose(rows[1, :64], 1.4 * np.cos(128 * plain), atol=1e-2)
 
 
-def test_parity_rows_are_hugging_faces() -> None:
+def test_float32_rows_are_hugging_faces() -> None:
     from transformers import Phi3Config
     from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
@@ -85,7 +85,8 @@ def test_parity_rows_are_hugging_faces() -> None:
                          "original_max_position_embeddings": 4096},
     )  # fmt: skip
     scale = math.sqrt(1 + math.log(32) / math.log(4096))
-    filler = ParityRows(10000.0, 96, (Frequencies(tuple(short), scale), Frequencies(tuple(long), scale)))
+    sets = (Frequencies(tuple(short), scale), Frequencies(tuple(long), scale))
+    filler = AxisRows(10000.0, 96, sets, dtype=torch.float32)
     for length, index in ((4096, 0), (9000, 1)):
         positions = torch.arange(length)
         rows = torch.empty(length, 96)
@@ -95,10 +96,10 @@ def test_parity_rows_are_hugging_faces() -> None:
         assert torch.equal(rows[:, 48:], sin[0, :, :48])
 
 
-def test_parity_rows_keep_the_unscaled_angles_below_start_tokens() -> None:
+def test_float32_rows_keep_the_unscaled_angles_below_start_tokens() -> None:
     positions, chosen = torch.tensor([127, 128, 127]), torch.tensor([1, 1, 0])
     rows = torch.empty(3, ROTARY)
-    ParityRows(THETA, ROTARY, SETS).fill(rows, positions, chosen)
+    AxisRows(THETA, ROTARY, SETS, dtype=torch.float32).fill(rows, positions, chosen)
     expected = fill_rows_reference(positions.numpy(), chosen.numpy(), THETA, ROTARY, SETS)
     assert torch.allclose(rows.double(), expected, atol=1e-4)
 
