@@ -1,6 +1,5 @@
 """Runs a Hugging Face causal language model locally, rotated with given factor sets."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.hf_config import ladder_from_config, rope_parameters
 from ropeswitch.factors.ladders.softmax import softmax_slope
-from ropeswitch.factors.last_rows import last_rows_only
 from ropeswitch.factors.set_rotary import rotated
 
 # Tokens whose logits are in memory at once.
 LOGIT_CHUNK = 8192
-
-
-def best_device() -> str:
-    """Return ``cuda`` if PyTorch finds a GPU, else ``cpu``."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @dataclass(frozen=True)
@@ -46,8 +39,8 @@ class LocalModel:
     ladder: FactorLadder | None
 
     @classmethod
-    def load(cls, name: str | Path, dtype: str = "float32", device: str | None = None) -> "LocalModel":
-        """Load a model from a folder or the Hugging Face Hub onto ``device`` (default: :func:`best_device`).
+    def load(cls, name: str | Path, dtype: str = "float32") -> "LocalModel":
+        """Load a model from a folder or the Hugging Face Hub, onto the GPU if PyTorch finds one.
 
         Raises:
             FactorError: when the model cannot be opened, or its rotary embedding is missing or unsupported.
@@ -65,7 +58,7 @@ class LocalModel:
             raise FactorError(
                 f"model {str(name)!r}: weights are missing or have the wrong shape: {', '.join(absent[:3])}"
             )
-        model.to(device or best_device()).eval()
+        model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         return cls.of(model, tokenizer, config.to_dict(), str(name))
 
     @classmethod
@@ -112,23 +105,22 @@ class LocalModel:
         return FactorSet(name, max_length, (1.0,) * (self.rotary_dim // 2))
 
     @torch.no_grad()
-    def hidden(self, ids: torch.Tensor, sets: Sequence[FactorSet]) -> torch.Tensor:
-        """Return last hidden states ``[rows, n, hidden]`` of int64 ids ``[rows, n]``, with one set or one set per row."""
-        self._check_sets(sets, len(ids))
-        with rotated(self.model.base_model, self.theta, sets):
+    def hidden(self, ids: torch.Tensor, factor_set: FactorSet) -> torch.Tensor:
+        """Return last hidden states ``[rows, n, hidden]`` of int64 ids ``[rows, n]``."""
+        self._check_set(factor_set)
+        with rotated(self.model.base_model, self.theta, factor_set):
             return self.model.base_model(input_ids=ids.to(self.model.device), use_cache=False).last_hidden_state
 
     @torch.no_grad()
-    def losses(self, ids: torch.Tensor, sets: Sequence[FactorSet], first: int = 1) -> torch.Tensor:
+    def losses(self, ids: torch.Tensor, factor_set: FactorSet, first: int = 1) -> torch.Tensor:
         """Return the negative log-likelihoods in nats of tokens ``first`` to ``n - 1``, float32 ``[rows, n - first]``.
 
         Args:
             ids: int64 ``[rows, n]``.
-            sets: One set for all rows, or one per row.
+            factor_set: Set to rotate with.
             first: First token to score, at least 1; earlier tokens are context only.
         """
-        with last_rows_only(self.model, ids.shape[1] - first + 1):
-            hidden = self.hidden(ids, sets)
+        hidden = self.hidden(ids, factor_set)
         head = self.model.get_output_embeddings()
         found = torch.empty(len(ids), ids.shape[1] - first)
         for row in range(len(ids)):
@@ -140,18 +132,18 @@ class LocalModel:
         return found
 
     @torch.no_grad()
-    def generate(self, ids: torch.Tensor, sets: Sequence[FactorSet], new_tokens: int) -> torch.Tensor:
-        """Decode int64 prompts ``[rows, n]`` greedily to int64 ``[rows, new_tokens]``, rotated with the given sets.
+    def generate(self, ids: torch.Tensor, factor_set: FactorSet, new_tokens: int) -> torch.Tensor:
+        """Decode int64 prompts ``[rows, n]`` greedily to int64 ``[rows, new_tokens]``, rotated with the given set.
 
-        The KV cache is kept, so a row stays in its set at any length. End-of-sequence tokens do not stop generation.
+        The KV cache is kept, so a row stays in the set at any length. End-of-sequence tokens do not stop generation.
 
         Raises:
             FactorError: when a logit is not finite.
         """
-        self._check_sets(sets, len(ids))
+        self._check_set(factor_set)
         head, base = self.model.get_output_embeddings(), self.model.base_model
         out = torch.empty(len(ids), new_tokens, dtype=torch.int64)
-        with rotated(base, self.theta, sets), last_rows_only(self.model, 1):
+        with rotated(base, self.theta, factor_set):
             state, cache = ids.to(self.model.device), None
             for step in range(new_tokens):
                 made = base(input_ids=state, past_key_values=cache, use_cache=True)
@@ -163,15 +155,14 @@ class LocalModel:
                 out[:, step : step + 1] = state
         return out
 
-    def _check_sets(self, sets: Sequence[FactorSet], rows: int) -> None:
-        if len(sets) not in (1, rows):
-            raise ValueError(f"{len(sets)} factor sets for {rows} rows; give one, or one per row")
-        for each in sets:
-            if 2 * len(each.factors) != self.rotary_dim:
-                raise FactorError(
-                    f"set {each.name!r}: {len(each.factors)} factors; the model has {self.rotary_dim // 2} rotary pairs"
-                )
-            if each.softmax_scale not in (None, 1.0):
-                raise FactorError(
-                    f"set {each.name!r}: softmax_scale {each.softmax_scale:g} is applied by the server only; leave it out"
-                )
+    def _check_set(self, factor_set: FactorSet) -> None:
+        if 2 * len(factor_set.factors) != self.rotary_dim:
+            raise FactorError(
+                f"set {factor_set.name!r}: {len(factor_set.factors)} factors; the model has {self.rotary_dim // 2} rotary "
+                "pairs"
+            )
+        if factor_set.softmax_scale not in (None, 1.0):
+            raise FactorError(
+                f"set {factor_set.name!r}: softmax_scale {factor_set.softmax_scale:g} is applied by the server only; leave "
+                "it out"
+            )

@@ -1,9 +1,9 @@
-"""Rotates a Hugging Face model with given factor sets: one for all rows of a batch, or one per row.
+"""Rotates a Hugging Face model with a given factor set.
 
 Angles are exact at every length, as on the server (`ropeswitch.kernels.angles`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -36,36 +36,27 @@ def cos_sin(theta: float, factor_set: FactorSet, positions: torch.Tensor) -> tup
 
 
 class SetRotary(nn.Module):
-    """Replaces a model's rotary embedding: rotates batch row b with ``sets[b]``, or all rows with the only set.
+    """Replaces a model's rotary embedding."""
 
-    ``positions`` (int64 ``[n]``) override the model's position ids, for callers that skip positions.
-    """
-
-    def __init__(self, theta: float, sets: Sequence[FactorSet], positions: torch.Tensor | None = None) -> None:
+    def __init__(self, theta: float, factor_set: FactorSet) -> None:
         super().__init__()
-        self.theta, self.sets, self.positions = theta, tuple(sets), positions
+        self.theta, self.factor_set = theta, factor_set
 
     @torch.no_grad()
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cos and sin ``[rows or 1, n, 2 * pairs]`` with equal halves, in the dtype and on the device of ``x``."""
-        if self.positions is None:
-            rows = position_ids.cpu()
-            if rows.shape[0] != len(self.sets):
-                rows = rows[:1].expand(len(self.sets), -1)
-        else:
-            rows = self.positions.expand(len(self.sets), -1)
-        made = [cos_sin(self.theta, each, row) for each, row in zip(self.sets, rows, strict=True)]
-        cos, sin = (torch.stack([pair[part] for pair in made]) for part in (0, 1))
-        return torch.cat((cos, cos), -1).to(x), torch.cat((sin, sin), -1).to(x)
+        """Return cos and sin ``[1, n, 2 * pairs]`` with equal halves, in the dtype and on the device of ``x``.
+
+        Every row has the positions of the first.
+        """
+        cos, sin = cos_sin(self.theta, self.factor_set, position_ids[0].cpu())
+        return torch.cat((cos, cos), -1)[None].to(x), torch.cat((sin, sin), -1)[None].to(x)
 
 
 @contextmanager
-def rotated(
-    base_model: nn.Module, theta: float, sets: Sequence[FactorSet], positions: torch.Tensor | None = None
-) -> Iterator[None]:
-    """Rotate ``base_model`` (the module that owns ``rotary_emb``) with the given sets inside the block."""
+def rotated(base_model: nn.Module, theta: float, factor_set: FactorSet) -> Iterator[None]:
+    """Rotate ``base_model`` (the module that owns ``rotary_emb``) with the given set inside the block."""
     own = base_model.rotary_emb
-    base_model.rotary_emb = SetRotary(theta, sets, positions)
+    base_model.rotary_emb = SetRotary(theta, factor_set)
     try:
         yield
     finally:

@@ -75,7 +75,7 @@ class LocalTarget:
     def losses(self, windows: Sequence[Window], set_name: str) -> Iterator[list[float]]:
         for batch in _batches(windows, lambda window: (len(window.ids), window.first)):
             ids = torch.tensor([window.ids for window in batch])
-            found = self.model.losses(ids, [self._set_for(set_name, ids.shape[1])], batch[0].first)
+            found = self.model.losses(ids, self._set_for(set_name, ids.shape[1]), batch[0].first)
             yield from found.tolist()
 
     def replies(self, prompts: Sequence[str], set_name: str, new_tokens: int) -> Iterator[str]:
@@ -93,7 +93,7 @@ class LocalTarget:
             factor_set = self._set_for(set_name, length)
             # A sequence of max_length tokens still generates its next token in the set.
             part = new_tokens if set_name != SWITCHED else min(new_tokens, factor_set.max_length - length + 1)
-            made.append(self.model.generate(ids, [factor_set], part))
+            made.append(self.model.generate(ids, factor_set, part))
             ids = torch.cat((ids, made[-1]), 1)
             new_tokens -= part
         return torch.cat(made, 1)

@@ -48,6 +48,6 @@ class TransformersEvaluator:
         for start in range(0, len(self._rows), self._together):
             ids = self._rows[start : start + self._together]
             counts = judged[start : start + self._together]
-            found = self._model.losses(ids, [factor_set], first=length - max(counts))
+            found = self._model.losses(ids, factor_set, first=length - max(counts))
             losses += [row[len(row) - count :].tolist() for row, count in zip(found, counts, strict=True)]
         return self._objective.perplexity(losses)

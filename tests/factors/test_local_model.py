@@ -51,31 +51,9 @@ def test_losses_are_those_of_hugging_face_on_both_sides_of_its_switch(model: Loc
         theirs = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(3, -1)
         chosen = model.ladder.sets[model.ladder.index_for(length)]
         other = model.ladder.sets[1 - model.ladder.index_for(length)]
-        torch.testing.assert_close(model.losses(ids, [chosen]), theirs, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(model.losses(ids, [chosen], first=9), theirs[:, 8:], rtol=1e-4, atol=1e-5)
-        assert not torch.allclose(model.losses(ids, [other]), theirs, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("first", (1, 2, 30, 590))
-def test_rows_of_the_last_layer_that_nobody_judges_change_nothing(model: LocalModel, first: int) -> None:
-    assert model.ladder is not None
-    ids = torch.randint(50, (2, 600))
-    whole = model.losses(ids, model.ladder.sets)
-    rows: list[int] = []
-    attention = model.model.model.layers[-1].self_attn.o_proj
-    hook = attention.register_forward_pre_hook(lambda _, inputs: rows.append(int(inputs[0].any(-1)[0].sum())))
-    torch.testing.assert_close(model.losses(ids, model.ladder.sets, first), whole[:, first - 1 :], rtol=1e-5, atol=1e-5)
-    hook.remove()
-    assert rows == [601 - first]
-
-
-def test_each_row_has_its_own_set(model: LocalModel) -> None:
-    assert model.ladder is not None
-    ids = torch.randint(50, (1, 40)).expand(2, -1)
-    both = model.losses(ids, model.ladder.sets)
-    for row, each in enumerate(model.ladder.sets):
-        torch.testing.assert_close(both[row], model.losses(ids[:1], [each])[0], rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(both[0], both[1])
+        torch.testing.assert_close(model.losses(ids, chosen), theirs, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model.losses(ids, chosen, first=9), theirs[:, 8:], rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(model.losses(ids, other), theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_generation_keeps_its_set_and_is_what_each_whole_sequence_gives(model: LocalModel) -> None:
@@ -84,10 +62,10 @@ def test_generation_keeps_its_set_and_is_what_each_whole_sequence_gives(model: L
     for each in model.ladder.sets:
         whole = ids
         for _ in range(8):
-            hidden = model.hidden(whole, [each])[:, -1]
+            hidden = model.hidden(whole, each)[:, -1]
             token = model.model.get_output_embeddings()(hidden).argmax(-1, keepdim=True)
             whole = torch.cat((whole, token), 1)
-        assert torch.equal(model.generate(ids, [each], 8), whole[:, 12:])
+        assert torch.equal(model.generate(ids, each, 8), whole[:, 12:])
 
 
 def test_start_tokens_keep_their_angles_and_all_have_the_scale() -> None:
@@ -103,9 +81,7 @@ def test_start_tokens_keep_their_angles_and_all_have_the_scale() -> None:
 
 def test_sets_that_do_not_fit_are_refused(model: LocalModel) -> None:
     with pytest.raises(FactorError, match="set 'a': 2 factors; the model has 8 rotary pairs"):
-        model.losses(torch.zeros(1, 5, dtype=torch.int64), [FactorSet("a", 9, (1.0, 1.0))])
-    with pytest.raises(ValueError, match="2 factor sets for 3 rows"):
-        model.losses(torch.zeros(3, 5, dtype=torch.int64), [model.plain_set(9)] * 2)
+        model.losses(torch.zeros(1, 5, dtype=torch.int64), FactorSet("a", 9, (1.0, 1.0)))
 
 
 GPT2 = GPT2Config(vocab_size=50, n_positions=64, n_embd=32, n_layer=1, n_head=2)

@@ -38,5 +38,5 @@ def test_each_set_finds_a_key_at_its_lengths(number: int) -> None:
     pieces = (6, 15, 60)[number]
     ids = tokenizer.encode(f"{OPENING}\n{FILLER * pieces}\n{statement('48213')}\n{FILLER * pieces}\n{QUESTION}")
     assert LADDER.index_for(len(ids) + 8) == number
-    [reply] = model.generate(torch.tensor([ids]), [LADDER.sets[number]], 8)
+    [reply] = model.generate(torch.tensor([ids]), LADDER.sets[number], 8)
     assert tokenizer.decode(reply).startswith(" 48213")
