@@ -1,8 +1,6 @@
 """``ropeswitch factors``: what it writes, what it prints, and that wrong input ends with exit code 2 and one line."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -115,13 +113,3 @@ def test_wrong_input(arguments: list[str], message: str, folder: Path, capsys: p
     assert message in printed.err
     assert printed.out == ""
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "long.csv", "short.csv"]
-
-
-def test_nothing_heavy_is_imported() -> None:
-    code = (
-        "import sys; from ropeswitch.server.cli import main;"
-        "main(['factors', 'import', 'config.json', '-o', 'o.json']);"
-        "print(sorted({'torch', 'vllm', 'transformers', 'numpy', 'pydantic'} & set(sys.modules)))"
-    )
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert finished.stdout.splitlines()[-1] == "[]"

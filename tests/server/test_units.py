@@ -1,8 +1,6 @@
 """The server's parts by themselves."""
 
 import asyncio
-import subprocess
-import sys
 from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any
@@ -31,17 +29,6 @@ LADDER = FactorLadder.checked(
 STARTED_BY_US = Namespace(ropeswitch_front=None)
 # Of no use without an engine; what it does is tested in tests/server/front.
 ADMISSION: Any = SimpleNamespace()
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["serve", "--help"], ["factors", "--help"]])
-def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
-    code = (
-        "import sys\nfrom ropeswitch.server.cli import main\n"
-        f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
-        "print({'vllm', 'torch', 'transformers', 'numpy', 'fastapi'} & set(sys.modules), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout and done.stderr.strip() == "set()"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """``ropeswitch factors rule``: files that the server takes, tables, and refusals in one line."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -225,13 +223,3 @@ def test_a_flag_fills_in_what_a_config_leaves_out(folder: Path, capsys: pytest.C
     assert "'config.json': rope_theta: missing; give it with --rope-theta" in capsys.readouterr().err
     assert main([*rule, "--rope-theta", "10000"]) == 0
     assert parse(capsys.readouterr().out).theta == 10000.0
-
-
-def test_nothing_heavy_is_imported() -> None:
-    code = (
-        "import sys; from ropeswitch.server.cli import main;"
-        f"main({['factors', 'rule', 'yarn', *SIZE, '--length', '8k', '--json']});"
-        "print(sorted({'torch', 'vllm', 'transformers', 'numpy', 'matplotlib'} & set(sys.modules)))"
-    )
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert finished.stdout.splitlines()[-1] == "[]"
