@@ -66,17 +66,13 @@ def test_the_limit_that_a_full_context_leaves() -> None:
     assert any(each.startswith(limit) for each in messages("server/front/error_bodies.py"))
 
 
-def test_the_sizes_in_the_message_on_the_kv_cache_are_found() -> None:
-    found = [match for each in messages("server/refusals.py") if (match := refusals._KV_CACHE.search(each))]
-    assert [match.group("wanted", "needed", "free") for match in found] == [("7", "7", "7")]
-    assert any("estimated maximum model length is 7" in each for each in messages("server/refusals.py"))
-
-
 def test_what_refusals_match_is_read() -> None:
     """Every function looked for in a traceback, every logger and the answer of a leaving engine has a text."""
     readings = [each for each in UPSTREAM_TEXTS if each.file == "server/refusals.py"]
     functions = {each.symbol.rsplit(".", 1)[1] for each in readings}
     assert functions >= refusals._UPSTREAM_CHECKS | refusals._WORKER_CHECKS | {"create_server_socket"}
+    # No start reads this one: its module replaces functions of torch for GPUs when it is imported.
+    resolve("vllm.v1.worker.cpu_worker.CPUWorker.determine_available_memory")
     modules = {each.symbol for each in readings}
     assert all(any(path.startswith(f"{name}.") for path in modules) for name in refusals._LOGGERS)
     assert any(engine_utilities._LEAVING in text for each in UPSTREAM_TEXTS for text in each.texts)
