@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.factors.evaluate.passkey import PASSKEY
 from ropeswitch.factors.evaluate.perplexity import PERPLEXITY
-from ropeswitch.factors.evaluate.questions import TASKS
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import object_from_json
@@ -17,21 +17,20 @@ from ropeswitch.factors.strict_json import object_from_json
 FORMAT = "ropeswitch-evaluation-cells/1"
 # Beginning of every cells file.
 BEGINNING = f'{{"format": "{FORMAT}"'
+TASKS = (PERPLEXITY, PASSKEY)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One unit of measurement: a task at one length with one set, from one seed (and at one depth)."""
+    """One unit of measurement: a task at one length with one set, from one seed."""
 
     task: str
     length: int
     set_name: str
     seed: int
-    depth: float | None = None
 
     def __str__(self) -> str:
-        depth = "" if self.depth is None else f", depth {self.depth:g}"
-        return f"{self.task}, length {self.length}, set {self.set_name}, seed {self.seed}{depth}"
+        return f"{self.task}, length {self.length}, set {self.set_name}, seed {self.seed}"
 
 
 class Cells:
@@ -88,6 +87,9 @@ class Cells:
         self.found[cell] = result
 
     def _read(self, line: dict[str, Any], number: int) -> None:
+        # Cells of earlier versions have a depth, null for today's tasks.
+        if line.get("depth") is None:
+            line.pop("depth", None)
         try:
             _check(line)
         except FactorError as error:
@@ -164,11 +166,10 @@ def _is_number(value: Any) -> bool:
 
 # Fields of a cell's line: a check of the value, and what it must be.
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "task": (lambda value: value in (PERPLEXITY, *TASKS), f"one of {', '.join((PERPLEXITY, *TASKS))}"),
+    "task": (lambda value: value in TASKS, f"one of {', '.join(TASKS)}"),
     "length": (_is_whole, "a whole number"),
     "set_name": (lambda value: isinstance(value, str), "a string"),
     "seed": (_is_whole, "a whole number"),
-    "depth": (lambda value: value is None or _is_number(value), "a number or null"),
     "set_digest": (lambda value: isinstance(value, str), "a string"),
     "result": (lambda value: isinstance(value, list) and bool(value), "a list of at least one object"),
 }

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 EXAMPLE = """examples:
   ropeswitch factors eval MODEL --text books --tasks perplexity,passkey --lengths 4k,8k,32k \\
       --sets switched,short,long -o results.json --plots plots
-  ropeswitch factors eval http://127.0.0.1:8000 --tasks passkey,needle --lengths 8k,128k -o served.json
+  ropeswitch factors eval http://127.0.0.1:8000 --tasks passkey --lengths 8k,128k -o served.json
 """
 INTERRUPTED = 130
 """Exit code after SIGINT, as in shells."""
 # Flags for a local model.
 LOCAL_FLAGS = ("factors", "candidate", "dtype")
 REMOTE_FLAGS = ("model", "tokenizer", "timeout", "concurrency")
-DOCUMENTS, WINDOWS, TRIES, DEPTHS = "10", "10", "10", "0,25,50,75,100"
+DOCUMENTS, WINDOWS, TRIES = "10", "10", "10"
 """Defaults. A flag that is given must apply to a chosen task, so argparse must not fill these in."""
 
 
@@ -34,7 +33,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the command; ``func`` raises InputError for invalid input."""
     parser = subparsers.add_parser(
         "eval",
-        help="measure perplexity, pass-key and needle retrieval with the factor sets of a model or server",
+        help="measure perplexity and pass-key retrieval with the factor sets of a model or server",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -43,7 +42,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add(
         "--tasks",
         metavar="NAMES",
-        help="tasks to run: perplexity, passkey, needle (default: passkey, and perplexity if --text is given)",
+        help="tasks to run: perplexity, passkey (default: passkey, and perplexity if --text is given)",
     )
     add("--lengths", required=True, metavar="TOKENS", help="lengths of windows and prompts, such as 512,1k,128k,2m")
     add(
@@ -74,10 +73,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         help="score at most this many tokens at the end of a window (default: all new ones)",
     )
 
-    group = parser.add_argument_group("pass keys and needles")
+    group = parser.add_argument_group("pass keys")
     add = group.add_argument
-    add("--tries", metavar="N", help=f"prompts per length (and depth) and seed (default: {TRIES})")
-    add("--depths", metavar="PERCENT", help=f"depths of the needle grid (default: {DEPTHS})")
+    add("--tries", metavar="N", help=f"prompts per length and seed (default: {TRIES})")
     add("--chat", action="store_true", help="send prompts as chat messages, through the chat template")
 
     group = parser.add_argument_group("local model")
@@ -98,18 +96,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add("--timeout", metavar="SECONDS", help="timeout of one request (default: 3600)")
     add("--concurrency", metavar="N", help="requests in flight (default: 4)")
     parser.set_defaults(func=_evaluate)
-
-
-def factors_eval(words: Sequence[str]) -> int:
-    """Run ``ropeswitch factors eval`` with the arguments ``words`` and return its exit code.
-
-    Raises:
-        InputError: for invalid input.
-    """
-    parser = argparse.ArgumentParser(prog="ropeswitch factors")
-    add_parser(parser.add_subparsers())
-    args = parser.parse_args(["eval", *words])
-    return int(args.func(args))
 
 
 def _evaluate(args: argparse.Namespace) -> int:
@@ -134,11 +120,11 @@ def _evaluate(args: argparse.Namespace) -> int:
     )
     lengths = tuple(sorted({_tokens("--lengths", part) for part in args.lengths.split(",")}))
     seeds = tuple(range(_count("--seeds", args.seeds)))
-    tries, depths = _count("--tries", args.tries or TRIES), _depths(args.depths or DEPTHS)
+    tries = _count("--tries", args.tries or TRIES)
     corpus = None if args.text is None else Corpus.read(args.text)
     target = _target(args)
     sets = target.sets if args.sets is None else _names("--sets", args.sets)
-    grid = Grid(tasks, lengths, sets, seeds, tries, depths)
+    grid = Grid(tasks, lengths, sets, seeds, tries)
     evaluation = Evaluation(target, grid, corpus, settings, args.chat).checked()
     meanings = {name: target.describe_set(name) for name in target.sets}
     cells = Cells(output.with_name(output.name + ".cells.jsonl"), evaluation.settings(), meanings)
@@ -166,19 +152,15 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _refuse_unused(args: argparse.Namespace, tasks: tuple[str, ...]) -> None:
+    from ropeswitch.factors.evaluate.passkey import PASSKEY
     from ropeswitch.factors.evaluate.perplexity import PERPLEXITY
-    from ropeswitch.factors.evaluate.questions import TASKS
-    from ropeswitch.factors.evaluate.run import TEXT_TASKS
 
-    looked_at: dict[str, tuple[str, ...]] = {"documents": (PERPLEXITY,), "windows": (PERPLEXITY,)}
-    looked_at |= {"stride": (PERPLEXITY,), "judge_last": (PERPLEXITY,)}
-    looked_at |= {"tries": tuple(TASKS), "chat": tuple(TASKS), "text": TEXT_TASKS}
-    looked_at |= {"depths": tuple(name for name, task in TASKS.items() if task.has_depth)}
-    for flag, names in looked_at.items():
-        if getattr(args, flag) not in (None, False) and not set(names) & set(tasks):
+    task_of = dict.fromkeys(("text", "documents", "windows", "stride", "judge_last"), PERPLEXITY)
+    task_of |= dict.fromkeys(("tries", "chat"), PASSKEY)
+    for flag, task in task_of.items():
+        if getattr(args, flag) not in (None, False) and task not in tasks:
             raise FactorError(
-                f"--{flag.replace('_', '-')}: applies to {', '.join(names)}, which {'is' if len(names) == 1 else 'are'} not "
-                f"among --tasks ({', '.join(tasks)})"
+                f"--{flag.replace('_', '-')}: applies to {task}, which is not among --tasks ({', '.join(tasks)})"
             )
 
 
@@ -252,9 +234,3 @@ def _tokens(flag: str, text: str) -> int:
 
 def _count(flag: str, text: str) -> int:
     return whole(flag, text, 1, LARGEST, "a whole number of at least 1")
-
-
-def _depths(text: str) -> tuple[float, ...]:
-    parts = text.split(",")
-    percent = {whole("--depths", part, 0, 100, "a whole percentage from 0 to 100") for part in parts}
-    return tuple(each / 100 for each in sorted(percent))

@@ -1,12 +1,12 @@
-"""Plots the results of an evaluation: perplexity, pass keys and needle grids."""
+"""Plots the results of an evaluation: perplexity and pass keys."""
 
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.factors.evaluate.passkey import PASSKEY
 from ropeswitch.factors.evaluate.perplexity import PERPLEXITY
-from ropeswitch.factors.evaluate.questions import TASKS
 from ropeswitch.factors.evaluate.results import Row
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.whole_file import save_bytes
@@ -45,19 +45,13 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 
 
 def _figures(rows: Sequence[Row]) -> Iterator[tuple[str, Any]]:
-    by_task = {task: [row for row in rows if row.task == task] for task in (PERPLEXITY, *TASKS)}
-    if by_task[PERPLEXITY]:
-        yield PERPLEXITY, _lines(by_task[PERPLEXITY], "perplexity (95% interval over documents)")
-    if by_task["passkey"]:
-        yield "passkey", _lines(by_task["passkey"], "pass keys found (95% interval)")
-    for set_name in dict.fromkeys(row.set_name for row in by_task["needle"]):
-        yield f"needle-{set_name}", _grid([row for row in by_task["needle"] if row.set_name == set_name], set_name)
-
-
-def _figure() -> Any:
-    from matplotlib import pyplot
-
-    return pyplot.subplots(1, 1, figsize=(7.0, 4.2), layout="constrained", squeeze=False)
+    labels = {
+        PERPLEXITY: "perplexity (95% interval over documents)",
+        PASSKEY: "pass keys found (95% interval)",
+    }
+    for task, label in labels.items():
+        if own := [row for row in rows if row.task == task]:
+            yield task, _lines(own, label)
 
 
 def _short(tokens: int) -> str:
@@ -76,8 +70,9 @@ def _errors(rows: Sequence[Row]) -> list[list[float]]:
 
 
 def _lines(rows: Sequence[Row], label: str) -> Any:
-    figure, axes = _figure()
-    axis = axes[0, 0]
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(7.0, 4.2), layout="constrained")
     lengths = sorted({row.length for row in rows})
     sets = list(dict.fromkeys(row.set_name for row in rows))
     for number, set_name in enumerate(sets):
@@ -101,31 +96,4 @@ def _lines(rows: Sequence[Row], label: str) -> Any:
         axis.set_ylim(-0.03, 1.03)
     axis.grid(alpha=0.3)
     axis.legend(title="set")
-    return figure
-
-
-def _grid(rows: Sequence[Row], set_name: str) -> Any:
-    figure, axes = _figure()
-    axis = axes[0, 0]
-    lengths = sorted({row.length for row in rows})
-    depths = sorted({row.depth for row in rows if row.depth is not None})
-    values = {(row.length, row.depth): row.value for row in rows}
-    grid = [[values[length, depth] for length in lengths] for depth in depths]
-    image = axis.imshow(grid, vmin=0, vmax=1, cmap="viridis", aspect="auto")
-    axis.set_xticks(range(len(lengths)), [_short(length) for length in lengths])
-    axis.set_yticks(range(len(depths)), [f"{100 * depth:.0f}%" for depth in depths])
-    for row_number, line in enumerate(grid):
-        for column, value in enumerate(line):
-            axis.text(
-                column,
-                row_number,
-                f"{100 * value:.0f}",
-                color="black" if value > 0.5 else "white",
-                ha="center",
-                va="center",
-            )
-    axis.set_xlabel("tokens")
-    axis.set_ylabel("depth of the needle")
-    axis.set_title(f"needles found, set {set_name} (%)")
-    figure.colorbar(image, ax=axis)
     return figure

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ropeswitch.factors.evaluate.cells import Cell
+from ropeswitch.factors.evaluate.cells import TASKS, Cell
 from ropeswitch.factors.evaluate.perplexity import PERPLEXITY
-from ropeswitch.factors.evaluate.questions import TASKS
 from ropeswitch.factors.evaluate.run import Evaluation
 from ropeswitch.factors.evaluate.statistics import Z, perplexity, standard_error, wilson
 
@@ -25,7 +24,6 @@ class Row:
         task: Name of the task.
         length: Tokens of a window or prompt.
         set_name: Name of the set.
-        depth: Depth in a needle grid, or None.
         value: Perplexity, or the mean score from 0 to 1.
         standard_error: Standard error of the value over documents or tries; None for a single one.
         low: Lower end of the 95% interval: 1.96 standard errors for perplexity, Wilson's for scores; None if unknown.
@@ -37,7 +35,6 @@ class Row:
     task: str
     length: int
     set_name: str
-    depth: float | None
     value: float
     standard_error: float | None
     low: float | None
@@ -47,40 +44,36 @@ class Row:
 
 
 def rows(found: Mapping[Cell, Any]) -> list[Row]:
-    """Return a row per task, length, set and depth, over all seeds, in the order of the cells."""
-    groups: dict[tuple[str, int, str, float | None], list[Any]] = {}
+    """Return a row per task, length and set, over all seeds, in the order of the cells."""
+    groups: dict[tuple[str, int, str], list[Any]] = {}
     for cell, result in found.items():
-        groups.setdefault((cell.task, cell.length, cell.set_name, cell.depth), []).extend(result)
+        groups.setdefault((cell.task, cell.length, cell.set_name), []).extend(result)
     made = [_row(*key, results) for key, results in groups.items()]
-    order = (PERPLEXITY, *TASKS)
-    return sorted(made, key=lambda row: order.index(row.task))
+    return sorted(made, key=lambda row: TASKS.index(row.task))
 
 
-def _row(task: str, length: int, set_name: str, depth: float | None, results: list[dict[str, Any]]) -> Row:
+def _row(task: str, length: int, set_name: str, results: list[dict[str, Any]]) -> Row:
     if task == PERPLEXITY:
         sums = [(each["nll"], each["tokens"]) for each in results]
         value, error = perplexity(sums)
         low, high = (None, None) if error is None else (value - Z * error, value + Z * error)
         tokens = sum(count for _, count in sums)
-        return Row(task, length, set_name, depth, value, error, low, high, len(results), tokens)
+        return Row(task, length, set_name, value, error, low, high, len(results), tokens)
     scores = [each["score"] for each in results]
     value, error = sum(scores) / len(scores), standard_error(scores)
-    return Row(task, length, set_name, depth, value, error, *wilson(sum(scores), len(scores)), len(results))
+    return Row(task, length, set_name, value, error, *wilson(sum(scores), len(scores)), len(results))
 
 
 def table(found: list[Row]) -> str:
-    """Format rows as Markdown: a table per task, with a line per length (and depth) and a column per set."""
+    """Format rows as Markdown: a table per task, with a line per length and a column per set."""
     parts = []
     for task in dict.fromkeys(row.task for row in found):
         own = [row for row in found if row.task == task]
         sets = list(dict.fromkeys(row.set_name for row in own))
-        has_depth = any(row.depth is not None for row in own)
-        lines = [f"| {task} | " + ("depth | " if has_depth else "") + " | ".join(sets) + " |"]
-        lines.append("|" + "---|" * (len(sets) + 1 + has_depth))
-        for length, depth in dict.fromkeys((row.length, row.depth) for row in own):
-            at = {row.set_name: row for row in own if (row.length, row.depth) == (length, depth)}
-            cells = [str(length), *([f"{depth:g}"] if depth is not None else [])]
-            lines.append("| " + " | ".join([*cells, *(_told(at[name]) for name in sets)]) + " |")
+        lines = [f"| {task} | " + " | ".join(sets) + " |", "|" + "---|" * (len(sets) + 1)]
+        for length in dict.fromkeys(row.length for row in own):
+            at = {row.set_name: row for row in own if row.length == length}
+            lines.append(f"| {length} | " + " | ".join(_told(at[name]) for name in sets) + " |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 

@@ -6,18 +6,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ropeswitch.factors.evaluate.cells import Cell, Cells
+from ropeswitch.factors.evaluate.cells import TASKS, Cell, Cells
 from ropeswitch.factors.evaluate.corpus import Corpus
-from ropeswitch.factors.evaluate.haystack import Documents, Haystack, Repeated
+from ropeswitch.factors.evaluate.passkey import PASSKEY, REPLY_TOKENS, Question, ask, is_found
 from ropeswitch.factors.evaluate.perplexity import PERPLEXITY, PerplexitySettings, choose, judge
-from ropeswitch.factors.evaluate.questions import TASKS, Question, ask
 from ropeswitch.factors.evaluate.target import SERVED, Target
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.quoted import quoted
 
-TASK_NAMES = (PERPLEXITY, *TASKS)
-TEXT_TASKS = (PERPLEXITY, *(name for name, task in TASKS.items() if task.reads_text))
-"""Tasks that depend on ``--text``."""
 CHAT_REPLY_TOKENS = 64
 """Minimum tokens of a chat reply, which may not begin with the answer."""
 
@@ -27,12 +23,11 @@ class Grid:
     """The grid to measure: every task at every length with every set, from every seed.
 
     Attributes:
-        tasks: Names from TASK_NAMES.
+        tasks: Names from TASKS.
         lengths: Lengths of windows and prompts, in tokens.
         sets: Names of the target's sets.
-        seeds: Random seeds for documents, positions, keys and words.
-        tries: Questions per task, length, set, seed (and depth).
-        depths: Depths of the needle grid, 0 to 1.
+        seeds: Random seeds for documents, positions and keys.
+        tries: Pass keys per length, set and seed.
     """
 
     tasks: tuple[str, ...]
@@ -40,16 +35,14 @@ class Grid:
     sets: tuple[str, ...]
     seeds: tuple[int, ...] = (0,)
     tries: int = 10
-    depths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
 
     def cells(self) -> list[Cell]:
         """Return all cells, short lengths first."""
         return [
-            Cell(task, length, set_name, seed, depth)
+            Cell(task, length, set_name, seed)
             for length in self.lengths
             for task in self.tasks
             for seed in self.seeds
-            for depth in (self.depths if task in TASKS and TASKS[task].has_depth else (None,))
             for set_name in self.sets
         ]
 
@@ -61,7 +54,7 @@ class Evaluation:
     Attributes:
         target: Model or server to evaluate.
         grid: Grid to measure.
-        corpus: Texts for perplexity and haystacks; None for the built-in haystack.
+        corpus: Texts for perplexity.
         perplexity: Settings of perplexity.
         chat: Whether prompts go through a chat template.
     """
@@ -86,48 +79,45 @@ class Evaluation:
                 known = ", ".join(map(repr, self.target.sets))
                 raise FactorError(f"--sets: unknown set {quoted(name)}; known sets are {known}{why}")
         for task in self.grid.tasks:
-            if task not in TASK_NAMES:
-                raise FactorError(f"--tasks: unknown task {quoted(task)}; known tasks are {', '.join(TASK_NAMES)}")
+            if task not in TASKS:
+                raise FactorError(f"--tasks: unknown task {quoted(task)}; known tasks are {', '.join(TASKS)}")
         if PERPLEXITY in self.grid.tasks and self.corpus is None:
             raise FactorError("perplexity: needs texts; give --text, or --tasks without perplexity")
         most = min(filter(None, map(self.target.longest, self.grid.sets)), default=None)
         if most is not None:
             for task in self.grid.tasks:
-                reply = 1 if task == PERPLEXITY else self.reply_tokens(task)
+                reply = 1 if task == PERPLEXITY else self.reply_tokens
                 if (longest := max(self.grid.lengths)) + reply - 1 > most:
                     raise FactorError(
                         f"--lengths: {longest}: with {reply} reply tokens ({task}) this exceeds {most} tokens, the longest "
                         "sequence of these sets. Use a shorter length"
                     )
         # Build the shortest and longest prompts now, so that errors show before hours of other work.
-        for length in {min(self.grid.lengths), max(self.grid.lengths)}:
-            for task in self.grid.tasks:
-                if task in TASKS:
-                    self._question(Cell(task, length, self.grid.sets[0], 0), 0)
+        if PASSKEY in self.grid.tasks:
+            for length in {min(self.grid.lengths), max(self.grid.lengths)}:
+                self._question(length, 0, 0)
         if self.corpus is not None and PERPLEXITY in self.grid.tasks:
             longest = max(self.grid.lengths)
             choose(self.corpus, self.target, longest, random.Random(0), self.perplexity.documents)
         return self
 
-    def reply_tokens(self, task: str) -> int:
-        """Return the tokens of a reply; the last of them is never fed back to the model."""
-        tokens = TASKS[task].reply_tokens
-        return max(tokens, CHAT_REPLY_TOKENS) if self.chat else tokens
+    @property
+    def reply_tokens(self) -> int:
+        """Tokens of a reply with a pass key; the last of them is never fed back to the model."""
+        return CHAT_REPLY_TOKENS if self.chat else REPLY_TOKENS
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that cells depend on besides their sets, without those that no task uses."""
-        tasks = set(self.grid.tasks)
         found: dict[str, Any] = {"target": self.target.describe()}
-        if tasks & set(TASKS):
+        if PASSKEY in self.grid.tasks:
             found["tries"] = self.grid.tries
-        if tasks & set(TEXT_TASKS):
-            text = None if self.corpus is None else {"source": self.corpus.source, "sha256": self.corpus.digest}
-            found["text"] = text
-        if PERPLEXITY in tasks:
+        if PERPLEXITY in self.grid.tasks:
+            assert self.corpus is not None
+            found["text"] = {"source": self.corpus.source, "sha256": self.corpus.digest}
             found["perplexity"] = asdict(self.perplexity)
         return found
 
-    def run(self, cells: Cells, progress: bool = True) -> dict[Cell, Any]:
+    def run(self, cells: Cells) -> dict[Cell, Any]:
         """Measure the cells that ``cells`` lacks, and store them there.
 
         Returns:
@@ -138,7 +128,7 @@ class Evaluation:
         """
         wanted = self.grid.cells()
         left = [cell for cell in wanted if cell not in cells.found]
-        with tqdm(total=len(wanted), initial=len(wanted) - len(left), unit="cell", disable=not progress) as bar:
+        with tqdm(total=len(wanted), initial=len(wanted) - len(left), unit="cell") as bar:
             for cell in left:
                 bar.set_description(str(cell))
                 cells.keep(cell, self.measure(cell))
@@ -150,24 +140,21 @@ class Evaluation:
         if cell.task == PERPLEXITY:
             assert self.corpus is not None
             return judge(self.target, self.corpus, cell.set_name, cell.length, cell.seed, self.perplexity)
-        task = TASKS[cell.task]
-        questions = [self._question(cell, number) for number in range(self.grid.tries)]
-        replies = self.target.replies(
-            [question.text for question in questions], cell.set_name, self.reply_tokens(cell.task)
-        )
+        questions = [self._question(cell.length, cell.seed, number) for number in range(self.grid.tries)]
+        replies = self.target.replies([question.text for question in questions], cell.set_name, self.reply_tokens)
         return [
             {
                 "try": number,
                 "depth": question.depth,
-                "answers": list(question.answers),
+                "answers": [question.key],
                 "reply": reply,
-                "score": task.score(reply, question.answers),
+                "score": float(is_found(reply, question.key)),
             }
             for number, (question, reply) in enumerate(zip(questions, replies, strict=True))
         ]
 
-    def _question(self, cell: Cell, number: int) -> Question:
-        """Return the question of one try; the random seed excludes the set, so that all sets get the same questions."""
-        rng = random.Random(f"{cell.task} {cell.length} {cell.seed} {cell.depth} {number}")
-        haystack: Haystack = Repeated() if self.corpus is None else Documents(self.corpus, rng)
-        return ask(TASKS[cell.task], self.target.encode, cell.length, rng, haystack, cell.depth)
+    def _question(self, length: int, seed: int, number: int) -> Question:
+        """Return the question of one try; all sets get the same questions."""
+        # None was the depth, and keeps the questions of earlier versions.
+        rng = random.Random(f"{PASSKEY} {length} {seed} None {number}")
+        return ask(self.target.encode, length, rng)

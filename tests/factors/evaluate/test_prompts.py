@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from ropeswitch.factors.evaluate.corpus import Corpus, Document
-from ropeswitch.factors.evaluate.haystack import Documents, Repeated, hide
-from ropeswitch.factors.evaluate.passkey import is_found, passkey_text
-from ropeswitch.factors.evaluate.questions import TASKS, ask, share_told
+from ropeswitch.factors.evaluate.passkey import ask, is_found, passkey_text, statement
 from ropeswitch.factors.factor_set import FactorError
 from tests.factors.evaluate.conftest import MODEL
 
@@ -44,30 +41,20 @@ TOKENIZERS: dict[str, Encode] = {
 
 
 @settings(max_examples=60)
-@given(
-    st.sampled_from(sorted(TOKENIZERS)),
-    st.sampled_from(sorted(TASKS)),
-    st.integers(100, 1400),
-    st.integers(0, 1 << 20),
-    st.sampled_from([None, 0.0, 0.3, 1.0]),
-)
-def test_prompts_have_exactly_the_tokens_asked_for(
-    kind: str, name: str, tokens: int, seed: int, depth: float | None
-) -> None:
-    encode, rng = TOKENIZERS[kind], random.Random(seed)
+@given(st.sampled_from(sorted(TOKENIZERS)), st.integers(100, 1400), st.integers(0, 1 << 20))
+def test_prompts_have_exactly_the_tokens_asked_for(kind: str, tokens: int, seed: int) -> None:
+    encode = TOKENIZERS[kind]
     try:
-        question = ask(TASKS[name], encode, tokens, rng, Repeated(), depth)
+        question = ask(encode, tokens, random.Random(seed))
     except FactorError as error:
         with pytest.raises(FactorError) as refused:
-            ask(TASKS[name], encode, 1, random.Random(seed), Repeated(), depth)
-        least = re.fullmatch(rf"{name} prompt: 1 tokens are too few; it needs at least (\d+) .*", str(refused.value))
+            ask(encode, 1, random.Random(seed))
+        least = re.fullmatch(r"passkey prompt: 1 tokens are too few; it needs at least (\d+) .*", str(refused.value))
         # The first character of filler brings a line break with it, so one token more than the least cannot be had.
         assert least and (int(least[1]) > tokens or int(least[1]) == tokens - 1), error
         return
     assert len(encode(question.text)) == tokens
-    assert all(answer in question.text for answer in question.answers)
-    assert TASKS[name].score(" " + ", ".join(question.answers), question.answers) == 1
-    assert TASKS[name].score(" I do not know.", question.answers) == 0
+    assert statement(question.key) in question.text
 
 
 def test_the_pass_key_prompt_is_the_papers() -> None:
@@ -85,30 +72,14 @@ def test_the_pass_key_prompt_is_the_papers() -> None:
 
 def test_keys_and_places_are_drawn() -> None:
     rng = random.Random(3)
-    found = [ask(TASKS["passkey"], BUNDLED.encode, 200, rng, Repeated(), None) for _ in range(20)]
-    keys, depths = [each.answers[0] for each in found], [each.depth or 0.0 for each in found]
+    found = [ask(BUNDLED.encode, 200, rng) for _ in range(20)]
+    keys, depths = [each.key for each in found], [each.depth for each in found]
     assert all(len(key) == 5 for key in keys) and len(set(keys)) == 20
     assert min(depths) < 0.2 < 0.8 < max(depths)
-    last = ask(TASKS["passkey"], BUNDLED.encode, 200, rng, Repeated(), 1.0)
-    assert last.depth == 1 and last.text.split("\n")[-2].startswith(f"The pass key is {last.answers[0]}.")
+    last = max(found, key=lambda each: each.text.index(each.key))
+    assert last.depth == max(depths)
 
 
 def test_what_counts_as_found() -> None:
     assert is_found(" 17865. Remember", "17865") and is_found("It is 17865", "17865")
     assert not is_found(" 178652", "17865") and not is_found(" 1 17865", "17865") and not is_found("", "17865")
-    assert share_told(" ab, CD and x", ("AB", "cd", "ef", "gh")) == 0.5
-
-
-def test_needles_stand_between_sentences_at_their_depth() -> None:
-    text = hide(Repeated(), [(0.0, "FIRST."), (1.0, "LAST."), (0.5, "HALF.")], 9000, 30)
-    assert text.startswith("FIRST. The grass") and abs(text.index("HALF.") / 9000 - 0.5) < 0.02
-    assert text.index("LAST.") > 8950 and text.replace("FIRST. ", "").replace("HALF. ", "").startswith(GARBAGE)
-    assert re.search(r"\. HALF\. [A-Z]", text)
-
-
-def test_haystacks_of_documents() -> None:
-    corpus = Corpus("here", (Document("a", "One  one.\nOne."), Document("b", "Two two. Two.")))
-    haystack = Documents(corpus, random.Random(1))
-    assert sorted(haystack.take(28).splitlines()) == ["One one. One.", "Two two. Two."]
-    with pytest.raises(FactorError, match=r"texts are too short: .* needs 100 characters.* all texts together have 28"):
-        haystack.take(100)

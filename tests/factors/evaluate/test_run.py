@@ -15,8 +15,10 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from ropeswitch.factors.evaluate import cli as evaluate_cli
 from ropeswitch.factors.evaluate.cells import Cell, Cells
+from ropeswitch.factors.evaluate.corpus import Corpus
 from ropeswitch.factors.evaluate.local_target import LocalTarget
-from ropeswitch.factors.evaluate.results import Row, rows, table
+from ropeswitch.factors.evaluate.results import rows, table
+from ropeswitch.factors.evaluate.run import Evaluation, Grid
 from ropeswitch.factors.evaluate.target import Window
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.file import LadderFile, save
@@ -107,6 +109,13 @@ def test_results_plots_and_going_on(
     assert "was made with a different set named 'switched'" in again
 
 
+def test_pass_keys_do_not_depend_on_the_texts(target: LocalTarget, texts: Path) -> None:
+    grid = Grid(("passkey",), (200,), ("short",), tries=3)
+    for corpus in (None, Corpus.read(texts)):
+        found = Evaluation(target, grid, corpus).measure(grid.cells()[0])
+        assert [each["answers"] for each in found] == [["81552"], ["65567"], ["74683"]]
+
+
 def test_replies_cross_as_hugging_faces_do(target: LocalTarget) -> None:
     """The prompt is below the limit of 256 tokens and its reply above: transformers would choose each token, too.
 
@@ -149,13 +158,12 @@ def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixtur
     ("flags", "message"),
     [
         (["--sets", "middle"], "--sets: unknown set 'middle'; known sets are 'switched', 'short', 'long'"),
-        (["--tasks", "piqa"], "--tasks: unknown task 'piqa'; known tasks are perplexity, passkey, needle"),
+        (["--tasks", "piqa"], "--tasks: unknown task 'piqa'; known tasks are perplexity, passkey"),
         (["--tasks", "perplexity"], "perplexity: needs texts; give --text"),
         (["--lengths", "50"], "passkey prompt: 50 tokens are too few; it needs at least 1"),
         (["--lengths", "1k"], "--lengths: 1024: with 10 reply tokens (passkey) this exceeds 1024 tokens"),
         (["--lengths", "1x"], "--lengths: '1x' must be a number of tokens"),
         (["--tries", "0"], "--tries: '0' must be a whole number of at least 1"),
-        (["--tasks", "needle", "--depths", "101"], "--depths: '101' must be a whole percentage"),
         (["--dtype", "int8"], "--dtype: 'int8' must be"),
         (["--timeout", "5"], "--timeout: applies to a server only"),
         (["--text", "nowhere"], "--text 'nowhere': does not exist"),
@@ -163,16 +171,11 @@ def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixtur
         (["--text", "bad.jsonl"], "bad.jsonl': line 2: must be an object with a string"),
         (["--text", "latin.txt"], "latin.txt': is not UTF-8"),
         (["--text", "short.txt"], "0 of 1 documents are long enough for length 200, but --documents requests 10"),
-        (["--text", "short.txt", "--tasks", "needle"], "the texts are too short: the haystack needs"),
         (["--factors", "bad.jsonl"], "factor file 'bad.jsonl'"),
-        (["--depths", "50"], "--depths: applies to needle, which is not among --tasks (passkey)"),
-        (
-            ["--tasks", "perplexity", "--text", "short.txt", "--tries", "2"],
-            "--tries: applies to passkey, needle, which",
-        ),
-        (["--tasks", "perplexity", "--text", "short.txt", "--chat"], "--chat: applies to passkey, needle, which"),
-        (["--tasks", "passkey", "--text", "short.txt"], "--text: applies to perplexity, needle, which"),
-        (["--tasks", "needle", "--documents", "2"], "--documents: applies to perplexity, which is not among --tasks"),
+        (["--tasks", "perplexity", "--text", "short.txt", "--tries", "2"], "--tries: applies to passkey, which"),
+        (["--tasks", "perplexity", "--text", "short.txt", "--chat"], "--chat: applies to passkey, which"),
+        (["--tasks", "passkey", "--text", "short.txt"], "--text: applies to perplexity, which"),
+        (["--documents", "2"], "--documents: applies to perplexity, which is not among --tasks (passkey)"),
         (["--windows", "2"], "--windows: applies to perplexity"),
         (["--stride", "2"], "--stride: applies to perplexity"),
         (["--judge-last", "2"], "--judge-last: applies to perplexity"),
@@ -234,7 +237,7 @@ def test_a_full_disk_leaves_whole_cells(here: Path) -> None:
 
 
 HEAD = '{"format": "ropeswitch-evaluation-cells/1", "settings": {}}\n'
-CELL = {"task": "passkey", "length": 130, "set_name": "long", "seed": 0, "depth": None, "set_digest": "a"}
+CELL = {"task": "passkey", "length": 130, "set_name": "long", "seed": 0, "set_digest": "a"}
 CELL |= {"result": [{"score": 1.0}]}
 
 
@@ -256,11 +259,11 @@ CELL |= {"result": [{"score": 1.0}]}
             for key, value in [
                 ("task", 1),
                 ("task", "piqa"),
+                ("task", "needle"),
                 ("length", "130"),
                 ("length", True),
                 ("set_name", ["long"]),
                 ("seed", None),
-                ("depth", "deep"),
                 ("set_digest", 4),
                 ("result", None),
                 ("result", []),
@@ -277,6 +280,7 @@ CELL |= {"result": [{"score": 1.0}]}
             )
             for one in ({"nll": 1.0}, {"nll": 1.0, "tokens": 0}, {"nll": None, "tokens": 2})
         ),
+        (HEAD + json.dumps(CELL | {"depth": 0.5}) + "\n", "line 2: not a valid cell: 'depth': unknown field"),
         (HEAD + json.dumps(CELL).replace("1.0", "NaN") + "\n", "line 2: contains NaN"),
     ],
 )
@@ -285,6 +289,11 @@ def test_files_that_are_no_cells(here: Path, text: str, message: str) -> None:
     with pytest.raises(FactorError, match=message):
         Cells(Path("cells.jsonl"), {}, {})
     assert Path("cells.jsonl").read_text() == text
+
+
+def test_cells_of_earlier_versions_are_read(here: Path) -> None:
+    Path("cells.jsonl").write_text(HEAD + json.dumps(CELL | {"depth": None}) + "\n")
+    assert Cells(Path("cells.jsonl"), {}, {}).found == {Cell("passkey", 130, "long", 0): [{"score": 1.0}]}
 
 
 def test_settings_of_tasks_that_come_later_are_kept_too(here: Path) -> None:
@@ -306,20 +315,22 @@ def test_a_head_that_was_cut_is_written_again(here: Path) -> None:
     assert json.loads(Path("cells.jsonl").read_text())["settings"] == {"a": 1}
 
 
-def test_rows_join_seeds_and_keep_depths() -> None:
+def test_rows_join_seeds() -> None:
     results: dict[Cell, Any] = {
-        Cell("needle", 512, name, seed, depth): [{"score": float(name == "long" and depth > 0)}] * 5
+        Cell("passkey", length, name, seed): [{"score": float(name == "long" and length > 512)}] * 5
+        for length in (512, 1024)
         for seed in (0, 1)
-        for depth in (0.0, 1.0)
         for name in ("short", "long")
     }
     made = rows(results)
-    assert [(row.set_name, row.depth, row.value, row.count) for row in made] == [
-        ("short", 0.0, 0, 10), ("long", 0.0, 0, 10), ("short", 1.0, 0, 10), ("long", 1.0, 1, 10),
+    assert [(row.length, row.set_name, row.value, row.count) for row in made] == [
+        (512, "short", 0, 10), (512, "long", 0, 10), (1024, "short", 0, 10), (1024, "long", 1, 10),
     ]  # fmt: skip
-    assert isinstance(made[0], Row) and table(made).splitlines()[2:] == [
-        "| 512 | 0 | 0% (0 to 28) | 0% (0 to 28) |",
-        "| 512 | 1 | 0% (0 to 28) | 100% (72 to 100) |",
+    assert table(made).splitlines() == [
+        "| passkey | short | long |",
+        "|---|---|---|",
+        "| 512 | 0% (0 to 28) | 0% (0 to 28) |",
+        "| 1024 | 0% (0 to 28) | 100% (72 to 100) |",
     ]
 
 
