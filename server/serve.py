@@ -17,10 +17,10 @@ from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.settings import ANGLES, POLICIES, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
-from ropeswitch.server import ladder_flags, refusals, scheduling_flags, trace_flags
+from ropeswitch.server import refusals, scheduling_flags
 from ropeswitch.server.access_log import flags as access_log_flags
 from ropeswitch.server.errors import UsageError
-from ropeswitch.server.flags import check, cpu, environment, hub, middleware, plugin_files, sequences, values
+from ropeswitch.server.flags import check, cpu, environment, hub, middleware, sequences, values
 from ropeswitch.server.flags.memory import read_memory
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.shared_counts import SharedCounts
@@ -146,11 +146,8 @@ def _serve(argv: Sequence[str], console: Console) -> int:
     console.stage("reading the model's config")
     taken = _take_variables(args)
     args.ladder = from_flags(args.ladder, args.factors)
-    scheduling_flags.check(args)
-    ladder_flags.check(args)
-    trace_flags.check(args)
     middleware.check(args.middleware)
-    plugin_files.make_absolute(args)
+    _find_plugins(args)
     args.ropeswitch_access_log = access_log_flags.take(args)
     if args.model is None:
         args.model = str(BUNDLED_MODEL)
@@ -195,6 +192,13 @@ def _fit_memory(
     if machine.device == "cpu":
         return cpu.check(args, os.environ, machine, each)
     return sequences.check(args, machine, read_memory(), each, sequences.taken_beside_gpus(args))
+
+
+def _find_plugins(args: argparse.Namespace) -> None:
+    """Make relative paths of plugins absolute: vLLM's ``import_plugin`` mistakes ``./file.py`` for a module's name."""
+    for name in ("tool_parser_plugin", "reasoning_parser_plugin"):
+        if (path := getattr(args, name) or "").startswith("."):
+            setattr(args, name, str(Path(path).resolve()))
 
 
 def _is_bundled(model: str) -> bool:

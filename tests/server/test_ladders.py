@@ -1,7 +1,6 @@
 """Names of ladders and sets: how they are read, and what a request's prompts are put into."""
 
 import asyncio
-from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +13,8 @@ from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.settings import FORCED_SET, LADDER_ID, RopeSettings
-from ropeswitch.server import ladder_flags
 from ropeswitch.server.aliases import Aliases, forcing, split
 from ropeswitch.server.context import Alias, RequestContext, current
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.ladder_updates import MOST_LADDERS, LadderUpdates, Update, UpdateError
 from ropeswitch.server.ladders import ServedLadders, label, qualified, set_name
 from ropeswitch.server.rope_route import rope_info
@@ -132,37 +129,3 @@ def test_only_so_many_ladders_have_names() -> None:
 
     asyncio.run(fill())
     assert len(ladders.named) == MOST_LADDERS and ladders.named["0"].ladder.names == ("two",)
-
-
-FLAGS = {
-    "allow_ladder_updates": True,
-    "headless": False,
-    "api_server_count": None,
-    "data_parallel_size": 1,
-    **dict.fromkeys(ladder_flags.BALANCED),
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({}, None),
-        ({"api_server_count": 2, "allow_ladder_updates": False}, None),
-        ({"api_server_count": 2, "headless": True}, None),
-        ({"api_server_count": 1, "data_parallel_size": 2}, None),
-        ({"api_server_count": 2}, "--api-server-count: 2 processes: one would miss an update"),
-        ({"data_parallel_size": 2}, "--api-server-count: 2 processes: one would miss an update"),
-        ({"data_parallel_rank": 0}, "--data-parallel-rank: 0 gives each rank its own API server"),
-        (
-            {"data_parallel_external_lb": True},
-            "--data-parallel-external-lb: True gives each rank its own API server",
-        ),
-    ],
-)
-def test_every_api_server_process_must_learn_of_updates(changes: dict[str, Any], message: str | None) -> None:
-    args = Namespace(**(FLAGS | changes))
-    if message is None:
-        ladder_flags.check(args)
-        return
-    with pytest.raises(UsageError, match=message):
-        ladder_flags.check(args)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,69 @@ def test_a_log_config_that_vllm_refuses_is_a_refusal(tmp_path: Path) -> None:
 def test_hosts_that_are_no_address(host: str) -> None:
     message = refusal("--host", host)
     assert message is not None and message.startswith(f"--host: {host!r} is not an address of this machine: ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("", None),
+        ("--allow-ladder-updates", None),
+        ("--api-server-count 2", None),
+        ("--allow-ladder-updates --api-server-count 2 --headless", None),
+        ("--allow-ladder-updates --api-server-count 1 --data-parallel-size 2", None),
+        ("--allow-ladder-updates --api-server-count 2", "--api-server-count: 2 processes: one would miss an update"),
+        ("--allow-ladder-updates --data-parallel-size 2", "--api-server-count: 2 processes: one would miss an update"),
+    ],
+)
+def test_every_api_server_process_must_learn_of_updates(flags: str, message: str | None) -> None:
+    found = refusal(*flags.split())
+    assert found == message if message is None else str(found).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--data-parallel-rank", "0"),
+        ("--data-parallel-start-rank", "0"),
+        ("--data-parallel-external-lb", None),
+        ("--data-parallel-hybrid-lb", None),
+        ("--data-parallel-multi-port-external-lb", None),
+    ],
+)
+def test_each_rank_with_its_own_api_server_would_miss_updates(flag: str, value: str | None) -> None:
+    words = [flag] if value is None else [flag, value]
+    assert refusal(*words) is None
+    message = refusal("--allow-ladder-updates", *words)
+    assert message is not None and message.startswith(f"{flag}: {value or True} gives each rank its own API server")
+
+
+@pytest.mark.parametrize(
+    ("flags", "protocol", "message"),
+    [
+        ("--disable-log-stats", "smoke", None),
+        ("--otlp-traces-endpoint x", None, None),
+        ("--otlp-traces-endpoint x", "http/protobuf", None),
+        (
+            "--otlp-traces-endpoint x",
+            "smoke",
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: 'smoke' must be one of grpc, http/protobuf",
+        ),
+        (
+            "--otlp-traces-endpoint x --disable-log-stats",
+            None,
+            "--otlp-traces-endpoint: 'x' needs the statistics that --disable-log-stats turns off; leave one of the two out",
+        ),
+    ],
+)
+def test_traces_that_could_not_be_made(
+    flags: str, protocol: str | None, message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if protocol is not None:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", protocol)
+    assert refusal(*flags.split()) == message
+
+
+def test_traces_without_an_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
+    message = refusal("--otlp-traces-endpoint", "x")
+    assert message is not None and "install opentelemetry-exporter-otlp" in message
