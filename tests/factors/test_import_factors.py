@@ -11,11 +11,34 @@ from hypothesis import strategies as st
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.import_factors import CsvSet, ladder_file_from_config, ladder_from_csv, read_csv
-from tests.factors.published import published_configs, published_lists
 from tests.factors.strategies import positive
 
-LISTS = published_lists()
-CONFIGS = published_configs()
+RISING = [1.0 + index**2 / 7 for index in range(64)]
+# As published lists are.
+LISTS = {
+    "rising": RISING,
+    "not-monotone": [*RISING[:10], 3.0, 2.5, 1.5, *RISING[13:]],
+    "below-1": [0.9977997200264581, 0.5, *RISING[2:]],
+    "float32": [1.019999980926514, 1.080000042915344, 543.6799926757812],
+    "whole": [1.0, 2.0],
+}
+
+
+def longrope_config(kind: str, original: int, maximum: int, short: list[float], long: list[float]) -> dict[str, Any]:
+    return {
+        "model_type": "phi3",
+        "rope_theta": 10000.0,
+        "original_max_position_embeddings": original,
+        "max_position_embeddings": maximum,
+        "rope_scaling": {"type": kind, "short_factor": short, "long_factor": long},
+    }
+
+
+CONFIGS = {
+    "longrope": longrope_config("longrope", 4096, 131072, [1.0, 1.05, 0.99], [1.08, 4.5, 3]),
+    "su": longrope_config("su", 64, 512, [1, 1], [1, 8]),
+    "window-not-extended": longrope_config("longrope", 32786, 32768, [0.99, 1.2], [0.99, 1.2]),
+}
 
 
 def column(factors: list[float]) -> str:

@@ -90,16 +90,6 @@ def test_tiny_requests_do_not_pass_it_over_for_longer(builder: Builder) -> None:
     assert oldest.worst <= TURN * TARGET
 
 
-def test_without_the_turns_it_is_passed_over_for_longer(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above shows something."""
-    monkeypatch.setattr("ropeswitch.model_patches.scheduling.step_plan.SHORT_TURN", 1e9)
-    arrivals = overload(1, LATE, (400_000, 60_000, 100_000, 30_000, 150_000))
-    simulation = builder.simulation(ours(GPU, TARGET), Workload("overload", "", arrivals, 200_000), Options())
-    oldest = Oldest(simulation)
-    simulation.run()
-    assert oldest.worst > 3 * TURN * TARGET
-
-
 @pytest.mark.parametrize("long", [100_000, 1_000_000])
 def test_a_burst_waits_no_longer_than_the_bound(builder: Builder, long: int) -> None:
     """64 short requests and a long one at once: no one waits longer than eight times the work that was there, and a turn."""

@@ -12,7 +12,6 @@ from ropeswitch.factors.rules.catalogue import RULES, rule
 from ropeswitch.factors.rules.formulas import Options, equivalent_base, scaled_theta
 from ropeswitch.factors.rules.make import make, targets_for
 from ropeswitch.factors.rules.rope import Rope
-from tests.factors.published import published_configs
 
 LLAMA_2 = Rope(128, 10000.0, 4096)
 LLAMA_3 = Rope(128, 500000.0, 8192)
@@ -91,17 +90,6 @@ def test_longrope2_below_the_critical_pair(
     made = factors("longrope2", rope, length, critical_index=critical, above=(above,))
     assert [made[pair] for pair in published] == pytest.approx(list(published.values()), rel=2e-9)
     assert made[critical:] == (above,) * (rope.pairs - critical)
-
-
-def test_whole_longrope2_lists_where_they_are_at_hand() -> None:
-    for name, critical in [("LLaMA3-8B LongRoPE2 (nnscaler example)", 33), ("microsoft/Phi-4-mini-instruct", 31)]:
-        config = published_configs().get(name)
-        if config is not None:
-            published = config["rope_scaling"]["long_factor"]
-            rope = Rope(2 * len(published), config["rope_theta"], config["original_max_position_embeddings"])
-            above = tuple(published[critical:])
-            made = factors("longrope2", rope, 131072, critical_index=critical, above=above)
-            assert made == pytest.approx(published, rel=2e-9)
 
 
 def test_attention_scales_by_name() -> None:

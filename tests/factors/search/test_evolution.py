@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.factors.search import evolution
 from ropeswitch.factors.search.evolution import Iteration, evolve
 from ropeswitch.factors.search.settings import SearchSettings
 from ropeswitch.factors.search.space import Candidate, Space
@@ -68,20 +67,6 @@ def test_selection_finds_what_is_planted(seed: int) -> None:
     found = run(replace(WHOLE, seed=seed))[-1].best.perplexity
     drawn = run(replace(WHOLE, seed=seed, method="random"))[-1].best.perplexity
     assert found - 1 < 0.4 * (drawn - 1)
-
-
-def test_without_selection_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test above rests on: parents that are not the best find little."""
-
-    def last(each: list[object], key: object) -> list[object]:
-        return each[::-1]
-
-    monkeypatch.setattr(evolution, "sorted", last, raising=False)
-    iterations = run(WHOLE)
-    found = min(scored.perplexity for each in iterations for scored in each.fresh)
-    monkeypatch.undo()
-    drawn = run(replace(WHOLE, method="random"))[-1].best.perplexity
-    assert found - 1 > 0.4 * (drawn - 1)
 
 
 def test_the_seed_decides() -> None:

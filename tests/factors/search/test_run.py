@@ -63,11 +63,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Files, Result, int]
     return files, run(files, evaluator), evaluator.count
 
 
-@pytest.mark.parametrize("kills", [(16, 40)])
-def test_killed_and_resumed(whole: tuple[Files, Result, int], tmp_path: Path, kills: tuple[int, ...]) -> None:
+def test_killed_and_resumed(whole: tuple[Files, Result, int], tmp_path: Path) -> None:
     """SIGKILL at several moments: the checkpoint, the log and the result end byte for byte as if nothing had been."""
     expected, result, evaluations = whole
-    files = files_beside(tmp_path / "killed.json")
+    files, kills = files_beside(tmp_path / "killed.json"), (16, 40)
     for at in kills:
 
         def die(count: int, at: int = at) -> None:

@@ -2,10 +2,7 @@
 
 import json
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -279,29 +276,3 @@ def test_what_extend_refuses(
     command = ["factors", "extend", plain, "--text", str(texts), "-o", "out.json", "--hook", "true", *SMALL, *arguments]
     assert main(command) == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.full
-def test_a_killed_command_goes_on(plain: str, texts: Path, folder: Path) -> None:
-    """SIGKILL to the command itself, in the middle; run again, it leaves what an undisturbed one leaves."""
-
-    def command(output: str) -> list[str]:
-        more = ["--length", "320", "-o", output, *SMALL, "--iterations", "120", "--seed", "3"]
-        program = "import sys; from ropeswitch.server.cli import main; sys.exit(main())"
-        return [sys.executable, "-c", program, "factors", "search", plain, "--text", str(texts), *more]
-
-    def evaluated(output: str) -> int:
-        path = folder / f"{output}.checkpoint.json"
-        return len(json.loads(path.read_text())["evaluated"]) if path.exists() else 0
-
-    subprocess.run(command("whole.json"), check=True)
-    killed = subprocess.Popen(command("killed.json"))
-    while evaluated("killed") < 10:
-        time.sleep(0.005)
-        assert killed.poll() is None
-    killed.send_signal(signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    assert evaluated("killed") < evaluated("whole") and not (folder / "killed.json").exists()
-    subprocess.run(command("killed.json"), check=True)
-    for ending in (".json", ".checkpoint.json", ".log.jsonl", ".png"):
-        assert (folder / f"killed{ending}").read_bytes() == (folder / f"whole{ending}").read_bytes()

@@ -48,7 +48,7 @@ def test_the_nearest_candidate_is_in_the_space(space: Space, factors: list[float
 @settings(max_examples=40)
 @given(spaces_with_candidates(3), seeds)
 def test_what_is_not_drawn_anew_stays(case: tuple[Space, list[Candidate]], seed: int) -> None:
-    """With a small probability most components are the parent's, with 1 hardly any of a large space is."""
+    """With a small probability most components are the parent's."""
     space, (parent, _, _) = case
     made = [mutation(space, parent, 0.3, np.random.default_rng([seed, n])) for n in range(20)]
     kept = np.mean([np.equal(each.hundredths, parent.hundredths) for each in made])
