@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.hf_config import ladder_from_config, rope_parameters
 from ropeswitch.factors.ladders.softmax import softmax_slope
+from ropeswitch.factors.rules.rope import Rope, rope_from_config
 from ropeswitch.factors.set_rotary import rotated
 
 # Tokens whose logits are in memory at once.
@@ -25,17 +26,13 @@ class LocalModel:
     Attributes:
         model: The causal language model, in evaluation mode.
         tokenizer: Its tokenizer.
-        theta: Rotary base.
-        rotary_dim: Rotated values per head, two per factor.
-        window: Window the model was trained with before any extension, in tokens.
+        rope: Its rotary embedding before any extension.
         ladder: Factor sets from the model's config.json, or None if it has none.
     """
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
-    theta: float
-    rotary_dim: int
-    window: int
+    rope: Rope
     ladder: FactorLadder | None
 
     @classmethod
@@ -85,8 +82,11 @@ class LocalModel:
             raise FactorError(
                 f"model {name!r}: {type(model).__name__} interleaves its rotary pairs, which is unsupported"
             )
-        window = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
-        self = cls(model, tokenizer, float(rope["rope_theta"]), 2 * len(inv_freq), window, ladder_from_config(config))
+        try:
+            own = rope_from_config(config, rotary_dim=2 * len(inv_freq))
+            self = cls(model, tokenizer, own, ladder_from_config(config))
+        except FactorError as error:
+            raise FactorError(f"model {name!r}: {error}") from error
         self._check_head(name)
         return self
 
@@ -102,13 +102,13 @@ class LocalModel:
 
     def plain_set(self, max_length: int, name: str = "plain") -> FactorSet:
         """Return the set that changes nothing: factor 1 for every pair."""
-        return FactorSet(name, max_length, (1.0,) * (self.rotary_dim // 2))
+        return FactorSet(name, max_length, (1.0,) * self.rope.pairs)
 
     @torch.no_grad()
     def hidden(self, ids: torch.Tensor, factor_set: FactorSet) -> torch.Tensor:
         """Return last hidden states ``[rows, n, hidden]`` of int64 ids ``[rows, n]``."""
         self._check_set(factor_set)
-        with rotated(self.model.base_model, self.theta, factor_set):
+        with rotated(self.model.base_model, self.rope.theta, factor_set):
             return self.model.base_model(input_ids=ids.to(self.model.device), use_cache=False).last_hidden_state
 
     @torch.no_grad()
@@ -143,7 +143,7 @@ class LocalModel:
         self._check_set(factor_set)
         head, base = self.model.get_output_embeddings(), self.model.base_model
         out = torch.empty(len(ids), new_tokens, dtype=torch.int64)
-        with rotated(base, self.theta, factor_set):
+        with rotated(base, self.rope.theta, factor_set):
             state, cache = ids.to(self.model.device), None
             for step in range(new_tokens):
                 made = base(input_ids=state, past_key_values=cache, use_cache=True)
@@ -156,10 +156,9 @@ class LocalModel:
         return out
 
     def _check_set(self, factor_set: FactorSet) -> None:
-        if 2 * len(factor_set.factors) != self.rotary_dim:
+        if len(factor_set.factors) != self.rope.pairs:
             raise FactorError(
-                f"set {factor_set.name!r}: {len(factor_set.factors)} factors; the model has {self.rotary_dim // 2} rotary "
-                "pairs"
+                f"set {factor_set.name!r}: {len(factor_set.factors)} factors; the model has {self.rope.pairs} rotary pairs"
             )
         if factor_set.softmax_scale not in (None, 1.0):
             raise FactorError(

@@ -200,8 +200,8 @@ def _target(args: argparse.Namespace) -> "Target":
     chosen = [_candidate(text) for text in args.candidate or ()]
     model = LocalModel.load(args.target, dtype)
     for name, theta in [("--factors", factors.theta if factors else None), *((each[0], each[2]) for each in chosen)]:
-        if theta is not None and theta != model.theta:
-            raise FactorError(f"{name}: made for rope_theta {theta:g}, but the model has {model.theta:g}")
+        if theta is not None and theta != model.rope.theta:
+            raise FactorError(f"{name}: made for rope_theta {theta:g}, but the model has {model.rope.theta:g}")
     names = [name for name, _, _ in chosen]
     if len(set(names)) != len(names):
         raise FactorError(f"--candidate: names must be unique, found {', '.join(names)}")

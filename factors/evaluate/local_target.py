@@ -12,7 +12,6 @@ from ropeswitch.factors.local_model import LocalModel
 
 # Maximum tokens per batch, unless a single sequence is longer.
 BATCH_TOKENS = 8192
-PLAIN = "plain"
 
 
 class LocalTarget:
@@ -39,15 +38,15 @@ class LocalTarget:
             FactorError: when two sets have the same name, or factors do not fit the model.
         """
         self.name, self.model, self.ladder, self.chat = name, model, ladder, chat
-        named = [(each.name, each) for each in ladder.sets] if ladder else [(PLAIN, model.plain_set(model.window))]
-        named += list((candidates or {}).items())
+        own = ladder.sets if ladder else (model.plain_set(model.rope.original_length),)
+        named = [(each.name, each) for each in own] + list((candidates or {}).items())
         names = [each for each, _ in named]
         if twice := next((each for each in names if names.count(each) > 1 or each == SWITCHED), None):
             raise FactorError(f"set {twice!r}: the name is duplicate or reserved; rename one of the sets")
         for each, factor_set in named:
-            if 2 * len(factor_set.factors) != model.rotary_dim:
+            if len(factor_set.factors) != model.rope.pairs:
                 raise FactorError(
-                    f"set {each!r}: {len(factor_set.factors)} factors; the model has {model.rotary_dim // 2} rotary pairs"
+                    f"set {each!r}: {len(factor_set.factors)} factors; the model has {model.rope.pairs} rotary pairs"
                 )
         self._sets = dict(named)
         self.sets = ((SWITCHED,) if ladder else ()) + tuple(names)
@@ -116,7 +115,7 @@ class LocalTarget:
             "kind": type(model).__name__,
             "parameters": sum(each.numel() for each in model.parameters()),
             "dtype": str(model.dtype).removeprefix("torch."),
-            "theta": self.model.theta,
+            "theta": self.model.rope.theta,
             "chat": self.chat,
         }
 

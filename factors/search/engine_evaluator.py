@@ -50,7 +50,7 @@ class EngineEvaluator:
         self._objective, self._facts = objective, facts
         self._prompts = [{"prompt_token_ids": list(row)} for row in objective.rows]
         # Sets that start alike would share one row of angles, and each batch would overwrite it (ladders.py).
-        distinct = [FactorSet("initial", objective.length, (1.0 + slot,) * facts.pairs) for slot in range(SLOTS)]
+        distinct = [FactorSet("initial", objective.length, (1.0 + slot,) * facts.rope.pairs) for slot in range(SLOTS)]
         config = get_config(facts.name, trust_remote_code=False).to_dict()
         ladder = self._ladder(distinct)
         try:

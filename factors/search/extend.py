@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ropeswitch.factors import file
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
+from ropeswitch.factors.fingerprint import fingerprint
 from ropeswitch.factors.rules.lengths import length_name
 from ropeswitch.factors.search.flags import check_beside
 from ropeswitch.factors.search.job import Job, check_not_extended, files_beside, run_job
@@ -82,7 +83,7 @@ def extend(extension: Extension, make_job: MakeJob) -> file.LadderFile:
     about = (
         f"extended to {length_name(tuned.max_length)} by fine-tuning and to {length_name(extension.final)} by search"
     )
-    return file.LadderFile(ladder, facts.theta, f"{Path(extension.model).name or extension.model}, {about}")
+    return file.LadderFile(ladder, facts.rope.theta, f"{Path(extension.model).name or extension.model}, {about}")
 
 
 def _claim(extension: Extension, facts: ModelFacts, make_job: MakeJob) -> None:
@@ -90,7 +91,7 @@ def _claim(extension: Extension, facts: ModelFacts, make_job: MakeJob) -> None:
     job = make_job(extension.final, "", None, False)
     texts = Path(job.text)
     task = {
-        "model": facts.fingerprint(),
+        "model": fingerprint(facts.name),
         "lengths": [*extension.lengths, extension.final],
         "recover": list(extension.recover),
         "text": sorted(f"{each.name} {each.stat().st_size}" for each in texts.iterdir())
@@ -145,7 +146,7 @@ def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
         )
     if not (partial / "config.json").is_file():
         raise FactorError(f"--hook: {extension.hook!r} left no config.json in {str(partial)!r} (EXTEND_OUTPUT)")
-    if (pairs := ModelFacts.load(str(partial)).pairs) != len(factor_set.factors):
+    if (pairs := ModelFacts.load(str(partial)).rope.pairs) != len(factor_set.factors):
         raise FactorError(f"--hook: the fine-tuned model has {pairs} rotary pairs instead of {len(factor_set.factors)}")
     partial.rename(folder)
     return folder

@@ -55,7 +55,10 @@ def _extend(args: argparse.Namespace) -> int:
         work=output.with_suffix("").with_name(f"{output.stem}-work") if args.work is None else Path(args.work),
     )
     # The fine-tuned model's config may no longer contain the window.
-    window = ModelFacts.load(args.model).window if args.window is None else parse_length("--window", args.window)
+    if args.window is None:
+        window = ModelFacts.load(args.model).rope.original_length
+    else:
+        window = parse_length("--window", args.window)
 
     def make_job(length: int, model: str, base: FactorSet | None, recover: bool) -> Job:
         job = job_of(args, length, length_name(length), base, recover=recover)

@@ -4,13 +4,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
+from ropeswitch.factors.fingerprint import fingerprint
 from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.search.objective import Objective, make_objective
 from ropeswitch.factors.search.plan import extension, recovery
 from ropeswitch.factors.search.run import Evaluator, Files, Result, search
 from ropeswitch.factors.search.settings import SearchSettings
-
-EVALUATORS = ("auto", "transformers", "engine")
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Job:
         recover: Whether to recover factors for a length below the base's.
         scale: ``longrope``, ``none`` or a number; a recovery keeps its base's scale.
         upper: Largest factor, or None for the default.
-        evaluator: One of :data:`EVALUATORS`.
+        evaluator: ``auto``, ``transformers`` or ``engine``.
         dtype: Dtype of the weights.
         parallel: GPUs that the engine splits the model over.
         window: Original window in tokens, if the model's config no longer contains it.
@@ -55,10 +54,10 @@ def run_job(job: Job, files: Files) -> Result:
         FactorError: for an unsuitable model, text, number or file.
     """
     facts = ModelFacts.load(job.model)
-    if job.theta is not None and job.theta != facts.theta:
-        raise FactorError(f"--from: made for rope_theta {job.theta:g}, but {job.model!r} has {facts.theta:g}")
+    if job.theta is not None and job.theta != facts.rope.theta:
+        raise FactorError(f"--from: made for rope_theta {job.theta:g}, but {job.model!r} has {facts.rope.theta:g}")
     if job.window is not None:
-        facts = replace(facts, window=job.window)
+        facts = replace(facts, rope=replace(facts.rope, original_length=job.window))
     if job.recover:
         if job.base is None:
             raise FactorError("--recover: needs the set that the model was extended with; give --from FILE")
@@ -74,10 +73,10 @@ def run_job(job: Job, files: Files) -> Result:
     # Reject an invalid set name now rather than at the end.
     FactorLadder.checked(FactorLadder((plan.factor_set(plan.starts[0], job.name, job.settings.length),)).to_json())
     objective = make_objective(job.text, facts.tokenizer, job.settings)
-    about = {"model": facts.fingerprint(), "texts": objective.digest, "dtype": job.dtype, "recover": job.recover}
+    about = {"model": fingerprint(facts.name), "texts": objective.digest, "dtype": job.dtype, "recover": job.recover}
     evaluator = make_evaluator(job.evaluator, facts, objective, job.dtype, job.parallel)
     try:
-        return search(plan, job.settings, evaluator, files, name=job.name, theta=facts.theta, about=about)
+        return search(plan, job.settings, evaluator, files, name=job.name, theta=facts.rope.theta, about=about)
     finally:
         evaluator.close()
 

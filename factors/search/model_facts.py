@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.factors.fingerprint import fingerprint
 from ropeswitch.factors.hf_config import LONGROPE_TYPES, ladder_from_config, rope_parameters
-from ropeswitch.factors.rules.rope import head_dim
+from ropeswitch.factors.rules.rope import Rope, rope_from_config
 
 # Rope types without scaling, and those with known factor sets.
 TYPES = ("default", *LONGROPE_TYPES)
@@ -18,17 +17,13 @@ class ModelFacts:
 
     Attributes:
         name: Model folder or Hugging Face name.
-        theta: Rotary base.
-        pairs: Rotary frequencies, one factor each.
-        window: Window before any extension, in tokens.
+        rope: Its rotary embedding before any extension.
         ladder: Factor sets of its config, or None.
         tokenizer: Its tokenizer.
     """
 
     name: str
-    theta: float
-    pairs: int
-    window: int
+    rope: Rope
     ladder: FactorLadder | None
     tokenizer: Any
 
@@ -46,25 +41,19 @@ class ModelFacts:
             tokenizer = AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError, KeyError) as error:
             raise FactorError(f"model {name!r}: cannot be opened: {str(error).splitlines()[0]}") from error
-        rope = rope_parameters(config)
-        if rope.get("rope_theta") is None:
-            raise FactorError(f"model {name!r}: {config.get('model_type')} has no rotary embedding; factors need one")
-        if rope["rope_type"] not in TYPES:
-            raise FactorError(
-                f"model {name!r}: is already extended by rope_type {rope['rope_type']!r}, which a search would drop; "
-                f"supported are {', '.join(TYPES)}"
-            )
-        head = head_dim(config)
-        window = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
-        return cls(
-            name=name,
-            theta=float(rope["rope_theta"]),
-            pairs=int(head * (rope.get("partial_rotary_factor") or 1.0)) // 2,
-            window=window,
-            ladder=ladder_from_config(config),
-            tokenizer=tokenizer,
-        )
+        try:
+            return cls(name, _rope(config), ladder_from_config(config), tokenizer)
+        except FactorError as error:
+            raise FactorError(f"model {name!r}: {error}") from error
 
-    def fingerprint(self) -> str:
-        """See :func:`ropeswitch.factors.fingerprint.fingerprint`."""
-        return fingerprint(self.name)
+
+def _rope(config: dict[str, Any]) -> Rope:
+    rope = rope_parameters(config)
+    if rope.get("rope_theta") is None:
+        raise FactorError(f"{config.get('model_type')} has no rotary embedding; factors need one")
+    if rope["rope_type"] not in TYPES:
+        raise FactorError(
+            f"is already extended by rope_type {rope['rope_type']!r}, which a search would drop; supported are "
+            f"{', '.join(TYPES)}"
+        )
+    return rope_from_config(config)

@@ -7,7 +7,6 @@ from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.numbers import positive
 from ropeswitch.factors.rules import attention, formulas
 from ropeswitch.factors.rules.formulas import Options, Target
-from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.search.settings import SearchSettings
 from ropeswitch.factors.search.space import ONE, START_TOKENS, Candidate, Space
@@ -64,7 +63,8 @@ def extension(
     Raises:
         FactorError: when the length is not longer, or ``upper`` or ``scale`` is invalid.
     """
-    now = facts.window if base is None else base.max_length
+    window = facts.rope.original_length
+    now = window if base is None else base.max_length
     ratio = settings.length / now
     if ratio <= 1:
         what = "the model's window" if base is None else f"set {base.name!r}"
@@ -75,7 +75,7 @@ def extension(
         _check_pairs(facts, base)
     space = _space(facts, settings, ABOVE_RATIO * ratio if upper is None else upper)
     starts = tuple(space.nearest(factors) for factors in _known(facts, ratio))
-    return Plan(space, starts, None if base is None else base.factors, scale_of(scale, facts.window, settings.length))
+    return Plan(space, starts, None if base is None else base.factors, scale_of(scale, window, settings.length))
 
 
 def recovery(facts: ModelFacts, settings: SearchSettings, extended: FactorSet, *, upper: float | None = None) -> Plan:
@@ -98,7 +98,7 @@ def recovery(facts: ModelFacts, settings: SearchSettings, extended: FactorSet, *
         )
     _check_pairs(facts, extended)
     space = _space(facts, settings, max(extended.factors) if upper is None else upper)
-    ratio = max(settings.length / facts.window, 1.0)
+    ratio = max(settings.length / facts.rope.original_length, 1.0)
     starts = [space.nearest(factors) for factors in _known(facts, ratio)]
     own = space.nearest(extended.factors)
     if extended.start_tokens in START_TOKENS:
@@ -124,10 +124,9 @@ def scale_of(text: str, window: int, length: int) -> float:
 
 def _known(facts: ModelFacts, ratio: float) -> list[tuple[float, ...]]:
     """Return the factors of PI, NTK and YaRN, in the order of :data:`STARTS`."""
-    rope = Rope(2 * facts.pairs, facts.theta, facts.window)
-    target = Target(round(ratio * facts.window), ratio)
+    target = Target(round(ratio * facts.rope.original_length), ratio)
     rules = (formulas.position_interpolation, formulas.ntk_aware, formulas.yarn_by_index)
-    return [rule(rope, target, Options()) for rule in rules]
+    return [rule(facts.rope, target, Options()) for rule in rules]
 
 
 def _space(facts: ModelFacts, settings: SearchSettings, upper: float) -> Space:
@@ -137,11 +136,11 @@ def _space(facts: ModelFacts, settings: SearchSettings, upper: float) -> Space:
     hundredths = math.floor(round(upper * ONE, 6))
     if hundredths <= ONE:
         raise FactorError(f"--upper: {upper:g} must be at least 1.01")
-    return Space(facts.pairs, hundredths, settings.monotone)
+    return Space(facts.rope.pairs, hundredths, settings.monotone)
 
 
 def _check_pairs(facts: ModelFacts, factor_set: FactorSet) -> None:
-    if len(factor_set.factors) != facts.pairs:
+    if len(factor_set.factors) != facts.rope.pairs:
         raise FactorError(
-            f"set {factor_set.name!r}: {len(factor_set.factors)} factors; model {facts.name!r} has {facts.pairs} pairs"
+            f"set {factor_set.name!r}: {len(factor_set.factors)} factors; model {facts.name!r} has {facts.rope.pairs} pairs"
         )

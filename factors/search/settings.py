@@ -1,6 +1,5 @@
 """Settings of a search, with the LongRoPE paper's defaults."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -97,7 +96,3 @@ class SearchSettings:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "SearchSettings":
-        return cls(**values)

@@ -26,10 +26,10 @@ class TransformersEvaluator:
 
     def __init__(self, facts: ModelFacts, objective: Objective, dtype: str = "float32") -> None:
         self._model = LocalModel.load(facts.name, dtype)
-        if (self._model.rotary_dim, self._model.theta) != (2 * facts.pairs, facts.theta):
+        rotated = self._model.rope.rotary_dim
+        if rotated != facts.rope.rotary_dim:
             raise FactorError(
-                f"model {facts.name!r}: rotates {self._model.rotary_dim} values with base {self._model.theta:g}, but its "
-                f"config describes {2 * facts.pairs} and {facts.theta:g}"
+                f"model {facts.name!r}: rotates {rotated} values, but its config describes {facts.rope.rotary_dim}"
             )
         self._objective = objective
         self._rows = torch.tensor(objective.rows)

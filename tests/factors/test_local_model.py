@@ -44,7 +44,7 @@ def model() -> LocalModel:
 
 
 def test_losses_are_those_of_hugging_face_on_both_sides_of_its_switch(model: LocalModel) -> None:
-    assert model.ladder is not None and model.window == 16
+    assert model.ladder is not None and model.rope.original_length == 16
     for length in (16, 17, 60):
         ids = torch.randint(50, (3, length))
         logits = model.model(ids, use_cache=False).logits

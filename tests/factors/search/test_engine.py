@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.factors.search.job import make_evaluator
 from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.search.objective import Objective
@@ -37,7 +38,7 @@ def test_both_evaluators_agree(kind: str, tmp_path: Path, environment: None) -> 
     folder = checkpoints.llama(tmp_path / "m") if kind == "llama" else checkpoints.phi3(tmp_path / "m")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(FOLDER / name, folder)
-    facts = ModelFacts(str(folder), 10000.0, 16, 64, None, None)
+    facts = ModelFacts(str(folder), Rope(32, 10000.0, 64), None, None)
     rng = random.Random(kind)
     rows = tuple(tuple(rng.choices(range(3, checkpoints.VOCAB), k=LENGTH)) for _ in range(3))
     objective = Objective(rows, (LENGTH - 1, 40, 7), ("a", "b", "c"))
@@ -61,9 +62,9 @@ def test_both_evaluators_agree(kind: str, tmp_path: Path, environment: None) -> 
 @pytest.mark.full
 def test_models_that_the_engine_cannot_rotate(without_rope: str, tmp_path: Path, environment: None) -> None:
     objective = Objective(((1,) * 8,), (7,), ("a",))
-    facts = ModelFacts(without_rope, 10000.0, 8, 256, None, None)
+    facts = ModelFacts(without_rope, Rope(16, 10000.0, 256), None, None)
     with pytest.raises(FactorError, match=r"^engine: model .*gpt2.*rope_theta: missing"):
         make_evaluator("engine", facts, objective, "float32")
-    wrong = ModelFacts(str(FOLDER), 10000.0, 8, 256, None, None)
+    wrong = ModelFacts(str(FOLDER), Rope(16, 10000.0, 256), None, None)
     with pytest.raises(FactorError, match=r"^engine: model .* needs 16"):
         make_evaluator("engine", wrong, objective, "float32")

@@ -5,11 +5,12 @@ import math
 import pytest
 
 from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.search.plan import Plan, extension, recovery
 from ropeswitch.factors.search.settings import SearchSettings
 
-LLAMA2 = ModelFacts("Llama-2-7b", 10000.0, 64, 4096, None, None)
+LLAMA2 = ModelFacts("Llama-2-7b", Rope(128, 10000.0, 4096), None, None)
 K = 1024
 TUNED = FactorSet("256k", 256 * K, tuple(1 + i for i in range(64)), 1.3)
 
