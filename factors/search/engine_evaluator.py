@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
@@ -38,26 +37,20 @@ class EngineEvaluator:
         # composition of steps, and with it the last digits, would be random.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        from vllm import LLM, EngineArgs, SamplingParams
-        from vllm.platforms import current_platform
+        from vllm import LLM, SamplingParams
         from vllm.transformers_utils.config import get_config
 
-        from ropeswitch.factors.search.replace_sets import EXTENSION
-        from ropeswitch.model_patches.switch.engine_args import configure
-        from ropeswitch.model_patches.switch.settings import FORCED_SET, RopeSettings, UnsupportedError
-        from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model
+        from ropeswitch.model_patches.switch.parts import PARTS
+        from ropeswitch.model_patches.switch.plugin import KEY
+        from ropeswitch.model_patches.switch.settings import FORCED_SET, UnsupportedError
 
         self._objective, self._facts = objective, facts
         self._prompts = [{"prompt_token_ids": list(row)} for row in objective.rows]
         # Sets that start alike would share one row of angles, and each batch would overwrite it (ladders.py).
         distinct = [FactorSet("initial", objective.length, (1.0 + slot,) * facts.rope.pairs) for slot in range(SLOTS)]
-        config = get_config(facts.name, trust_remote_code=False).to_dict()
+        config = get_config(facts.name, trust_remote_code=False)
         ladder = self._ladder(distinct)
-        try:
-            check_device(current_platform.device_name)
-            settings = RopeSettings(ladder, check_model(config, ladder), length_aware=False)
-        except UnsupportedError as error:
-            raise FactorError(f"engine: model {facts.name!r}: {error}") from error
+        key = {"sets": ladder.to_json(), "angles": "exact", "length_aware": False, "parts": list(PARTS)}
         together = max(1, STEP_TOKENS // objective.length) + 1
         arguments: dict[str, Any] = {
             "model": facts.name,
@@ -73,19 +66,15 @@ class EngineEvaluator:
             "tensor_parallel_size": parallel,
             "kv_cache_memory_bytes": together * _cache_bytes(config, objective.length, dtype, parallel),
             "disable_log_stats": True,
-            "worker_extension_cls": EXTENSION,
             "seed": 0,
+            "additional_config": {KEY: key},
         }
         try:
-            args = EngineArgs(**arguments)
-            check_features(args)
-            configure(args, settings, config, device_name=current_platform.device_name)
-            for field in ("hf_overrides", "scheduler_cls", "worker_cls", "additional_config"):
-                arguments[field] = getattr(args, field)
             self._llm = LLM(**arguments)
-        except (UnsupportedError, ValueError, RuntimeError, OSError) as error:
+        except (FactorError, UnsupportedError) as error:
+            raise FactorError(f"engine: model {facts.name!r}: {error}") from error
+        except (ValueError, RuntimeError, OSError) as error:
             raise FactorError(f"engine: does not start: {' '.join(str(error).split())[:400]}") from error
-        self._settings = settings
         self._params = [
             SamplingParams(
                 temperature=0.0,
@@ -95,13 +84,14 @@ class EngineEvaluator:
                 detokenize=False,
                 extra_args={FORCED_SET: name},
             )
-            for name in settings.ladder.names
+            for name in ladder.names
         ]
 
     def evaluate(self, sets: Sequence[FactorSet]) -> list[float]:
         """Return the objective's perplexity under each set, in order; takes at most :attr:`batch` sets."""
-        settings = replace(self._settings, ladder=self._ladder(sets))
-        self._llm.collective_rpc("replace_sets", args=(settings.to_json(),))
+        for error in self._llm.collective_rpc("load_sets", args=(self._ladder(sets).to_json(),)):
+            if error is not None:
+                raise FactorError(f"engine: {error}")
         count = len(self._prompts)
         prompts = self._prompts * len(sets)
         params = [self._params[number // count] for number in range(len(prompts))]
@@ -129,9 +119,9 @@ class EngineEvaluator:
         return FactorLadder(tuple(slots))
 
 
-def _cache_bytes(config: dict[str, Any], length: int, dtype: str, parallel: int) -> int:
+def _cache_bytes(config: Any, length: int, dtype: str, parallel: int) -> int:
     """Return the bytes of keys and values that one GPU stores for one sequence, with a block to spare."""
-    heads = max(1, (config.get("num_key_value_heads") or config["num_attention_heads"]) // parallel)
-    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    values = 2 * config["num_hidden_layers"] * heads * head
+    heads = max(1, (getattr(config, "num_key_value_heads", None) or config.num_attention_heads) // parallel)
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    values = 2 * config.num_hidden_layers * heads * head
     return values * (length + 2 * BLOCK) * (4 if dtype == "float32" else 2)

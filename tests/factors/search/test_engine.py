@@ -5,12 +5,14 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.rules.rope import Rope
+from ropeswitch.factors.search.engine_evaluator import EngineEvaluator
 from ropeswitch.factors.search.job import make_evaluator
 from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.search.objective import Objective
@@ -68,3 +70,12 @@ def test_models_that_the_engine_cannot_rotate(without_rope: str, tmp_path: Path,
     wrong = ModelFacts(str(FOLDER), Rope(16, 10000.0, 256), None, None)
     with pytest.raises(FactorError, match=r"^engine: model .* needs 16"):
         make_evaluator("engine", wrong, objective, "float32")
+
+
+def test_a_worker_that_cannot_load_the_sets() -> None:
+    evaluator = EngineEvaluator.__new__(EngineEvaluator)
+    evaluator._objective = Objective(((1,) * 8,), (7,), ("a",))
+    answers = [None, "worker 1: ValueError: why"]
+    evaluator._llm = SimpleNamespace(collective_rpc=lambda method, args: answers)
+    with pytest.raises(FactorError, match=r"^engine: worker 1: ValueError: why$"):
+        evaluator.evaluate([FactorSet("x", 8, (1.0,))])
