@@ -9,8 +9,9 @@ ANL/IBM SP scheduling system, 1995).
 
 from vllm.v1.request import Request
 
+from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
 from ropeswitch.model_patches.scheduling.step_cost import StepCost, chunk
-from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView
+from ropeswitch.model_patches.scheduling.view import Limits, StepView
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
 
@@ -27,7 +28,13 @@ class Admission:
     """
 
     def __init__(
-        self, view: StepView, limits: Limits, engine: Engine, queue: WaitingQueue, cost: StepCost, target: float
+        self,
+        view: StepView,
+        limits: Limits,
+        engine: SchedulerEngine,
+        queue: WaitingQueue,
+        cost: StepCost,
+        target: float,
     ) -> None:
         self._view, self._limits, self._engine = view, limits, engine
         self._queue, self._cost, self._target = queue, cost, target

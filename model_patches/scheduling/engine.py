@@ -11,7 +11,7 @@ LEAST_CHUNK = 16
 
 
 class SchedulerEngine:
-    """Builds :class:`StepView` and :class:`Limits` from a scheduler, and answers the planner's ``Engine`` queries.
+    """Builds :class:`StepView` and :class:`Limits` from a scheduler, and answers the planner's queries about one request.
 
     Args:
         scheduler: A constructed scheduler, before its first step.
@@ -73,12 +73,12 @@ class SchedulerEngine:
         )
 
     def blocked(self, request: Request) -> bool:
-        """See ``Engine``."""
+        """Return whether a waiting request waits for something other than space."""
         blocked: bool = self._scheduler._is_blocked_waiting_status(request.status)
         return blocked
 
     def ready(self, request: Request) -> bool:
-        """See ``Engine``."""
+        """Return whether a waiting request needs only space to start; this call may make a blocked one ready."""
         scheduler = self._scheduler
         # The second call promotes the request once its grammar, KV transfer or data has arrived.
         if self.blocked(request) and not scheduler._handle_blocked_waiting_request(request):
@@ -88,7 +88,7 @@ class SchedulerEngine:
         return not request.num_stale_output_tokens or request.drop_stale_output
 
     def blocks(self, request: Request, shares: bool) -> int:
-        """See ``Engine``."""
+        """Return the free blocks that a waiting request needs; with ``shares``, without those that running requests hold."""
         scheduler, tokens = self._scheduler, min(request.num_tokens, self._scheduler.max_model_len)
         manager = scheduler.kv_cache_manager
         # Same as upstream's own check of a whole sequence, `allocate_slots(full_sequence_must_fit=True)`.
@@ -109,7 +109,7 @@ class SchedulerEngine:
         return blocks
 
     def cache_hit(self, request: Request) -> int:
-        """See ``Engine``."""
+        """Return the number of prefix-cached tokens of a request that holds no blocks."""
         manager = self._scheduler.kv_cache_manager
         if request.num_computed_tokens or not manager.prefix_cache_lookup_enabled(request):
             return 0

@@ -13,10 +13,11 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 from ropeswitch.model_patches.scheduling.decision import IDLE, StepDecision
+from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
 from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost
 from ropeswitch.model_patches.scheduling.step_plan import StepPlan
-from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView, chunks, split
+from ropeswitch.model_patches.scheduling.view import Limits, StepView, chunks, split
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 from ropeswitch.model_patches.switch.ladders import LadderTable
 
@@ -41,7 +42,7 @@ class LengthAware:
         target: Seconds that a step should take while anything urgent runs or waits; set by :meth:`calibrate`.
     """
 
-    def __init__(self, engine: Engine, by_priority: bool, clock: Callable[[], float]) -> None:
+    def __init__(self, engine: SchedulerEngine, by_priority: bool, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._clock = clock
         self.queue = WaitingQueue(self._look, by_priority, clock)

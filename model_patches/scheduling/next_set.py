@@ -14,8 +14,9 @@ from vllm.v1.request import Request, RequestStatus
 
 from ropeswitch.model_patches.scheduling.admission import Admission
 from ropeswitch.model_patches.scheduling.decision import IDLE, BackgroundDecision, StepDecision
+from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
-from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView, lengths
+from ropeswitch.model_patches.scheduling.view import Limits, StepView, lengths
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 from ropeswitch.model_patches.switch.ladders import LadderTable
 from ropeswitch.model_patches.switch.request_set import assign, assigned_set, client_salt, forced_set
@@ -51,7 +52,7 @@ class NextSetPrefill:
     """
 
     def __init__(
-        self, limits: Limits, engine: Engine, queue: WaitingQueue, ladders: LadderTable, cost: StepCost
+        self, limits: Limits, engine: SchedulerEngine, queue: WaitingQueue, ladders: LadderTable, cost: StepCost
     ) -> None:
         self._limits, self._engine, self._queue = limits, engine, queue
         self._ladders = ladders

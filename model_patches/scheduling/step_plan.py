@@ -20,8 +20,9 @@ from vllm.v1.request import Request, RequestStatus
 
 from ropeswitch.model_patches.scheduling.admission import Admission
 from ropeswitch.model_patches.scheduling.decision import StepDecision
+from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
 from ropeswitch.model_patches.scheduling.step_cost import StepCost, chunk
-from ropeswitch.model_patches.scheduling.view import Engine, Limits, StepView
+from ropeswitch.model_patches.scheduling.view import Limits, StepView
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
 # A chunk may always have up to twice this many tokens, whatever ran before.
@@ -72,7 +73,9 @@ class StepPlan:
 
     admission: Admission
 
-    def __init__(self, limits: Limits, engine: Engine, queue: WaitingQueue, cost: StepCost, target: float) -> None:
+    def __init__(
+        self, limits: Limits, engine: SchedulerEngine, queue: WaitingQueue, cost: StepCost, target: float
+    ) -> None:
         self._limits, self._engine, self._queue = limits, engine, queue
         self.cost = cost
         self.target = target

@@ -1,10 +1,9 @@
-"""The planner's view of the engine before a step: an immutable snapshot, and four queries about single requests."""
+"""The planner's view of the engine before a step: an immutable snapshot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter
-from typing import Protocol
 
 import numpy as np
 from vllm.v1.request import Request
@@ -75,22 +74,6 @@ class StepView:
     slots: int
     free_blocks: int
     reserved_blocks: int
-
-
-class Engine(Protocol):
-    """The planner's queries about one request."""
-
-    def blocked(self, request: Request) -> bool:
-        """Whether a waiting request waits for something other than space."""
-
-    def ready(self, request: Request) -> bool:
-        """Whether a waiting request needs only space to start; this call may make a blocked one ready."""
-
-    def blocks(self, request: Request, shares: bool) -> int:
-        """Free blocks that a waiting request needs; with ``shares``, excluding those that running requests also hold."""
-
-    def cache_hit(self, request: Request) -> int:
-        """Number of prefix-cached tokens of a request that holds no blocks."""
 
 
 def split(running: Sequence[Request], background: Request | None) -> tuple[list[Request], Sequence[Request]]:
