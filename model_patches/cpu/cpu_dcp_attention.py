@@ -79,23 +79,9 @@ def registered(vllm_config: VllmConfig) -> bool:
 class SplitCPUAttentionBackend(CPUAttentionBackend):
     """See the module docstring; the cache has upstream's layout: ``[blocks, KV heads, block_size, 2 * head_size]``."""
 
-    supported_kv_cache_dtypes = ["auto"]  # noqa: RUF012 (upstream's own shape)
-
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
         return [MultipleOf(1)]
-
-    @classmethod
-    def supports_sliding_window(cls) -> bool:
-        return False
-
-    @classmethod
-    def supports_non_causal(cls) -> bool:
-        return False
-
-    @classmethod
-    def supports_attn_type(cls, attn_type: str) -> bool:
-        return bool(attn_type == AttentionType.DECODER)
 
     @staticmethod
     def get_impl_cls() -> type["SplitCPUAttentionImpl"]:
@@ -184,7 +170,7 @@ class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
             "logits_soft_cap": logits_soft_cap or None,
             "attn_type": None if attn_type == AttentionType.DECODER else attn_type,
             "kv_sharing_target_layer_name": kv_sharing_target_layer_name,
-            "kv_cache_dtype": None if kv_cache_dtype in ("auto", "float16", "bfloat16", "float32") else kv_cache_dtype,
+            "kv_cache_dtype": None if kv_cache_dtype in PLAIN_CACHES else kv_cache_dtype,
             "sinks": sinks,
         }
         for name, value in unsupported.items():
