@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from ropeswitch.factors.evaluate.endpoint import Endpoint, connect, error_message
-from ropeswitch.factors.evaluate.target import SERVED, SWITCHED, Window
+from ropeswitch.factors.evaluate.target import SERVED, SWITCHED, Window, special_tokens
 from ropeswitch.factors.factor_set import SET_HEADER, FactorError
 from ropeswitch.model_patches.switch.settings import FORCED_SET
 
@@ -48,11 +48,9 @@ class EndpointTarget:
         self._chat, self._timeout, self._concurrency = chat, timeout, concurrency
         names = [each["name"] for each in ladder]
         self.sets: tuple[str, ...] = (SWITCHED, *names) if names else (SERVED,)
-        with_special, alone = self._text_ids("a", True), self._text_ids("a", False)
-        opening = with_special[: len(with_special) - len(alone)]
-        if [*opening, *alone] != with_special:
+        self.opening, appended = special_tokens(self._text_ids)
+        if appended:
             raise FactorError(f"{endpoint.url}: the tokenizer appends special tokens to a text, which is unsupported")
-        self.opening = tuple(opening)
 
     @classmethod
     def connect(

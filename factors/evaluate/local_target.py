@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ropeswitch.factors.evaluate.target import SWITCHED, Window
+from ropeswitch.factors.evaluate.target import SWITCHED, Window, special_tokens
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.fingerprint import fingerprint
 from ropeswitch.factors.local_model import LocalModel
@@ -55,18 +55,18 @@ class LocalTarget:
             raise FactorError(f"--chat: the tokenizer of {name!r} has no chat template")
         # Texts exceed the model's own maximum on purpose; the tokenizer would warn about each.
         tokenizer.model_max_length = 1 << 62
-        self.opening = tuple(tokenizer.encode(""))
+        self.opening, _ = special_tokens(lambda text, special: tokenizer.encode(text, add_special_tokens=special))
 
     def longest(self, set_name: str) -> int | None:
         # A set selected by name rotates any length.
         return self.ladder.max_length if self.ladder and set_name == SWITCHED else None
 
     def encode(self, text: str) -> list[int]:
-        tokenizer = self.model.tokenizer
         if not self.chat:
-            return list(tokenizer.encode(text))
+            # Without the tokens that some tokenizers append: the reply follows the text.
+            return [*self.opening, *self.plain_ids(text)]
         messages = [{"role": "user", "content": text}]
-        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        return list(self.model.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
     def plain_ids(self, text: str) -> list[int]:
         return list(self.model.tokenizer.encode(text, add_special_tokens=False))

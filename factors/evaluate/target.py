@@ -1,8 +1,10 @@
 """Interface of evaluation targets: local models or servers that return losses and replies under a named factor set."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from ropeswitch.factors.errors import FactorError
 
 SWITCHED = "switched"
 """Name of the ladder's rule: every sequence uses the set for its length."""
@@ -54,3 +56,20 @@ class Target(Protocol):
 
     def describe_set(self, set_name: str) -> Any:
         """Describe the set behind a name as plain JSON values; different sets must differ."""
+
+
+def special_tokens(text_ids: Callable[[str, bool], list[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the special tokens that a tokenizer puts before and after a text; either may be empty.
+
+    Args:
+        text_ids: Returns the token ids of a text, with special tokens or without.
+
+    Raises:
+        FactorError: when the text itself has other tokens with special tokens than without.
+    """
+    whole, alone = text_ids("a", True), text_ids("a", False)
+    for start in range(len(whole) - len(alone) + 1):
+        end = start + len(alone)
+        if whole[start:end] == alone:
+            return tuple(whole[:start]), tuple(whole[end:])
+    raise FactorError("the tokenizer changes a text's own tokens where it adds special ones, which is unsupported")

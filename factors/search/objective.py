@@ -12,6 +12,7 @@ import numpy as np
 
 from ropeswitch.factors.evaluate.corpus import Corpus
 from ropeswitch.factors.evaluate.passkey import OPENING, QUESTION, random_key, statement
+from ropeswitch.factors.evaluate.target import special_tokens
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.search.settings import SearchSettings
 
@@ -62,7 +63,7 @@ def make_objective(folder: str | Path, tokenizer: Any, settings: SearchSettings)
     Raises:
         FactorError: when the folder cannot be read or too few of its texts are long enough.
     """
-    start = _opening(tokenizer)
+    start, _ = special_tokens(lambda text, special: tokenizer.encode(text, add_special_tokens=special))
     if settings.objective == "needle":
         return _needles(folder, tokenizer, settings, start)
     chosen = _choose(folder, settings, settings.length - len(start), lambda text: _tokens(tokenizer, text))
@@ -71,7 +72,7 @@ def make_objective(folder: str | Path, tokenizer: Any, settings: SearchSettings)
     return Objective(rows, (judged,) * len(rows), tuple(name for name, _ in chosen))
 
 
-def _needles(folder: str | Path, tokenizer: Any, settings: SearchSettings, start: list[int]) -> Objective:
+def _needles(folder: str | Path, tokenizer: Any, settings: SearchSettings, start: tuple[int, ...]) -> Objective:
     """Make rows that state a pass key, at depths spread over the row, and ask for it at the end; only the answer is scored.
 
     LongRoPE2 (arXiv:2502.20082) scores the answers to such needles in books. The text around the key is that of LongRoPE's
@@ -124,9 +125,3 @@ def _choose(
 def _tokens(tokenizer: Any, text: str) -> list[int]:
     # Texts exceed the model's maximum on purpose; verbose=False silences the tokenizer's warning.
     return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
-
-
-def _opening(tokenizer: Any) -> list[int]:
-    """Return what the tokenizer prepends to a text: usually its first special token, or nothing."""
-    plain, whole = tokenizer.encode("a", add_special_tokens=False), tokenizer.encode("a")
-    return list(whole[: next(n for n in range(len(whole)) if whole[n : n + len(plain)] == plain)])
