@@ -19,6 +19,7 @@ from ropeswitch.factors.rules.lengths import length_name
 from ropeswitch.factors.search.flags import check_beside
 from ropeswitch.factors.search.job import Job, check_not_extended, files_beside, run_job
 from ropeswitch.factors.search.model_facts import ModelFacts
+from ropeswitch.factors.strict_json import object_from_json, read_text
 from ropeswitch.factors.whole_file import save_text
 
 # Makes a search from a length, the model, the base set and whether it is a recovery.
@@ -102,9 +103,9 @@ def _claim(extension: Extension, facts: ModelFacts, make_job: MakeJob) -> None:
     path = extension.work / "extension.json"
     try:
         extension.work.mkdir(parents=True, exist_ok=True)
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else task
-    except (OSError, ValueError) as error:
-        raise FactorError(f"--work: {str(extension.work)!r} cannot be used: {error}") from error
+        before = object_from_json(read_text(path)) if path.exists() else task
+    except (OSError, FactorError) as error:
+        raise FactorError(f"--work: {str(path)!r} cannot be used: {error}") from error
     for name, value in json.loads(json.dumps(task)).items():
         if before.get(name) != value:
             raise FactorError(
