@@ -4,7 +4,7 @@
 # Both accept the arguments of vllm/vllm-openai, run as root or any other user, write only to /tmp and /cache, and serve the
 # bundled model by default.
 
-# `make image-digests` pins the tags to their current digests.
+# docs/supply-chain.md says how to look up a tag's current digest.
 ARG VLLM_IMAGE=vllm/vllm-openai:v0.32.0
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3
 

@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences image-digests setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-loadtests docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
+.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-loadtests docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -45,17 +45,6 @@ sbom: $(STAMP) ## Write the CPU image's bill of materials (CycloneDX) to build/r
 
 licences: $(STAMP) ## Regenerate docs/licences.md
 	@$(BIN)/python requirements/sbom.py licences docs/licences.md
-
-image-digests: ## Pin the Dockerfile's base images to the current digests of their tags (needs skopeo)
-	@sh deploy/image/digests.sh Dockerfile
-
-# Debian's docker-registry and skopeo, for the test of image-digests.
-REGISTRY := .venv/debian/registry
-
-$(REGISTRY): requirements/debian.py
-	@echo "setup: fetching Debian's docker-registry and skopeo for the tests"
-	@$(PYTHON) requirements/debian.py $@ docker-registry skopeo
-	@touch $@
 
 # Debian's Prometheus, for the test in which it scrapes a server.
 PROMETHEUS := .venv/debian/prometheus
@@ -183,7 +172,7 @@ test-disaggregation: $(NIXL) ## Run the tests of prefill/decode disaggregation
 test-lmcache: $(LMCACHE) ## Run the tests with LMCache
 	@$(LMCACHE_PYTEST) $(ARGS)
 
-test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(AIPERF) $(PROMETHEUS) $(REGISTRY) $(CHROMIUM) $(CLIENTS) ## Run all tests, including the long ones
+test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(AIPERF) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS) ## Run all tests, including the long ones
 	@echo "test-full: all tests except the million-token test"
 	@ALL_EXAMPLES=1 $(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST))

@@ -22,6 +22,7 @@ KNOWN = (
     "Helm",
     "Podman",
     "SkyPilot",
+    "skopeo",
     "root",
 )
 """What a command may need."""
