@@ -7,9 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import tomllib
-import urllib.request
 from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +17,7 @@ import pytest
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server import health_check
 from tests.docs.pages import ROOT
-from tests.server.running import environment, free_port
+from tests.server.running import free_port, running
 
 DOCKERFILE = ROOT / "Dockerfile"
 # A context that is sent to a builder in a moment.
@@ -262,44 +260,17 @@ def test_its_commands_make_an_environment_that_serves(tmp_path: Path) -> None:
             str(target),
         ]
     )
-    port = free_port()
-    command = [
-        str(source / "deploy/image/entrypoint.sh"),
-        "--model",
-        str(BUNDLED_MODEL),
-        "--served-model-name",
-        BUNDLED_MODEL.name,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--enforce-eager",
-    ]
-    folder = tmp_path / "work"
-    folder.mkdir()
-    url = f"http://127.0.0.1:{port}/health/ready"
-    with (folder / "log").open("wb") as log:
-        path = {"PATH": f"{target / 'bin'}:{os.environ['PATH']}"}
-        server = subprocess.Popen(command, cwd=folder, env=environment() | path, stdout=log, stderr=subprocess.STDOUT)
-    try:
+    flags = ["--model", str(BUNDLED_MODEL), "--served-model-name", BUNDLED_MODEL.name, "--enforce-eager"]
+    path = {"PATH": f"{target / 'bin'}:{os.environ['PATH']}"}
+    entry = str(source / "deploy/image/entrypoint.sh")
+    with running(tmp_path, *flags, command=[entry], variables=path) as server:
         check = [str(target / "bin" / "python"), "-m", "ropeswitch.server.health_check"]
-        deadline = time.monotonic() + 300
-        while subprocess.run(
-            check, env=os.environ | {health_check.VARIABLE: url}, capture_output=True, check=False
-        ).returncode:
-            assert server.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
-            time.sleep(1)
-        body = json.dumps({"model": BUNDLED_MODEL.name, "prompt": "The", "max_tokens": 2}).encode()
-        asked = urllib.request.Request(
-            f"http://127.0.0.1:{port}/v1/completions", body, {"content-type": "application/json"}
-        )
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            assert json.load(answer)["usage"]["completion_tokens"] == 2
-    finally:
-        server.terminate()
-        assert server.wait(60) == 0
+        run(check, **{health_check.VARIABLE: f"{server.url}/health/ready"})
+        answer = server.post("/v1/completions", {"model": BUNDLED_MODEL.name, "prompt": "The", "max_tokens": 2})
+        assert answer.json["usage"]["completion_tokens"] == 2
+    assert server.process.returncode == 0
 
 
-def run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run(command: list[str], **variables: str) -> None:
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ropeswitch.server.length_metrics.instruments import END_TO_END, GAP, INSTRUMENTS, TTFT, Instrument
 from tests.docs.pages import ROOT, blocks
@@ -21,19 +22,22 @@ from tests.server.running import ENGINE, Server, free_port, running
 
 # Where make test-full unpacks it (requirements/debian.py).
 FOLDER = ROOT / ".venv" / "debian" / "prometheus" / "usr" / "bin"
-CONFIG = """\
-global: {{scrape_interval: 1s}}
-scrape_configs: [{{job_name: ropeswitch, static_configs: [{{targets: ["{target}"]}}]}}]
-"""
 
 Ask = Callable[[str], list[dict[str, Any]]]
 
 
+def scraping(server: Server) -> Any:
+    """The configuration of a Prometheus that scrapes a server every second."""
+    static = {"targets": [server.url.removeprefix("http://")]}
+    jobs = [{"job_name": "ropeswitch", "static_configs": [static]}]
+    return {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
+
+
 @contextmanager
-def prometheus(folder: Path, target: str) -> Iterator[Ask]:
-    """A Prometheus that scrapes ``target`` every second; gives a function that asks it."""
+def prometheus(folder: Path, configuration: Any) -> Iterator[Ask]:
+    """A Prometheus of a configuration; gives a function that asks it."""
     config, port = folder / "prometheus.yml", free_port()
-    config.write_text(CONFIG.format(target=target))
+    config.write_text(yaml.safe_dump(configuration), encoding="utf-8")
     command = [FOLDER / "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
@@ -97,7 +101,7 @@ def test_prometheus_tells_the_quantiles_that_clients_see(checkpoint: Path, tmp_p
     flags = ["--served-model-name", MODEL, "--no-enable-prefix-caching"]
     with (
         running(tmp_path / "server", str(checkpoint), *ENGINE, *flags) as server,
-        prometheus(tmp_path, server.url.removeprefix("http://")) as ask,
+        prometheus(tmp_path, scraping(server)) as ask,
     ):
         # The first requests pay for what is loaded or compiled, some of it outside the engine.
         for _ in range(3):

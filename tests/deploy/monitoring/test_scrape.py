@@ -13,7 +13,7 @@ from tests.deploy.monitoring.files import alert_queries, board_queries, filled, 
 from tests.deploy.monitoring.promql import parse
 from tests.server.checkpoint import phi3_with_tokenizer
 from tests.server.running import ENGINE, Server, running
-from tests.server.test_prometheus import Ask, prometheus, wait_for
+from tests.server.test_prometheus import Ask, prometheus, scraping, wait_for
 
 # A second prompt of the long set that has to wait is refused.
 FLAGS = ["--served-model-name", "tiny", "--max-queued-requests", "long=1"]
@@ -38,7 +38,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
     checkpoint = phi3_with_tokenizer(tmp_path_factory.mktemp("model"))
     with (
         running(folder / "server", str(checkpoint), *ENGINE, *FLAGS) as server,
-        prometheus(folder, server.url.removeprefix("http://")) as ask,
+        prometheus(folder, scraping(server)) as ask,
     ):
         assert _complete(server, 0, 20, 3) == 200
         # The stream outgrows its set, and the second time finds its tokens in the cache.

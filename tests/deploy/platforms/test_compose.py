@@ -3,14 +3,11 @@
 import json
 import os
 import subprocess
-import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 
 from ropeswitch.model_patches.switch import variables
 from ropeswitch.models import BUNDLED_MODEL
@@ -18,8 +15,9 @@ from tests.deploy.monitoring.files import rules
 from tests.deploy.platforms.rendered import FILES, IMAGE, read
 from tests.deploy.platforms.schemas import check_schema
 from tests.docs.pages import ROOT
-from tests.server.running import environment, free_port
+from tests.server.running import running
 from tests.server.test_prometheus import FOLDER as PROMETHEUS
+from tests.server.test_prometheus import prometheus, value, wait_for
 
 HERE = FILES / "compose"
 
@@ -82,52 +80,24 @@ def test_prometheus_scrapes_the_server_by_its_own_file(tmp_path: Path) -> None:
     """The image's entry point without a model, and Debian's Prometheus with the mounted files at another address."""
     services = compose()["services"]
     assert services["server"]["command"] == "${ROPESWITCH_ARGUMENTS:-}"
-    port, own = free_port(), free_port()
     [config] = read(HERE / "prometheus.yml")
     [job] = config["scrape_configs"]
     [static] = job["static_configs"]
     assert static["targets"] == ["server:8000"]
-    static["targets"] = [f"127.0.0.1:{port}"]
     config["global"]["scrape_interval"] = "1s"
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
     for mount in services["prometheus"]["volumes"]:
         source, target, *_ = mount.split(":")
         if target.endswith("alerts.yaml"):
             (tmp_path / Path(target).name).write_bytes((HERE / source).read_bytes())
-    command = [PROMETHEUS / "prometheus", f"--config.file={tmp_path / 'prometheus.yml'}"]
-    command += [f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address=127.0.0.1:{own}"]
     entry = ROOT / "deploy" / "image" / "entrypoint.sh"
     path = {"PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
-    with (tmp_path / "log").open("wb") as log:
-        started = [
-            subprocess.Popen(
-                [entry, "--port", str(port), "--enforce-eager"],
-                env=environment() | path, stdout=log, stderr=log, cwd=tmp_path,
-            ),
-            subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path),
-        ]  # fmt: skip
-
-    def ask(route: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{own}/api/v1/{route}", timeout=30) as answer:
-            return json.load(answer)["data"]
-
-    try:
-        deadline = time.monotonic() + 300
-        while True:
-            try:
-                if ask("query?query=ropeswitch_remaining_prefill_seconds")["result"]:
-                    break
-            except OSError:
-                pass  # it has not started yet
-            assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-3000:]
-            time.sleep(1)
-        [sample] = ask("query?query=ropeswitch_remaining_prefill_seconds")["result"]
-        assert sample["metric"]["job"] == "ropeswitch" and sample["metric"]["model_name"] == BUNDLED_MODEL.name
-        [up] = ask("query?query=up")["result"]
-        assert up["value"][1] == "1"
-        loaded = [rule["name"] for group in ask("rules")["groups"] for rule in group["rules"]]
-        assert sorted(loaded) == sorted(rule.get("alert") or rule["record"] for rule in rules())
-    finally:
-        for process in started:
-            process.terminate()
-        assert [process.wait(60) for process in started] == [0, 0]
+    with running(tmp_path, "--enforce-eager", command=[str(entry)], variables=path) as server:
+        static["targets"] = [server.url.removeprefix("http://")]
+        with prometheus(tmp_path, config) as ask:
+            wait_for(ask, "count(ropeswitch_remaining_prefill_seconds)", 1)
+            [sample] = ask("ropeswitch_remaining_prefill_seconds")
+            assert sample["metric"]["job"] == "ropeswitch" and sample["metric"]["model_name"] == BUNDLED_MODEL.name
+            assert value(ask, "up") == 1
+    assert server.process.returncode == 0
+    check = [PROMETHEUS / "promtool", "check", "config", tmp_path / "prometheus.yml"]
+    assert f"{len(rules())} rules found" in subprocess.run(check, capture_output=True, text=True, check=True).stdout
