@@ -1,4 +1,4 @@
-"""Parameter counts against transformers' own models, built without memory, and against published totals."""
+"""Parameter counts against transformers' own models, built without memory, and active ones against model cards."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ropeswitch.deploy.plan.model_shape import shape_from_config
 from ropeswitch.deploy.plan.weights import active_weights, parameter_count
-from tests.deploy.configs import ALL, LLAMA2_7B, MIXTRAL_8X7B, PHI4_MINI, QWEN3_30B_A3B, Config
+from tests.deploy.configs import ALL, LLAMA2_7B, MIXTRAL_8X7B, QWEN3_30B_A3B, Config
 
 BIASED = LLAMA2_7B | {"attention_bias": True, "mlp_bias": True}
 
@@ -17,16 +17,6 @@ def test_as_transformers_counts(config: Config) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **fields))
     assert parameter_count(shape_from_config("c", config)) == model.num_parameters()
-
-
-@pytest.mark.parametrize(
-    ("config", "billions"),
-    # What the model cards say.
-    [(LLAMA2_7B, 6.74), (PHI4_MINI, 3.84), (MIXTRAL_8X7B, 46.7), (QWEN3_30B_A3B, 30.5)],
-    ids=["llama2-7b", "phi-4-mini", "mixtral-8x7b", "qwen3-30b-a3b"],
-)
-def test_published_totals(config: Config, billions: float) -> None:
-    assert parameter_count(shape_from_config("c", config)) / 1e9 == pytest.approx(billions, rel=2e-3)
 
 
 @pytest.mark.parametrize(("config", "billions"), [(MIXTRAL_8X7B, 12.9), (QWEN3_30B_A3B, 3.3)])

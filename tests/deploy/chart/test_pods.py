@@ -225,11 +225,8 @@ class TestFactors:
         assert template("a")["metadata"] != template("b")["metadata"]
         assert template("a")["spec"] == template("b")["spec"]
 
-    def test_the_file_is_kept_as_it_is(self) -> None:
-        content = '{\n  "sets": [1,\n\n2]}\n'
-        objects = render({"factors": {"content": content}})
-        assert one(objects, "ConfigMap", "demo-ropeswitch-factors")["data"] == {"factors.json": content}
-        pod = pods(objects)["demo-ropeswitch"]
+    def test_the_file_is_mounted_where_the_flag_says(self) -> None:
+        pod = server({"factors": {"content": "{}"}})
         assert flags(pod)[flags(pod).index("--factors") + 1] == "/etc/ropeswitch/factors/factors.json"
         assert volumes(pod)["factors"]["configMap"]["name"] == "demo-ropeswitch-factors"
 

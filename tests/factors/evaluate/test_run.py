@@ -215,7 +215,6 @@ import resource, sys
 from pathlib import Path
 from ropeswitch.factors.evaluate.cells import Cell, Cells
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.factors.whole_file import save_bytes
 path = Path(sys.argv[1])
 cells = Cells(path, {"a": 1}, {"short": 1})
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

@@ -12,12 +12,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ropeswitch.models.demo.__main__ import NAME
-from ropeswitch.models.demo.convert import convert
-from ropeswitch.models.demo.source import SMOLLM2, fetch
 from tests.docs.pages import ROOT, blocks, commands
 from tests.server.running import START_SECONDS, Server, environment, free_port
 
@@ -80,19 +76,3 @@ def test_it_finds_the_sentence_of_the_page_in_12000_tokens(demo: Server) -> None
     assert "lives in Lisbon" in reply
     prompt = variables["response"].parse().usage.prompt_tokens
     assert 11_500 <= prompt <= 12_500
-
-
-def test_the_checkpoint_computes_what_transformers_computes_from_the_gguf_file(tmp_path: Path) -> None:
-    FOLDER.mkdir(exist_ok=True)
-    source = fetch(SMOLLM2, FOLDER, print)
-    convert(source, FOLDER / NAME, print)
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER / NAME)
-    ids = tokenizer.encode(
-        "What is the capital of France? In 1815, two days after the battle, it was", return_tensors="pt"
-    )
-    logits = []
-    for arguments in ((FOLDER / NAME, {}), (FOLDER, {"gguf_file": source.name})):
-        model = AutoModelForCausalLM.from_pretrained(arguments[0], dtype=torch.float32, **arguments[1])
-        with torch.no_grad():
-            logits.append(model(ids).logits)
-    assert torch.equal(*logits)
