@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-loadtests docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule bench-search simulate simulate-front simulate-routing lock
+.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-loadtests docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule simulate simulate-front simulate-routing lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -265,10 +265,6 @@ bench-gpu: ## Compare the rotation on a CUDA GPU with stock vLLM and other kerne
 
 bench-schedule: $(STAMP) ## Measure the host time our schedulers add to stock's schedule() (about 1 minute, no model)
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m ropeswitch.loadtests.bench.schedule $(ARGS)
-
-bench-search: $(STAMP) ## Compare candidates per second of both evaluators of factors search (about 5 minutes; ARGS="--model FOLDER" for your own)
-	@echo "bench-search: the same candidates with transformers and in the engine, alternating" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.bench.search $(ARGS)
 
 simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 minutes; ARGS=--quick for seconds)
 	@echo "simulate: tables on stdout, figures and plots in simulation/" >&2
