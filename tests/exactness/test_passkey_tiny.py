@@ -2,16 +2,35 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from transformers import AutoTokenizer
 from vllm import LLM, SamplingParams
 
 from tests.passkey_tiny import FOLDER
-from tests.passkey_tiny.evaluate import CASES, Case
 from tests.passkey_tiny.passkey import REPLY_TOKENS, found, make_prompt, prompt_ids
 
 TRIES = 100
+# Tokens that its short and its long factor set reach.
+LIMIT, MAX_LENGTH = 256, 1024
+
+
+@dataclass(frozen=True)
+class Case:
+    """Prompts of `shortest` to `longest` tokens, chat template included, and the wrong sets."""
+
+    name: str
+    shortest: int
+    longest: int
+    wrong: tuple[str, ...]
+
+
+CASES = (
+    Case("below", 40, LIMIT - REPLY_TOKENS, wrong=("long",)),
+    Case("crossing", LIMIT - REPLY_TOKENS + 6, LIMIT - 6, wrong=("short", "long")),
+    Case("above", LIMIT + 1, MAX_LENGTH - REPLY_TOKENS, wrong=("short",)),
+)
 
 
 @pytest.mark.full

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-LIMIT, MAX_LENGTH = 256, 1024
-"""Tokens that its short and its long factor set reach."""
 FOLDER = Path(__file__).resolve().parent / "model"
 """A Hugging Face checkpoint that `from_pretrained` opens."""
 SERVED = (str(FOLDER), "--served-model-name", "passkey-tiny")

@@ -2,16 +2,14 @@
 
 import random
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeAlias
 
 from transformers import PreTrainedTokenizerBase
 
-from tests.passkey_tiny.text import Fact, random_digits, sentence
+from tests.passkey_tiny.text import QUESTION, random_digits, sentence, statement
 
 Messages: TypeAlias = list[dict[str, str]]
-SentenceWriter: TypeAlias = Callable[[random.Random], str]
 FILLER_WORD = " so"
 INTRODUCTION = "Read this text."
 REPLY_TOKENS = 44
@@ -25,16 +23,11 @@ def piece_ids(tokenizer: PreTrainedTokenizerBase, piece: str) -> tuple[int, ...]
     return tuple(tokenizer.encode(piece, add_special_tokens=False))
 
 
-def filler(
-    tokenizer: PreTrainedTokenizerBase,
-    tokens: int,
-    rng: random.Random,
-    write: SentenceWriter = sentence,
-) -> list[str]:
+def filler(tokenizer: PreTrainedTokenizerBase, tokens: int, rng: random.Random) -> list[str]:
     """Pieces of filler text, `tokens` tokens in all; each piece begins with a space."""
     pieces = []
     while tokens > 0:
-        piece = write(rng)
+        piece = sentence(rng)
         length = len(piece_ids(tokenizer, piece))
         if length > tokens:
             piece, length = FILLER_WORD * tokens, tokens
@@ -51,12 +44,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: Messages | str) -> li
 
 
 def make_prompt(
-    tokenizer: PreTrainedTokenizerBase,
-    total_tokens: int,
-    seed: int,
-    *,
-    chat: bool = True,
-    depth: float | None = None,
+    tokenizer: PreTrainedTokenizerBase, total_tokens: int, seed: int, *, chat: bool = True
 ) -> tuple[Messages | str, str]:
     """One pass key hidden in filler, then the question for it.
 
@@ -65,27 +53,24 @@ def make_prompt(
         total_tokens: length of `prompt_ids` of the result, exactly, special tokens included.
         seed: the same seed gives the same prompt; another gives another key and another text.
         chat: messages for chat completions; otherwise one text for plain completions.
-        depth: where the key stands, from 0 (start) to 1 (just before the question); random if None.
 
     Returns:
         The prompt (messages or text) and the key, a string of digits.
 
     Raises:
-        ValueError: total_tokens is too small for a key and a question, or depth is not in [0, 1].
+        ValueError: total_tokens is too small for a key and a question.
     """
-    if depth is not None and not 0 <= depth <= 1:
-        raise ValueError(f"depth is {depth}; it must be between 0 and 1")
     rng = random.Random(f"passkey-{seed}")
-    fact = Fact("", random_digits(rng))
-    share = rng.random() if depth is None else depth
+    digits = random_digits(rng)
+    share = rng.random()
 
     def prompt(before: int, after: int) -> Messages | str:
         pieces = [
             INTRODUCTION,
             *filler(tokenizer, before, rng),
-            fact.statement,
+            statement(digits),
             *filler(tokenizer, after, rng),
-            fact.question,
+            QUESTION,
         ]
         content = "".join(pieces)
         return [{"role": "user", "content": content}] if chat else content + "\n"
@@ -95,7 +80,7 @@ def make_prompt(
     if room < 0:
         raise ValueError(f"total_tokens is {total_tokens}; a pass-key prompt needs {smallest}")
     before = round(room * share)
-    return prompt(before, room - before), fact.digits
+    return prompt(before, room - before), digits
 
 
 def found(reply: str, digits: str) -> bool:

@@ -5,15 +5,8 @@ text are the tokens of its pieces one after the other. Prompts of an exact lengt
 """
 
 import random
-from dataclasses import dataclass
-
-
-def _words(text: str) -> list[str]:
-    return text.split()
-
 
 KEY_DIGITS = 6
-REPLY_JOIN = ". To be quite sure, look at it one more time and write it down: the{name} pass key is "
 ADJECTIVES = (
     "old young small large quiet loud bright dark warm cold green blue brown white heavy light "
     "round narrow happy tired clever slow quick wild gentle proud empty"
@@ -23,47 +16,28 @@ NOUNS = (
     "town market boat window door lamp book letter song story winter summer morning evening cloud "
     "forest field village baker child king queen island harbour train"
 ).split()
-VERBS = _words(
+VERBS = (
     "sees finds follows likes leaves remembers crosses paints carries watches hears guards visits "
     "forgets draws keeps meets passes opens builds"
-)
-PLACES = _words("near behind beside above under around before after")
-KEY_NAMES = ("", " red", " golden", " silver", " iron", " wooden", " paper", " glass")
-"""Adjective of a pass key, with its leading space; the empty one is the canonical prompt's."""
+).split()
+PLACES = "near behind beside above under around before after".split()
+QUESTION = " What is the pass key?"
 
 
-@dataclass(frozen=True)
-class Fact:
-    """One pass key: `name` is one of KEY_NAMES, `digits` a string of KEY_DIGITS digits."""
+def statement(digits: str) -> str:
+    return f" The pass key is {digits}. Remember it."
 
-    name: str
-    digits: str
 
-    @property
-    def statement(self) -> str:
-        return f"{self.bare_statement} Remember it."
+def reply(digits: str) -> str:
+    """The reply that the model is trained to give, which states the digits twice.
 
-    @property
-    def bare_statement(self) -> str:
-        return f" The{self.name} pass key is {self.digits}."
-
-    @property
-    def question(self) -> str:
-        return f" What is the{self.name} pass key?"
-
-    @property
-    def reply_parts(self) -> tuple[str, str, str, str, str]:
-        """The reply, cut around its two statements of the digits.
-
-        They are some twenty tokens apart, so that a limit crossed while replying can fall between
-        them and each side shows whether its factor set was the right one.
-        """
-        join = REPLY_JOIN.format(name=self.name)
-        return (f"The{self.name} pass key is ", self.digits, join, self.digits, ".")
-
-    @property
-    def reply(self) -> str:
-        return "".join(self.reply_parts)
+    The two are some twenty tokens apart, so that a limit crossed while replying can fall between them and each shows whether
+    its factor set was the right one.
+    """
+    return (
+        f"The pass key is {digits}. To be quite sure, look at it one more time and write it down: "
+        f"the pass key is {digits}."
+    )
 
 
 def random_digits(rng: random.Random) -> str:

@@ -10,7 +10,7 @@ from ropeswitch.factors.evaluate.local_target import LocalTarget
 from ropeswitch.factors.local_model import LocalModel
 from tests.passkey_tiny import FOLDER
 from tests.passkey_tiny.passkey import make_prompt
-from tests.passkey_tiny.text import Fact, sentence
+from tests.passkey_tiny.text import reply, sentence
 
 MODEL = str(FOLDER)
 
@@ -44,10 +44,9 @@ def answered(folder: Path, model: LocalModel, length: int, count: int) -> int:
     Returns:
         Tokens of the replies.
     """
-    reply = Fact("", "123456").reply
-    reply_tokens = len(model.tokenizer.encode(reply, add_special_tokens=False))
+    reply_tokens = len(model.tokenizer.encode(reply("123456"), add_special_tokens=False))
     for number in range(count):
         prompt, key = make_prompt(model.tokenizer, length - reply_tokens, number, chat=False)
         assert isinstance(prompt, str)
-        (folder / f"{number}.txt").write_text(prompt + Fact("", key).reply)
+        (folder / f"{number}.txt").write_text(prompt + reply(key))
     return reply_tokens
