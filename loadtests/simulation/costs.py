@@ -43,11 +43,7 @@ class Achieved:
 
 
 class StepCosts:
-    """Step times of one cluster, in seconds.
-
-    Attributes:
-        captured: Tokens of the largest step with a CUDA graph, by vLLM's default.
-    """
+    """Step times of one cluster, in seconds."""
 
     def __init__(self, cluster: Cluster, achieved: Achieved | None = None) -> None:
         self.achieved = achieved = achieved or Achieved()
@@ -70,8 +66,9 @@ class StepCosts:
             "piecewise": shape.layers * achieved.piecewise_seconds,
             "none": shape.layers * achieved.eager_seconds,
         }
-        # `VllmConfig._set_cudagraph_sizes`: twice the maximum sequences, at most 512 (1,024 on Blackwell).
-        self.captured = min(2 * server_defaults(gpu)[1], 1024 if gpu.name.startswith("B") else 512)
+        # Tokens of the largest step with a CUDA graph (`VllmConfig._set_cudagraph_sizes`): twice the maximum sequences, at
+        # most 512 (1,024 on Blackwell).
+        self._captured = min(2 * server_defaults(gpu)[1], 1024 if gpu.name.startswith("B") else 512)
         self._reduces = shape.layers * ALL_REDUCES * achieved.all_reduce_seconds if ranks > 1 else 0.0
 
     def seconds(self, sequences: Sequence[tuple[int, int]]) -> float:
@@ -96,7 +93,7 @@ class StepCosts:
 
         ``full`` if each request has one token, ``piecewise`` for other steps of captured sizes, else ``none``.
         """
-        if sum(new for _, new in sequences) > self.captured:
+        if sum(new for _, new in sequences) > self._captured:
             return "none"
         return "full" if all(new == 1 for _, new in sequences) else "piecewise"
 

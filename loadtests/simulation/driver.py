@@ -125,12 +125,9 @@ class Simulation:
     def _launch(self, plan: SchedulerOutput) -> "_Flight":
         """Start a planned step on the hardware once the previous one is done."""
         start = max(self.clock.now, self._busy_until)
-        graph = "none"
         if plan.total_num_scheduled_tokens:
             self._idle_steps = 0
-            sequences = _sequences(plan)
-            graph = self.costs.graph(sequences)
-            seconds = self.costs.seconds(sequences) * self._noise.lognormvariate(0.0, self.noise)
+            seconds = self.costs.seconds(_sequences(plan)) * self._noise.lognormvariate(0.0, self.noise)
         else:
             self._idle_steps += 1
             if self._idle_steps > STUCK:
@@ -141,7 +138,7 @@ class Simulation:
             # With nothing in flight, the host plans again after the fixed time of a step.
             seconds = 0.0 if self._flights else self.costs.achieved.step_seconds
         self._busy_until = start + seconds
-        return _Flight(plan, self._forward(plan), Step(start, seconds, plan.num_scheduled_tokens, graph))
+        return _Flight(plan, self._forward(plan), Step(start, seconds, plan.num_scheduled_tokens))
 
     def _forward(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Return a token for each request whose known tokens are all computed after this step."""
@@ -181,8 +178,6 @@ class Simulation:
         if flight.step.tokens:
             self._outcome.steps += 1
             self._outcome.computed += flight.plan.total_num_scheduled_tokens
-            chunk = any("-next-set-" in name for name in flight.step.tokens)
-            self._outcome.graphs["chunk" if chunk else "other", flight.step.graph] += 1
             if self.watch is not None:
                 self.watch(flight.step)
 

@@ -23,7 +23,6 @@ from vllm.v1.structured_output import StructuredOutputManager
 from ropeswitch.deploy.plan.costs import BLOCK_SIZE
 from ropeswitch.deploy.plan.gpus import Gpu, server_defaults
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.loadtests.simulation import chunk_steps
 from ropeswitch.loadtests.simulation.cluster import MAX_MODEL_LEN, MODELS, Cluster
 from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.driver import Simulation
@@ -56,8 +55,6 @@ class Policy:
         interval: Stock: ``--prefill-schedule-interval``; running requests decode between two steps with prefills. vLLM 0.32
             supports it only with data parallelism; here every engine does.
         reserve: Ours: requests use the set of their longest possible length from the start (``rope_ladder_policy``).
-        chunks: Ours: how chunks of a next set are scheduled: ``beside`` decoding requests, as in serving; ``captured``, next
-            to them only in steps with a CUDA graph; or ``own``, in separate steps.
     """
 
     kind: str
@@ -68,13 +65,11 @@ class Policy:
     priority: bool = False
     interval: int = 1
     reserve: bool = False
-    chunks: str = "beside"
 
     def __str__(self) -> str:
         if self.kind == "ours":
             name = "ours" if self.target is None else f"ours, target {self.target:g} s"
-            name += ", reserve" if self.reserve else ""
-            return name if self.chunks == "beside" else f"{name}, chunks {self.chunks}"
+            return f"{name}, reserve" if self.reserve else name
         name = f"stock {self.kind}: {self.max_num_batched_tokens}"
         if self.threshold:
             name += f", threshold {self.threshold}{' adaptive' if self.adaptive else ''}"
@@ -158,10 +153,6 @@ class Builder:
             # An engine measures these at start-up: steps without context, of one token and of the maximum number.
             sizes = (1, policy.max_num_batched_tokens)
             scheduler.calibrate([(tokens, self.costs.seconds([(0, tokens)])) for tokens in sizes])
-        if policy.chunks == "own":
-            chunk_steps.own(scheduler)
-        elif policy.chunks == "captured":
-            chunk_steps.captured(scheduler, self.costs.captured)
         hasher = get_request_block_hasher(BLOCK_SIZE, sha256) if options.prefix_caching else None
         if hasher is not None and policy.kind in LADDERED:
             hasher = AssigningHasher(hasher, scheduler.ladders)

@@ -1,7 +1,6 @@
 """Records of a simulation: virtual time, requests, steps and the result."""
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ropeswitch.loadtests.simulation.workloads import Arrival
 
@@ -83,13 +82,11 @@ class Step:
         start: Start time on the hardware, in virtual seconds.
         seconds: Duration.
         tokens: Scheduled tokens by request id; empty if nothing could be scheduled.
-        graph: CUDA graph, as named by :meth:`StepCosts.graph`.
     """
 
     start: float
     seconds: float
     tokens: dict[str, int]
-    graph: str = "none"
 
 
 @dataclass
@@ -101,11 +98,9 @@ class Outcome:
         seconds: Time of the last token.
         steps: Steps that computed tokens.
         computed: Tokens computed by the model, including recomputed ones.
-        graphs: Steps by kind (``chunk`` with a chunk of a next set, ``other``) and CUDA graph.
     """
 
     records: list[Record]
     seconds: float = 0.0
     steps: int = 0
     computed: int = 0
-    graphs: Counter[tuple[str, str]] = field(default_factory=Counter)

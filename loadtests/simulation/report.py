@@ -37,8 +37,6 @@ class Figures:
         preemptions: Preemptions of all requests; ours counts moves to the next factor set too.
         steps: Steps of the engine.
         computed_again: Recomputed tokens, as a share of the tokens that had to be computed.
-        token_seconds: Mean time between two tokens of a request, over all requests, in seconds.
-        graphs: Steps by ``KIND GRAPH``: ``chunk`` (of a next set) or ``other``, and ``full``, ``piecewise`` or ``none``.
     """
 
     policy: Policy
@@ -49,8 +47,6 @@ class Figures:
     preemptions: int
     steps: int
     computed_again: float
-    token_seconds: float
-    graphs: dict[str, int]
 
 
 def figures(policy: Policy, outcome: Outcome) -> Figures:
@@ -69,28 +65,7 @@ def figures(policy: Policy, outcome: Outcome) -> Figures:
         preemptions=sum(record.preemptions for record in records),
         steps=outcome.steps,
         computed_again=outcome.computed / needed - 1,
-        token_seconds=_token_seconds(records),
-        graphs={" ".join(kind): count for kind, count in sorted(outcome.graphs.items())},
     )
-
-
-def _token_seconds(records: Sequence[Record]) -> float:
-    means = [
-        (record.last - record.first) / (record.tokens - 1)
-        for record in records
-        if record.first is not None and record.tokens > 1
-    ]
-    return sum(means) / len(means) if means else 0.0
-
-
-def graph_table(runs: Sequence[Figures]) -> str:
-    """Return one line per policy: its steps by CUDA graph, and the mean time between tokens."""
-    lines = ["steps by CUDA graph; of these, with a chunk of a next set"]
-    for run in runs:
-        chunks = {graph: run.graphs.get(f"chunk {graph}", 0) for graph in ("full", "piecewise", "none")}
-        cells = [f"{graph} {count + run.graphs.get(f'other {graph}', 0)} ({count})" for graph, count in chunks.items()]
-        lines.append(f"{run.policy}: {', '.join(cells)}; {run.token_seconds * 1000:.2f} ms between tokens")
-    return "\n".join(lines)
 
 
 def class_of(prompt: int) -> str:

@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import flag, number, whole
 from ropeswitch.loadtests.simulation import command
 
@@ -91,13 +90,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S,S",
         help="our step latency targets to sweep, in seconds (default: 0.02,0.1,0.4)",
     )
-    add(
-        "--launch-us",
-        type=_launches,
-        default=(60.0, 200.0),
-        metavar="P,E",
-        help="host time in microseconds to launch a layer with a piecewise CUDA graph and without one (default: 60,200)",
-    )
     add("--seed", type=flag(whole, 0, 2**31), default=0, help="random seed for requests and noise (default: 0)")
     add(
         "--noise",
@@ -130,11 +122,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    if not args.no_plots:
-        _check_matplotlib()
     from ropeswitch.deploy.plan import gpus
     from ropeswitch.loadtests.simulation.cluster import LONGEST_PROMPT, make_cluster
-    from ropeswitch.loadtests.simulation.costs import Achieved, StepCosts
+    from ropeswitch.loadtests.simulation.costs import StepCosts
     from ropeswitch.loadtests.simulation.workloads import Size, make_workload
 
     cluster = make_cluster(args.model, gpus.choose(gpus.load(args.gpu_file), args.gpu), args.gpus)
@@ -144,8 +134,7 @@ def _run(args: argparse.Namespace) -> None:
     _say("loading vLLM")
     from ropeswitch.loadtests.simulation.policies import Builder, Options
 
-    piecewise, eager = (value * 1e-6 for value in args.launch_us)
-    costs = StepCosts(cluster, Achieved(piecewise_seconds=piecewise, eager_seconds=eager))
+    costs = StepCosts(cluster)
     options = Options(args.asynchronous, args.prefix_caching, args.noise, args.seed)
     print(_about(cluster, costs, options), flush=True)
     results: dict[str, Any] = {"gpus": args.gpus, "gpu": asdict(cluster.gpu), "model": args.model}
@@ -169,7 +158,7 @@ def _compare(builder: "Builder", workload: "Workload", options: "Options", args:
     outcomes: dict[Policy, Outcome] = {}
     if workload.name == CACHED:
         options = replace(options, prefix_caching=True)
-    for policy in _policies(builder.cluster, workload.name, args):
+    for policy in _policies(builder.cluster, args):
         started = time.monotonic()
         simulation = builder.simulation(policy, workload, options)
         simulation.watch = _progress(f"{workload.name}, {policy}", workload.arrivals[-1].at)
@@ -183,8 +172,6 @@ def _compare(builder: "Builder", workload: "Workload", options: "Options", args:
         outcomes[policy] = outcome
     title = f"{workload.name}: {len(workload.arrivals)} requests, {workload.about}"
     print(f"\n{title}\n{report.table(runs)}", flush=True)
-    if workload.name == CACHED:
-        print(report.graph_table(runs), flush=True)
     if not args.no_plots:
         from ropeswitch.loadtests.simulation.plots import draw
 
@@ -194,12 +181,8 @@ def _compare(builder: "Builder", workload: "Workload", options: "Options", args:
     return [report.as_json(run) for run in runs]
 
 
-def _policies(cluster: "Cluster", workload: str, args: argparse.Namespace) -> list["Policy"]:
+def _policies(cluster: "Cluster", args: argparse.Namespace) -> list["Policy"]:
     from ropeswitch.loadtests.simulation.policies import ours, stock_default, stock_tuned
-
-    if workload == CACHED:
-        served = ours(cluster.gpu)
-        return [stock_default(cluster.gpu), *(replace(served, chunks=each) for each in ("beside", "captured", "own"))]
 
     tuned, targets = stock_tuned(), args.targets
     if args.quick:
@@ -231,19 +214,6 @@ def _progress(what: str, last_arrival: float) -> Callable[["Step"], None]:
 
 def _say(message: str) -> None:
     print(f"simulate: {message}", file=sys.stderr, flush=True)
-
-
-def _check_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise UsageError("matplotlib, needed for plots, is missing: run make setup, or use --no-plots") from error
-
-
-def _launches(text: str) -> tuple[float, float]:
-    piecewise, _, eager = text.partition(",")
-    one = flag(number, 0.0, 10_000.0)
-    return one(piecewise), one(eager)
 
 
 if __name__ == "__main__":

@@ -68,8 +68,6 @@ SUBSTITUTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             '--out front-crossing"': '--out front-crossing --help"',
             '--out front-h100"': '--out front-h100 --help"',
             '--first-seed 40"': '--first-seed 40 --help"',
-            '--no-plots"': '--no-plots --help"',
-            '--launch-us 120,400"': '--launch-us 120,400 --help"',
         },
         "docs/start.md": {
             "search MODEL --length 128k": f"search MODEL --length 512 {SMALL}",

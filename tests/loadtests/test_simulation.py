@@ -1,6 +1,5 @@
 """The simulator: its cost model against hand arithmetic, its conservation laws under every scheduler."""
 
-from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -220,23 +219,3 @@ def test_launches_show_where_the_gpu_takes_less() -> None:
     assert slow.seconds([(1000, 1), (0, 16)]) == pytest.approx(0.003 + 32 * 1e-3)
     assert slow.seconds([(0, 1024)]) == pytest.approx(0.003 + 32 * 2e-3)
     assert slow.seconds([(0, 8192)]) > 0.003 + 32 * 2e-3
-
-
-def test_chunks_of_a_next_set(builder: Builder) -> None:
-    """Beside decoding requests they take steps off their graphs; cut, they keep a piecewise one; or they are alone."""
-    made = make_workload("crossing", CLUSTER, COSTS, Size(8, 8192, 0.65, 0))
-    runs = {}
-    for chunks in ("beside", "captured", "own"):
-        alone = []
-        simulation = builder.simulation(replace(ours(CLUSTER.gpu), chunks=chunks), made, Options(prefix_caching=True))
-        simulation.watch = lambda step, alone=alone: alone.append(  # type: ignore[misc]
-            any("-next-set-" in name for name in step.tokens) and len(step.tokens) == 1
-        )
-        outcome = simulation.run()
-        runs[chunks] = outcome.graphs
-        # Each of the 8 that cross is computed again, once.
-        needed = sum(arrival.prompt + arrival.output - 1 for arrival in made.arrivals)
-        assert 7.9 * 8192 < outcome.computed - needed < 8.2 * 8192, chunks
-        chunk_steps = sum(count for (kind, _), count in outcome.graphs.items() if kind == "chunk")
-        assert chunk_steps > 8 and (sum(alone) == chunk_steps) == (chunks == "own"), chunks
-    assert runs["beside"]["chunk", "full"] == 0 and runs["captured"]["chunk", "none"] == 0
