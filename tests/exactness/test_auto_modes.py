@@ -33,23 +33,6 @@ from tests.exactness.test_prefix_cache import (
     test_sets_share_no_block,
 )
 
-__all__ = [
-    "test_a_crossing_leaves_both_sets_cached",
-    "test_a_users_salt_is_kept",
-    "test_chunked_prefill",
-    "test_cold_and_warm",
-    "test_compiled",
-    "test_eager_mixed_batch_leaks_no_block",
-    "test_preemption",
-    "test_prefix_caching_off",
-    "test_priority_scheduling",
-    "test_prompt_log_probabilities",
-    "test_sets_share_no_block",
-    "test_several_choices",
-    "test_streamed_steps_deliver_every_token_once_through_aborts",
-    "test_two_ranks",
-]
-
 # The longest that fits the small KV cache of the test of preemption.
 LONGEST = 480
 SETS = ("original", "128", "256", "480")
@@ -64,13 +47,6 @@ if INTERPRETED:
         test_v1_keeps_true_positions_and_dummy_runs_read_rows,
         test_warm_up,
     )
-
-    __all__ += [
-        "test_a_captured_graph_would_read_the_same_buffers",
-        "test_the_engine_is_the_one_that_was_asked_for",
-        "test_v1_keeps_true_positions_and_dummy_runs_read_rows",
-        "test_warm_up",
-    ]
 
 Start = Callable[..., LLM]
 

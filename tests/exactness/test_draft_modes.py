@@ -23,17 +23,6 @@ from tests.exactness.test_modes import (
 )
 from tests.exactness.test_prefix_cache import cached_tokens, test_cold_and_warm
 
-__all__ = [
-    "test_chunked_prefill",
-    "test_cold_and_warm",
-    "test_compiled",
-    "test_eager_mixed_batch_leaks_no_block",
-    "test_forced_sets",
-    "test_preemption",
-    "test_prefix_caching_off",
-    "test_streamed_steps_deliver_every_token_once_through_aborts",
-]
-
 DRAFTS = {"num_speculative_tokens": 3}
 # A process of `test_runners_models.py` runs what is among the long tests elsewhere.
 pytestmark = [] if "ROPESWITCH_TEST_ASYNC" in os.environ else [pytest.mark.full]

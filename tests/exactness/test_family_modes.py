@@ -24,14 +24,6 @@ from tests.exactness.test_modes import (
     test_prefix_caching_off,
 )
 
-__all__ = [
-    "test_chunked_prefill",
-    "test_compiled",
-    "test_eager_mixed_batch_leaks_no_block",
-    "test_preemption",
-    "test_prefix_caching_off",
-]
-
 MECHANISMS = ("gemma3", "ministral3", "lfm2", "gpt-oss", "llama4", "falcon-h1", "idefics3", "olmo3", "gptj")
 # The longest that fits the small KV cache of the test of preemption.
 LONGEST = 480

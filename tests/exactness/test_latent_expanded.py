@@ -18,16 +18,6 @@ from tests.exactness.test_prefix_cache import (
     test_sets_share_no_block,
 )
 
-__all__ = [
-    "test_a_crossing_leaves_both_sets_cached",
-    "test_a_users_salt_is_kept",
-    "test_chunked_prefill",
-    "test_cold_and_warm",
-    "test_compiled",
-    "test_preemption",
-    "test_sets_share_no_block",
-]
-
 pytestmark = pytest.mark.full
 Start = Callable[..., LLM]
 

@@ -23,17 +23,6 @@ from tests.exactness.test_modes import (
 )
 from tests.exactness.test_parallel import test_two_ranks
 
-__all__ = [
-    "test_compiled",
-    "test_eager_mixed_batch_leaks_no_block",
-    "test_preemption",
-    "test_priority_scheduling",
-    "test_prompt_log_probabilities",
-    "test_several_choices",
-    "test_streamed_steps_deliver_every_token_once_through_aborts",
-    "test_two_ranks",
-]
-
 INTERPRETED = "ROPESWITCH_TEST_ASYNC" in os.environ
 # A process of `test_runners_models.py` runs what is among the long tests elsewhere.
 pytestmark = [] if INTERPRETED else [pytest.mark.full]
@@ -43,8 +32,6 @@ if INTERPRETED:
         test_a_captured_graph_would_read_the_same_buffers,
         test_the_engine_is_the_one_that_was_asked_for,
     )
-
-    __all__ += ["test_a_captured_graph_would_read_the_same_buffers", "test_the_engine_is_the_one_that_was_asked_for"]
 
 Start = Callable[..., LLM]
 

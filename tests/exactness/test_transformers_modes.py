@@ -34,40 +34,12 @@ from tests.exactness.test_auto_modes import (
     test_two_sets_crossed_by_one_request,
 )
 
-__all__ = [
-    "pytestmark",
-    "start",
-    "start_processes",
-    "test_a_crossing_leaves_both_sets_cached",
-    "test_a_users_salt_is_kept",
-    "test_chunked_prefill",
-    "test_cold_and_warm",
-    "test_compiled",
-    "test_eager_mixed_batch_leaks_no_block",
-    "test_forced_sets_of_the_ladder",
-    "test_preemption",
-    "test_prefix_caching_off",
-    "test_priority_scheduling",
-    "test_prompt_log_probabilities",
-    "test_sets_share_no_block",
-    "test_several_choices",
-    "test_streamed_steps_deliver_every_token_once_through_aborts",
-    "test_two_ranks",
-    "test_two_sets_crossed_by_one_request",
-]
-
 if INTERPRETED:
     from tests.exactness.runner_cases import (
         test_a_captured_graph_would_read_the_same_buffers,
         test_v1_keeps_true_positions_and_dummy_runs_read_rows,
         test_warm_up,
     )
-
-    __all__ += [
-        "test_a_captured_graph_would_read_the_same_buffers",
-        "test_v1_keeps_true_positions_and_dummy_runs_read_rows",
-        "test_warm_up",
-    ]
 
 
 @pytest.fixture(scope="module")
