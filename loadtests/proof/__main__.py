@@ -17,15 +17,13 @@ from ropeswitch.models.demo.convert import convert
 from ropeswitch.models.demo.source import SMOLLM2, fetch
 
 TASKS = (PERPLEXITY, PASSKEY, CHAT)
+WORK = Path(".demo")
+"""Folder for the model and the texts, shared with ``make demo``."""
 
 
 def main() -> int:
     """Measure what is missing, then write the pages; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ropeswitch.loadtests.proof", description=__doc__)
-    parser.add_argument(
-        "--work", type=Path, default=Path(".demo"), help="folder for the model and texts (default: .demo)"
-    )
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="tasks to measure (default: all)")
     known = [each.tokens for each in LENGTHS]
     parser.add_argument(
         "--lengths", nargs="+", type=int, choices=known, default=known, help="prompt lengths in tokens (default: all)"
@@ -36,7 +34,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         if not args.page_only:
-            _measure(args.work, args.tasks, args.lengths, args.servers)
+            _measure(args.lengths, args.servers)
         page.write(Path())
     except (InputError, OSError) as error:
         print(f"docs-proof: error: {error}", file=sys.stderr)
@@ -48,13 +46,13 @@ def main() -> int:
     return 0
 
 
-def _measure(work: Path, tasks: list[str], tokens: list[int], servers: list[str]) -> None:
-    work.mkdir(parents=True, exist_ok=True)
-    convert(fetch(SMOLLM2, work, _say), work / NAME, _say)
-    texts = corpus(work / "texts")
+def _measure(tokens: list[int], servers: list[str]) -> None:
+    WORK.mkdir(parents=True, exist_ok=True)
+    convert(fetch(SMOLLM2, WORK, _say), WORK / NAME, _say)
+    texts = corpus(WORK / "texts")
     for length in (each for each in LENGTHS if each.tokens in tokens):
         for arm in (arm for arm in ARMS if arm.name in servers):
-            measure(arm, work / NAME, texts, tasks, [length], page.RESULTS)
+            measure(arm, WORK / NAME, texts, TASKS, [length], page.RESULTS)
 
 
 def _say(line: str) -> None:

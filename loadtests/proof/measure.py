@@ -37,8 +37,7 @@ LENGTHS = (
     # With the token that the server generates after each prompt, this is the longest sequence.
     Length(LONGEST - 1, 5, 3),
 )
-# The second argument is the factor set to request.
-Work = tuple[Item, Callable[[EndpointTarget, str], Measurement]]
+Work = tuple[Item, Callable[[EndpointTarget], Measurement]]
 
 
 def measure(arm: Arm, model: Path, texts: Corpus, tasks: Sequence[str], lengths: Sequence[Length], out: Path) -> None:
@@ -58,7 +57,7 @@ def measure(arm: Arm, model: Path, texts: Corpus, tasks: Sequence[str], lengths:
         with serving(arm, model, chat=chat) as target, tqdm(missing, unit="item", desc=arm.name) as bar:
             for item, work in bar:
                 bar.set_postfix_str(f"{item.task} {item.length} {item.name}")
-                store.append(out, arm.name, work(target, target.sets[0]))
+                store.append(out, arm.name, work(target))
 
 
 def _items(task: str, texts: Corpus, model: Path, lengths: Sequence[Length]) -> Iterator[Work]:
@@ -69,7 +68,7 @@ def _items(task: str, texts: Corpus, model: Path, lengths: Sequence[Length]) -> 
         yield from (_key(length.tokens, str(number)) for number in range(length.keys))
     if task == PERPLEXITY:
         for length in lengths:
-            yield from documents(texts, model, length)
+            yield from _documents(texts, model, length)
 
 
 class _Tokenizer:
@@ -87,7 +86,7 @@ class _Tokenizer:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
 
-def documents(texts: Corpus, model: Path, length: Length) -> Iterator[Work]:
+def _documents(texts: Corpus, model: Path, length: Length) -> Iterator[Work]:
     """The documents of one length, always the same ones in the same order.
 
     Raises:
@@ -101,9 +100,9 @@ def documents(texts: Corpus, model: Path, length: Length) -> Iterator[Work]:
 
 
 def _perplexity(item: Item, ids: list[int]) -> Work:
-    def work(target: EndpointTarget, set_name: str) -> Measurement:
+    def work(target: EndpointTarget) -> Measurement:
         [window] = windows_of(ids, target.opening, item.length, item.length, 1)
-        [losses] = target.losses([window], set_name)
+        [losses] = target.losses([window], target.sets[0])
         return Measurement(item, tokens=len(losses), nll=round(sum(losses), 6))
 
     return item, work
@@ -112,7 +111,7 @@ def _perplexity(item: Item, ids: list[int]) -> Work:
 def _key(length: int, name: str) -> Work:
     item = Item(PASSKEY, length, name)
 
-    def work(target: EndpointTarget, set_name: str) -> Measurement:
+    def work(target: EndpointTarget) -> Measurement:
         rng = random.Random(f"proof pass key {length} {name}")
         key, depth = random_key(rng), rng.random()
 
@@ -121,7 +120,7 @@ def _key(length: int, name: str) -> Work:
 
         # All tokens of the reply but the last are processed too, and must stay within the same set.
         prompt = exact_length(write, target.encode, length - REPLY_TOKENS, "passkey prompt")
-        [reply] = target.replies([prompt], set_name, REPLY_TOKENS)
+        [reply] = target.replies([prompt], target.sets[0], REPLY_TOKENS)
         return Measurement(item, reply=reply, found=is_found(reply, key))
 
     return item, work
@@ -135,8 +134,8 @@ def chats(texts: Corpus) -> list[str]:
 def _chat(name: str, prompt: str) -> Work:
     item = Item(CHAT, 0, name)
 
-    def work(target: EndpointTarget, set_name: str) -> Measurement:
-        [reply] = target.replies([prompt], set_name, CHAT_TOKENS)
+    def work(target: EndpointTarget) -> Measurement:
+        [reply] = target.replies([prompt], target.sets[0], CHAT_TOKENS)
         return Measurement(item, reply=reply)
 
     return item, work
