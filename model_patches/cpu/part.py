@@ -1,6 +1,5 @@
 """The part ``cpu``: adds sequence parallelism, pipeline stages and fixes to upstream's CPU backend."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from ropeswitch.model_patches.switch.connectors import OFFLOADING, configured
@@ -9,8 +8,6 @@ from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, Unsu
 
 # Config fields with the number of heads of Mamba-2 layers.
 MAMBA_2_HEADS = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
-# Argument values of an engine that generates text with vLLM's own model code.
-GENERATES = {"runner": ("auto", "generate"), "convert": ("auto", "none"), "model_impl": ("auto", "vllm")}
 
 _PREFIX_CACHING = (
     "enable_prefix_caching: True: vLLM's Mamba-2 layers fail with it on CPUs; start with --no-enable-prefix-caching"
@@ -22,12 +19,11 @@ GPU_SPECS = ("CPUOffloadingSpec", "TieringOffloadingSpec")
 _LORA = ("vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.punica_cpu")
 
 
-def check(engine_args: Any, hf_config: Mapping[str, Any]) -> None:
+def check(engine_args: Any) -> None:
     """Before the engine's config is made, refuse arguments that are certain to fail; :func:`prepare` refuses the rest.
 
     Args:
         engine_args: ``vllm.EngineArgs``, with its worker class.
-        hf_config: The model's text config.
 
     Raises:
         UnsupportedError: for a configuration that upstream's CPU backend gets wrong.
@@ -37,23 +33,6 @@ def check(engine_args: Any, hf_config: Mapping[str, Any]) -> None:
     if engine_args.kv_offloading_size is not None and engine_args.kv_offloading_backend == "native":
         raise UnsupportedError(f"kv_offloading_size: {engine_args.kv_offloading_size}: {_TIER}; leave it out")
     _check_tier(engine_args.kv_transfer_config)
-    if not any(hf_config.get(name) for name in MAMBA_2_HEADS):
-        return
-    if engine_args.enable_prefix_caching is False or any(
-        getattr(engine_args, name) not in values for name, values in GENERATES.items()
-    ):
-        return
-    # An attention-only model is not a hybrid, and vLLM turns prefix caching off for latent attention.
-    if set(hf_config.get("layer_types") or ["mamba"]) <= {"attention", "full_attention"} or "kv_lora_rank" in hf_config:
-        return
-    from vllm.model_executor.models import ModelRegistry
-
-    # vLLM makes this call too when it creates the engine's config, and caches the result. There it refuses a model that
-    # cannot be imported.
-    name = next(iter(hf_config.get("architectures") or ()), None)
-    info = ModelRegistry._try_inspect_model_cls(name)
-    if info is not None and info.is_hybrid:
-        raise UnsupportedError(_PREFIX_CACHING)
 
 
 def attach(engine_args: Any, settings: RopeSettings) -> None:

@@ -201,7 +201,7 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
     engine_args.scheduler_cls = SCHEDULER
     engine_args.worker_cls = WORKERS[device_name]
     connectors.attach(engine_args.kv_transfer_config)
-    parts.call("check", settings.parts, engine_args, hf_config)
+    parts.call("check", settings.parts, engine_args)
     engine_args.additional_config = dict(engine_args.additional_config or {}) | {KEY: settings.to_json()}
     parts.call("attach", settings.parts, engine_args, settings)
 

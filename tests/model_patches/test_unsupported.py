@@ -207,37 +207,6 @@ def test_the_host_tier_on_cpus() -> None:
         configure(SimpleNamespace(**ARGS | change), RopeSettings(LADDER, 1e4), MODEL, device_name="cuda")
 
 
-MAMBA_ARGS = {"enable_prefix_caching": None, "runner": "auto", "convert": "auto", "model_impl": "auto"}
-FALCON_H1 = {"architectures": ["FalconH1ForCausalLM"], "mamba_n_heads": 4}
-
-
-@pytest.mark.parametrize("change", [{}, {"enable_prefix_caching": True}])
-def test_mamba_2_on_cpus_before_the_engine_starts(change: dict[str, Any]) -> None:
-    args = SimpleNamespace(**ARGS | MAMBA_ARGS | change)
-    with pytest.raises(UnsupportedError, match=r"enable_prefix_caching: True: .*--no-enable-prefix-caching"):
-        configure(args, RopeSettings(LADDER, 1e4), MODEL | FALCON_H1, device_name="cpu")
-
-
-@pytest.mark.parametrize(
-    ("change", "model", "device"),
-    [
-        ({"enable_prefix_caching": False}, FALCON_H1, "cpu"),
-        ({}, FALCON_H1, "cuda"),
-        ({"runner": "pooling"}, FALCON_H1, "cpu"),
-        ({"model_impl": "transformers"}, FALCON_H1, "cpu"),
-        ({}, FALCON_H1 | {"architectures": None}, "cpu"),
-        ({}, FALCON_H1 | {"architectures": ["LlamaForCausalLM"]}, "cpu"),
-        # cannot be imported where torchvision is missing, which is for vLLM to refuse
-        ({}, FALCON_H1 | {"architectures": ["Cosmos3EdgeForConditionalGeneration"]}, "cpu"),
-        ({}, FALCON_H1 | {"layer_types": ["attention"] * 2}, "cpu"),
-    ],
-)
-def test_engines_that_may_have_no_mamba_2(change: dict[str, Any], model: dict[str, Any], device: str) -> None:
-    configure(
-        SimpleNamespace(**ARGS | MAMBA_ARGS | change), RopeSettings(LADDER, 1e4), MODEL | model, device_name=device
-    )
-
-
 def test_devices() -> None:
     check_device("cpu")
     check_device("cuda")
