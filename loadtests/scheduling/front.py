@@ -36,7 +36,7 @@ class Run:
     setting: str
     ours: bool
     seed: int
-    firsts: tuple[float, ...]
+    firsts: Sequence[float]
     gap: float
     long: float
 

@@ -6,19 +6,18 @@ figures.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.numbers import flag, number, whole
 from ropeswitch.loadtests.scheduling.front import Run, report
 from ropeswitch.loadtests.scheduling.plots import draw
 from ropeswitch.loadtests.simulation import command
+from ropeswitch.loadtests.simulation.runs import Runs
 
 if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.policies import Policy
@@ -55,35 +54,6 @@ def long_seconds(outcome: "Outcome") -> float:
     return sum(done) / len(done)
 
 
-class Runs:
-    """The runs in a JSON Lines file made with the given options; other runs in it are left alone.
-
-    Raises:
-        InputError: if a line is not a run, for example because a crash cut it short.
-    """
-
-    def __init__(self, path: Path, options: dict[str, Any]) -> None:
-        self._path, self._options = path, options
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        self.found: list[tuple[str, Run]] = []
-        for number_, line in enumerate(lines, 1):
-            try:
-                each = json.loads(line)
-                run = Run(**each["run"] | {"firsts": tuple(each["run"]["firsts"])})
-                if each["options"] == options:
-                    self.found.append((each["workload"], run))
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{path}, line {number_}: not a run ({error!r}); remove the line") from None
-
-    def has(self, workload: str, setting: str, seed: int) -> bool:
-        return any((name, run.setting, run.seed) == (workload, setting, seed) for name, run in self.found)
-
-    def add(self, workload: str, run: Run) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"workload": workload, "options": self._options, "run": asdict(run)}) + "\n")
-        self.found.append((workload, run))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison and return the exit code.
 
@@ -111,25 +81,27 @@ def _run(args: argparse.Namespace) -> None:
     offered["crossing"] = [*policies, *(replace(each, reserve=True) for each in policies if each.kind == "ours")]
     args.out.mkdir(parents=True, exist_ok=True)
     shape = {name: getattr(args, name) for name in ("model", "gpu", "gpus", "requests", "longest", "load", "noise")}
-    runs = Runs(args.out / "runs.jsonl", shape)
+    path, names = args.out / "runs.jsonl", args.workload or WORKLOADS
+    runs = {name: Runs(path, Run, shape | {"workload": name}) for name in names}
     drawn: dict[str, list[Run]] = {}
     with tempfile.TemporaryDirectory() as folder:
         builder = Builder(cluster, costs, Path(folder))
-        for name in args.workload or WORKLOADS:
+        for name in names:
             for seed in range(args.first_seed, args.first_seed + args.seeds):
                 workload = make_workload(name, cluster, costs, Size(args.requests, args.longest, args.load, seed))
                 options = Options(prefix_caching=name == "crossing", noise=args.noise, seed=seed)
                 for policy in offered[name]:
-                    if runs.has(name, str(policy), seed):
+                    if runs[name].has(setting=str(policy), seed=seed):
                         continue
                     outcome = builder.simulation(policy, workload, options).run()
                     firsts = tuple(r.first_token_seconds for r in outcome.records if r.arrival.prompt <= SHORT)
                     gap = max(record.worst_gap for record in outcome.records)
-                    runs.add(name, Run(str(policy), policy.kind == "ours", seed, firsts, gap, long_seconds(outcome)))
+                    long = long_seconds(outcome)
+                    runs[name].add(Run(str(policy), policy.kind == "ours", seed, firsts, gap, long))
                 print(f"front: {args.gpus} x {gpu.name}, {name}: seed {seed} done", file=sys.stderr, flush=True)
             settings = {str(policy) for policy in offered[name]}
             seeds = range(args.first_seed, args.first_seed + args.seeds)
-            shown = [run for kind, run in runs.found if kind == name and run.setting in settings and run.seed in seeds]
+            shown = [run for run in runs[name].found if run.setting in settings and run.seed in seeds]
             drawn[name] = shown
             title = f"{name}, {args.gpus} x {gpu.name}, {args.seeds} seeds: {workload.about}"
             print(f"### {title}\n\n{report(shown)}\n", flush=True)

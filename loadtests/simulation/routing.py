@@ -6,18 +6,17 @@ scheduler or router. docs/simulation.md describes the figures.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.numbers import flag, number, whole
 from ropeswitch.loadtests.simulation import command
+from ropeswitch.loadtests.simulation.runs import Runs
 
 if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.records import Record
@@ -112,34 +111,6 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
     return path
 
 
-class Runs:
-    """The runs in a JSON Lines file made with the given options; other runs in it are left alone.
-
-    Raises:
-        InputError: if a line is not a run, for example because a crash cut it short.
-    """
-
-    def __init__(self, path: Path, options: dict[str, Any]) -> None:
-        self._path, self._options = path, options
-        self.found: list[Run] = []
-        for place, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], 1):
-            try:
-                each = json.loads(line)
-                run = Run(**each["run"])
-                if each["options"] == options:
-                    self.found.append(run)
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{path}, line {place}: not a run ({error!r}); remove the line") from None
-
-    def has(self, *key: object) -> bool:
-        return any((run.workload, run.replicas, run.policy, run.router, run.seed) == key for run in self.found)
-
-    def add(self, run: Run) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"options": self._options, "run": asdict(run)}) + "\n")
-        self.found.append(run)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison and return the exit code.
 
@@ -166,7 +137,7 @@ def _run(args: argparse.Namespace) -> None:
     policies = {"ours": ours(gpu), "stock": stock_default(gpu)}
     args.out.mkdir(parents=True, exist_ok=True)
     shape = {name: getattr(args, name) for name in ("model", "gpu", "requests", "longest", "load", "noise", "scrape")}
-    runs = Runs(args.out / "runs.jsonl", shape)
+    runs = Runs(args.out / "runs.jsonl", Run, shape)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     pairs = [(policy, name) for policy in args.policy or POLICIES for name in SCORERS]
     pairs = [(policy, name) for policy, name in pairs if policy == "ours" or name not in OURS_ONLY]
@@ -181,7 +152,7 @@ def _run(args: argparse.Namespace) -> None:
                     share = long_share(requests, costs)
                     empty = Workload(workload, "", (), cluster.kv_blocks)
                     for policy, name in pairs:
-                        if runs.has(workload, count, policy, name, seed):
+                        if runs.has(workload=workload, replicas=count, policy=policy, router=name, seed=seed):
                             continue
                         options = Options(prefix_caching=workload == "sessions", noise=args.noise, seed=seed)
                         replicas = [

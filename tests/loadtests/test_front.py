@@ -14,8 +14,9 @@ from ropeswitch.loadtests.scheduling.front import Run, answers, complete, domina
 from ropeswitch.loadtests.simulation import exactness, front
 from ropeswitch.loadtests.simulation.cluster import make_cluster
 from ropeswitch.loadtests.simulation.costs import StepCosts
-from ropeswitch.loadtests.simulation.front import Runs, stock
+from ropeswitch.loadtests.simulation.front import stock
 from ropeswitch.loadtests.simulation.policies import Builder, Options, Policy
+from ropeswitch.loadtests.simulation.runs import Runs
 from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
 
 SEEDS = range(5)
@@ -133,7 +134,8 @@ def test_an_interrupted_front_goes_on(
     again = path.read_text(encoding="utf-8").splitlines()
     assert sorted(again) == sorted(lines) and again[-1] == lines[0]
     assert capsys.readouterr().out == text
-    assert not Runs(path, json.loads(lines[0])["options"] | {"gpus": 2}).found
+    options = json.loads(lines[0])["options"]
+    assert Runs(path, Run, options).found and not Runs(path, Run, options | {"gpus": 2}).found
 
 
 def test_a_cut_line_of_an_interrupted_front_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
