@@ -28,6 +28,26 @@ GEMMA3N = {
     "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 0,
     "intermediate_size": [160] * 4, "activation_sparsity_pattern": [0.0] * 4,
 }  # fmt: skip
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32}
+CHATGLM = {
+    "model_type": "chatglm", "num_layers": 2, "padded_vocab_size": 512, "ffn_hidden_size": 160, "kv_channels": 32,
+    "multi_query_attention": True, "multi_query_group_num": 2, "seq_length": 64, "original_rope": True, "rmsnorm": True,
+    "add_bias_linear": False, "add_qkv_bias": True, "layernorm_epsilon": 1e-5,
+}  # fmt: skip
+DEEPSEEK_EXPERTS = {
+    "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    "norm_topk_prob": True, "first_k_dense_replace": 1,
+}  # fmt: skip
+MOONDREAM3 = {
+    "dim": 128, "ff_dim": 160, "n_layers": 2, "vocab_size": 512, "max_context": 64, "n_heads": 4, "n_kv_heads": 4,
+    "moe": {"start_layer": 1, "n_experts": 4, "n_experts_per_tok": 2, "expert_inner_dim": 64},
+}  # fmt: skip
+STEP3 = {
+    "head_dim": 32, "moe_intermediate_size": 64, "moe_num_experts": 4, "moe_top_k": 2, "share_expert_dim": 64,
+    "share_q_dim": 64, "moe_layers_enum": "1",
+}  # fmt: skip
 # Of the sizes that vLLM's kernels are compiled for.
 DEEPSEEK_V4 = {
     "num_key_value_heads": 1, "head_dim": 512, "qk_rope_head_dim": 64, "q_lora_rank": 64, "o_lora_rank": 64, "o_groups": 2,

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 from tests.matrix import recipes_multimodal, recipes_wrapped_a_to_k, recipes_wrapped_l_to_z
 from tests.matrix.recipe import (
+    CHATGLM,
+    DEEPSEEK_EXPERTS,
     DEEPSEEK_V4,
     EXPERTS,
     GEMMA3N,
@@ -13,6 +15,7 @@ from tests.matrix.recipe import (
     MINIMAX_M3,
     PROPORTIONAL,
     QWEN4,
+    STEP3,
     UNCACHED,
     Recipe,
 )
@@ -34,12 +37,7 @@ _BAILING = EXPERTS | {
     "score_function": "sigmoid", "moe_router_enable_expert_bias": True, "routed_scaling_factor": 1.0, "use_qk_norm": True,
     "rope_scaling": None, "rope_theta": 10000.0,
 }  # fmt: skip
-_CHATGLM = {
-    "model_type": "chatglm", "num_layers": 2, "padded_vocab_size": 512, "ffn_hidden_size": 160, "kv_channels": 32,
-    "multi_query_attention": True, "multi_query_group_num": 2, "seq_length": 64, "original_rope": True, "rmsnorm": True,
-    "add_bias_linear": False, "add_qkv_bias": True, "layernorm_epsilon": 1e-5, "rope_parameters": None,
-    "max_position_embeddings": None, "num_key_value_heads": None,
-}  # fmt: skip
+_CHATGLM = CHATGLM | {"rope_parameters": None, "max_position_embeddings": None, "num_key_value_heads": None}
 # With the fields of the published config, which vLLM reads, beside transformers' own. Values are as wide as keys, as vLLM's
 # CPU attention has them; local layers have a base of their own.
 _MIMO_V2 = Recipe(
@@ -174,17 +172,7 @@ RECIPES: dict[str, Recipe] = {
         engine={"dtype": "bfloat16"},
     ),
     "MiniMaxM3SparseForCausalLM": Recipe(fields=MINIMAX_M3, engine={"dtype": "bfloat16"}),
-    "DeepseekForCausalLM": Recipe(
-        fields={
-            "n_routed_experts": 4,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 64,
-            "norm_topk_prob": True,
-            "first_k_dense_replace": 1,
-            "moe_layer_freq": 1,
-        }
-    ),
+    "DeepseekForCausalLM": Recipe(fields=DEEPSEEK_EXPERTS | {"moe_layer_freq": 1}),
     "ExaoneForCausalLM": Recipe(fields={"activation_function": "silu", "layer_norm_epsilon": 1e-5}),
     "InternLM2ForCausalLM": Recipe(fields={}),
     "InternLM3ForCausalLM": Recipe(fields={}),
@@ -224,31 +212,11 @@ RECIPES: dict[str, Recipe] = {
     "MistralLarge3ForCausalLM": Recipe("DeepseekV3ForCausalLM", engine=LATENT),
     "OrionForCausalLM": Recipe(fields={}),
     "PanguEmbeddedForCausalLM": Recipe(fields={"bias": False}),
-    "PanguProMoEV2ForCausalLM": Recipe(
-        fields={
-            "n_routed_experts": 4,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 64,
-            "norm_topk_prob": True,
-            "first_k_dense_replace": 1,
-            "head_dim": 32,
-            "routed_scaling_factor": 1.0,
-        }
-    ),
+    "PanguProMoEV2ForCausalLM": Recipe(fields=DEEPSEEK_EXPERTS | {"head_dim": 32, "routed_scaling_factor": 1.0}),
     "PanguUltraMoEForCausalLM": Recipe(
         fields=LATENT_FIELDS
-        | {
-            "model_type": "pangu_ultra_moe",
-            "n_routed_experts": 4,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 64,
-            "norm_topk_prob": True,
-            "first_k_dense_replace": 1,
-            "routed_scaling_factor": 1.0,
-            "sandwich_norm": True,
-        },
+        | DEEPSEEK_EXPERTS
+        | {"model_type": "pangu_ultra_moe", "routed_scaling_factor": 1.0, "sandwich_norm": True},
         engine=LATENT,
         forced=10000.0,
     ),
@@ -286,18 +254,8 @@ RECIPES: dict[str, Recipe] = {
         | {"bskcn_tv": [0.9, 0.8], "num_hidden_layers": 4}
     ),
     "Step3TextForCausalLM": Recipe(
-        fields={
-            "head_dim": 32,
-            # Of the layers' tables, whatever the longest sequence is.
-            "max_position_embedding": 512,
-            "moe_intermediate_size": 64,
-            "moe_num_experts": 4,
-            "moe_top_k": 2,
-            "norm_expert_weight": True,
-            "share_expert_dim": 64,
-            "share_q_dim": 64,
-            "moe_layers_enum": "1",
-        }
+        # The length of the layers' tables, whatever the longest sequence is.
+        fields=STEP3 | {"max_position_embedding": 512, "norm_expert_weight": True}
     ),
     "TeleChat2ForCausalLM": Recipe(
         fields={"n_head": 4, "n_layer": 2, "ffn_hidden_size": 160, "layer_norm_epsilon": 1e-6}

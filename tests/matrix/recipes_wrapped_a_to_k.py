@@ -2,12 +2,24 @@
 
 from typing import Any
 
-from tests.matrix.recipe import EXPERTS, LATENT, LATENT_FIELDS, QWEN3_5, UNCACHED, Recipe, mrope
+from tests.matrix.recipe import (
+    CHATGLM,
+    DEEPSEEK_EXPERTS,
+    EXPERTS,
+    LATENT,
+    LATENT_FIELDS,
+    LLAMA,
+    MOONDREAM3,
+    QWEN2,
+    QWEN3,
+    QWEN3_5,
+    UNCACHED,
+    Recipe,
+    mrope,
+)
 
-_MOE: dict[str, Any] = {
-    "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
-    "norm_topk_prob": True, "first_k_dense_replace": 1, "moe_layer_freq": 1, "routed_scaling_factor": 1.0, "n_group": 1,
-    "topk_group": 1,
+_MOE: dict[str, Any] = DEEPSEEK_EXPERTS | {
+    "moe_layer_freq": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
 }  # fmt: skip
 _DEEPSEEK_V2 = _MOE | LATENT_FIELDS | {"q_lora_rank": None, "topk_method": "greedy", "scoring_func": "softmax"}
 _INTERN_VIT = {
@@ -40,9 +52,6 @@ _QWEN3_VIT = {
     "model_type": "qwen3_vl", "depth": 1, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2, "patch_size": 14,
     "out_hidden_size": 128, "num_position_embeddings": 16, "deepstack_visual_indexes": [0],
 }  # fmt: skip
-_QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
-_QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32}
-_LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 _SIGLIP = {
     "model_type": "siglip_vision_model",
     "hidden_size": 64,
@@ -69,13 +78,11 @@ RECIPES: dict[str, Recipe] = {
         engine=LATENT | UNCACHED,
         replaced="kimi_delta_rule, latent_decoding",
     ),
-    "BagelForConditionalGeneration": Recipe(
-        fields={"model_type": "bagel", "llm_config": _QWEN2, "vit_config": _SIGLIP}
-    ),
+    "BagelForConditionalGeneration": Recipe(fields={"model_type": "bagel", "llm_config": QWEN2, "vit_config": _SIGLIP}),
     "BeeForConditionalGeneration": Recipe(
         fields={
             "model_type": "bee",
-            "text_config": _QWEN3,
+            "text_config": QWEN3,
             "vision_config": _SIGLIP,
             "vision_feature_layer": -1,
             "projector_hidden_act": "gelu",
@@ -97,7 +104,7 @@ RECIPES: dict[str, Recipe] = {
     "Eagle2_5_VLForConditionalGeneration": Recipe(
         fields={
             "model_type": "eagle_2_5_vl",
-            "text_config": _QWEN2,
+            "text_config": QWEN2,
             "vision_config": _SIGLIP,
             "image_token_index": 440,
             "force_image_size": 56,
@@ -122,26 +129,14 @@ RECIPES: dict[str, Recipe] = {
     "FunAudioChatForConditionalGeneration": Recipe(
         fields={
             "model_type": "funaudiochat",
-            "text_config": _QWEN3,
+            "text_config": QWEN3,
             "audio_config": {"pad_token_id": 0, "codebook_size": 64, "output_dim": 128},
         }
     ),
     "GLM4VForCausalLM": Recipe(
         forced=10000.0,
-        fields={
-            "model_type": "chatglm",
-            "num_layers": 2,
-            "padded_vocab_size": 512,
-            "ffn_hidden_size": 160,
-            "kv_channels": 32,
-            "seq_length": 64,
-            "multi_query_attention": True,
-            "multi_query_group_num": 2,
-            "original_rope": True,
-            "rmsnorm": True,
-            "add_bias_linear": False,
-            "add_qkv_bias": True,
-            "layernorm_epsilon": 1e-5,
+        fields=CHATGLM
+        | {
             "boi_token_id": 440,
             "eoi_token_id": 441,
             "vision_config": {
@@ -163,7 +158,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "H2OVLChatModel": Recipe(
         fields=_INTERNVL
-        | {"model_type": "h2ovl_chat", "vision_config": _INTERN_VIT, "use_msac": False, "llm_config": _LLAMA},
+        | {"model_type": "h2ovl_chat", "vision_config": _INTERN_VIT, "use_msac": False, "llm_config": LLAMA},
         tokens=(),
     ),
     "HCXVisionV2ForCausalLM": Recipe(
@@ -181,18 +176,7 @@ RECIPES: dict[str, Recipe] = {
     "HfMoondream": Recipe(
         fields={
             "model_type": "moondream3",
-            "config": {
-                "text": {
-                    "dim": 128,
-                    "ff_dim": 160,
-                    "n_layers": 2,
-                    "vocab_size": 512,
-                    "n_heads": 4,
-                    "n_kv_heads": 4,
-                    "max_context": 64,
-                    "moe": {"start_layer": 1, "n_experts": 4, "n_experts_per_tok": 2, "expert_inner_dim": 64},
-                }
-            },
+            "config": {"text": MOONDREAM3},
         }
     ),
     "InternS1ForConditionalGeneration": Recipe("InternVLForConditionalGeneration"),
@@ -231,7 +215,7 @@ RECIPES: dict[str, Recipe] = {
     "KananaVForConditionalGeneration": Recipe(
         fields={
             "model_type": "kanana-1.5-v",
-            "text_config": _LLAMA,
+            "text_config": LLAMA,
             "vision_config": {},
             "projector_config": {
                 "merge_size": 2,

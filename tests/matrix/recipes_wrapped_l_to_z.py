@@ -1,10 +1,7 @@
 """Recipes of models that transformers has no class for, most of them multimodal: names from L to Z."""
 
-from tests.matrix.recipe import EXPERTS, Recipe, mrope
+from tests.matrix.recipe import EXPERTS, LLAMA, MOONDREAM3, QWEN2, QWEN3, STEP3, Recipe, mrope
 
-_LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
-_QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
-_QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32}
 _QWEN3_MOE = EXPERTS | {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 32}
 _QWEN3_OMNI = mrope(6, 5, 5, mrope_interleaved=True) | {"tie_word_embeddings": False}
 _OMNI_VIT = {"image_size": 56, "apply_vit_abs_pos_embed": True}
@@ -34,10 +31,7 @@ _STEP3P5 = {
     "moe_intermediate_size": 64, "share_expert_dim": 64, "head_dim": 32, "rope_theta": 10000.0, "rope_parameters": None,
     "layer_types": ["full_attention", "full_attention"],
 }  # fmt: skip
-_STEP3 = {
-    "architectures": ["Step3TextForCausalLM"], "head_dim": 32, "moe_intermediate_size": 64, "moe_num_experts": 4,
-    "moe_top_k": 2, "share_expert_dim": 64, "share_q_dim": 64, "moe_layers_enum": "1",
-}  # fmt: skip
+_STEP3 = STEP3 | {"architectures": ["Step3TextForCausalLM"]}
 _PERCEPTION = {
     "width": 64, "layers": 1, "heads": 2, "output_dim": None, "use_abs_posemb": True, "use_cls_token": False,
     "use_rope2d": True, "use_ln_pre": True, "use_ln_post": False, "ls_init_value": None,
@@ -85,15 +79,11 @@ _UNLIMITED = {
     "q_lora_rank": None, "qk_rope_head_dim": 0, "qk_nope_head_dim": 0, "v_head_dim": 0, "topk_method": "greedy",
     "n_group": 1, "topk_group": 1, "norm_topk_prob": False,
 }  # fmt: skip
-_MOONDREAM3 = {
-    "dim": 128, "ff_dim": 160, "n_layers": 2, "vocab_size": 512, "max_context": 64, "n_heads": 4, "n_kv_heads": 4,
-    "moe": {"start_layer": 1, "n_experts": 4, "n_experts_per_tok": 2, "expert_inner_dim": 64},
-}  # fmt: skip
 
 RECIPES: dict[str, Recipe] = {
     "VoxtralForConditionalGeneration": Recipe(
         fields={
-            "text_config": _LLAMA,
+            "text_config": LLAMA,
             "audio_config": _WHISPER
             | {
                 "downsample_factor": 4,
@@ -111,16 +101,16 @@ RECIPES: dict[str, Recipe] = {
     ),
     # In the fields of the published config.
     "QianfanOCRForConditionalGeneration": Recipe(
-        fields=_INTERNVL | {"model_type": "internvl_chat", "vision_config": _INTERN_VIT, "llm_config": _QWEN3}
+        fields=_INTERNVL | {"model_type": "internvl_chat", "vision_config": _INTERN_VIT, "llm_config": QWEN3}
     ),
     "LightOnOCRForConditionalGeneration": Recipe(
         "LightOnOcrForConditionalGeneration",
         config={"vision_feature_layer": -1, "projector_hidden_act": "gelu", "multimodal_projector_bias": False},
     ),
     "Llama_Nemotron_Nano_VL": Recipe(
-        fields=_INTERNVL | {"llm_config": _LLAMA, "vision_config": {"model_type": "radio"}}
+        fields=_INTERNVL | {"llm_config": LLAMA, "vision_config": {"model_type": "radio"}}
     ),
-    "LlavaOnevision2ForConditionalGeneration": Recipe(fields={"text_config": _QWEN3, "vision_config": {}}),
+    "LlavaOnevision2ForConditionalGeneration": Recipe(fields={"text_config": QWEN3, "vision_config": {}}),
     # vLLM's model asks for torchaudio.
     "MiDashengLMModel": Recipe(fields={"model_type": "midashenglm", "text_config": {}}),
     "MiniCPMO": Recipe(
@@ -140,43 +130,43 @@ RECIPES: dict[str, Recipe] = {
         }
     ),
     "MolmoForCausalLM": Recipe(fields=_MOLMO),
-    "Moondream3ForCausalLM": Recipe(fields={"model_type": "moondream3", "config": {"text": _MOONDREAM3}}),
+    "Moondream3ForCausalLM": Recipe(fields={"model_type": "moondream3", "config": {"text": MOONDREAM3}}),
     "MoonshotKimiaForCausalLM": Recipe(fields={}),
     "MossAudioModel": Recipe(
-        fields={"language_config": _QWEN3, "audio_config": _MOSS_ENCODER, "adapter_hidden_size": 64},
+        fields={"language_config": QWEN3, "audio_config": _MOSS_ENCODER, "adapter_hidden_size": 64},
         # vLLM cannot leave this encoder out.
         engine={"language_model_only": False},
         tokens=(),
     ),
     "MossTranscribeDiarizeForConditionalGeneration": Recipe(
-        fields={"model_type": "moss_transcribe_diarize", "text_config": _QWEN3}
+        fields={"model_type": "moss_transcribe_diarize", "text_config": QWEN3}
     ),
     "MuseGlimmerForCausalLM": Recipe(fields={"model_type": "muse_glimmer_text", "head_dim": 32, "sliding_window": 48}),
     "NanbeigeForCausalLM": Recipe(missing="the model's code is in the published checkpoint alone"),
-    "NVLM_D": Recipe(fields=_INTERNVL | {"llm_config": _QWEN2, "vision_config": _INTERN_VIT}),
-    "OpenCUAForConditionalGeneration": Recipe(fields={"text_config": _QWEN2, "vision_config": _QWEN2_VIT}),
+    "NVLM_D": Recipe(fields=_INTERNVL | {"llm_config": QWEN2, "vision_config": _INTERN_VIT}),
+    "OpenCUAForConditionalGeneration": Recipe(fields={"text_config": QWEN2, "vision_config": _QWEN2_VIT}),
     "OpenPanguVLForConditionalGeneration": Recipe(
         fields=mrope(4, 6, 6) | {"bias": False, "vision_config": _QWEN2_VIT},
         engine={"mm_encoder_attn_backend": "FLASH_ATTN"},
         tokens=("<|image_pad|>", "<|video_pad|>"),
         processor=_QWEN2_VL_IMAGES | {"processor_class": "Qwen2_5_VLProcessor"},
     ),
-    "OpenVLAForActionPrediction": Recipe(fields={"model_type": "openvla", "text_config": _LLAMA}),
+    "OpenVLAForActionPrediction": Recipe(fields={"model_type": "openvla", "text_config": LLAMA}),
     "Ovis": Recipe(
         fields={
             "model_type": "ovis",
-            "llm_config": _QWEN2,
+            "llm_config": QWEN2,
             "hidden_size": 128,
             "visual_tokenizer_config": _OVIS_TOKENIZER,
         }
     ),
-    "Ovis2_5": Recipe(fields=_OVIS2_5 | {"llm_config": _QWEN3}, tokens=(), processor=_QWEN2_VL_IMAGES),
+    "Ovis2_5": Recipe(fields=_OVIS2_5 | {"llm_config": QWEN3}, tokens=(), processor=_QWEN2_VL_IMAGES),
     "Ovis2_6_MoeForCausalLM": Recipe(
         fields=_OVIS2_5 | {"llm_config": _QWEN3_MOE},
         tokens=(),
         processor=_QWEN2_VL_IMAGES,
     ),
-    "Ovis2_6ForCausalLM": Recipe(fields=_OVIS2_5 | {"llm_config": _QWEN3}, tokens=(), processor=_QWEN2_VL_IMAGES),
+    "Ovis2_6ForCausalLM": Recipe(fields=_OVIS2_5 | {"llm_config": QWEN3}, tokens=(), processor=_QWEN2_VL_IMAGES),
     "Phi3VForCausalLM": Recipe(
         fields={
             "img_processor": {"name": "clip_vision_model", "image_dim_out": 1024, "num_img_tokens": 144},
@@ -195,7 +185,7 @@ RECIPES: dict[str, Recipe] = {
         }
     ),
     "PixtralForConditionalGeneration": Recipe(
-        fields={"text_config": _LLAMA, "vision_config": {"rope_theta": 10000.0, "image_token_id": 440}}
+        fields={"text_config": LLAMA, "vision_config": {"rope_theta": 10000.0, "image_token_id": 440}}
     ),
     "Qwen2_5OmniModel": Recipe("Qwen2_5OmniForConditionalGeneration"),
     "Qwen3ASRRealtimeGeneration": Recipe("Qwen3ASRForConditionalGeneration"),
@@ -203,7 +193,7 @@ RECIPES: dict[str, Recipe] = {
         config={"thinker_config": {"vision_config": _OMNI_VIT, "text_config": _QWEN3_OMNI}}
     ),
     "RForConditionalGeneration": Recipe("LlavaOnevisionForConditionalGeneration"),
-    "SkyworkR1VChatModel": Recipe(fields=_INTERNVL | {"llm_config": _QWEN2, "vision_config": _INTERN_VIT}),
+    "SkyworkR1VChatModel": Recipe(fields=_INTERNVL | {"llm_config": QWEN2, "vision_config": _INTERN_VIT}),
     "Step3p5ForCausalLM": Recipe(fields=_STEP3P5),
     "Step3VLForConditionalGeneration": Recipe(fields={"model_type": "step3_vl", "text_config": _STEP3}),
     # transformers' class drops fields of the published config that vLLM reads.
@@ -229,10 +219,10 @@ RECIPES: dict[str, Recipe] = {
         }
     ),
     "StepVLForConditionalGeneration": Recipe(
-        fields={"text_config": _QWEN3, "vision_config": _PERCEPTION, "projector_bias": False}
+        fields={"text_config": QWEN3, "vision_config": _PERCEPTION, "projector_bias": False}
     ),
     "UltravoxModel": Recipe(
-        fields={"model_type": "ultravox", "text_config": _LLAMA, "audio_config": _WHISPER, "vocab_size": 512}
+        fields={"model_type": "ultravox", "text_config": LLAMA, "audio_config": _WHISPER, "vocab_size": 512}
     ),
     # It forgets what it generated more than 128 tokens ago, which no request here does; the CPU's attention could not.
     "UnlimitedOCRForCausalLM": Recipe(
