@@ -163,7 +163,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         check_device(device_name)
         check_features(args)
         hf_config = model_config.text_config(args)
-        tool_notes = tool_parsers.choose(args, hf_config, vllm_adapter.tool_parser_problem)
+        tool_notes = tool_parsers.choose(args, hf_config)
         settings, made = _settings(args, hf_config, taken)
         configure(args, settings, hf_config, device_name=device_name)
         notes = _fit_memory(args, vllm_adapter.machine(args), settings, hf_config)

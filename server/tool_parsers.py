@@ -4,15 +4,12 @@ vLLM ships the parsers but requires the flag; its documentation names the parser
 without the family's markup was not written for tools, or uses another format, so it gets no parser.
 """
 
-import json
-import os
 from argparse import Namespace
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from transformers.utils import cached_file
+from ropeswitch.server import vllm_adapter
 
 _Choices = tuple[tuple[str, str], ...]
 _HERMES: _Choices = (("<tool_call>", "hermes"),)
@@ -61,13 +58,12 @@ FAMILIES: Mapping[str, _Choices] = MappingProxyType(
 """Markup in the chat template and vLLM's parser for it, by ``model_type``. The first markup found wins."""
 
 
-def choose(args: Namespace, config: Mapping[str, Any], problem: Callable[[Namespace, str], str | None]) -> list[str]:
+def choose(args: Namespace, config: Mapping[str, Any]) -> list[str]:
     """Set ``--enable-auto-tool-choice`` and ``--tool-call-parser`` if the user set neither.
 
     Args:
         args: The command line; ``enable_auto_tool_choice`` is None if the flag is not given.
         config: The model's text config.
-        problem: Returns why a parser cannot be used with the model's tokenizer, or None.
 
     Returns:
         At most one line for the startup summary.
@@ -78,58 +74,20 @@ def choose(args: Namespace, config: Mapping[str, Any], problem: Callable[[Namesp
         return []
     args.enable_auto_tool_choice = False
     choices = FAMILIES.get(str(config.get("model_type", "")).removesuffix("_text"), ())
+    if not choices or args.skip_tokenizer_init:
+        return []
     try:
-        template = _template(args) if choices else ""
+        tokenizer = vllm_adapter.load_tokenizer(args)
+        template = vllm_adapter.chat_templates(args, tokenizer)
     except Exception as error:
-        # The user's own files, which vLLM may never read; choosing a default must not abort the start.
+        # The user's own files, whose code may raise any error; choosing a default must not abort the start.
         return [
             f"tool calls are off: the chat template cannot be read ({type(error).__name__}); set --tool-call-parser"
         ]
     parser = next((name for markup, name in choices if markup in template), None)
-    if parser is None or args.skip_tokenizer_init:
+    if parser is None:
         return []
-    if (reason := problem(args, parser)) is not None:
+    if (reason := vllm_adapter.tool_parser_problem(tokenizer, parser)) is not None:
         return [f"tool calls are off: {parser} does not fit the tokenizer ({reason}); set --tool-call-parser"]
     args.enable_auto_tool_choice, args.tool_call_parser = True, parser
     return [f"tool calls are parsed as {parser} (--tool-call-parser chooses another format)"]
-
-
-def _template(args: Namespace) -> str:
-    """Return the text of all chat templates that the server may use; empty if there are none."""
-    given: str | None = args.chat_template
-    if given is None:
-        return "\n".join((_read(args, "chat_template.jinja"), _embedded(_read(args, "tokenizer_config.json"))))
-    # Either the template itself or the path of its file.
-    return given if "{" in given or not Path(given).is_file() else Path(given).read_text(encoding="utf-8")
-
-
-def _embedded(config: str) -> str:
-    """Return the templates in a ``tokenizer_config.json``, which has a single one or several named ones."""
-    content = json.loads(config or "{}")
-    found = content.get("chat_template") if isinstance(content, dict) else None
-    if isinstance(found, str):
-        return found
-    named = found if isinstance(found, list) else list(found.values()) if isinstance(found, dict) else []
-    texts = [each.get("template") if isinstance(each, dict) else each for each in named]
-    return "\n".join(each for each in texts if isinstance(each, str))
-
-
-def _read(args: Namespace, name: str) -> str:
-    """Return the text of a file in the tokenizer's folder or Hugging Face repository; empty if there is none."""
-    source = args.tokenizer or args.model
-    file: str | Path | None = Path(source, name)
-    if not Path(source).exists():
-        if ":" in source or os.environ.get("VLLM_USE_MODELSCOPE", "0") not in ("0", ""):
-            # Not a name on the Hugging Face hub.
-            return ""
-        file = cached_file(
-            source,
-            name,
-            revision=args.tokenizer_revision or args.revision,
-            cache_dir=args.download_dir,
-            token=args.hf_token,
-            _raise_exceptions_for_gated_repo=False,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-    return Path(file).read_text(encoding="utf-8") if file is not None and Path(file).is_file() else ""

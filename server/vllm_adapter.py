@@ -106,19 +106,29 @@ def known_names() -> dict[str, list[str]]:
     }
 
 
-def tool_parser_problem(args: Namespace, name: str) -> str | None:
-    """Return in one line why a vLLM tool-call parser cannot be used with the model's tokenizer; None if it can.
+def load_tokenizer(args: Namespace) -> Any:
+    """Load the model's tokenizer."""
+    return get_tokenizer(
+        args.tokenizer or args.model,
+        tokenizer_mode=args.tokenizer_mode,
+        trust_remote_code=args.trust_remote_code,
+        revision=args.tokenizer_revision or args.revision,
+        download_dir=args.download_dir,
+    )
+
+
+def chat_templates(args: Namespace, tokenizer: Any) -> str:
+    """Return the text of all chat templates that the server may use; empty if there are none."""
+    template = load_chat_template(args.chat_template) or getattr(tokenizer, "chat_template", None) or ""
+    return template if isinstance(template, str) else "\n".join(template.values())
+
+
+def tool_parser_problem(tokenizer: Any, name: str) -> str | None:
+    """Return in one line why a vLLM tool-call parser cannot be used with a tokenizer; None if it can.
 
     vLLM makes the same attempt after the engine has started (``ParserManager.validate_parser_tokenizer``).
     """
     try:
-        tokenizer: Any = get_tokenizer(
-            args.tokenizer or args.model,
-            tokenizer_mode=args.tokenizer_mode,
-            trust_remote_code=args.trust_remote_code,
-            revision=args.tokenizer_revision or args.revision,
-            download_dir=args.download_dir,
-        )
         ToolParserManager.get_tool_parser(name)(tokenizer)
     except Exception as error:
         # Only the user's tokenizer is read, and its own code may raise any error.

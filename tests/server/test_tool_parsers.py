@@ -1,6 +1,7 @@
 """The default tool-call parser: by family and chat template, and only where the user has said nothing."""
 
 import json
+import shutil
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import vllm.tool_parsers
 from vllm.tool_parsers import ToolParserManager
+from vllm.transformers_utils.chat_templates import registry
 
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server import vllm_adapter
@@ -29,7 +31,8 @@ def arguments(model: Path | str, **changes: Any) -> Namespace:
         "tokenizer_revision": None,
         "download_dir": None,
         "chat_template": None,
-        "hf_token": None,
+        "tokenizer_mode": "auto",
+        "trust_remote_code": False,
         "skip_tokenizer_init": False,
         "enable_auto_tool_choice": None,
         "tool_call_parser": None,
@@ -38,42 +41,64 @@ def arguments(model: Path | str, **changes: Any) -> Namespace:
 
 
 def chosen(args: Namespace, family: str = "qwen3") -> tuple[bool, str | None]:
-    choose(args, {"model_type": family}, lambda *_: None)
+    choose(args, {"model_type": family})
     return args.enable_auto_tool_choice, args.tool_call_parser
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the bundled model's tokenizer, without a chat template."""
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BUNDLED_MODEL / name, tmp_path)
+    return tmp_path
+
+
+def put_in_config(folder: Path, template: Any) -> None:
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
+
+
 @pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json", "several", "flag", "file"])
-def test_the_template_decides_wherever_it_is(tmp_path: Path, name: str) -> None:
-    args = arguments(tmp_path)
+def test_the_template_decides_wherever_it_is(folder: Path, name: str) -> None:
+    args = arguments(folder)
     if name == "chat_template.jinja":
-        (tmp_path / name).write_text(HERMES)
+        (folder / name).write_text(HERMES)
     elif name == "flag":
         args.chat_template = HERMES
     elif name == "file":
-        args.chat_template = str(tmp_path / "mine.jinja")
-        (tmp_path / "mine.jinja").write_text(HERMES)
+        args.chat_template = str(folder / "mine.jinja")
+        (folder / "mine.jinja").write_text(HERMES)
+    elif name == "several":
+        put_in_config(folder, [{"name": "default", "template": "x"}, {"name": "tool_use", "template": HERMES}])
     else:
-        named = [{"name": "default", "template": "x"}, {"name": "tool_use", "template": HERMES}]
-        template = named if name == "several" else HERMES
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+        put_in_config(folder, HERMES)
     assert chosen(args) == (True, "hermes")
 
 
-def test_markup_tells_formats_of_one_family_apart() -> None:
+def test_a_template_of_vllms_own_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "CHAT_TEMPLATES_DIR", tmp_path)
+    (tmp_path / "template_of_tools.jinja").write_text(HERMES)
+    assert chosen(arguments(BUNDLED_MODEL, chat_template="template_of_tools.jinja")) == (True, "hermes")
+
+
+def test_markup_tells_formats_of_one_family_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_adapter, "tool_parser_problem", lambda *_: None)
     coder = "{% if tools %}<tool_call><function=x></function></tool_call>{% endif %}"
-    assert chosen(arguments("none", chat_template=coder)) == (True, "qwen3_coder")
-    assert chosen(arguments("none", chat_template=HERMES), "qwen3_vl_moe_text") == (True, "hermes")
+    assert chosen(arguments(BUNDLED_MODEL, chat_template=coder)) == (True, "qwen3_coder")
+    assert chosen(arguments(BUNDLED_MODEL, chat_template=HERMES), "qwen3_vl_moe_text") == (True, "hermes")
     v31 = "{{ tools }}<｜tool▁calls▁begin｜>"  # noqa: RUF001
-    assert chosen(arguments("none", chat_template=v31), "deepseek_v3") == (True, "deepseek_v31")
-    assert chosen(arguments("none", chat_template=v31 + "```json"), "deepseek_v3") == (True, "deepseek_v3")
+    assert chosen(arguments(BUNDLED_MODEL, chat_template=v31), "deepseek_v3") == (True, "deepseek_v31")
+    assert chosen(arguments(BUNDLED_MODEL, chat_template=v31 + "```json"), "deepseek_v3") == (True, "deepseek_v3")
 
 
 @pytest.mark.parametrize(
     ("changes", "family"),
     [({"chat_template": "{{ messages }}"}, "qwen3"), ({"chat_template": HERMES}, "gpt2"), ({}, "qwen3")],
 )
-def test_no_parser_without_its_markup(tmp_path: Path, changes: dict[str, Any], family: str) -> None:
-    assert chosen(arguments(tmp_path, **changes), family) == (False, None)
+def test_no_parser_without_its_markup(folder: Path, changes: dict[str, Any], family: str) -> None:
+    args = arguments(folder, **changes)
+    assert choose(args, {"model_type": family}) == []
+    assert (args.enable_auto_tool_choice, args.tool_call_parser) == (False, None)
 
 
 @pytest.mark.parametrize(
@@ -86,50 +111,29 @@ def test_no_parser_without_its_markup(tmp_path: Path, changes: dict[str, Any], f
     ],
 )
 def test_the_flags_win(changes: dict[str, Any], expected: tuple[bool, str]) -> None:
-    assert chosen(arguments("none", chat_template=HERMES, **changes)) == expected
+    assert chosen(arguments(BUNDLED_MODEL, chat_template=HERMES, **changes)) == expected
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "null",
-        "[]",
-        "{",
-        "\ufeff{}",
-        '{"chat_template": null}',
-        '{"chat_template": [null, 5, {"name": "x"}, {"template": null}]}',
-        '{"chat_template": {"default": 5}}',
-        b"\xff\xfe\x00",
-    ],
-)
-def test_odd_tokenizer_configs_do_not_end_the_start(tmp_path: Path, content: str | bytes) -> None:
-    data = content if isinstance(content, bytes) else content.encode()
-    (tmp_path / "tokenizer_config.json").write_bytes(data)
-    assert chosen(arguments(tmp_path)) == (False, None)
+@pytest.mark.parametrize("content", [b"null", b"{", b"\xff\xfe\x00", b'{"chat_template": {"default": 5}}'])
+def test_odd_tokenizer_configs_do_not_end_the_start(folder: Path, content: bytes) -> None:
+    (folder / "tokenizer_config.json").write_bytes(content)
+    args = arguments(folder)
+    notes = choose(args, {"model_type": "qwen3"})
+    assert (args.enable_auto_tool_choice, args.tool_call_parser) == (False, None)
+    assert all("the chat template cannot be read" in note for note in notes)
 
 
-def test_templates_in_a_mapping_are_read(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": {"tool_use": HERMES}}))
-    assert chosen(arguments(tmp_path)) == (True, "hermes")
-
-
-@pytest.mark.parametrize("model", ["s3://bucket/model", "no-such-organization/no-such-model"])
-def test_models_that_are_not_on_the_hub_get_none(model: str) -> None:
-    assert chosen(arguments(model)) == (False, None)
+def test_a_model_without_a_tokenizer_gets_none(tmp_path: Path, folder: Path) -> None:
+    [line] = choose(arguments(tmp_path / "none", chat_template=HERMES), {"model_type": "qwen3"})
+    assert line.startswith("tool calls are off: the chat template cannot be read (")
+    assert chosen(arguments(folder, chat_template=HERMES, skip_tokenizer_init=True)) == (False, None)
 
 
 def test_a_parser_that_does_not_fit_the_tokenizer_is_left_out() -> None:
-    args = arguments("none", chat_template=HERMES)
-    [line] = choose(args, {"model_type": "qwen3"}, lambda *_: "no such token")
-    assert "hermes does not fit the tokenizer (no such token)" in line
+    args = arguments(BUNDLED_MODEL, chat_template="Environment: ipython {{ messages }}")
+    [line] = choose(args, {"model_type": "llama"})
+    assert "llama3_json does not fit the tokenizer (" in line and "python_tag" in line
     assert (args.enable_auto_tool_choice, args.tool_call_parser) == (False, None)
-
-
-def test_the_tokenizer_is_tried_with_vllms_parser() -> None:
-    args = arguments(BUNDLED_MODEL, tokenizer_mode="auto", trust_remote_code=False)
-    assert vllm_adapter.tool_parser_problem(args, "hermes") is None
-    problem = vllm_adapter.tool_parser_problem(args, "llama3_json")
-    assert problem is not None and "python_tag" in problem
 
 
 def test_each_parser_is_vllms_and_reads_its_markup() -> None:
