@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ropeswitch.factors.file import load, parse
-from ropeswitch.server.cli import main
+from ropeswitch.factors.file import parse
 from ropeswitch.server.serve import HELP
 from tests.docs.pages import ROOT, blocks, commands, pages
 
@@ -86,43 +85,9 @@ def test_the_bundled_model_answers_the_first_requests() -> None:
         assert tokenizer.decode(output[0, length:]).count("38120") == 1
 
 
-def test_factor_commands_of_the_walk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The commands run as they are printed, on files like the published ones under the names that the page uses."""
-    monkeypatch.chdir(tmp_path)
-    recovered, long = [1 + 2 * i / 63 for i in range(64)], [1 + i**1.52 for i in range(64)]
-    for name, factors in [("8k_la2_128k.csv", recovered), ("2048k_la2_128k.csv", long)]:
-        assert name in FACTORS.read_text(encoding="utf-8")
-        Path(name).write_text((",".join(map(repr, factors)) + "\n") * 32)
-    rope = {"type": "longrope", "short_factor": recovered, "long_factor": long}
-    config = {"original_max_position_embeddings": 4096, "max_position_embeddings": 131072, "rope_scaling": rope}
-    Path("config.json").write_text(json.dumps(config))
-
-    walk = [words for words in commands(FACTORS, "ropeswitch") if words[0] == "factors"]
-    assert [words[1] for words in walk] == ["import", "show", "validate", "import"]
-    for words in walk:
-        assert main(words) == 0, capsys.readouterr().err
-
-    content = load("llama2.json")
-    assert content.theta == 10000.0
-    assert [(s.name, s.max_length, s.factors) for s in content.ladder.sets] == [
-        ("8k", 8192, tuple(recovered)),
-        ("2048k", 2097152, tuple(long)),
-    ]
-    assert load("phi3.json").ladder.names == ("short", "long")
-
-
 def test_example_file_is_valid() -> None:
     [example] = blocks(FACTORS, "json")
     assert parse(example).ladder.names == ("short", "long")
-
-
-@pytest.mark.parametrize("page", [README, START, FACTORS], ids=lambda page: page.name)
-def test_serve_flags_exist(page: Path) -> None:
-    known = re.findall(r"--[a-z-]+", HELP)
-    used = [word for words in commands(page, "ropeswitch") if words[0] == "serve" for word in words if word[:2] == "--"]
-    assert used and set(used) <= set(known)
 
 
 def test_every_flag_of_ours_is_documented() -> None:

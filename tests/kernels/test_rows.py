@@ -65,15 +65,6 @@ def test_rows_of_a_mixed_step(data: st.DataObject) -> None:
     assert rows[count:].isnan().all()
 
 
-def test_start_tokens_keep_the_unscaled_angles() -> None:
-    rows = torch.empty(2, ROTARY)
-    tables = build_tables(THETA, ROTARY, SETS, END)
-    ExactRows(tables).fill(rows, torch.tensor([127, 128]), torch.tensor([1, 1]))
-    plain = inverse_frequencies(THETA, ROTARY, (1.0,) * 64)
-    assert np.allclose(rows[0, :64], 1.4 * np.cos(127 * plain), atol=1e-6)
-    assert not np.allclose(rows[1, :64], 1.4 * np.cos(128 * plain), atol=1e-2)
-
-
 def test_float32_rows_are_hugging_faces() -> None:
     from transformers import Phi3Config
     from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
@@ -137,14 +128,3 @@ def test_apply(
         assert torch.allclose(rotated.double(), expected, atol=tolerance, rtol=tolerance)
     by_head, no_key = apply_rows(rows, query.reshape(tokens, heads, head), None, head, neox)
     assert no_key is None and torch.equal(by_head.reshape(query.shape), rotated_query)
-
-
-def test_kernels_import_no_vllm() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, ropeswitch.kernels.fill_rows, ropeswitch.kernels.apply_rows;"
-        "sys.exit(any(name.split('.')[0] == 'vllm' for name in sys.modules))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
