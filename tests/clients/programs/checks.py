@@ -42,6 +42,8 @@ TOOL = {
         },
     },
 }
+# The choice of it, in OpenAI's form.
+FORCED = {"type": "function", "function": {"name": "weather"}}
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"enum": ["Oslo", "Rome"]}, "people": {"type": "integer", "minimum": 1, "maximum": 9}},

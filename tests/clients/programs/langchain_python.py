@@ -5,6 +5,7 @@ from functools import partial
 
 from checks import (
     CONCURRENT,
+    ENDLESS,
     KEY,
     LIMITED_KEY,
     LONG,
@@ -36,7 +37,6 @@ from pydantic import BaseModel, ConfigDict
 
 connect = partial(ChatOpenAI, model=MODEL, base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
 QUESTION = MESSAGES[0]["content"]
-ENDLESS = {"max_tokens": 4000, "extra_body": {"ignore_eos": True}}
 
 
 class Town(BaseModel):

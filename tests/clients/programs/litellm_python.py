@@ -6,6 +6,7 @@ import litellm
 from checks import (
     CONCURRENT,
     ENDLESS,
+    FORCED,
     KEY,
     LIMITED_KEY,
     LONG,
@@ -35,7 +36,6 @@ create = partial(
     num_retries=0,
     max_retries=0,
 )
-FORCED = {"type": "function", "function": {"name": "weather"}}
 
 
 class Town(BaseModel):

@@ -6,6 +6,7 @@ import openai
 from checks import (
     CONCURRENT,
     ENDLESS,
+    FORCED,
     KEY,
     LIMITED_KEY,
     LONG,
@@ -27,7 +28,6 @@ from openai import OpenAI
 from pydantic import BaseModel, ConfigDict, Field
 
 client = OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
-FORCED = {"type": "function", "function": {"name": "weather"}}
 
 
 class Town(BaseModel):
