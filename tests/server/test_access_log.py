@@ -8,7 +8,7 @@ import pytest
 
 from tests.server.conftest import MODEL
 from tests.server.running import Server
-from tests.server.test_length_metrics import Moved, connection, generate, scrape
+from tests.server.test_length_metrics import Moved, generate, leave, scrape
 
 SECONDS = 30.0
 
@@ -80,24 +80,14 @@ def test_an_answer_that_outgrows_its_set(server: Server, stream: bool) -> None:
     assert line["outcome"] == "length"
 
 
-def leave(server: Server, body: dict[str, Any]) -> dict[str, Any]:
-    """The line of a request whose client disconnects once it has its first token."""
-    log, before = Log(server), scrape(server)
-    with connection(server, body) as opened:
-        if body["stream"]:
-            assert b"data:" in opened.getresponse().readline()
-        deadline = time.monotonic() + SECONDS
-        while not Moved(before, scrape(server))("time_to_first_token_seconds_count"):
-            assert time.monotonic() < deadline
-    return log.only()
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves(server: Server, stream: bool) -> None:
     body = {"model": MODEL, "prompt": [5] * 100, "max_tokens": 900, "ignore_eos": True, "stream": stream}
     # On a busy machine the answer may be complete before the client has seen its first token.
     for _ in range(20):
-        if (line := leave(server, body))["outcome"] != "length":
+        log = Log(server)
+        leave(server, body)
+        if (line := log.only())["outcome"] != "length":
             break
     assert (line["outcome"], line["status"]) == ("disconnect", 200 if stream else None)
     assert line["prompt_tokens"] == 100 and 0 < line["generated_tokens"] < 900

@@ -30,10 +30,7 @@ from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.prompt_set import PromptSet
 from ropeswitch.server.vllm_serve import AliasClient
-
-LADDER = FactorLadder.checked(
-    [{"name": "short", "max_length": 8, "factors": [1.0]}, {"name": "long", "max_length": 16, "factors": [2.0]}]
-)
+from tests.server.front.parts import LADDER
 
 
 class Resolver:

@@ -14,18 +14,16 @@ from vllm.sampling_params import BeamSearchParams
 from vllm.utils import random_uuid
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.front.refusal import RefusedError, listeners, prompt_too_long, too_many_at_once
 from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.prompt_set import PromptSet, decide, names_output_limit
+from tests.server.front.parts import LADDER
 
 SERVER = Path(__file__).resolve().parents[2] / "server"
-LADDER = FactorLadder.checked(
-    [{"name": "a", "max_length": 8, "factors": [1.0, 2.0]}, {"name": "b", "max_length": 16, "factors": [1.5, 3.0]}]
-)
 
 
 def asking(name: str | None) -> SamplingParams:
@@ -51,26 +49,26 @@ def test_a_prompt_is_decided_once_and_noted_for_header_queue_and_metrics(monkeyp
     context = RequestContext()
     token = current.set(context)
     prompts = [{"prompt_token_ids": [1] * length} for length in (5, 9, 3)]
-    client.generate(prompts[0], asking("b"), "r1")
+    client.generate(prompts[0], asking("long"), "r1")
     client.generate(prompts[1], asking(None), "r2", priority=3)
     client.encode(prompts[2], pooling := PoolingParams(), request_id="r3")
     current.reset(token)
-    assert context.prompts == [PromptSet(1, 0, "b"), PromptSet(1, 1), PromptSet(0, 0)]
+    assert context.prompts == [PromptSet(1, 0, "long"), PromptSet(1, 1), PromptSet(0, 0)]
     assert context.decided == dict(zip(("r1", "r2", "r3"), context.prompts, strict=True))
     assert admitted == [(5, 0, 1, "r1"), (9, 1, 1, "r2"), (3, 0, 1, "r3")]
-    assert given_to_engine[0][:-1] == (prompts[0], asking("b"), "r1")
+    assert given_to_engine[0][:-1] == (prompts[0], asking("long"), "r1")
     assert given_to_engine[1] == (prompts[1], asking(None), "r2", {"priority": 3})
     assert given_to_engine[2] == (prompts[2], pooling, "r3", {})
 
 
-@given(st.integers(1, 20), st.sampled_from([None, "a", "b"]), st.integers(0, 20))
+@given(st.integers(1, 20), st.sampled_from([None, "short", "long"]), st.integers(0, 20))
 def test_a_decision_follows_the_sequence_as_the_engine_does(length: int, forced: str | None, more: int) -> None:
     if forced is None and length > 16:
         with pytest.raises(FactorError):
             decide(SetRule(LADDER), length, asking(None))
         return
     decision = decide(SetRule(LADDER), length, asking(forced))
-    expected = {"a": 0, "b": 1}[forced] if forced is not None else int(length > 8)
+    expected = {"short": 0, "long": 1}[forced] if forced is not None else int(length > 8)
     assert (decision.index, decision.length_class) == (expected, int(length > 8))
     assert decision.index_at(LADDER, length + more) == (expected if forced is not None else int(length + more > 8))
 
@@ -119,8 +117,10 @@ def test_reserve_is_decided_for_header_queue_and_metrics(asked: bool) -> None:
     assert decision == PromptSet(0, 0, None, "reserve")
     # A session that has outgrown it.
     assert decision.index_at(LADDER, 9) == 1
-    decision = noted(limited(9, rope_factor_set="a"), prompt=5, context=RequestContext(limited=True), policy="reserve")
-    assert (decision, decision.chosen_by) == (PromptSet(0, 0, "a"), "forced")
+    decision = noted(
+        limited(9, rope_factor_set="short"), prompt=5, context=RequestContext(limited=True), policy="reserve"
+    )
+    assert (decision, decision.chosen_by) == (PromptSet(0, 0, "short"), "forced")
 
 
 def test_a_request_goes_by_length_with_its_own_policy() -> None:
@@ -168,7 +168,7 @@ def test_a_policy_is_refused_where_it_would_be_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "extra", [{"rope_ladder_policy": "x"}, {"rope_ladder_policy": "reserve", "rope_factor_set": "a"}]
+    "extra", [{"rope_ladder_policy": "x"}, {"rope_ladder_policy": "reserve", "rope_factor_set": "short"}]
 )
 def test_a_wrong_policy_names_its_field(extra: dict[str, str]) -> None:
     with pytest.raises(VLLMValidationError) as raised:
@@ -180,8 +180,8 @@ def test_a_wrong_policy_names_its_field(extra: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("max_tokens", "named", "search", "step"),
     [
-        (5, True, PromptSet(1, 0, None, "reserve"), {"rope_factor_set": "b"}),
-        (2, True, PromptSet(0, 0, None, "reserve"), {"rope_factor_set": "a"}),
+        (5, True, PromptSet(1, 0, None, "reserve"), {"rope_factor_set": "long"}),
+        (2, True, PromptSet(0, 0, None, "reserve"), {"rope_factor_set": "short"}),
         # Filled in by vLLM's handler.
         (9, False, PromptSet(0, 0), {"rope_ladder_policy": "length"}),
     ],

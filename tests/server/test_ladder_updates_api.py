@@ -15,6 +15,7 @@ from tests.exactness import checkpoints
 from tests.exactness.engines import prompts
 from tests.exactness.reference import Reference
 from tests.server.conftest import MODEL
+from tests.server.length_metrics.ladders import total, values
 from tests.server.running import ENGINE, Answer, Server, running
 from tests.server.test_aliases_api import ladder_of
 
@@ -180,8 +181,7 @@ def test_blocks_of_a_set_that_stays_are_found(updated: Server, opened: OpenAI, o
 
 
 def hits(server: Server) -> float:
-    lines = server.get("/metrics").text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:prefix_cache_hits_total"))
+    return total(values(server.get("/metrics").text, "vllm:"), "vllm:prefix_cache_hits_total")
 
 
 @pytest.mark.full

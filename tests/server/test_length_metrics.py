@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from ropeswitch.server.front import queue_metrics
 from ropeswitch.server.length_metrics.fates import PATHS
@@ -39,8 +38,8 @@ PROMPTLESS = re.compile(
 Found = dict[tuple[str, Labels], float]
 
 
-def scrape(server: Server) -> Found:
-    return values(server.get("/metrics").text)
+def scrape(server: Server, prefix: str = "ropeswitch_") -> Found:
+    return values(server.get("/metrics").text, prefix)
 
 
 class Moved:
@@ -64,7 +63,7 @@ def generate(server: Server, prompt: int, tokens: int, **more: Any) -> Any:
 
 
 def test_a_short_answer(server: Server) -> None:
-    before, upstream = scrape(server), server.get("/metrics").text
+    before, upstream = scrape(server), scrape(server, "vllm:")
     assert generate(server, 20, 3).status == 200
     moved = Moved(before, scrape(server))
     here = {"model_name": MODEL, "engine": "0", "input_sequence_length": SHORT, "factor_set": "short"}
@@ -77,19 +76,14 @@ def test_a_short_answer(server: Server) -> None:
         assert moved(f"{name}_seconds_count", **here) == moved(f"{name}_seconds_count") == count, name
     assert moved("switches_total") == 0
     # vLLM's own metrics say the same.
-    after = server.get("/metrics").text
+    after = scrape(server, "vllm:")
     for name in (
         "time_to_first_token_seconds_sum",
         "inter_token_latency_seconds_sum",
         "e2e_request_latency_seconds_sum",
     ):
-        theirs = _theirs(after, f"vllm:{name}") - _theirs(upstream, f"vllm:{name}")
+        theirs = total(after, f"vllm:{name}") - total(upstream, f"vllm:{name}")
         assert moved(name) == pytest.approx(theirs, abs=1e-6), name
-
-
-def _theirs(text: str, name: str) -> float:
-    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
-    return sum(sample.value for sample in samples if sample.name == name)
 
 
 def test_a_stream_that_outgrows_its_set(server: Server) -> None:

@@ -9,7 +9,6 @@ import pytest
 from starlette.datastructures import State
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import require
 from ropeswitch.model_patches.switch.request_set import SetRule
@@ -22,10 +21,8 @@ from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import plugin_names
 from ropeswitch.server.prompt_set import asked_set
+from tests.server.front.parts import LADDER
 
-LADDER = FactorLadder.checked(
-    [{"name": "a", "max_length": 8, "factors": [1.0, 2.0]}, {"name": "b", "max_length": 16, "factors": [1.5, 3.0]}]
-)
 STARTED_BY_US = Namespace(ropeswitch_front=None)
 # Of no use without an engine; what it does is tested in tests/server/front.
 ADMISSION: Any = SimpleNamespace()
@@ -47,7 +44,7 @@ def test_the_set_that_a_body_asks_for(body: object, expected: object) -> None:
 
 
 def report(**changes: Any) -> dict[str, Any]:
-    return {"rank": 0, "patches": [patch.target for patch in PATCHES], "sets": ["a", "b"]} | changes
+    return {"rank": 0, "patches": [patch.target for patch in PATCHES], "sets": [*LADDER.names]} | changes
 
 
 def test_every_worker_must_be_patched() -> None:
@@ -55,7 +52,7 @@ def test_every_worker_must_be_patched() -> None:
     for reports, expected in (
         ([], "no worker"),
         ([report(), report(rank=1, patches=[])], "worker 1 runs without"),
-        ([report(rank=2, sets=["a"])], "worker 2 rotates"),
+        ([report(rank=2, sets=["short"])], "worker 2 rotates"),
     ):
         with pytest.raises(UnsupportedError, match=expected):
             check_reports(reports, LADDER, PATCHES)

@@ -71,13 +71,9 @@ def _files(values: str, apis: tuple[str, ...], kubernetes: str, release: str, fo
     return {name.partition("/")[2]: text for name, text in texts.items() if text.strip()}
 
 
-def render(values: Values, *, kubernetes: str = "v1.35.0", folder: Path = CHART) -> list[Object]:
-    """Every object that the values make."""
-    texts = [
-        text
-        for name, text in sorted(files(values, kubernetes=kubernetes, folder=folder).items())
-        if name.endswith(".yaml")
-    ]
+def render(values: Values, **options: Any) -> list[Object]:
+    """Every object that the values make, with the options of :func:`files`."""
+    texts = [text for name, text in sorted(files(values, **options).items()) if name.endswith(".yaml")]
     return [each for text in texts for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 
 
@@ -109,6 +105,11 @@ def pods(objects: Sequence[Object]) -> dict[str, Object]:
         elif each["kind"] == "Pod":
             specs[name] = each["spec"]
     return specs
+
+
+def pod_of(values: Values, name: str = "demo-ropeswitch") -> Object:
+    """The spec of one pod, by default that of a release of one node and one pool."""
+    return pods(render(values))[name]
 
 
 def findings(values: Values, kubernetes: str, folder: Path = CHART) -> list[str]:

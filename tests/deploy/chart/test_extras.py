@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from helm_python import HelmError
 
-from tests.deploy.chart.helm import CASES, OPTIONAL_APIS, Object, Values, case, files, notes, one, pods, render
+from tests.deploy.chart.helm import CASES, OPTIONAL_APIS, Values, case, files, notes, one, pod_of, pods, render
 
 CLAIMS = {
     "parallelism": {"tensor": 8, "gpusPerNode": 8},
@@ -13,10 +13,6 @@ CLAIMS = {
     "resources": {"claims": [{"name": "gpu"}], "limits": {"memory": "1Gi"}},
     "gpusFromClaims": True,
 }
-
-
-def pod_of(values: Values, name: str = "demo-ropeswitch") -> Object:
-    return pods(render(values))[name]
 
 
 def test_containers_of_its_own() -> None:

@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.chart.helm import CASES, Object, Values, case, one, pods, render
-
-
-def server(values: Values) -> Object:
-    """The pod of a release of one node and one pool."""
-    return pods(render(values))["demo-ropeswitch"]
+from tests.deploy.chart.helm import CASES, Object, Values, case, one, pod_of, pods, render
 
 
 def flags(pod: Object) -> list[str]:
@@ -61,7 +56,7 @@ def test_every_mount_has_its_volume_and_every_volume_a_mount(name: str) -> None:
     ],
 )
 def test_shared_memory_on_cpus_and_for_several_ranks(parallelism: Values, shared: bool) -> None:
-    pod = server({"parallelism": parallelism, "shm": {"sizeLimit": "3Gi"}})
+    pod = pod_of({"parallelism": parallelism, "shm": {"sizeLimit": "3Gi"}})
     assert volumes(pod).get("shm", {}).get("emptyDir") == ({"medium": "Memory", "sizeLimit": "3Gi"} if shared else None)
     mounts = {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     assert ("/dev/shm" in mounts) == shared
@@ -81,13 +76,13 @@ def test_where_the_user_wants_pods(name: str) -> None:
 
 
 def test_gpus_come_from_the_parallelism_where_resources_name_none() -> None:
-    pod = server({"parallelism": {"gpusPerNode": 1}, "resources": {"limits": {"memory": "1Gi"}}})
+    pod = pod_of({"parallelism": {"gpusPerNode": 1}, "resources": {"limits": {"memory": "1Gi"}}})
     assert pod["containers"][0]["resources"] == {"limits": {"memory": "1Gi", "nvidia.com/gpu": 1}}
 
 
 def test_the_image_fits_the_hardware() -> None:
     def image(values: Values) -> str:
-        name: str = server(values)["containers"][0]["image"]
+        name: str = pod_of(values)["containers"][0]["image"]
         return name
 
     assert image({}) == "ghcr.io/ropeswitch/ropeswitch:0.1.0-cpu"
@@ -110,7 +105,7 @@ def test_a_start_may_take_as_long_as_said(seconds: int) -> None:
 
 def test_the_time_to_leave() -> None:
     values = {"preStopSeconds": 7, "server": {"shutdownTimeout": 40}, "terminationGracePeriodSeconds": 78}
-    pod = server(values)
+    pod = pod_of(values)
     assert pod["terminationGracePeriodSeconds"] == 78
     [container] = pod["containers"]
     assert container["lifecycle"]["preStop"]["sleep"]["seconds"] == 7
@@ -134,7 +129,7 @@ def test_tls_keys_and_a_key_for_the_metrics() -> None:
 
 
 def test_several_api_servers_count_in_an_empty_folder() -> None:
-    pod = server({"server": {"apiServers": 2}})
+    pod = pod_of({"server": {"apiServers": 2}})
     [container] = pod["containers"]
     [folder] = [each["value"] for each in container["env"] if each["name"] == "PROMETHEUS_MULTIPROC_DIR"]
     assert {"name": "prometheus", "mountPath": folder} in container["volumeMounts"]
@@ -143,20 +138,20 @@ def test_several_api_servers_count_in_an_empty_folder() -> None:
         container["command"][:2] == ["sh", "-c"]
         and 'rm -rf "${PROMETHEUS_MULTIPROC_DIR:?}"/*' in container["command"][2]
     )
-    [alone] = server({})["containers"]
+    [alone] = pod_of({})["containers"]
     assert alone["command"] == ["ropeswitch"]
-    assert "prometheus" not in volumes(server({}))
+    assert "prometheus" not in volumes(pod_of({}))
 
 
 class TestModel:
     def test_bundled(self) -> None:
-        pod = server({})
+        pod = pod_of({})
         assert flags(pod)[:2] == ["serve", "--enforce-eager"]
         assert {"name": "HF_HUB_OFFLINE", "value": "1"} in pod["containers"][0]["env"]
         assert "model" not in volumes(pod)
 
     def test_hub(self) -> None:
-        pod = server({"model": "a/b", "modelSource": {"hub": {"tokenSecret": "hub"}, "cache": {"existingClaim": "c"}}})
+        pod = pod_of({"model": "a/b", "modelSource": {"hub": {"tokenSecret": "hub"}, "cache": {"existingClaim": "c"}}})
         [container] = pod["containers"]
         assert flags(pod)[:2] == ["serve", "a/b"]
         env = {each["name"]: each for each in container["env"]}
@@ -175,7 +170,7 @@ class TestModel:
                 assert volumes(pod)["model"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
 
     def test_a_folder_of_the_node(self) -> None:
-        pod = server({"model": "a/b", "modelSource": {"cache": {"size": "9Gi"}}})
+        pod = pod_of({"model": "a/b", "modelSource": {"cache": {"size": "9Gi"}}})
         assert volumes(pod)["model"] == {"name": "model", "emptyDir": {"sizeLimit": "9Gi"}}
 
     def test_claim(self) -> None:
@@ -188,9 +183,9 @@ class TestModel:
     @pytest.mark.parametrize(("model", "name"), [("/models/llama", "llama"), ("./llama", "llama"), ("a/b", "a/b")])
     def test_the_folder_of_a_plan(self, model: str, name: str) -> None:
         source = {"type": "pvc", "pvc": {"claimName": "models"}}
-        pod = server({"model": model, "modelSource": source})
+        pod = pod_of({"model": model, "modelSource": source})
         assert flags(pod)[:4] == ["serve", "/model", "--served-model-name", name]
-        pod = server({"model": model, "modelSource": source, "servedModelName": "mine"})
+        pod = pod_of({"model": model, "modelSource": source, "servedModelName": "mine"})
         assert flags(pod)[3] == "mine"
 
     @pytest.mark.parametrize(
@@ -204,7 +199,7 @@ class TestModel:
     def test_object_store(self, uri: str, remote: str) -> None:
         endpoint = "https://e.com" if uri.startswith("s3://") else ""
         store = {"uri": uri, "credentialsSecret": "s", "endpoint": endpoint}
-        pod = server({"model": "m", "modelSource": {"type": "objectStore", "objectStore": store}})
+        pod = pod_of({"model": "m", "modelSource": {"type": "objectStore", "objectStore": store}})
         [download] = pod["initContainers"]
         assert download["args"][:2] == ["copy", remote]
         assert download["envFrom"] == [{"secretRef": {"name": "s"}}]
@@ -226,12 +221,12 @@ class TestFactors:
         assert template("a")["spec"] == template("b")["spec"]
 
     def test_the_file_is_mounted_where_the_flag_says(self) -> None:
-        pod = server({"factors": {"content": "{}"}})
+        pod = pod_of({"factors": {"content": "{}"}})
         assert flags(pod)[flags(pod).index("--factors") + 1] == "/etc/ropeswitch/factors/factors.json"
         assert volumes(pod)["factors"]["configMap"]["name"] == "demo-ropeswitch-factors"
 
     def test_a_config_map_that_is_there(self) -> None:
-        pod = server({"factors": {"existingConfigMap": "mine", "key": "f.json"}})
+        pod = pod_of({"factors": {"existingConfigMap": "mine", "key": "f.json"}})
         assert volumes(pod)["factors"]["configMap"] == {
             "name": "mine",
             "items": [{"key": "f.json", "path": "factors.json"}],

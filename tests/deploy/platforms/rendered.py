@@ -7,19 +7,16 @@ when the values change.
 
 import argparse
 import hashlib
-import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
-from helm_python import Chart, _native
 
 from ropeswitch.model_patches.switch import variables
 from ropeswitch.server.flags.check import parse
-from tests.deploy.chart.helm import Object
+from tests.deploy.chart.helm import Object, render
 from tests.docs.pages import ROOT
 
 FILES = ROOT / "deploy"
@@ -70,21 +67,6 @@ def rendered(name: str) -> list[Object]:
     return objects
 
 
-def render(folder: Path, values: Mapping[str, Any], release: str) -> list[Object]:
-    """Every object that the chart in a folder makes of the values, in the namespace `llm`.
-
-    Raises:
-        HelmError: when the chart refuses the values.
-    """
-    options = {"name": release, "namespace": "llm", "api_versions": APIS, "kube_version": "v1.35.0"}
-    chart = Chart.load(folder)  # its handle ends with it
-    texts: dict[str, str] = json.loads(
-        _native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
-    )
-    found = [text for name, text in sorted(texts.items()) if name.endswith(".yaml")]
-    return [each for text in found for each in yaml.safe_load_all(text) if each]
-
-
 def write(charts: Path) -> None:
     """Render every chart and write the golden files."""
     for name, (values, release, path) in CHARTS.items():
@@ -93,7 +75,7 @@ def write(charts: Path) -> None:
             shutil.copytree(charts / path, folder)
             if name in BESIDE:
                 shutil.copytree(charts / path / BESIDE[name], folder / "charts" / Path(BESIDE[name]).name)
-            objects = render(folder, read(FILES / values)[0], "qwen3")
+            objects = render(read(FILES / values)[0], apis=APIS, release="qwen3", folder=folder)
         head = f"# Made by {release} of deploy/{values}.\n"
         text = yaml.safe_dump_all([{"values": digest(name)}, *objects], sort_keys=False, width=120)
         (GOLDEN / f"{name}.yaml").write_text(head + text, encoding="utf-8")

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from tests.loadtests.million.asking import Answer, ask, say
 from tests.loadtests.million.model import VOCABULARY, random_tokens, text_of, write_model
 from tests.loadtests.million.reference import LongReference
 from tests.server.asking import wait_until
+from tests.server.length_metrics.ladders import total, values
 from tests.server.running import Server, running
 
 # Tokens from the prompt's end to the limit, and of the three answers.
@@ -124,8 +123,9 @@ def _check_crossing(server: Server, limit: int) -> None:
         ("long", [], 0),
     ]
     again = _logged(server)[1]["recomputed_tokens"]
-    found = _metric(server, "ropeswitch_switch_cached_tokens_total")
-    background = _metric(server, "ropeswitch_next_set_prefill_tokens")
+    metrics = values(server.get("/metrics").text)
+    found = total(metrics, "ropeswitch_switch_cached_tokens_total")
+    background = total(metrics, "ropeswitch_next_set_prefill_tokens")
     say(f"the switch computed {again:,} tokens again, and found {found:,.0f} that were prefilled in the background")
     # The rest was never computed under that list before but by the background.
     assert again + found == limit and found <= background
@@ -134,11 +134,6 @@ def _check_crossing(server: Server, limit: int) -> None:
 def _logged(server: Server) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith('{"time"')]
     return [line for line in lines if line["path"] == "/v1/completions"]
-
-
-def _metric(server: Server, name: str) -> float:
-    families = text_string_to_metric_families(server.get("/metrics").text)
-    return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
 
 def _compare(reference: LongReference, asked: Asked, known: int) -> None:

@@ -23,13 +23,13 @@ LADDERS = st.lists(st.integers(1, 2**21), min_size=1, max_size=24, unique=True).
 Labels = frozenset[tuple[str, str]]
 
 
-def values(text: str) -> dict[tuple[str, Labels], float]:
-    """By name and labels, the samples of our metrics in what ``/metrics`` answers."""
+def values(text: str, prefix: str = "ropeswitch_") -> dict[tuple[str, Labels], float]:
+    """By name and labels, the samples of our metrics, or of vLLM's, in what ``/metrics`` answers."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name.startswith("ropeswitch_")
+        if sample.name.startswith(prefix)
     }
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front import queue_metrics
 from ropeswitch.server.length_metrics import instruments
 from ropeswitch.server.length_metrics.instruments import INSTRUMENTS, Instrument
 from ropeswitch.server.length_metrics.series import SeriesPlan, bounds, series
 from ropeswitch.server.scheduling_metrics import GAUGES
 from tests.docs.made import Tables, table, write
+from tests.server.length_metrics.ladders import ladder
 
 PAGE = Path("docs/metrics.md")
 _QUEUE = (queue_metrics.REQUESTS, queue_metrics.TOKENS)
@@ -22,11 +22,6 @@ LADDERS = {
     "8k, 128k, 2,048k": (8192, 131072, 2097152),
     "4k, 8k, 32k, 256k, 512k, 1,024k, 2,048k": (4096, 8192, 32768, 262144, 524288, 1048576, 2097152),
 }
-
-
-def ladder(*ends: int) -> FactorLadder:
-    """A ladder whose sets end there."""
-    return FactorLadder.checked([{"name": f"to-{end}", "max_length": end, "factors": [1.0]} for end in ends])
 
 
 def _metrics() -> str:
