@@ -2,6 +2,8 @@
 
 import json
 import os
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,25 @@ from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.memory import Memory
 from ropeswitch.server.start.console import Console
+
+Started = Callable[..., Namespace]
+
+
+@pytest.fixture
+def started(refusal: Any, monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Runs ``ropeswitch serve`` up to vLLM's start; gives the arguments for that, and ``held``, whether its log is held."""
+    seen: list[Namespace] = []
+
+    def run(_: Any, args: Namespace, console: Console) -> None:
+        seen.append(Namespace(**vars(args), held=console.path is not None))
+        raise UsageError("seen")
+
+    def start(*argv: str) -> Namespace:
+        assert refusal(*argv) == "seen"
+        return seen[-1]
+
+    monkeypatch.setattr("ropeswitch.server.serve._run", run)
+    return start
 
 
 @pytest.mark.parametrize(
@@ -22,14 +43,10 @@ from ropeswitch.server.start.console import Console
     ],
 )
 def test_scheduling_flags_reach_the_engine(
-    refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], expected: tuple[bool, float]
+    started: Started, checkpoint: Path, flags: list[str], expected: tuple[bool, float]
 ) -> None:
-    def run(_: Any, args: Any, *rest: Any) -> None:
-        settings = args.additional_config["ropeswitch"]
-        raise UsageError(f"{(settings['length_aware'], settings['step_latency_target'])}")
-
-    monkeypatch.setattr("ropeswitch.server.serve._run", run)
-    assert refusal(str(checkpoint), *flags) == str(expected)
+    settings = started(str(checkpoint), *flags).additional_config["ropeswitch"]
+    assert (settings["length_aware"], settings["step_latency_target"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -44,71 +61,48 @@ def test_scheduling_flags_reach_the_engine(
     ],
 )
 def test_vllm_s_log_is_held_unless_it_is_asked_for(
-    refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], level: str | None, held: bool
+    started: Started, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], level: str | None, held: bool
 ) -> None:
-    def run(_: Any, args: Any, console: Console) -> None:
-        raise UsageError(str(console.path is not None))
-
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     if level is not None:
         monkeypatch.setenv("VLLM_LOGGING_LEVEL", level)
-    monkeypatch.setattr("ropeswitch.server.serve._run", run)
-    assert refusal(str(checkpoint), *flags) == str(held)
+    assert started(str(checkpoint), *flags).held is held
 
 
-def test_without_a_model_the_bundled_one_is_served_with_its_own_factors(
-    refusal: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(_: Any, args: Any, *rest: Any) -> None:
-        sets = [each["name"] for each in args.additional_config["ropeswitch"]["sets"]]
-        raise UsageError(f"{args.served_model_name} {sets} {args.kv_cache_memory_bytes}")
-
-    monkeypatch.setattr("ropeswitch.server.serve._run", run)
-    assert refusal() == f"['longrope-mini'] ['r1', 'r2', 'x64', 'x512'] {1 << 30}"
+def test_without_a_model_the_bundled_one_is_served_with_its_own_factors(started: Started) -> None:
+    args = started()
+    assert [each["name"] for each in args.additional_config["ropeswitch"]["sets"]] == ["r1", "r2", "x64", "x512"]
+    assert (args.served_model_name, args.kv_cache_memory_bytes) == (["longrope-mini"], 1 << 30)
 
 
 def test_the_bundled_model_by_its_path_is_the_bundled_model(
-    refusal: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    seen: list[Any] = []
+    def found(*argv: str) -> tuple[Any, int]:
+        args = started(*argv)
+        return args.additional_config["ropeswitch"]["sets"], args.kv_cache_memory_bytes
 
-    def run(_: Any, args: Any, *rest: Any) -> None:
-        seen.append(args)
-        raise UsageError("seen")
-
-    monkeypatch.setattr("ropeswitch.server.serve._run", run)
     monkeypatch.chdir(BUNDLED_MODEL.parent)
     (tmp_path / "link").symlink_to(BUNDLED_MODEL)
-    for argv in ([], ["longrope-mini"], [f"./{BUNDLED_MODEL.name}/"], [str(tmp_path / "link")]):
-        assert refusal(*argv) == "seen"
-    assert refusal("longrope-mini", "--ladder", "auto", "--kv-cache-memory-bytes", "64M") == "seen"
-    first, *same, other = [(args.additional_config["ropeswitch"]["sets"], args.kv_cache_memory_bytes) for args in seen]
-    assert all(each == first for each in same) and len(first[0]) == 4
-    assert len(other[0]) == 2 and other[1] == 64 << 20
+    first = found()
+    assert len(first[0]) == 4
+    for model in ("longrope-mini", f"./{BUNDLED_MODEL.name}/", str(tmp_path / "link")):
+        assert found(model) == first
+    sets, cache = found("longrope-mini", "--ladder", "auto", "--kv-cache-memory-bytes", "64M")
+    assert len(sets) == 2 and cache == 64 << 20
 
 
 def test_the_kv_cache_is_chosen_by_what_is_free(
-    refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    started: Started, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(_: Any, args: Any, *rest: Any) -> None:
-        raise UsageError(str(args.kv_cache_memory_bytes))
-
-    monkeypatch.setattr("ropeswitch.server.serve._run", run)
     monkeypatch.setattr("ropeswitch.server.flags.cpu.read_memory", lambda: Memory(total=64 << 30, free=6 << 30))
-    assert int(refusal(str(checkpoint))) == pytest.approx(2 << 30, rel=1e-3)
+    assert started(str(checkpoint)).kv_cache_memory_bytes == pytest.approx(2 << 30, rel=1e-3)
 
 
 @pytest.mark.parametrize("from_file", [False, True], ids=["flag", "file"])
 def test_keys_and_limits_reach_the_server_and_nothing_else_does(
-    refusal: Any, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_file: bool
+    started: Started, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_file: bool
 ) -> None:
-    seen: list[Any] = []
-
-    def run(_: Any, args: Any, *rest: Any) -> None:
-        seen.append(args)
-        raise UsageError("seen")
-
-    monkeypatch.setattr("ropeswitch.server.serve._run", run)
     monkeypatch.setenv("VLLM_API_KEY", "key-of-the-environment")
     keys = tmp_path / "metrics-keys"
     keys.write_text("key-of-another-scraper")
@@ -125,8 +119,7 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
         config = tmp_path / "config.yaml"
         config.write_text(json.dumps(values))
         flags = ["--config", str(config)]
-    assert refusal(str(checkpoint), *flags) == "seen"
-    [args] = seen
+    args = started(str(checkpoint), *flags)
     assert args.ropeswitch_front.max_queued_requests == {None: 7, "long": 2}
     assert args.ropeswitch_front.key_digests and args.ropeswitch_front.metrics_digests
     assert args.ropeswitch_front.metrics_key_file == str(keys)
