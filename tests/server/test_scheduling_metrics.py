@@ -23,7 +23,6 @@ from ropeswitch.server.front import queue_metrics
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.scheduling_metrics import GAUGES, SchedulingMetrics
 from ropeswitch.server.vllm_serve import Contexts
-from tests.docs.pages import ROOT
 from tests.server.conftest import MODEL
 from tests.server.front.parts import parts, server_parts
 from tests.server.running import Server
@@ -225,9 +224,3 @@ def test_several_api_servers_show_the_latest_values(tmp_path: Path) -> None:
         command = [sys.executable, "-c", code, str(error)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert samples(done.stdout)[ERROR] == {("m", "0"): error}
-
-
-def test_every_metric_is_documented() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    for name, _ in GAUGES.values():
-        assert f"| `{name}` | gauge |" in page

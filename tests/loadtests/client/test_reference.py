@@ -32,16 +32,6 @@ def test_the_page_is_as_make_docs_loadtests_writes_it() -> None:
     assert len(re.findall("<!-- \\w+: made by make docs-loadtests -->\n\n\\| ", TEXT)) == 8
 
 
-def test_a_table_that_is_out_of_date_is_written_anew() -> None:
-    page = "# x\n\n<!-- keys: made by make docs-loadtests -->\nstale\n<!-- end -->\n\ntext\n"
-    new = written(page, "docs-loadtests", TABLES)
-    assert "stale" not in new and new.endswith("<!-- end -->\n\ntext\n")
-    assert "| `mix[].cancel.after` | whole number from 0 to 1,000,000 | `1` | Chunks of the answer |" in new
-    assert "| `mix[].stream` | `true` or `false` | `true` |" in new
-    assert "| `arrival.poisson.rate` | number above 0, to 100,000 | needed |" in new
-    assert written(new, "docs-loadtests", TABLES) == new
-
-
 def test_every_sentence_is_on_a_key_that_there_is() -> None:
     """The page's test has that every key has a sentence; here none is left over."""
     rows = "\n".join(line for line in TEXT.splitlines() if line.startswith("| `"))
