@@ -5,7 +5,7 @@ Measurements are appended to measurements.jsonl, so the same command resumes aft
 change to the code. Tables go to stdout, plots next to the measurements.
 
 Phases: alone, only the long prompt; front, every setting on four workloads; exactness, requests that cross the limit of
-2,048 tokens together; crossing, one such request; burst, 64 short requests and a long one.
+2,048 tokens together.
 """
 
 import argparse
@@ -19,15 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.loadtests.bench.engine import make_checkpoint
+from ropeswitch.loadtests.bench.sides import Side
 from ropeswitch.loadtests.scheduling import exactness
 from ropeswitch.loadtests.scheduling.arrivals import WORKLOADS
-from ropeswitch.loadtests.scheduling.engine import Side
+from ropeswitch.loadtests.scheduling.engine import serve
 from ropeswitch.loadtests.scheduling.measurements import Measurements
 from ropeswitch.loadtests.scheduling.plots import draw
 from ropeswitch.loadtests.scheduling.report import OTHERS, front_runs, report
 from ropeswitch.loadtests.scheduling.settings import (
-    CROSSING,
-    CROSSING_UNCACHED,
     HEADS,
     INTERMEDIATE,
     LAYERS,
@@ -43,7 +42,7 @@ from ropeswitch.loadtests.scheduling.settings import (
     stock,
 )
 
-PHASES = ("alone", "front", "exactness", "crossing", "burst")
+PHASES = ("alone", "front", "exactness")
 # The ladder policy of requests that cross the limit, and whether to prefill as many prompts after them.
 EXACTNESS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     STOCK.name: [
@@ -59,6 +58,8 @@ EXACTNESS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         (exactness.RESERVE_IN_ORDER, {"policy": "reserve", "again": False}),
     ],
 }
+# Phase, workload and its parameters.
+Task = tuple[str, str, dict[str, Any]]
 
 
 class Bench:
@@ -70,15 +71,12 @@ class Bench:
 
     def run(self, phase: str) -> None:
         if phase == "alone":
-            self._measure(phase, [STOCK, OURS], max(self._args.rounds, 5), "alone", self._long)
+            tasks = [("alone", "alone", self._long)]
+            self._measure([(setting, tasks) for setting in (STOCK, OURS)], max(self._args.rounds, 5))
         elif phase == "front":
             self._front()
-        elif phase == "exactness":
-            self._exactness()
-        elif phase == "crossing":
-            self._measure(phase, [CROSSING, CROSSING_UNCACHED], self._args.rounds, "crossing", {})
         else:
-            self._measure(phase, [STOCK, OURS], self._args.rounds, "burst", self._long)
+            self._exactness()
 
     def _front(self) -> None:
         # Use only the first five rounds, so that later ones do not change the workloads.
@@ -91,64 +89,41 @@ class Bench:
             )
         parameters = self._long | {"alone": statistics.median(alone)}
         tasks = [(f"front {name}", "served", parameters | {"name": name}) for name in WORKLOADS]
-        self._shared([(setting, tasks) for setting in [*stock(), *ours(self._args.targets)]])
+        self._measure([(setting, tasks) for setting in [*stock(), *ours(self._args.targets)]], self._args.rounds)
 
     def _exactness(self) -> None:
-        self._shared(
-            [
-                (setting, [(f"exactness {name}", "exactness", each) for name, each in EXACTNESS[setting.name]])
-                for setting in (STOCK, OURS, OURS_IN_ORDER)
-            ]
-        )
+        tasks = [
+            (setting, [(f"exactness {name}", "exactness", each) for name, each in EXACTNESS[setting.name]])
+            for setting in (STOCK, OURS, OURS_IN_ORDER)
+        ]
+        self._measure(tasks, self._args.rounds)
 
-    def _shared(self, tasks: Sequence[tuple[Setting, Sequence[tuple[str, str, dict[str, Any]]]]]) -> None:
-        """Run each setting's (phase, workload, parameters), alternating, with one engine per setting and round."""
-        for turn in range(self._args.rounds):
+    def _measure(self, tasks: Sequence[tuple[Setting, Sequence[Task]]], rounds: int) -> None:
+        """Run each setting's tasks in every round that is not measured yet, with one engine per setting and round."""
+        for turn in range(rounds):
             for setting, wanted in tasks if turn % 2 == 0 else reversed(tasks):
                 if missing := [task for task in wanted if not self._kept.has(task[0], setting, turn)]:
                     with self._side(setting) as side:
                         for phase, workload, parameters in missing:
-                            result = side.run(workload, seed=1 + turn, **parameters)
-                            say(f"{phase}: round {turn + 1} of {self._args.rounds}, {setting.name}: {summary(result)}")
+                            result = side.ask((workload, {"seed": 1 + turn, **parameters}))
+                            say(f"{phase}: round {turn + 1} of {rounds}, {setting.name}: {summary(result)}")
                             self._kept.add(phase, setting, turn, result)
-
-    def _measure(
-        self, phase: str, settings: Sequence[Setting], rounds: int, workload: str, parameters: dict[str, Any]
-    ) -> None:
-        """Run a workload on every setting, alternating, in every round that is not measured yet."""
-        for turn in range(rounds):
-            for setting in settings if turn % 2 == 0 else reversed(settings):
-                if not self._kept.has(phase, setting, turn):
-                    step = f"{phase}: round {turn + 1} of {rounds}, {setting.name}"
-                    self._kept.add(phase, setting, turn, self._undisturbed(setting, workload, turn, parameters, step))
-
-    def _undisturbed(
-        self, setting: Setting, workload: str, turn: int, parameters: dict[str, Any], step: str
-    ) -> dict[str, Any]:
-        """Measure once, and repeat up to ``--retries`` times while other processes use the cores."""
-        for attempt in range(self._args.retries + 1):
-            result = self._one(setting, workload, seed=1 + turn + 1000 * attempt, **parameters)
-            say(f"{step}: {summary(result)}")
-            if result["others"] <= OTHERS:
-                break
-        return result
-
-    def _one(self, setting: Setting, workload: str, **parameters: Any) -> dict[str, Any]:
-        with self._side(setting) as side:
-            return side.run(workload, **parameters)
 
     @contextmanager
     def _side(self, setting: Setting) -> Iterator[Side]:
         """Start an engine and warm it up with prefills and decodes, so that adaptive parts know the machine."""
-        with Side(self._checkpoint, setting, self._args.compiled) as side:
-            side.run("served", name="single", prompt=self._args.prompt // 4, alone=0.5, seed=0)
+        say(f"starting {setting.name}")
+        side = Side(serve, self._checkpoint, setting)
+        try:
+            side.ask(("served", {"name": "single", "prompt": self._args.prompt // 4, "alone": 0.5, "seed": 0}))
             yield side
+        finally:
+            side.stop()
 
 
 SUMMARY = {
     "long": "long prompt {:.2f} s",
     "firsts": "slowest first token of a short request {:.3f} s",
-    "ttfts": "slowest first token of a short request {:.3f} s",
     "gap": "worst gap {:.3f} s",
     "recomputed": "{} tokens recomputed",
 }
@@ -157,8 +132,6 @@ SUMMARY = {
 def summary(result: dict[str, Any]) -> str:
     """Return one measurement as text for the progress line."""
     words = []
-    if "gaps" in result:
-        words.append(f"worst gap {max(result['gaps']):.3f} s, the other request's {max(result['other']):.3f} s")
     for name, words_of in SUMMARY.items():
         if name in result:
             value = result[name]
@@ -196,71 +169,49 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="our step latency targets in seconds, in addition to our default (default: %(default)s)",
     )
     parser.add_argument(
-        "--retries",
-        type=int,
-        default=2,
-        help="how often to repeat a run of the phases alone, crossing and burst while other processes use over "
-        f"{OTHERS:.0%}% of the cores; the last run is kept (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--compiled", action="store_true", help="compile the model (vLLM's default) instead of running it eagerly"
-    )
-    parser.add_argument(
         "--out",
         type=Path,
         default=Path("bench-scheduling"),
         help="folder for measurements and plots; existing measurements are reused (default: %(default)s)",
     )
     parser.add_argument("--only", action="append", choices=PHASES, help="run only this phase; repeatable")
-    parser.add_argument(
-        "--report", action="store_true", help="measure nothing; print tables and plots of existing measurements"
-    )
-    parser.add_argument(
-        "--bound", type=float, metavar="SECONDS", help="documented maximum wait in the burst, in seconds"
-    )
     args = parser.parse_args(arguments)
     if not least <= args.prompt <= most:
         parser.error(f"--prompt: {args.prompt} must be from {least} to {most}")
     if args.rounds < 1:
         parser.error(f"--rounds: {args.rounds} must be at least 1")
-    if args.retries < 0:
-        parser.error(f"--retries: {args.retries} must be at least 0")
     if not all(0 < target <= 60 for target in args.targets):
         parser.error(f"--targets: {args.targets} must all be above 0 and at most 60 seconds")
     return args
 
 
-def main() -> None:
-    args = parse()
-    mode = "compiled" if args.compiled else "eager"
+def main(arguments: Sequence[str] | None = None) -> None:
+    args = parse(arguments)
     args.out.mkdir(parents=True, exist_ok=True)
     try:
-        measurements = Measurements(args.out / "measurements.jsonl", {"prompt": args.prompt, "mode": mode})
+        measurements = Measurements(args.out / "measurements.jsonl", {"prompt": args.prompt})
     except ValueError as error:
         print(f"bench-scheduling: error: {error}", file=sys.stderr)
         sys.exit(2)
     try:
-        if not args.report:
-            with tempfile.TemporaryDirectory() as folder:
-                make_checkpoint(
-                    Path(folder),
-                    layers=LAYERS,
-                    heads=HEADS,
-                    intermediate=INTERMEDIATE,
-                    window=WINDOW,
-                    maximum=MAXIMUM,
-                )
-                bench = Bench(args, folder, measurements)
-                for phase in args.only or PHASES:
-                    bench.run(phase)
+        with tempfile.TemporaryDirectory() as folder:
+            make_checkpoint(
+                Path(folder),
+                layers=LAYERS,
+                heads=HEADS,
+                intermediate=INTERMEDIATE,
+                window=WINDOW,
+                maximum=MAXIMUM,
+            )
+            bench = Bench(args, folder, measurements)
+            for phase in args.only or PHASES:
+                bench.run(phase)
     except KeyboardInterrupt:
         say("interrupted; the same command resumes")
         sys.exit(130)
-    if not measurements.records:
-        sys.exit(f"bench-scheduling: {measurements.path} has no measurements with these options yet")
-    print(f"{args.prompt} tokens, {mode}\n")
+    print(f"{args.prompt} tokens\n")
     names = [setting.name for setting in [*stock(), *ours(args.targets)]]
-    print(report(measurements.records, names, args.bound))
+    print(report(measurements.records, names))
     if workloads := {name: runs for name, runs in front_runs(measurements.records, names).items() if runs}:
         say(f"wrote {draw(workloads, args.out / 'front.png')}")
 

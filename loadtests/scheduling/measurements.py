@@ -12,7 +12,7 @@ class Measurements:
 
     Args:
         path: The file, which need not exist.
-        options: Options of all measurements of a run: the prompt's length in tokens and the mode.
+        options: Options of all measurements of a run: the prompt's length in tokens.
 
     Raises:
         ValueError: if a line of the file is not a measurement, for example because a crash cut it short.

@@ -3,22 +3,20 @@
 from collections.abc import Collection, Iterable
 
 from ropeswitch.loadtests.scheduling import front
+from ropeswitch.loadtests.scheduling.alone import alone
 from ropeswitch.loadtests.scheduling.exactness import exactness
-from ropeswitch.loadtests.scheduling.single import alone, burst, crossing
 from ropeswitch.loadtests.scheduling.tables import Figure, Record, table
 
 # Share of the cores used by other processes above which a run's times are unreliable.
 OTHERS = 0.05
-SECTIONS = {"alone": alone, "crossing": crossing}
 
 
-def report(records: Iterable[Record], settings: Collection[str], bound: float | None = None) -> str:
+def report(records: Iterable[Record], settings: Collection[str]) -> str:
     """Return all tables as Markdown.
 
     Args:
         records: Measurements of one model and prompt length, as stored by ``bench.scheduling``; missing phases are skipped.
         settings: Names of the front's settings.
-        bound: Documented maximum wait in the burst, in seconds.
 
     Raises:
         ValueError: if there are no measurements.
@@ -38,17 +36,12 @@ def report(records: Iterable[Record], settings: Collection[str], bound: float | 
         text, found = exactness(phases)
         parts.append(text)
         figures += found
-    for phase, section in SECTIONS.items():
-        if phase in phases:
-            text, found = section(phases)
-            parts.append(text)
-            figures += found
-    if "burst" in phases:
-        text, found = burst(phases, bound)
+    if "alone" in phases:
+        text, found = alone(phases)
         parts.append(text)
         figures += found
     figures.append(_undisturbed(everything))
-    rows = [[f.name, f.required, f.measured, "" if f.met is None else "yes" if f.met else "**no**"] for f in figures]
+    rows = [[f.name, f.required, f.measured, "yes" if f.met else "**no**"] for f in figures]
     parts.append("### Required and measured\n\n" + table(["figure", "required", "measured", "met"], rows))
     return "\n\n".join(parts)
 

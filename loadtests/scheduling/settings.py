@@ -24,8 +24,6 @@ STOCK_SETTINGS: Mapping[str, dict[str, Any]] = {
     "threshold 256, priority": {"long_prefill_token_threshold": 256, "scheduling_policy": "priority"},
 }
 TARGETS = (0.03, 0.06)
-# Short requests that arrive at once with a long prompt.
-BURST = 64
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,6 @@ class Setting:
 STOCK = Setting("stock default")
 OURS = Setting("ours default", ours=True)
 OURS_IN_ORDER = Setting("ours, vLLM's order", ours=True, length_aware=False)
-CROSSING = Setting("ours", {"block_size": 32}, ours=True)
-CROSSING_UNCACHED = Setting("ours, no prefix cache", {"block_size": 32, "enable_prefix_caching": False}, ours=True)
 
 
 def stock() -> list[Setting]:

@@ -9,12 +9,12 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the summary; ``met`` is None if there is nothing to compare the measurement with."""
+    """One line of the summary; ``met`` says whether the measurement meets the requirement."""
 
     name: str
     required: str
     measured: str
-    met: bool | None
+    met: bool
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -25,7 +25,3 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def seconds(value: float) -> str:
     return f"{value:.3f}"
-
-
-def milliseconds(value: float) -> str:
-    return f"{1000 * value:.1f}"

@@ -18,15 +18,8 @@ from vllm.inputs import tokens_input
 from vllm.sampling_params import RequestOutputKind
 
 from ropeswitch.loadtests.scheduling.arrivals import BEFORE, BEHIND, CROSSINGS, SHORT, arrivals
-from ropeswitch.loadtests.scheduling.settings import BURST, VOCABULARY, WINDOW
+from ropeswitch.loadtests.scheduling.settings import VOCABULARY, WINDOW
 from ropeswitch.model_patches.switch.settings import LADDER_POLICY
-
-SHORT_PROMPT, SHORT_OUTPUT = 100, 8
-# Tokens of the decoding request, which stays below the limit.
-DECODE_OUTPUT = WINDOW - SHORT_PROMPT
-CROSSING_PROMPT, CROSSING_OUTPUT = WINDOW - 592, 1000
-# Tokens of a prompt whose equally long answer ends below the limit.
-LEVEL_PROMPT = CROSSING_PROMPT - 600
 
 
 @dataclass
@@ -41,10 +34,6 @@ class TimedRequest:
     @property
     def ttft(self) -> float:
         return self.times[0] - self.arrival
-
-    def gaps(self, start: float, end: float) -> list[float]:
-        """Seconds between consecutive tokens, for every gap that overlaps the span from ``start`` to ``end``."""
-        return [b - a for a, b in itertools.pairwise(self.times) if b > start and a < end]
 
 
 class Run:
@@ -90,13 +79,8 @@ class Run:
             request.times += [now] * len(output.outputs[0].token_ids)
             request.finished = output.finished
 
-    def finish(self, *leave: str) -> None:
-        """Step until every request not named in ``leave`` has all its tokens, then abort those named."""
-        while not all(request.finished for name, request in self.requests.items() if name not in leave):
-            self.step()
-        self._engine.abort_request(list(leave))
-        for name in leave:
-            self.requests[name].finished = True
+    def finish(self) -> None:
+        """Step until every request has all its tokens."""
         while self._engine.has_unfinished_requests():
             self.step()
 
@@ -212,51 +196,8 @@ def alone(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:
     return {"long": long.ttft, **run.total()}
 
 
-def crossing(engine: Any, *, seed: int) -> dict[str, Any]:
-    """Run a request that crosses the limit while decoding, next to a short one; before it, one that stays below.
-
-    Returns:
-        ``gaps``: the crossing request's gaps in seconds; ``switch``: the index of the gap in which its length passes the
-        limit; ``other``: the other request's gaps between the crossing request's first token and its last; ``level``: the
-        gaps of the request that stays below, which show the machine's noise without a switch; ``tokens`` and ``seconds``.
-    """
-    prompts = Prompts(seed)
-    run = Run(engine)
-    level, _ = _beside_another(run, "level", prompts, LEVEL_PROMPT)
-    gaps, other = _beside_another(run, "crossing", prompts, CROSSING_PROMPT)
-    # Gap i ends with the token that is computed from CROSSING_PROMPT + i + 1 tokens.
-    return {"gaps": gaps, "switch": WINDOW - CROSSING_PROMPT, "other": other, "level": level, **run.total()}
-
-
-def _beside_another(run: Run, name: str, prompts: Prompts, prompt: int) -> tuple[list[float], list[float]]:
-    """Run a request next to one with a short prompt, and return the gaps of both."""
-    now = run.now()
-    other = run.add(f"beside {name}", prompts.make(SHORT_PROMPT), DECODE_OUTPUT, now)
-    request = run.add(name, prompts.make(prompt), CROSSING_OUTPUT, now)
-    run.finish(f"beside {name}")
-    first, last = request.times[0], request.times[-1]
-    return request.gaps(first, last), other.gaps(first, last)
-
-
-def burst(engine: Any, *, prompt: int, seed: int) -> dict[str, Any]:
-    """Run a long prompt and :data:`BURST` short requests that arrive at once, the long one first.
-
-    Returns:
-        ``long`` and ``ttfts``: seconds to the first token of the long prompt and of every short request.
-    """
-    prompts = Prompts(seed)
-    long_prompt, *short_prompts = prompts.make(prompt), *(prompts.make(SHORT_PROMPT) for _ in range(BURST))
-    run = Run(engine)
-    long = run.add("long", long_prompt, 1)
-    shorts = [run.add(f"short {i}", tokens, SHORT_OUTPUT) for i, tokens in enumerate(short_prompts)]
-    run.finish()
-    return {"long": long.ttft, "ttfts": [short.ttft for short in shorts], **run.total()}
-
-
 WORKLOADS: dict[str, Callable[..., dict[str, Any]]] = {
     "served": served,
     "exactness": exactness,
     "alone": alone,
-    "crossing": crossing,
-    "burst": burst,
 }

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.loadtests.bench.scheduling import parse
+from ropeswitch.loadtests.bench.scheduling import main, parse
 from ropeswitch.loadtests.scheduling import exactness
 from ropeswitch.loadtests.scheduling.arrivals import SHORT, WORKLOADS, arrivals
 from ropeswitch.loadtests.scheduling.front import Run
 from ropeswitch.loadtests.scheduling.measurements import Measurements
 from ropeswitch.loadtests.scheduling.plots import draw
 from ropeswitch.loadtests.scheduling.report import front_runs, report
-from ropeswitch.loadtests.scheduling.settings import CROSSING, CROSSING_UNCACHED, OURS, STOCK, Setting, ours, stock
+from ropeswitch.loadtests.scheduling.settings import OURS, STOCK, Setting, ours, stock
 
 SETTINGS = (STOCK.name, OURS.name)
 
@@ -106,41 +106,6 @@ def test_the_long_prompt_alone_takes_the_median_of_the_rounds_ratios() -> None:
     assert "No round has both sides" in report(records[-1:], SETTINGS)
 
 
-def test_the_crossing_shows_where_its_worst_gaps_are_and_what_the_machine_adds() -> None:
-    gaps = [0.010] * 1000
-    gaps[100], gaps[593], gaps[900] = 0.02, 0.03, 0.04
-    disturbed = [*gaps[:700], 0.06, *gaps[701:]]
-    stalled = [0.010] * 592 + [2.5] + [0.010] * 407
-    level = [0.010, 0.015, 0.010]
-    records = [
-        other("crossing", CROSSING, 0, gaps=gaps, switch=592, other=[0.01, 0.05], level=level),
-        other("crossing", CROSSING, 1, gaps=disturbed, switch=592, other=[0.01, 0.05], level=[0.010, 0.07, 0.010]),
-        other("crossing", CROSSING, 2, gaps=gaps, switch=592, other=[0.01, 0.05], level=level),
-        other("crossing", CROSSING_UNCACHED, 0, gaps=stalled, switch=592, other=[0.01, 2.4], level=level),
-    ]
-    text = report(records, SETTINGS)
-    expected = "| ours | 3 | 10.0 | 20.0 | 30.0 | 60.0 | 4.0 (4.0 to 6.0) | 4.0 | 1.5 (1.5 to 7.0) | 50.0 |"
-    assert expected in text
-    stall = "| 250.0 (250.0 to 250.0) | 250.0 | 1.5 (1.5 to 1.5) | 2400.0 |"
-    assert "| ours, no prefix cache | 1 | 10.0 | 10.0 | 2500.0 | 10.0 " + stall in text
-    found = figures(text)
-    assert found["a crossing request's worst gap / its median gap, worst round"] == ("at most 5", "6.00", "**no**")
-    assert found["the same, median of the rounds"] == ("at most 5", "4.00", "yes")
-    assert found["the same, each gap as its median over the rounds"] == ("at most 5", "4.00", "yes")
-
-
-@pytest.mark.parametrize(
-    ("bound", "required", "met"),
-    [(None, "the documented bound", ""), (12, "at most 12 s", "yes"), (3, "at most 3 s", "**no**")],
-)
-def test_the_burst_is_held_against_its_bound(bound: float | None, required: str, met: str) -> None:
-    records = [other("burst", STOCK, 0, long=9.0, ttfts=[9.1, 9.2])]
-    records += [other("burst", OURS, i, long=11.0 + i / 2, ttfts=[0.1, 0.2 + i]) for i in range(2)]
-    text = report(records, SETTINGS, bound)
-    assert "| ours default | 2 | 1.200 | 11.500 |" in text
-    assert figures(text)["the burst's longest wait with ours"] == (required, "11.500 s", met)
-
-
 def test_a_report_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="records: at least one measurement"):
         report([], SETTINGS)
@@ -159,17 +124,28 @@ def test_the_front_is_drawn(tmp_path: Path) -> None:
 
 
 def test_measurements_are_found_again_by_setting_round_and_options(tmp_path: Path) -> None:
-    path, options = tmp_path / "measurements.jsonl", {"prompt": 8192, "mode": "eager"}
+    path, options = tmp_path / "measurements.jsonl", {"prompt": 8192}
     kept = Measurements(path, options)
-    assert kept.records == [] and not kept.has("burst", OURS, 0)
-    kept.add("burst", OURS, 0, {"long": 1.0})
+    assert kept.records == [] and not kept.has("front single", OURS, 0)
+    kept.add("front single", OURS, 0, {"long": 1.0})
     for again in (kept, Measurements(path, options)):
-        assert again.has("burst", OURS, 0)
-        assert not again.has("burst", OURS, 1) and not again.has("alone", OURS, 0)
-        assert not again.has("burst", STOCK, 0)
-        assert not again.has("burst", Setting(OURS.name, ours=True, target=0.5), 0)
-    assert Measurements(path, options | {"prompt": 4096}).records == []
+        assert again.has("front single", OURS, 0)
+        assert not again.has("front single", OURS, 1) and not again.has("alone", OURS, 0)
+        assert not again.has("front single", STOCK, 0)
+        assert not again.has("front single", Setting(OURS.name, ours=True, target=0.5), 0)
+    assert Measurements(path, {"prompt": 4096}).records == []
     assert json.loads(path.read_text(encoding="utf-8"))["options"] == options
+
+
+def test_what_is_measured_is_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No engine starts for a phase whose rounds are all there: its tables are printed at once."""
+    kept = Measurements(tmp_path / "measurements.jsonl", {"prompt": 1024})
+    for turn in range(5):
+        for setting, long in ((STOCK, 2.0), (OURS, 2.02)):
+            kept.add("alone", setting, turn, {"long": long, "others": 0.0})
+    main(["--prompt", "1024", "--rounds", "1", "--only", "alone", "--out", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert "| 5 | 2.000 | 2.020 | 1.010 |" in out and "starting" not in err
 
 
 def test_a_line_that_was_cut_short_is_named(tmp_path: Path) -> None:
@@ -185,7 +161,6 @@ def test_a_line_that_was_cut_short_is_named(tmp_path: Path) -> None:
     [
         (["--prompt", "40000"], "--prompt: 40000 must be from 1024 to 32768"),
         (["--rounds", "0"], "--rounds: 0 must be at least 1"),
-        (["--retries", "-1"], "--retries: -1 must be at least 0"),
         (["--targets", "61"], "--targets: [61.0] must all be above 0 and at most 60 seconds"),
         (["--targets", "0.1", "0"], "--targets: [0.1, 0.0] must all be above 0 and at most 60 seconds"),
     ],
