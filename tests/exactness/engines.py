@@ -1,34 +1,19 @@
-"""Engines for the tests: vLLM's own ``LLM`` with a ladder put on it, exactly as ``ropeswitch serve`` does."""
+"""Engines for the tests: vLLM's own ``LLM`` with a ladder and, unless a test says otherwise, all of our parts."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from vllm import LLM, EngineArgs, SamplingParams
-from vllm.platforms import current_platform
-from vllm.transformers_utils.config import get_config
+from vllm import LLM, SamplingParams
+from vllm.v1.request import Request
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.factors.hf_config import ladder_from_config
-from ropeswitch.model_patches.switch.engine_args import configure
+from ropeswitch.model_patches.switch.parts import PARTS
 from ropeswitch.model_patches.switch.plugin import KEY
-from ropeswitch.model_patches.switch.settings import RopeSettings
-from ropeswitch.model_patches.switch.unsupported import check_features, check_model
-from tests.gpu.settings import MEMORY_SHARE
+from tests.exactness import plugin_engine
 
-ENGINE: dict[str, Any] = {
-    "dtype": "float32",
-    "skip_tokenizer_init": True,
-    "enforce_eager": True,
-    "max_num_seqs": 16,
-    "max_num_batched_tokens": 512,
-    "kv_cache_memory_bytes": 64 << 20,
-    "gpu_memory_utilization": MEMORY_SHARE,
-    "block_size": 32,
-    "disable_log_stats": True,
-    "seed": 0,
-}
+ENGINE: dict[str, Any] = plugin_engine.ENGINE | {"disable_log_stats": True}
 
 
 def engine(
@@ -41,22 +26,14 @@ def engine(
 ) -> LLM:
     """Start an engine; ``changes`` are vLLM's own engine arguments.
 
-    A mapping as ``ladder`` is the value of ``additional_config["ropeswitch"]``, which the plugin alone acts on.
+    A mapping as ``ladder`` is the whole value of ``additional_config["ropeswitch"]``; None is the config's own ladder.
     """
-    arguments = ENGINE | {"model": str(folder)} | changes
     if isinstance(ladder, Mapping):
-        return LLM(**arguments, additional_config={KEY: dict(ladder)})
-    args = EngineArgs(**arguments)
-    config = get_config(str(folder), trust_remote_code=False).to_dict()
-    ladder = ladder or ladder_from_config(config)
-    assert ladder is not None
-    theta = check_model(config, ladder)
-    check_features(args)
-    settings = RopeSettings(ladder, theta, angles, policy=policy)
-    configure(args, settings, config, device_name=current_platform.device_name)
-    for field in ("hf_overrides", "max_model_len", "scheduler_cls", "worker_cls", "additional_config"):
-        arguments[field] = getattr(args, field)
-    return LLM(**arguments)
+        key = dict(ladder)
+    else:
+        source = {"ladder": "auto"} if ladder is None else {"sets": ladder.to_json()}
+        key = source | {"angles": angles, "policy": policy, "parts": list(PARTS)}
+    return LLM(**ENGINE | {"model": str(folder)} | changes, additional_config={KEY: key})
 
 
 def prompts(lengths: list[int], vocabulary: int = 384, seed: int = 1) -> list[list[int]]:
@@ -78,6 +55,23 @@ def run(llm: LLM, token_lists: list[list[int]], params: SamplingParams | list[Sa
     """All prompts in one batch; the outputs in order, as (tokens, log-probabilities) of the first choice."""
     outputs = llm.generate([{"prompt_token_ids": tokens} for tokens in token_lists], params, use_tqdm=False)
     return [first_choice(output.outputs[0]) for output in outputs]
+
+
+def worker_of(llm: LLM) -> Any:
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
+
+
+def preemptions(scheduler: Any) -> list[Request]:
+    """The requests that the scheduler preempts from now on, switches of sets included, one entry for each time."""
+    preempted: list[Request] = []
+    upstream = scheduler._preempt_request
+
+    def preempt(request: Request, *args: Any, **kwargs: Any) -> None:
+        preempted.append(request)
+        upstream(request, *args, **kwargs)
+
+    scheduler._preempt_request = preempt
+    return preempted
 
 
 def first_choice(output: Any) -> tuple[list[int], list[float]]:

@@ -9,10 +9,10 @@ import pytest
 from vllm import LLM, AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.model_patches.guard.registry import in_play
-from ropeswitch.model_patches.switch.engine_args import configure
-from ropeswitch.model_patches.switch.settings import RopeSettings, settings_of
+from ropeswitch.model_patches.switch.parts import PARTS
+from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.settings import settings_of
 from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
 from tests.exactness.preloaded import preloaded
 from tests.exactness.reference import Reference
@@ -54,13 +54,8 @@ def test_two_replicas(phi3: Path, phi3_reference: Reference, monkeypatch: pytest
 
 
 async def replicas(folder: Path, reference: Reference) -> None:
-    import json
-
-    config = json.loads((folder / "config.json").read_text())
-    ladder = ladder_from_config(config)
-    assert ladder is not None
-    args = AsyncEngineArgs(**(ENGINE | {"model": str(folder)}), data_parallel_size=2)
-    configure(args, RopeSettings(ladder, 10000.0), config, device_name="cpu")
+    key = {"ladder": "auto", "parts": list(PARTS)}
+    args = AsyncEngineArgs(**(ENGINE | {"model": str(folder)}), data_parallel_size=2, additional_config={KEY: key})
     engine = AsyncLLM.from_engine_args(args)
     try:
 
