@@ -34,9 +34,9 @@ class Acceptance:
     longest: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     @property
-    def total(self) -> Count:
-        counts = self.by_set.values()
-        return Count(sum(each.drafted for each in counts), sum(each.accepted for each in counts))
+    def accepting_sets(self) -> set[int]:
+        """The indices of the sets in which drafts were accepted."""
+        return {index for index, count in self.by_set.items() if count.accepted}
 
 
 def watch(scheduler: Any) -> Acceptance:

@@ -9,20 +9,16 @@ import pytest
 import torch
 from vllm import LLM
 
-from ropeswitch.model_patches.switch.request_set import assigned_set
 from ropeswitch.model_patches.switch.rotary import rotate_by_row
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from tests.exactness import checkpoints
-from tests.exactness.engines import greedy, prompts, run
+from tests.exactness.acceptance import watch
+from tests.exactness.engines import greedy, prompts, run, worker_of
 from tests.exactness.reference import Reference
 from tests.exactness.test_modes import check_batch, scheduler_of
 
 V2, ASYNC = os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1", os.environ["ROPESWITCH_TEST_ASYNC"] == "1"
 Start = Callable[..., LLM]
-
-
-def worker_of(llm: LLM) -> Any:
-    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
 
 
 def test_the_engine_is_the_one_that_was_asked_for(start: Start, phi3: Path, phi3_reference: Reference) -> None:
@@ -110,21 +106,12 @@ def test_drafts(start: Start, tmp_path: Path) -> None:
             "prompt_lookup_max": 2,
         },
     )
-    scheduler = scheduler_of(llm)
-    accepted: set[int] = set()
-    upstream = scheduler.make_spec_decoding_stats
-
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        if kwargs["num_accepted_tokens"]:
-            accepted.add(assigned_set(scheduler.requests[kwargs["request_id"]]))
-        return upstream(*args, **kwargs)
-
-    scheduler.make_spec_decoding_stats = counting
+    found = watch(scheduler_of(llm))
     reference = Reference.load(folder)
     token_lists = prompts([20, 50, 60, 61, 62, 63, 64, 65], vocabulary=16)
     for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, greedy(40)), strict=True):
         reference.check(prompt, tokens, log_probs)
-    assert accepted == {0, 1}
+    assert found.accepting_sets == {0, 1}
 
 
 def test_a_state_that_a_ladder_does_not_reach(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,3 @@ class FolderTransfer(WeightTransferEngine[Any, Any]):
 
 WeightTransferEngineFactory.register_engine("tests-folder", FolderTransfer)
 FROM_FOLDER = WeightTransferConfig(backend="tests-folder")
-
-
-def worker_of(llm: Any) -> Any:
-    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker

@@ -6,7 +6,6 @@ size, whose cache is so small and whose chunks are so short that every batch is 
 
 import inspect
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from ropeswitch.model_patches.guard.registry import in_play
 from tests.exactness import checkpoints, test_features, test_ladders, test_modes, test_prefix_cache, test_speculation
 from tests.exactness.conftest import starting
 from tests.exactness.engines import greedy, prompts, run
-from tests.exactness.preloaded import Context
 from tests.exactness.reference import Reference
 from tests.exactness.test_modes import check_batch, scheduler_of
 from tests.exactness.test_parallel import reports
@@ -207,11 +205,4 @@ def test_ngram_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interleav
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = checkpoints.phi3(tmp_path, vocab_size=16, num_key_value_heads=1)
-    changes = SPLIT | {"cp_kv_cache_interleave_size": interleave}
-    with ProcessPoolExecutor(1, mp_context=Context()) as pool:
-        answers, accepted = pool.submit(test_speculation.speculate, folder, **changes).result()
-    reference = Reference.load(folder)
-    token_lists = prompts(test_speculation.LENGTHS, vocabulary=16)
-    for prompt, (tokens, log_probs) in zip(token_lists, answers, strict=True):
-        reference.check(prompt, tokens, log_probs)
-    assert accepted == {0, 1}
+    test_speculation.check_drafts(folder, **SPLIT | {"cp_kv_cache_interleave_size": interleave})

@@ -9,7 +9,7 @@ from vllm import LLM
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.request import RequestStatus
 
-from tests.exactness.engines import first_choice, greedy, prompts
+from tests.exactness.engines import first_choice, greedy, preemptions, prompts
 from tests.exactness.host_tier import BLOCK_BYTES, Tally, host_tier
 from tests.exactness.reference import Reference
 from tests.exactness.test_modes import LENGTHS, check_batch, scheduler_of
@@ -95,18 +95,12 @@ def test_preemption_and_a_full_tier(offloading: Any, phi3_reference: Reference, 
     """Room for 17 blocks, of which the batch needs more than 40, and a tier that has no room for most of them."""
     changes = {"kv_cache_memory_bytes": 17 * BLOCK_BYTES, "max_model_len": 480}
     llm, tally = offloading(kv_transfer_config=host_tier(blocks), **changes)
-    preempted: list[str] = []
-    scheduler = scheduler_of(llm)
-    upstream = scheduler._preempt_request
-    scheduler._preempt_request = lambda request, *rest, **kwargs: (
-        preempted.append(request.request_id),
-        upstream(request, *rest, **kwargs),
-    )
+    preempted = preemptions(scheduler_of(llm))
     for _ in range(2):
         check_batch(llm, phi3_reference, max_tokens=60)
         settle(llm)
         assert llm.reset_prefix_cache()
-    assert len(preempted) > len(set(preempted))
+    assert len(preempted) > len({request.request_id for request in preempted})
     _, external, resumed = tally.take()
     assert (external + resumed > 0) or blocks == 3
 

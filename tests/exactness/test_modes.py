@@ -9,7 +9,7 @@ from vllm import LLM, SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from tests.exactness import checkpoints
-from tests.exactness.engines import first_choice, greedy, prompts, run
+from tests.exactness.engines import first_choice, greedy, preemptions, prompts, run
 from tests.exactness.reference import Reference
 
 # Short, far from the limit of 64 on both sides, at it, one past it, and crossing it at every distance.
@@ -54,16 +54,10 @@ def test_prefix_caching_off(start: Start, phi3: Path, phi3_reference: Reference)
 def test_preemption(start: Start, phi3: Path, phi3_reference: Reference) -> None:
     # Room for about 17 blocks of 32 tokens, of which the batch needs more than 40.
     llm = start(phi3, kv_cache_memory_bytes=17 * 32 * 2 * 2 * 2 * 32 * 4, max_model_len=480)
-    preempted: list[str] = []
-    scheduler = scheduler_of(llm)
-    upstream = scheduler._preempt_request
-    scheduler._preempt_request = lambda request, *rest, **kwargs: (
-        preempted.append(request.request_id),
-        upstream(request, *rest, **kwargs),
-    )
+    preempted = preemptions(scheduler_of(llm))
     check_batch(llm, phi3_reference, max_tokens=90)
     # Some requests more often than their one switch: the answers really outgrew the cache, into which the prompts fit.
-    assert len(preempted) > len(set(preempted))
+    assert len(preempted) > len({request.request_id for request in preempted})
 
 
 def test_prompt_log_probabilities(start: Start, phi3: Path, phi3_reference: Reference) -> None:

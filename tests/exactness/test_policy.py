@@ -9,7 +9,7 @@ import pytest
 from vllm import LLM, SamplingParams
 
 from ropeswitch.factors.factor_set import FactorLadder
-from tests.exactness.engines import engine, greedy, prompts, run
+from tests.exactness.engines import engine, greedy, preemptions, prompts, run
 from tests.exactness.preloaded import Context
 from tests.exactness.reference import Reference
 from tests.exactness.test_ladders import ladder
@@ -38,25 +38,12 @@ def reserved(length: int) -> str:
     return LADDER.names[LADDER.index_for(length + TOKENS)]
 
 
-def counting_preemptions(llm: LLM) -> list[int]:
-    """The prompt lengths of the requests that are preempted from now on."""
-    scheduler, preempted = scheduler_of(llm), []
-    upstream = scheduler._preempt_request
-
-    def preempt(request: Any, *args: Any, **kwargs: Any) -> None:
-        preempted.append(request.num_prompt_tokens)
-        upstream(request, *args, **kwargs)
-
-    scheduler._preempt_request = preempt
-    return preempted
-
-
 @pytest.mark.parametrize("default", ["length", "reserve"])
 def test_reserve_beside_requests_that_go_by_length(start: Start, llama: Path, default: str) -> None:
     """One batch of both policies, each chosen by the server for one half and by the requests for the other."""
     llm, expected = start(llama, LADDER, policy=default), references(llama, LADDER)
     other = "length" if default == "reserve" else "reserve"
-    preempted = counting_preemptions(llm)
+    preempted = preemptions(scheduler_of(llm))
     token_lists = prompts(LENGTHS) + prompts(LENGTHS, seed=2)
     asked = [None] * len(LENGTHS) + [other] * len(LENGTHS)
     outputs = run(llm, token_lists, [asking(policy) for policy in asked])
@@ -66,7 +53,7 @@ def test_reserve_beside_requests_that_go_by_length(start: Start, llama: Path, de
         expected[reserved(len(prompt)) if reserves else None].check(prompt, tokens, log_probs)
     # A preemption is a recomputation: of each that goes by length and outgrows its set, and of no other.
     crossing = [length for length in LENGTHS if LADDER.index_for(length) != LADDER.index_for(length + TOKENS - 1)]
-    assert sorted(preempted) == crossing
+    assert sorted(request.num_prompt_tokens for request in preempted) == crossing
     # Again from the prefix cache, and the other way round.
     again = run(llm, token_lists, [asking(other if policy is None else default) for policy in asked])
     for prompt, policy, (tokens, log_probs) in zip(token_lists, asked, again, strict=True):
@@ -78,7 +65,7 @@ def test_reserve_through_preemptions(start: Start, llama: Path) -> None:
     """A request that resumes is in the set that it started in."""
     # Room for about 17 blocks of 32 tokens.
     llm = start(llama, LADDER, policy="reserve", kv_cache_memory_bytes=17 * 32 * 2 * 2 * 2 * 32 * 4, max_model_len=480)
-    preempted, expected = counting_preemptions(llm), references(llama, LADDER)
+    preempted, expected = preemptions(scheduler_of(llm)), references(llama, LADDER)
     token_lists = prompts([33, 60, 61, 62, 63, 90, 91, 92])
     for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, asking(None)), strict=True):
         expected[reserved(len(prompt))].check(prompt, tokens, log_probs)

@@ -10,9 +10,9 @@ from vllm import LLM
 
 from tests.exactness import checkpoints
 from tests.exactness.conftest import starting
-from tests.exactness.engines import first_choice, greedy, prompts, run
+from tests.exactness.engines import first_choice, greedy, prompts, run, worker_of
 from tests.exactness.reference import Reference
-from tests.exactness.sleeping import FROM_FOLDER, GARBAGE, Pool, sleeping_cpus, worker_of
+from tests.exactness.sleeping import FROM_FOLDER, GARBAGE, Pool, sleeping_cpus
 from tests.exactness.test_modes import check_batch, scheduler_of
 
 LENGTHS = [62, 64, 65]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.exactness import checkpoints
+from tests.exactness.acceptance import watch
 from tests.exactness.engines import engine, greedy, prompts, run
 from tests.exactness.preloaded import Context
 from tests.exactness.reference import Reference
@@ -22,30 +23,23 @@ Said = list[tuple[list[int], list[float]]]
 
 def speculate(folder: Path, **changes: Any) -> tuple[Said, set[int]]:
     """What the engine says to each prompt, and the factor sets where it accepted a draft; ``changes`` go to ``engine``."""
-    from ropeswitch.model_patches.switch.request_set import assigned_set
-
     llm = engine(folder, speculative_config=SPECULATIVE, **changes)
-    scheduler: Any = llm.llm_engine.engine_core.engine_core.scheduler
-    accepted: set[int] = set()
-    upstream = scheduler.make_spec_decoding_stats
+    found = watch(llm.llm_engine.engine_core.engine_core.scheduler)
+    return run(llm, prompts(LENGTHS, vocabulary=16), greedy(50)), found.accepting_sets
 
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        if kwargs["num_accepted_tokens"]:
-            accepted.add(assigned_set(scheduler.requests[kwargs["request_id"]]))
-        return upstream(*args, **kwargs)
 
-    scheduler.make_spec_decoding_stats = counting
-    return run(llm, prompts(LENGTHS, vocabulary=16), greedy(50)), accepted
+def check_drafts(folder: Path, **changes: Any) -> None:
+    """Run :func:`speculate` in a process of its own and compare with the reference."""
+    with ProcessPoolExecutor(1, mp_context=Context()) as pool:
+        answers, accepted = pool.submit(speculate, folder, **changes).result()
+    reference = Reference.load(folder)
+    for prompt, (tokens, log_probs) in zip(prompts(LENGTHS, vocabulary=16), answers, strict=True):
+        reference.check(prompt, tokens, log_probs)
+    assert accepted == {0, 1}
 
 
 @pytest.mark.full
 def test_ngram_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     # With so few words a random model soon repeats itself, so that what it said before predicts what it says next.
-    folder = checkpoints.phi3(tmp_path, vocab_size=16)
-    with ProcessPoolExecutor(1, mp_context=Context()) as pool:
-        answers, accepted = pool.submit(speculate, folder).result()
-    reference = Reference.load(folder)
-    for prompt, (tokens, log_probs) in zip(prompts(LENGTHS, vocabulary=16), answers, strict=True):
-        reference.check(prompt, tokens, log_probs)
-    assert accepted == {0, 1}
+    check_drafts(checkpoints.phi3(tmp_path, vocab_size=16))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from vllm import LLM
 
+from tests.exactness.engines import preemptions
 from tests.exactness.test_modes import scheduler_of
 from tests.vision.test_media import CASES, check, serving
 
@@ -28,13 +29,7 @@ def test_preemption(start: Start, tmp_path: Path) -> None:
     # Room for 17 blocks of 32 tokens: layers, keys and values, heads, values per head, bytes.
     changes = {"kv_cache_memory_bytes": 17 * 32 * 2 * 2 * 2 * 32 * 4, "max_model_len": 480}
     llm, media = serving(start, tmp_path, "qwen2.5-vl", **changes)
-    preempted: list[str] = []
-    scheduler = scheduler_of(llm)
-    upstream = scheduler._preempt_request
-    scheduler._preempt_request = lambda request, *rest, **kwargs: (
-        preempted.append(request.request_id),
-        upstream(request, *rest, **kwargs),
-    )
+    preempted = preemptions(scheduler_of(llm))
     check(llm, media, SHORT * 2)
     lengths = [len(media.expected(prompt)[0]) for prompt, _ in SHORT * 2]
     switches = sum(length <= end < length + OUTPUT - 1 for length in lengths for end in (64, 128, 256))

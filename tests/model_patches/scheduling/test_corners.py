@@ -1,14 +1,13 @@
 """Requests that upstream's scheduler starts only under a condition, which the plan must meet or make room for."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from vllm.config import VllmConfig
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
 
 from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
+from tests.exactness.engines import preemptions
 from tests.model_patches.hash_engine import MODES, Engine, Mode, expected
 
 Configs = Callable[[Mode], VllmConfig]
@@ -43,17 +42,10 @@ def test_what_is_cheapest_to_compute_again_is_preempted(configs: Configs) -> Non
     engine = Engine(configs(MODES["v1"]), MODES["v1"], 17)
     engine.add("small", [1, 2, 3, 4], 24, "to64", None)
     engine.add("big", [1 + i % 4 for i in range(36)], 24, "to64", None)
-    preempted: list[str] = []
-    upstream = engine.scheduler._preempt_request
-
-    def preempt(request: Request, *args: Any, **kwargs: Any) -> None:
-        preempted.append(request.request_id)
-        upstream(request, *args, **kwargs)
-
-    engine.scheduler._preempt_request = preempt  # type: ignore[method-assign]
+    preempted = preemptions(engine.scheduler)
     for _ in range(100):
         engine.step()
-    assert preempted and set(preempted) == {"small"}
+    assert {request.request_id for request in preempted} == {"small"}
     assert engine.generated["small"] == expected([1, 2, 3, 4], 24, "to64")
     assert len(engine.generated["big"]) == 24
 
