@@ -1,8 +1,7 @@
 """Every token, key and block is checked at every step, in every mode of the scheduler; see ``hash_engine.py``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import pytest
@@ -10,36 +9,17 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from vllm import SamplingParams
 from vllm.config import VllmConfig
-from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from ropeswitch.model_patches.scheduling import next_set
 from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
-from tests.exactness import checkpoints
 from tests.examples import examples
-from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Mode, engine_config, expected
+from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Mode, expected
 from tests.model_patches.hash_tier import HashTier
 
+pytestmark = pytest.mark.usefixtures("looks_at_every_step")
 Configs = Callable[[Mode], VllmConfig]
-
-
-@pytest.fixture(scope="module")
-def configs(tmp_path_factory: pytest.TempPathFactory) -> Configs:
-    """Makes each mode's engine config once."""
-    init_none_hash(sha256)
-    folder = checkpoints.phi3(tmp_path_factory.mktemp("phi3"))
-    return cache(lambda mode: engine_config(folder, mode))
-
-
-@pytest.fixture(autouse=True)
-def looks_for_switches_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake engine's sets are a dozen steps apart."""
-    monkeypatch.setattr(next_set, "LOOK_EVERY", 1)
-
-
 # A set's name and a ladder policy.
 ASKED = [(None, None)] * 6 + [(name, None) for name in LADDER.names] + [(None, "reserve")] * 3
 REQUESTS = st.lists(
@@ -57,6 +37,41 @@ REQUESTS = st.lists(
 )
 
 
+def play(
+    engine: Engine, requests: list[Any], before_step: Callable[[int], None], throttled: Container[int] = ()
+) -> None:
+    """Add and abort the requests at their steps until the engine is idle; every token is right, and every block free again.
+
+    Args:
+        before_step: Called with the number of each step once the step's requests are added and aborted.
+        throttled: The steps that are told to throttle prefills.
+    """
+    scheduler = engine.scheduler
+    texts = [[1 + (i * i + text) % (VOCABULARY - 1) for i in range(40)] for text in range(3)]
+    aborted = set()
+    for now in range(2000):
+        for number, (length, count, text, asked, salt, arrives, leaves) in enumerate(requests):
+            name = str(number)
+            if arrives == now:
+                forced, policy = asked
+                engine.add(name, texts[text][:length], count, forced, salt, policy)
+            if leaves == now and name in scheduler.requests:
+                scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+                aborted.add(name)
+        before_step(now)
+        engine.step(throttle_prefills=now in throttled)
+        if now > 30 and not scheduler.has_requests() and not engine.flights:
+            break
+    else:
+        raise AssertionError("some request starved")
+    for number, (length, count, text, asked, *_) in enumerate(requests):
+        want, generated = expected(texts[text][:length], count, *asked), engine.generated[str(number)]
+        assert generated == want[: len(generated)]
+        assert len(generated) == count or str(number) in aborted
+    assert not scheduler.requests
+    assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+
+
 @pytest.mark.parametrize("mode", MODES.values(), ids=list(MODES))
 @given(
     requests=REQUESTS,
@@ -70,29 +85,12 @@ def test_every_token_in_its_set(
 ) -> None:
     """Random arrivals, lengths, crossings, rejections, preemptions, aborts and cache resets, in every mode."""
     engine = Engine(configs(mode), mode, blocks)
-    texts = [[1 + (i * i + text) % (VOCABULARY - 1) for i in range(40)] for text in range(3)]
-    aborted = set()
-    for now in range(2000):
-        for number, (length, count, text, asked, salt, arrives, leaves) in enumerate(requests):
-            name = str(number)
-            if arrives == now:
-                forced, policy = asked
-                engine.add(name, texts[text][:length], count, forced, salt, policy)
-            if leaves == now and name in engine.scheduler.requests:
-                engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-                aborted.add(name)
-        if reset == now:
+
+    def before_step(now: int) -> None:
+        if now == reset:
             engine.scheduler.reset_prefix_cache(reset_running_requests=True)
-        engine.step(throttle_prefills=now in throttled)
-        if now > 30 and not engine.scheduler.requests and not engine.flights:
-            break
-    else:
-        raise AssertionError("some request starved")
-    for number, (length, count, text, asked, *_) in enumerate(requests):
-        want, generated = expected(texts[text][:length], count, *asked), engine.generated[str(number)]
-        assert generated == want[: len(generated)]
-        assert len(generated) == count or str(number) in aborted
-    assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+
+    play(engine, requests, before_step, throttled)
 
 
 TIERS = st.builds(
@@ -125,33 +123,16 @@ def test_every_token_in_its_set_with_a_tier(
     """Blocks go to a tier, small or large, and come back, across arrivals, crossings, preemptions, aborts and resets."""
     engine = Engine(configs(mode), mode, blocks, tier)
     scheduler = engine.scheduler
-    texts = [[1 + (i * i + text) % (VOCABULARY - 1) for i in range(40)] for text in range(3)]
-    aborted = set()
-    for now in range(2000):
-        for number, (length, count, text, asked, salt, arrives, leaves) in enumerate(requests):
-            name = str(number)
-            if arrives == now:
-                forced, policy = asked
-                engine.add(name, texts[text][:length], count, forced, salt, policy)
-            if leaves == now and name in scheduler.requests:
-                scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-                aborted.add(name)
+
+    def before_step(now: int) -> None:
         if now in resets:
             # Upstream fails where a load or a step in flight holds blocks, and asserts that no other reset of the tier
             # waits for a step, both once it has preempted every request.
             with suppress(RuntimeError, AssertionError):
                 scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=resets[now])
-        engine.step()
-        if now > 30 and not scheduler.has_requests() and not engine.flights:
-            break
-    else:
-        raise AssertionError("some request starved")
-    for number, (length, count, text, asked, *_) in enumerate(requests):
-        want, generated = expected(texts[text][:length], count, *asked), engine.generated[str(number)]
-        assert generated == want[: len(generated)]
-        assert len(generated) == count or str(number) in aborted
-    assert not scheduler.requests and not scheduler.connector.scheduler._req_status
-    assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+
+    play(engine, requests, before_step)
+    assert not scheduler.connector.scheduler._req_status
 
 
 @pytest.mark.parametrize("tier", [None, HashTier(500, 1, 2, False)], ids=["", "tier"])

@@ -1,36 +1,19 @@
 """The first output after a switch of factor sets tells how much of the sequence was computed again."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
 from vllm.config import VllmConfig
-from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.metrics.stats import PrefillStats
-from vllm.v1.request import Request
 
-from ropeswitch.model_patches.scheduling import next_set
-from tests.exactness import checkpoints
-from tests.model_patches.hash_engine import LADDER, MODES, Engine, Mode, engine_config
+from tests.exactness.engines import preemptions
+from tests.model_patches.hash_engine import LADDER, MODES, Engine, Mode
 
+pytestmark = pytest.mark.usefixtures("looks_at_every_step")
 NAMES = ("v1", "v2-async", "v2-async-pipeline", "v1-async-ngram", "v1-upstream-order")
 PROMPT, GENERATED = 3, 40
 ENDS = [each.max_length for each in LADDER.sets if each.max_length < PROMPT + GENERATED]
-
-
-@pytest.fixture(scope="module")
-def configs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mode], VllmConfig]:
-    init_none_hash(sha256)
-    folder = checkpoints.phi3(tmp_path_factory.mktemp("statistics"), window=32, maximum=64)
-    return cache(lambda mode: engine_config(folder, mode))
-
-
-@pytest.fixture(autouse=True)
-def looks_for_switches_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake engine's sets are a dozen steps apart."""
-    monkeypatch.setattr(next_set, "LOOK_EVERY", 1)
 
 
 def reported(engine: Engine, names: list[str]) -> dict[str, list[PrefillStats]]:
@@ -76,14 +59,7 @@ def test_a_cache_so_small_that_requests_are_preempted(configs: Callable[[Mode], 
     """A preemption is no switch; one during which a stream's last token takes it past its set is reported as any other."""
     engine = Engine(configs(MODES[name]), MODES[name], blocks=19)
     names = ["a", "b", "c"]
-    preempted: list[str] = []
-    upstream = engine.scheduler._preempt_request
-
-    def preempt(request: Request, *args: Any, **kwargs: Any) -> None:
-        preempted.append(request.request_id)
-        upstream(request, *args, **kwargs)
-
-    engine.scheduler._preempt_request = preempt  # type: ignore[method-assign]
+    preempted = preemptions(engine.scheduler)
     for number, each in enumerate(names):
         engine.add(each, [1 + number] * PROMPT, GENERATED, None, None)
     found = reported(engine, names)

@@ -11,19 +11,13 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.request import RequestStatus
 
-from ropeswitch.model_patches.scheduling import next_set
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
 from tests.model_patches.hash_engine import BLOCK, MODES, Engine, Mode, expected
 
+pytestmark = pytest.mark.usefixtures("looks_at_every_step")
 Configs = Callable[[Mode], VllmConfig]
 PROMPT = [1, 2, 3, 4]
-
-
-@pytest.fixture(autouse=True)
-def looks_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake engine's sets are a dozen steps apart."""
-    monkeypatch.setattr(next_set, "LOOK_EVERY", 1)
 
 
 class Watched(Engine):

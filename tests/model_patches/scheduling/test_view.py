@@ -1,4 +1,4 @@
-"""What the planner is shown, and when a request is compared with its set's end, against a full recount at every step."""
+"""What the planner is shown, against a full recount at every step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from vllm.config import VllmConfig
 from vllm.v1.request import Request, RequestStatus
 
-from ropeswitch.model_patches.scheduling import next_set
 from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, chunk
@@ -19,6 +18,7 @@ from ropeswitch.model_patches.switch.scheduler import LadderScheduler
 from tests.examples import examples
 from tests.model_patches.hash_engine import LADDER, MODES, Engine, Mode
 
+pytestmark = pytest.mark.usefixtures("looks_at_every_step")
 Configs = Callable[[Mode], VllmConfig]
 REQUESTS = st.lists(
     st.tuples(
@@ -34,11 +34,6 @@ REQUESTS = st.lists(
 random_run = settings(
     max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-@pytest.fixture(autouse=True)
-def looks_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_set, "LOOK_EVERY", 1)
 
 
 def run(engine: Engine, requests: list[Any], reset: int | None) -> None:
@@ -69,10 +64,11 @@ def recount(scheduler: LadderScheduler, background: Request | None) -> tuple[lis
 
 # One mode of each runner among the core tests; every run takes seconds.
 CORE = ("v1", "v2-async")
-EVERY_MODE = [
-    pytest.param(mode, id=name, marks=() if name in CORE else pytest.mark.full) for name, mode in MODES.items()
+LENGTH_AWARE = [
+    pytest.param(mode, id=name, marks=() if name in CORE else pytest.mark.full)
+    for name, mode in MODES.items()
+    if mode.length_aware
 ]
-LENGTH_AWARE = [param for param in EVERY_MODE if MODES[str(param.id)].length_aware]
 
 
 @pytest.mark.parametrize("mode", LENGTH_AWARE)
@@ -103,37 +99,6 @@ def test_the_view_is_a_recount(configs: Configs, mode: Mode, requests: Any, bloc
 
     scheduler.length_aware.after_planning = after_planning  # type: ignore[method-assign]
     run(engine, requests, reset)
-
-
-@pytest.mark.parametrize("mode", EVERY_MODE)
-@given(requests=REQUESTS, blocks=st.integers(17, 40), reset=st.sampled_from([None, None, *range(1, 30)]))
-@random_run
-def test_no_request_passes_its_end_unseen(
-    configs: Configs, mode: Mode, requests: Any, blocks: int, reset: int | None
-) -> None:
-    """Requests are compared with their sets' ends only when they may be there; a comparison of all finds no others."""
-    engine = Engine(configs(mode), mode, blocks)
-    scheduler = engine.scheduler
-    prepare = LadderScheduler._prepare_step
-
-    def check(self: LadderScheduler) -> None:
-        over = [each for each in self.running if each.num_tokens + each.num_output_placeholders > self._end(each)]
-        step = self.current_step
-        prepare(self)
-        for each in over:
-            if each.num_in_flight_tokens and each.status == RequestStatus.RUNNING:
-                assert each.next_decode_eligible_step >= step + 2
-            else:
-                assert each.status == RequestStatus.PREEMPTED
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(LadderScheduler, "_prepare_step", check)
-        run(engine, requests, reset)
-        # A background prefill may outlast the last request, until the steps in flight are back.
-        for _ in range(4):
-            if scheduler.running:
-                engine.step()
-    assert not scheduler.running
 
 
 def test_what_is_kept_of_finished_requests_goes(configs: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
