@@ -5,10 +5,10 @@ Triton and vLLM look at the environment while they are imported, so each combina
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from tests.fresh_process import check_cases
 
 FOLDER = Path(__file__).parent
 # Inductor wants a real Triton.
@@ -26,30 +26,12 @@ def run_cases(
         chosen: pytest's expression that chooses tests by name; empty for all.
         marked: pytest's expression that chooses tests by mark.
     """
-    environment = os.environ | {
+    variables = {
         "VLLM_USE_V2_MODEL_RUNNER": v2,
         "ROPESWITCH_TEST_ASYNC": asynchronous,
         "ROPESWITCH_TEST_TRITON": triton,
         "PYTHONPATH": os.pathsep.join((str(FOLDER / "spawned"), str(FOLDER.parents[1]))),
     }
     selected = f"({chosen}) and {NOT_INTERPRETED}" if chosen else NOT_INTERPRETED
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        # Logs would push the assertion out of the text that is shown below.
-        "--show-capture=no",
-        "-p",
-        "tests.exactness.interpreted",
-        "-m",
-        marked,
-        "-k",
-        selected,
-    ]
-    done = subprocess.run(
-        [*command, *(str(FOLDER / file) for file in files)],
-        cwd=FOLDER.parents[1], env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
-    assert " passed" in done.stdout
+    flags = ["-p", "tests.exactness.interpreted", "-m", marked, "-k", selected]
+    check_cases(*(FOLDER / file for file in files), at_least=1, flags=flags, variables=variables)
