@@ -12,12 +12,12 @@ from tests.server.checkpoint import WINDOW
 from tests.server.running import Server
 from tests.server.test_exactness import VOCABULARY
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.full
 def test_v2(checkpoint: Path, reference: Reference, tmp_path: Path) -> None:
-    paths = os.pathsep.join((str(HERE / "interpreted"), str(HERE.parents[1]), os.environ["PYTHONPATH"]))
+    paths = os.pathsep.join((str(TESTS / "exactness" / "spawned"), str(TESTS.parent), os.environ["PYTHONPATH"]))
     variables = {"VLLM_USE_V2_MODEL_RUNNER": "1", "ROPESWITCH_TEST_ASYNC": "1", "ROPESWITCH_TEST_TRITON": "0"}
     with pair(tmp_path, checkpoint, PYTHONPATH=paths, **variables) as started:
         proxy = Server(started.url, started.decode.log, started.decode.process)

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-import torch
 import transformers
 from vllm import LLM
 
@@ -60,28 +58,6 @@ def checkpoint(folder: Path, family: str, rope: dict[str, Any] | None = None, *,
             del values[field]
     config = getattr(transformers, f"{family}Config")(rope_parameters=dict(rope or PLAIN), **values)
     return checkpoints.save(getattr(transformers, f"{family}ForCausalLM"), config, folder, seed)
-
-
-def route_in_torch(patch: pytest.MonkeyPatch) -> None:
-    """Replace the two kernels of LongCat's router that vLLM has for GPUs only; the layers around them stay upstream's."""
-
-    def topk_softmax(
-        weights: torch.Tensor, experts: torch.Tensor, _: torch.Tensor, logits: torch.Tensor, renormalize: bool,
-        bias: torch.Tensor, **__: Any,
-    ) -> None:  # fmt: skip
-        assert not renormalize
-        scores = logits.softmax(-1)
-        experts.copy_((scores + bias).topk(experts.shape[1]).indices)
-        weights.copy_(scores.gather(1, experts.long()))
-
-    def no_zero_experts(hidden_states: torch.Tensor, expert_indices: torch.Tensor, num_experts: int, **_: Any) -> Any:
-        assert int(expert_indices.max()) < num_experts
-        return torch.zeros_like(hidden_states)
-
-    patch.setattr("vllm._custom_ops.topk_softmax", topk_softmax)
-    patch.setattr(
-        "vllm.model_executor.layers.fused_moe.router.zero_expert_router.zero_experts_compute_triton", no_zero_experts
-    )
 
 
 # DeepSeek's YaRN as its models were trained with it: here from 32 tokens to the window, with a softmax scale of its own.

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 from vllm import LLM
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import StructuredOutputsParams
@@ -17,25 +15,15 @@ from tests.exactness import checkpoints
 from tests.exactness.engines import first_choice, greedy, prompts, run
 from tests.exactness.reference import TIE, Reference, load_model
 from tests.exactness.test_ladders import ladder
+from tests.server.checkpoint import byte_tokenizer
 
 Start = Callable[..., LLM]
 
 
-def byte_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """A tokenizer of one token a byte, saved beside a checkpoint; ids 0 to 2 are special."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = ["<pad>", "<s>", "</s>", *alphabet]
-    tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
-    fast.save_pretrained(folder)
-    return fast
-
-
 def test_structured_output_spans_the_switch(start: Start, tmp_path: Path) -> None:
     folder = checkpoints.phi3(tmp_path, vocab_size=259)
-    tokenizer = byte_tokenizer(folder)
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(folder)
     llm = start(folder, skip_tokenizer_init=False)
     reference = Reference.load(folder)
     params = greedy(30, structured_outputs=StructuredOutputsParams(regex="[a-h]{30}"), logprobs=0)

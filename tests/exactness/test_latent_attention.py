@@ -10,15 +10,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 from vllm import LLM
+from vllm.model_executor.layers.fused_moe.router import zero_expert_router
 
 from ropeswitch.factors.factor_set import FactorLadder
 from tests.exactness.auto_cases import AUTO, CHUNKED, LONGEST, PLAIN, WINDOW, check_twice, yarn_sets
 from tests.exactness.checkpoints import factors
 from tests.exactness.engines import greedy, prompts, run
-from tests.exactness.latent_models import MODELS, PAIRS, REFERENCE_KERNEL, TRAINED, checkpoint, route_in_torch
+from tests.exactness.latent_models import MODELS, PAIRS, REFERENCE_KERNEL, TRAINED, checkpoint
 from tests.exactness.reference import Reference
 from tests.exactness.static_reference import StaticReference
 from tests.exactness.test_ladders import check, ladder
+from tests.matrix.expert_routing import topk_softmax, zero_experts
 
 Start = Callable[..., LLM]
 CORE = ("DeepseekV3",)
@@ -26,7 +28,9 @@ CORE = ("DeepseekV3",)
 
 @pytest.fixture
 def routed(monkeypatch: pytest.MonkeyPatch) -> None:
-    route_in_torch(monkeypatch)
+    """Runs LongCat's router with torch in place of its two GPU kernels; the layers around them stay upstream's."""
+    monkeypatch.setattr("vllm._custom_ops.topk_softmax", topk_softmax)
+    monkeypatch.setattr(zero_expert_router, "zero_experts_compute_triton", zero_experts)
 
 
 def engine_of(family: str) -> dict[str, Any]:

@@ -1,15 +1,14 @@
 """A DeepSeek V3 whose latents are expanded to keys and values (``VLLM_MLA_DISABLE=1``): chunks and prefix cache."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import vllm.envs
 from vllm import LLM
 
 from tests.exactness.conftest import starting
-from tests.exactness.latent_models import EXPANDED_PER_TOKEN, TRAINED_SETS, starting_trained, trained
-from tests.exactness.static_reference import StaticReference
+from tests.exactness.latent_models import EXPANDED_PER_TOKEN, starting_trained
+from tests.exactness.test_latent_modes import phi3, phi3_reference
 from tests.exactness.test_modes import test_chunked_prefill, test_compiled, test_preemption
 from tests.exactness.test_prefix_cache import (
     test_a_crossing_leaves_both_sets_cached,
@@ -20,17 +19,6 @@ from tests.exactness.test_prefix_cache import (
 
 pytestmark = pytest.mark.full
 Start = Callable[..., LLM]
-
-
-@pytest.fixture(scope="module")
-def phi3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A DeepSeek V3, which the imported tests are given for their Phi-3."""
-    return trained(tmp_path_factory.mktemp("deepseek"))
-
-
-@pytest.fixture(scope="module")
-def phi3_reference(phi3: Path) -> StaticReference:
-    return StaticReference.load(phi3, TRAINED_SETS)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from vllm.config import KVTransferConfig
 from tests.exactness.engines import first_choice, greedy
 from tests.exactness.reference import Oracle
 from tests.exactness.test_modes import scheduler_of
+from tests.server.running import free_port
 
 # Tokens of a chunk, and of vLLM's block.
 CHUNK = 32
@@ -28,9 +29,7 @@ class Store:
     """
 
     def __init__(self, log: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         command = [
             sys.executable,
             "-m",

@@ -7,7 +7,7 @@ import transformers
 
 from tests.exactness.auto_cases import PLAIN, WINDOW, yarn_sets
 from tests.exactness.checkpoints import VOCAB
-from tests.exactness.families import HEAD, LOCAL, SLIDING, TEXT, TWICE, Family, trained
+from tests.exactness.families import HEAD, LOCAL, MINISTRAL, SLIDING, TEXT, TWICE, Family, trained
 from tests.vision.checkpoints import MEDIA, config_of, save_model
 
 # Three axes over the 16 rotated pairs of a head.
@@ -52,15 +52,6 @@ LLAMA4_TEXT = SHAPED | {
     "rope_parameters": PLAIN, "intermediate_size_mlp": 160, "num_local_experts": 2, "num_experts_per_tok": 1,
     "no_rope_layers": [1, 0], "attention_chunk_size": 4096, "floor_scale": 16, "attn_scale": 0.4,
     "use_qk_norm": False, "initializer_range": 0.0,
-}  # fmt: skip
-MISTRAL_YARN = PLAIN | {
-    "rope_type": "yarn", "factor": 2.0, "beta_fast": 32.0, "beta_slow": 1.0,
-    "original_max_position_embeddings": WINDOW, "llama_4_scaling_beta": 0.3,
-}  # fmt: skip
-QWEN3_5_TEXT = SHAPED | {
-    "rope_parameters": INTERLEAVED | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25},
-    "layer_types": ["linear_attention", "full_attention"], "linear_key_head_dim": 32, "linear_value_head_dim": 32,
-    "linear_num_key_heads": 2, "linear_num_value_heads": 4,
 }  # fmt: skip
 
 
@@ -132,8 +123,8 @@ FAMILIES = {
     # Scaling that the model was trained with, and attention scaled by positions.
     "ministral3": family(
         "Mistral3ForConditionalGeneration", "Mistral3Config",
-        SHAPED | {"rope_parameters": MISTRAL_YARN, "max_position_embeddings": TWICE["max_position_embeddings"]},
-        PIXTRAL, sets=trained(MISTRAL_YARN), text_type="ministral3", image_token_index=MEDIA["<|image_pad|>"],
+        SHAPED | {"rope_parameters": MINISTRAL, "max_position_embeddings": TWICE["max_position_embeddings"]},
+        PIXTRAL, sets=trained(MINISTRAL), text_type="ministral3", image_token_index=MEDIA["<|image_pad|>"],
         tie_word_embeddings=False,
     ),
     "llava": family(

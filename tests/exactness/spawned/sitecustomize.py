@@ -1,7 +1,7 @@
-"""On ``PYTHONPATH``: does in an engine's own processes what the ``interpreted`` plugin does in their parent."""
+"""On ``PYTHONPATH``: does in a server's and an engine's processes what the ``interpreted`` plugin does in pytest's."""
 
 import importlib
 import sys
 
-if any("spawn_main" in argument or "forkserver" in argument for argument in sys.orig_argv):
+if any("spawn_main" in argument or "forkserver" in argument or argument == "serve" for argument in sys.orig_argv):
     importlib.import_module("tests.exactness.interpreted")
