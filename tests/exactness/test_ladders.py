@@ -1,6 +1,5 @@
 """Ladders from factor files: many sets, start tokens, and every kind of rotary layer that a ladder goes on."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,17 +98,8 @@ def test_phi3_with_partial_rotary_and_its_own_attention_factor(start: Start, tmp
     check(start(folder), Reference.load(folder), [20, 60, 63, 64, 65, 150], max_tokens=12)
 
 
-def published(name: str) -> list[float]:
-    """A published LongRoPE list of 64 factors where the user has them, else one of the same kind."""
-    if path := os.environ.get("ROPESWITCH_PUBLISHED_FACTORS"):
-        import json
-
-        return list(json.loads(Path(path).read_text())["longrope_v1_csv"]["factors"][name])
-    return factors(64, 1.02, 2.5) if name.startswith("8k") else factors(64, 1.0, 480.0)
-
-
 @pytest.mark.full
-@pytest.mark.parametrize("family", ["la2", pytest.param("mis", marks=pytest.mark.full)])
+@pytest.mark.parametrize("family", ["la2", "mis"])
 def test_production_shape(start: Start, tmp_path: Path, family: str) -> None:
     """Head size 128, the sets for 8k and 2048k, and prompts that cross from 8192 to 8193 while decoding."""
     shape = {"hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128}
@@ -120,8 +110,8 @@ def test_production_shape(start: Start, tmp_path: Path, family: str) -> None:
         folder = checkpoints.save(MistralForCausalLM, config, tmp_path, seed=4)
     sets = FactorLadder.checked(
         [
-            {"name": "8k", "max_length": 8192, "factors": published(f"8k_{family}_128k")},
-            {"name": "2048k", "max_length": 2_097_152, "factors": published(f"2048k_{family}_128k")},
+            {"name": "8k", "max_length": 8192, "factors": factors(64, 1.02, 2.5)},
+            {"name": "2048k", "max_length": 2_097_152, "factors": factors(64, 1.0, 480.0)},
         ]
     )
     llm = start(folder, sets, max_model_len=16384, max_num_batched_tokens=4096, max_num_seqs=4,
