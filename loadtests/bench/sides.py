@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
+from ropeswitch.model_patches.switch.parts import PARTS
+from ropeswitch.model_patches.switch.plugin import KEY
+
 STOP_SECONDS = 30
 
 
@@ -61,23 +64,6 @@ def with_ladder(arguments: Mapping[str, Any], **options: Any) -> dict[str, Any]:
 
     Args:
         arguments: vLLM's engine arguments.
-        options: Fields of ``RopeSettings`` that differ from their defaults.
+        options: More fields of ``additional_config["ropeswitch"]``.
     """
-    from vllm import EngineArgs
-    from vllm.platforms import current_platform
-    from vllm.transformers_utils.config import get_config
-
-    from ropeswitch.factors.hf_config import ladder_from_config
-    from ropeswitch.model_patches.switch.engine_args import configure
-    from ropeswitch.model_patches.switch.settings import RopeSettings
-    from ropeswitch.model_patches.switch.unsupported import check_features, check_model
-
-    args = EngineArgs(**arguments)
-    config = get_config(arguments["model"], trust_remote_code=False).to_dict()
-    ladder = ladder_from_config(config)
-    assert ladder is not None
-    check_features(args)
-    settings = RopeSettings(ladder, check_model(config, ladder), **options)
-    configure(args, settings, config, device_name=current_platform.device_name)
-    fields = ("hf_overrides", "max_model_len", "scheduler_cls", "worker_cls", "additional_config")
-    return {**arguments, **{field: getattr(args, field) for field in fields}}
+    return {**arguments, "additional_config": {KEY: {"ladder": "auto", "parts": list(PARTS), **options}}}
