@@ -109,8 +109,6 @@ def ours(url: str, load: Load, due: np.ndarray, work: Path) -> Figures:
         url,
         "--out",
         str(work / "out"),
-        "--cache",
-        str(work / "cache"),
         "--tokenizer",
         str(BUNDLED_MODEL),
     ]

@@ -127,14 +127,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     client = parser.add_argument_group("client")
     add = client.add_argument
     add("--tokenizer", metavar="DIR", help="folder of the served model's tokenizer, for servers without /tokenize")
-    add("--cache", type=Path, metavar="DIR", help="folder for cached prompts (default: ~/.cache/ropeswitch/loadtest)")
-    add(
-        "--cache-gib",
-        type=flag(number, 0.01, 1e6),
-        default=20.0,
-        metavar="GIB",
-        help="maximum size of the prompt cache in GiB (default: 20)",
-    )
     add(
         "--timeout",
         type=flag(number, 0.1, 86_400 * 7),
@@ -195,9 +187,10 @@ def _run(args: argparse.Namespace) -> int:
     from ropeswitch.loadtests.client import workload as workloads
     from ropeswitch.loadtests.client.assertions import Assertion, Slo
     from ropeswitch.loadtests.client.bands import bands, tokens
-    from ropeswitch.loadtests.client.execute import Client
-    from ropeswitch.loadtests.client.loadtest import LoadTest, Options, make_composer, make_keys, settings
-    from ropeswitch.loadtests.client.pack import default_folder
+    from ropeswitch.loadtests.client.loadtest import LoadTest, Options, make_keys, settings
+    from ropeswitch.loadtests.client.pieces import cut
+    from ropeswitch.loadtests.client.prompts import Composer
+    from ropeswitch.loadtests.client.sender import Client
     from ropeswitch.loadtests.client.store import Store
     from ropeswitch.loadtests.client.tokens import LocalTokenizer, ServedTokenizer
 
@@ -213,15 +206,14 @@ def _run(args: argparse.Namespace) -> int:
         bands=bands(args.bands) if args.bands else None,
         slos=tuple(map(Slo.parse, args.slo)),
         assertions=tuple(map(Assertion.parse, args.assertions)),
-        cache=args.cache or default_folder(),
-        cache_bytes=int(args.cache_gib * 2**30),
     )
     metrics_key = _key(args.metrics_key_file)
     target = connect(args.url, args.model, args.ca, args.wait)
     baseline = connect(args.baseline, args.baseline_model, args.ca, args.wait) if args.baseline else None
     keys = make_keys(text, args.seed)
     tokenizer = LocalTokenizer(args.tokenizer) if args.tokenizer else ServedTokenizer(target)
-    composer = make_composer(text, tokenizer, workload.endpoint == "chat", keys)
+    chat = workload.endpoint == "chat"
+    composer = Composer(cut(text, tokenizer, chat, keys), chat)
     client = Client(
         workload, text, keys, args.timeout, args.most_failures, args.metrics_interval, metrics_key, not args.quiet
     )
@@ -229,13 +221,13 @@ def _run(args: argparse.Namespace) -> int:
     test = LoadTest(client, target, baseline, tokenizer, composer, options)
     _check(test)
     store = Store(out, settings(test))
-    test.prepare()
+    prompts = test.prepare(store)
     _say(args, "loading vLLM's benchmark")
     # vLLM reads the variable when imported. Import it now: it takes seconds, which would delay an interrupted test's report.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     import ropeswitch.loadtests.client.results  # noqa: F401
 
-    runs = test.run(store)
+    runs = test.run(store, prompts)
     return finish(test, store, runs, not args.no_report)
 
 
@@ -266,7 +258,7 @@ def finish(test: Any, store: Any, runs: Sequence[Any], drawn: bool) -> int:
     if drawn:
         from ropeswitch.loadtests.report.page import html
 
-        report = store.write("report.html", html(results, points, test.bands(), test.limits))
+        report = store.write("report.html", html(results, points, test.bands(), test.limits()))
         print(f"report: {report}", flush=True)
     stopped = [run.stopped for run in runs if not run.complete]
     if any(reason.startswith("stopped by") for reason in stopped):

@@ -49,7 +49,7 @@ class Driver:
         return await self._run(send_all)
 
     async def closed_loop(
-        self, conversations: Sequence[Sequence[Planned]], clients: int, think: float, seconds: float | None
+        self, conversations: Sequence[Sequence[Planned]], clients: int, seconds: float | None
     ) -> float:
         """Let each of ``clients`` send one conversation after the other; return the seconds until the last answer.
 
@@ -58,12 +58,10 @@ class Driver:
         rest: Iterator[Sequence[Planned]] = iter(conversations)
 
         async def client() -> None:
-            # An interrupted request returns like an answered one, so check for a stop before every wait.
-            for number, conversation in enumerate(rest):
+            for conversation in rest:
+                # An interrupted request returns like an answered one.
                 if self.stop.is_set():
                     return
-                if number and think:
-                    await asyncio.sleep(think)
                 now = time.perf_counter() - self.start
                 if seconds is not None and now >= seconds:
                     return

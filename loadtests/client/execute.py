@@ -21,10 +21,8 @@ from ropeswitch.loadtests.client.plan import Planned
 from ropeswitch.loadtests.client.progress import Progress
 from ropeswitch.loadtests.client.records import Exchange, Run
 from ropeswitch.loadtests.client.scraper import Scraper
-from ropeswitch.loadtests.client.sender import Sender
+from ropeswitch.loadtests.client.sender import Client, Sender
 from ropeswitch.loadtests.client.store import Store, keep
-from ropeswitch.loadtests.client.texts import Text
-from ropeswitch.loadtests.client.workload import Workload
 
 WARMUP_CLIENTS = 4
 INTERRUPTED = "stopped by Ctrl-C"
@@ -41,31 +39,6 @@ class Prompts:
     def conversations(self) -> list[list[Planned]]:
         """Group the requests by conversation."""
         return [list(turns) for _, turns in groupby(self.planned, key=lambda each: each.conversation)]
-
-
-@dataclass(frozen=True)
-class Client:
-    """How to send requests.
-
-    Attributes:
-        workload: What to send; the run sets the rate or concurrency.
-        text: Judges answers.
-        keys: The pass keys.
-        timeout: Maximum seconds for a complete answer.
-        most_failures: Consecutive failures that end a run.
-        metrics_seconds: Seconds between scrapes of the server's metrics; 0 for none.
-        metrics_key: API key for the metrics; None to use the endpoint's.
-        shown: Whether to show progress.
-    """
-
-    workload: Workload
-    text: Text
-    keys: tuple[str, ...]
-    timeout: float
-    most_failures: int
-    metrics_seconds: float
-    metrics_key: str | None
-    shown: bool
 
 
 def execute(
@@ -104,17 +77,7 @@ async def _execute(
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=ssl), timeout=scrape) as watching,
     ):
         progress = Progress(run.name, len(prompts.planned), client.shown)
-        sender = Sender(
-            session,
-            endpoint,
-            client.workload,
-            client.text,
-            client.keys,
-            prompts.pack,
-            uuid.uuid4().hex,
-            client.timeout,
-            progress,
-        )
+        sender = Sender(session, endpoint, client, prompts.pack, uuid.uuid4().hex, progress)
         driver = Driver(sender, progress, exchanges.append, client.most_failures)
         reasons = _stop_on_signals(driver)
         if warmup is not None:
@@ -182,7 +145,7 @@ async def _warm_up(client: Client, driver: Driver, sender: Sender, warmup: Promp
     first = Driver(
         replace(sender, pack=warmup.pack, progress=progress), progress, forgotten, client.most_failures, driver.stop
     )
-    await first.closed_loop(warmup.conversations(), WARMUP_CLIENTS, 0.0, None)
+    await first.closed_loop(warmup.conversations(), WARMUP_CLIENTS, None)
     if first.stopped:
         driver.stopped = f"during the warm-up, {first.stopped}"
     elif progress.failed == len(warmup.planned):
@@ -195,7 +158,7 @@ async def _drive(client: Client, driver: Driver, run: Run, prompts: Prompts, see
     arrival, seconds = client.workload.arrival, client.workload.seconds
     if arrival.closed:
         assert run.concurrency is not None, "a closed loop's run has a concurrency"
-        return await driver.closed_loop(conversations, run.concurrency, arrival.closed.think, seconds)
+        return await driver.closed_loop(conversations, run.concurrency, seconds)
     due: Iterable[float]
     if arrival.trace:
         due = [each[0].due or 0.0 for each in conversations]

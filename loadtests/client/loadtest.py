@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.evaluate.endpoint import Endpoint
 from ropeswitch.loadtests.client.assertions import Assertion, Slo
 from ropeswitch.loadtests.client.bands import DEFAULT, Band, bands, bands_of_sets
-from ropeswitch.loadtests.client.execute import Client, Prompts, execute
-from ropeswitch.loadtests.client.pack import prepare
-from ropeswitch.loadtests.client.pieces import KEYS, cut
+from ropeswitch.loadtests.client.execute import Prompts, execute
+from ropeswitch.loadtests.client.pack import build
+from ropeswitch.loadtests.client.pieces import KEYS
 from ropeswitch.loadtests.client.plan import Bounds, Planned, plan, read_trace
-from ropeswitch.loadtests.client.progress import Counter
 from ropeswitch.loadtests.client.prompts import Composer
 from ropeswitch.loadtests.client.records import Point, Run, Side
+from ropeswitch.loadtests.client.sender import Client
 from ropeswitch.loadtests.client.store import Store
 from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.tokens import Tokenizer
@@ -50,8 +51,6 @@ class Options:
     bands: tuple[Band, ...] | None
     slos: tuple[Slo, ...]
     assertions: tuple[Assertion, ...]
-    cache: Path
-    cache_bytes: int
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,10 @@ class LoadTest:
     def workload(self) -> Workload:
         return self.client.workload
 
-    @property
-    def limits(self) -> tuple[int, ...]:
-        """Lengths at which the target's factor sets switch."""
-        return self.target.limits[:-1]
+    def limits(self) -> dict[Side, tuple[int, ...]]:
+        """Lengths at which each server's factor sets switch."""
+        found: dict[Side, tuple[int, ...]] = {"target": self.target.limits[:-1]}
+        return found | {"baseline": self.baseline.limits[:-1]} if self.baseline else found
 
     def bands(self) -> tuple[Band, ...]:
         """Length bands: from the flags, else the workload, else the factor sets."""
@@ -110,8 +109,32 @@ class LoadTest:
             return [(each, None) for each in self.options.rates or (arrival.rated.rate,)]
         return [(None, None)]
 
-    def run(self, store: Store) -> list[Run]:
-        """Execute the runs that are not complete yet, up to the first that is cut short; return all runs so far."""
+    def prepare(self, store: Store) -> dict[str, Prompts]:
+        """Build the prompts of the runs that are not complete yet, so that errors in them show before the first run.
+
+        Returns:
+            The prompts of each run, by its name. Both servers' runs share them.
+        """
+        by_seed: dict[int, Prompts] = {}
+        found: dict[str, Prompts] = {}
+        for head in self.heads():
+            if not store.is_complete(head.name):
+                seed = self._seed(head)
+                if seed not in by_seed:
+                    by_seed[seed] = self._prompts(head, seed, False, store.folder)
+                found[head.name] = by_seed[seed]
+        return found
+
+    def run(self, store: Store, prompts: dict[str, Prompts]) -> list[Run]:
+        """Execute the runs that are not complete yet, up to the first that is cut short.
+
+        Args:
+            store: Where to write.
+            prompts: From :meth:`prepare`; those of finished runs are removed, to free the disk.
+
+        Returns:
+            All runs so far.
+        """
         runs: list[Run] = []
         for head in self.heads():
             done = store.run(head.name)
@@ -119,8 +142,8 @@ class LoadTest:
                 endpoint = self.target if head.side == "target" else self.baseline
                 assert endpoint is not None, "only a test with a baseline has baseline runs"
                 seed = self._seed(head)
-                warmup = self._prompts(head, seed + WARMUP_SEED, True) if self.workload.warmup else None
-                done = execute(self.client, endpoint, head, self._prompts(head, seed, False), warmup, seed, store)
+                warmup = self._prompts(head, seed + WARMUP_SEED, True, store.folder) if self.workload.warmup else None
+                done = execute(self.client, endpoint, head, prompts.pop(head.name), warmup, seed, store)
             else:
                 print(f"loadtest: {head.name} is already complete", file=sys.stderr, flush=True)
             runs.append(done)
@@ -128,29 +151,29 @@ class LoadTest:
                 break
         return runs
 
-    def prepare(self) -> None:
-        """Build the prompts of all runs, so that errors in them show before the first run."""
-        for head in self.heads():
-            self._prompts(head, self._seed(head), False)
-
     def _seed(self, run: Run) -> int:
         """Random seed of a run's prompts.
 
-        Both servers get the same prompts. Each rate and repetition has its own, so that none hits the prefix cache.
+        Both servers get the same prompts. Each rate and repetition has its own, so that none hits the prefix cache. The
+        seed does not depend on the other rates of the sweep, which may differ when a test resumes.
         """
-        place = self._loads().index((run.rate, run.concurrency))
+        load = _point_name(run.rate, run.concurrency).encode()
         # SeedSequence makes the streams of neighbouring seeds independent.
-        return int(np.random.SeedSequence([self.options.seed, place, run.repetition]).generate_state(1)[0])
+        return int(np.random.SeedSequence([self.options.seed, run.repetition, *load]).generate_state(1)[0])
 
-    def _prompts(self, run: Run, seed: int, warmup: bool) -> Prompts:
+    def _prompts(self, run: Run, seed: int, warmup: bool, folder: Path) -> Prompts:
         count = self.workload.warmup if warmup else self._conversations(run)
         planned = self._plan(count, seed, warmup)
         joints = Joints(self.client.text, self.tokenizer, self.composer)
-        with Counter(f"building prompts ({run.name})", len(planned), self.client.shown and not warmup) as counter:
-            pack = prepare(
-                self.options.cache, self.options.cache_bytes, planned, self.composer, joints, seed, counter.reached
-            )
-        return Prompts(planned, pack)
+        with tqdm(
+            total=len(planned),
+            desc=f"building prompts ({run.name})",
+            # None shows it on a terminal only.
+            disable=None if self.client.shown and not warmup else True,
+            delay=1,
+            leave=False,
+        ) as bar:
+            return Prompts(planned, build(folder, planned, self.composer, joints, seed, bar.update))
 
     def _conversations(self, run: Run) -> int:
         wanted, seconds = self.workload.requests, self.workload.seconds
@@ -177,7 +200,7 @@ class LoadTest:
             least=least,
             longest=min([*longest, *lengths] if warmup else longest, default=None),
             max_model_len=min(lengths, default=None),
-            limits=self.limits,
+            limits=self.limits()["target"],
             scale=self.options.scale,
             keys=len(self.client.keys),
         )
@@ -196,11 +219,10 @@ class LoadTest:
         slos = (*(slo.scaled(self.options.scale) for slo in self.workload.objectives()), *self.options.slos)
         rows: list[dict[str, Any]] = []
         for point in points:
-            both_sides: tuple[Side, ...] = ("target", "baseline")
-            sides: dict[Side, Any] = {
-                side: figures(found, self.bands(), slos, self.limits) if (found := point.side(side)) else None
-                for side in both_sides
-            }
+            sides: dict[Side, Any] = {"target": None, "baseline": None}
+            for side, limits in self.limits().items():
+                if found := point.side(side):
+                    sides[side] = figures(found, self.bands(), slos, limits)
             both = sides["target"] and sides["baseline"]
             row: dict[str, Any] = {"label": point.label, "rate": point.rate} | dict(sides.items())
             rows.append(row | {"ratios": ratios(sides["target"], sides["baseline"]) if both else None})
@@ -279,15 +301,6 @@ def make_keys(text: Text, seed: int) -> tuple[str, ...]:
     low = 10 ** (text.digits - 1)
     drawn = np.random.default_rng([seed, text.digits]).choice(9 * low, size=KEYS, replace=False)
     return tuple(str(low + int(each)) for each in drawn)
-
-
-def make_composer(text: Text, tokenizer: Tokenizer, chat: bool, keys: Sequence[str]) -> Composer:
-    """Return the composer of a server's prompts.
-
-    Raises:
-        UsageError: if tokens of the text span its sentences.
-    """
-    return Composer(cut(text, tokenizer, chat, keys), chat)
 
 
 def _point_name(rate: float | None, concurrency: int | None) -> str:

@@ -88,29 +88,3 @@ class Progress:
 
 def _ms(values: Sequence[float] | deque[float], percentile: float) -> str:
     return f"{1000 * float(np.percentile(values, percentile)):.0f} ms" if values else "-"
-
-
-class Counter:
-    """A progress bar for work before a run."""
-
-    def __init__(self, label: str, total: int, shown: bool) -> None:
-        tty = sys.stderr.isatty()
-        self._bar = tqdm(
-            total=total,
-            desc=label,
-            disable=not (shown and tty),
-            mininterval=BAR_SECONDS,
-            delay=1.0,
-            leave=False,
-            file=sys.stderr,
-        )
-
-    def __enter__(self) -> "Counter":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
-
-    def reached(self, count: int) -> None:
-        """Set the number of finished items."""
-        self._bar.update(count - self._bar.n)

@@ -25,29 +25,48 @@ PART_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
+class Client:
+    """How to send requests.
+
+    Attributes:
+        workload: What to send; the run sets the rate or concurrency.
+        text: Judges answers.
+        keys: The pass keys.
+        timeout: Maximum seconds for a complete answer.
+        most_failures: Consecutive failures that end a run.
+        metrics_seconds: Seconds between scrapes of the server's metrics; 0 for none.
+        metrics_key: API key for the metrics; None to use the endpoint's.
+        shown: Whether to show progress.
+    """
+
+    workload: Workload
+    text: Text
+    keys: tuple[str, ...]
+    timeout: float
+    most_failures: int
+    metrics_seconds: float
+    metrics_key: str | None
+    shown: bool
+
+
+@dataclass(frozen=True)
 class Sender:
     """Sends a plan's requests to one server.
 
     Attributes:
         session: The connections.
         endpoint: The server.
-        workload: Sets the endpoint and the sampling parameters.
-        text: Judges answers.
-        keys: The pass keys, by index.
+        client: How to send requests, with the pass keys by index.
         pack: The prompts.
         salt: vLLM's ``cache_salt``, which keeps this run from hitting other runs' prefix cache.
-        timeout: Maximum seconds for a complete answer.
         progress: Shows the run's progress.
     """
 
     session: aiohttp.ClientSession
     endpoint: Endpoint
-    workload: Workload
-    text: Text
-    keys: tuple[str, ...]
+    client: Client
     pack: Pack
     salt: str
-    timeout: float
     progress: Progress
 
     async def send(self, planned: Planned, due: float, start: float) -> Exchange:
@@ -61,7 +80,7 @@ class Sender:
         Returns:
             The outcome, failures included; ``interrupted`` if the task is cancelled.
         """
-        key = self.keys[planned.key]
+        key = self.client.keys[planned.key]
         chunks = self._chunks(planned)
         size = sum(map(len, chunks))
         headers = self.endpoint.headers | {"Content-Length": str(size)}
@@ -86,10 +105,10 @@ class Sender:
         self.progress.began(blank)
         found = blank
         try:
-            async with asyncio.timeout(self.timeout):
+            async with asyncio.timeout(self.client.timeout):
                 found = await self._exchange(planned, blank, sent, headers, data, events)
         except TimeoutError:
-            found = replace(blank, error=f"no complete answer within {self.timeout:g} s")
+            found = replace(blank, error=f"no complete answer within {self.client.timeout:g} s")
         except asyncio.CancelledError:
             found = replace(blank, status="interrupted", error="the run ended before the answer")
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -106,7 +125,7 @@ class Sender:
     async def _exchange(
         self, planned: Planned, blank: Exchange, sent: float, headers: dict[str, str], data: Any, events: Events
     ) -> Exchange:
-        path = "/v1/chat/completions" if self.workload.endpoint == "chat" else "/v1/completions"
+        path = "/v1/chat/completions" if self.client.workload.endpoint == "chat" else "/v1/completions"
         # A redirect would lead to another server, and a body sent in parts cannot be sent twice.
         asked = self.session.post(self.endpoint.url + path, data=data, headers=headers, allow_redirects=False)
         async with asked as response:
@@ -145,7 +164,10 @@ class Sender:
         )
 
     def _judged(self, exchange: Exchange, reply: Reply, latency: float) -> Exchange:
-        judged = exchange.key is not None and exchange.max_tokens >= self.text.answer
+        assert exchange.key is not None, "every request has a pass key"
+        correct = None
+        if exchange.max_tokens >= self.client.text.answer:
+            correct = self.client.text.has_key(reply.text, exchange.key, not self.client.workload.ignore_eos)
         return replace(
             exchange,
             status="completed",
@@ -154,14 +176,12 @@ class Sender:
             counted_prompt_tokens=reply.prompt_tokens,
             finish_reason=reply.finish_reason,
             answer=reply.text,
-            correct=self.text.has_key(reply.text, exchange.key, not self.workload.ignore_eos)
-            if judged and exchange.key
-            else None,
+            correct=correct,
         )
 
     def _chunks(self, planned: Planned) -> list[memoryview | bytes]:
         """Return the request's body in parts; all but the prompt is built now."""
-        chat = self.workload.endpoint == "chat"
+        chat = self.client.workload.endpoint == "chat"
         fields: dict[str, Any] = {
             "model": self.endpoint.model,
             "max_completion_tokens" if chat else "max_tokens": planned.max_tokens,
@@ -170,7 +190,7 @@ class Sender:
         }
         if planned.stream:
             fields["stream_options"] = {"include_usage": True}
-        if self.workload.ignore_eos:
+        if self.client.workload.ignore_eos:
             fields["ignore_eos"] = True
         if self.endpoint.is_vllm:
             fields["cache_salt"] = self.salt

@@ -1,13 +1,13 @@
 """The results folder of a load test, written while it runs and read when it resumes."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.whole_file import save_text
 from ropeswitch.loadtests.client.records import Exchange, Run, Sample, exchange_line, exchange_of
 
 SETTINGS = "settings.json"
@@ -42,7 +42,7 @@ class Store:
             raise UsageError(f"--out {folder} is not empty and has no load test: use another folder")
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            write(path, json.dumps(settings, indent=1) + "\n")
+            self.write(SETTINGS, json.dumps(settings, indent=1) + "\n")
 
     def run(self, name: str) -> Run | None:
         """Return a stored run; None if its ``run.json`` was not written."""
@@ -56,6 +56,11 @@ class Store:
             samples=tuple(Sample(**line) for line in _lines(folder / "metrics.jsonl")),
         )
 
+    def is_complete(self, name: str) -> bool:
+        """Whether a run is stored and was not cut short."""
+        path = self.folder / RUNS / name / "run.json"
+        return path.exists() and bool(_read(path)["complete"])
+
     def begin(self, name: str) -> IO[str]:
         """Open a run's ``requests.jsonl`` for writing line by line, emptied; remove its ``run.json``."""
         folder = self.folder / RUNS / name
@@ -65,14 +70,14 @@ class Store:
 
     def end(self, run: Run) -> None:
         """Write the ``metrics.jsonl`` and ``run.json`` of a run that has ended."""
-        folder = self.folder / RUNS / run.name
-        write(folder / "metrics.jsonl", "".join(json.dumps(asdict(sample)) + "\n" for sample in run.samples))
-        write(folder / "run.json", json.dumps(run.head(), indent=1) + "\n")
+        folder = f"{RUNS}/{run.name}"
+        self.write(f"{folder}/metrics.jsonl", "".join(json.dumps(asdict(sample)) + "\n" for sample in run.samples))
+        self.write(f"{folder}/run.json", json.dumps(run.head(), indent=1) + "\n")
 
     def write(self, name: str, text: str) -> Path:
         """Write a file in the folder atomically and return its path."""
         path = self.folder / name
-        write(path, text)
+        save_text(path, text, overwrite=True)
         return path
 
     def write_requests(self, runs: Sequence[Run]) -> Path:
@@ -87,16 +92,6 @@ def keep(file: IO[str], exchange: Exchange) -> None:
         file.write(json.dumps(exchange_line(exchange)) + "\n")
     except OSError as error:
         raise UsageError(f"{file.name}: {error.strerror}; earlier requests are kept") from error
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    made = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        made.write_text(text, encoding="utf-8")
-        made.replace(path)
-    finally:
-        made.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, Any]:

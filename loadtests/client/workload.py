@@ -40,10 +40,9 @@ class Bursts(Strict):
 
 
 class Closed(Strict):
-    """``concurrency`` clients; each sends its next request ``think`` seconds after its previous answer."""
+    """``concurrency`` clients; each sends its next request after its previous answer."""
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)]
-    think: Seconds = 0.0
 
 
 class Trace(Strict):

@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import Band
-from ropeswitch.loadtests.client.records import Point
+from ropeswitch.loadtests.client.records import Point, Side
 from ropeswitch.loadtests.report import lists as report_lists
 from ropeswitch.loadtests.report import plots, verdict, written
 from ropeswitch.loadtests.report import tables as report_tables
 from ropeswitch.loadtests.report.markup import Markup, tag
-from ropeswitch.loadtests.report.page_style import SCRIPT, STYLE
+from ropeswitch.loadtests.report.page_style import STYLE
 from ropeswitch.loadtests.report.plot_sweep import sweep, throughput
 from ropeswitch.loadtests.report.plot_times import timeline
 from ropeswitch.loadtests.report.reading import Figures, ratio
@@ -28,14 +29,19 @@ CARDS = (
 )
 
 
-def html(results: Mapping[str, Any], points: Sequence[Point], bands: Sequence[Band], limits: Sequence[int] = ()) -> str:
+def html(
+    results: Mapping[str, Any],
+    points: Sequence[Point],
+    bands: Sequence[Band],
+    limits: Mapping[Side, Sequence[int]] = MappingProxyType({}),
+) -> str:
     """Return the page.
 
     Args:
         results: Content of ``results.json``.
         points: The runs behind its points, in the same order.
         bands: Length bands, from short to long.
-        limits: Lengths at which the target's factor sets end, if known; the plots mark them.
+        limits: Lengths at which each server's factor sets end, if known; the plots mark them.
     """
     title = f"Load test of {results['model_id']}"
     slos = [Slo.parse(text) for text in results["slo"]]
@@ -53,9 +59,12 @@ def html(results: Mapping[str, Any], points: Sequence[Point], bands: Sequence[Ba
         )
         drawn = _figure(sweep("sweep", results["points"], bands), caption)
         sections.append(_folded("All loads", drawn, report_tables.by_point(results["points"])))
-    details = [tag("nav", class_="tabs", role="tablist", aria_label="Loads", hidden="")]
+    details = []
     for place, (result, point) in enumerate(zip(results["points"], points, strict=True)):
-        details.append(_point(f"point-{place}", result, point, bands, limits, slos))
+        # Of several with one name, the browser keeps at most one open.
+        opened = {} if place else {"open": ""}
+        parts = _point(f"point-{place}", result, point, bands, limits, slos)
+        details.append(_folded(str(result["label"]), *parts, id=f"point-{place}", name_="load", **opened))
     sections.append(_folded("Throughput and latency in detail", *details))
     sections.append(_footer(results))
     head = tag(
@@ -65,7 +74,7 @@ def html(results: Mapping[str, Any], points: Sequence[Point], bands: Sequence[Ba
         tag("title", title),
         tag("style", Markup(STYLE)),
     )
-    body = tag("body", *sections, tag("script", Markup(SCRIPT)))
+    body = tag("body", *sections)
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
@@ -93,13 +102,18 @@ def _verdict(results: Mapping[str, Any]) -> Markup:
 
 
 def _point(
-    name: str, result: Figures, point: Point, bands: Sequence[Band], limits: Sequence[int], slos: Sequence[Slo]
-) -> Markup:
-    """Build the section of one point."""
+    name: str,
+    result: Figures,
+    point: Point,
+    bands: Sequence[Band],
+    limits: Mapping[Side, Sequence[int]],
+    slos: Sequence[Slo],
+) -> list[Markup]:
+    """Build the parts of one point."""
     runs = [point.side(side)[0] for side in plots.present(point)]
     several = any(len(point.side(side)) > 1 for side in plots.present(point))
     first = " Only the first repetition is shown." if several else ""
-    parts = [tag("h2", str(result["label"])), _cards(result)]
+    parts = [_cards(result)]
     parts += [tag("h3", "By prompt length"), report_tables.by_band(result, bool(slos))]
     drawn = [
         (
@@ -113,7 +127,7 @@ def _point(
             "and a long flat end is a tail.",
         ),
         (
-            plots.by_length(f"{name}-lengths", point, limits),
+            plots.by_length(f"{name}-lengths", point, limits.get("target", ())),
             "Time to first token of every completed request, by prompt length. Points far above the others of their length "
             "waited for something other than their own prompt.",
         ),
@@ -137,8 +151,7 @@ def _point(
         drawn.append((timeline(f"{name}-timeline", runs, bands, limits), caption))
     parts += [_figure(*figure) for figure in drawn]
     parts += [tag("h3", "All requests"), report_tables.totals(result)]
-    parts += [of_server(f"{name}-{run.side}", run) for run in runs]
-    return tag("section", *parts, class_="point", id=name, data_label=str(result["label"]))
+    return [*parts, *(of_server(f"{name}-{run.side}", run) for run in runs)]
 
 
 def _cards(result: Figures) -> Markup:
@@ -158,8 +171,8 @@ def _cards(result: Figures) -> Markup:
     return tag("div", *cards, class_="cards")
 
 
-def _folded(title: str, *content: Markup) -> Markup:
-    return tag("details", tag("summary", tag("h2", title)), *content, class_="folded")
+def _folded(title: str, *content: Markup, **attributes: str) -> Markup:
+    return tag("details", tag("summary", tag("h2", title)), *content, class_="folded", **attributes)
 
 
 def _figure(svg: str, caption: str) -> Markup:

@@ -1,4 +1,4 @@
-"""The style and the script of the report's page."""
+"""The style of the report's page."""
 
 from typing import Final
 
@@ -73,59 +73,13 @@ td.worse, .card span.worse { color: var(--bad); }
 figure { margin: 1.25rem 0 0; overflow-x: auto; }
 figure svg { display: block; width: 100%; min-width: 46rem; height: auto; }
 figcaption { max-width: 60rem; font-size: 0.9rem; }
-.tabs {
-  position: sticky; top: 0; z-index: 1; display: flex; flex-wrap: wrap; gap: 0.4rem; padding: 0.6rem 0;
-  background: var(--back);
-}
-.tabs button {
-  border: 1px solid var(--line); border-radius: 0.4rem; padding: 0.35rem 0.9rem; background: var(--shade); color: inherit;
-  font: inherit; cursor: pointer;
-}
-.tabs button[aria-selected="true"] { border-color: var(--target); background: var(--target); color: var(--back); }
 :focus-visible { outline: 3px solid var(--target); outline-offset: 2px; }
 footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); font-size: 0.9rem; }
 pre { overflow-x: auto; font-size: 0.85rem; }
-[hidden] { display: none; }
 .folded { margin-top: 1.5rem; border-top: 1px solid var(--line); }
 .folded > summary { padding: 0.75rem 0; cursor: pointer; }
 .folded > summary h2 { display: inline; margin: 0; }
 @media print {
-  .tabs { display: none; }
-  .point[hidden] { display: block; }
   .folded::details-content { content-visibility: visible; height: auto; }
-}
-"""
-
-# Without a script all points are shown, one after the other.
-SCRIPT: Final = """
-const points = [...document.querySelectorAll(".point")];
-if (points.length > 1) {
-  const tabs = document.querySelector(".tabs");
-  const show = (chosen) => points.forEach((point, place) => {
-    point.hidden = place !== chosen;
-    const tab = tabs.children[place];
-    tab.setAttribute("aria-selected", String(place === chosen));
-    tab.tabIndex = place === chosen ? 0 : -1;
-  });
-  points.forEach((point, place) => {
-    const tab = document.createElement("button");
-    tab.type = "button";
-    tab.setAttribute("role", "tab");
-    tab.setAttribute("aria-controls", point.id);
-    tab.textContent = point.dataset.label;
-    point.setAttribute("role", "tabpanel");
-    point.setAttribute("aria-label", point.dataset.label);
-    tab.addEventListener("click", () => show(place));
-    tab.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const next = (place + step + points.length) % points.length;
-      show(next);
-      tabs.children[next].focus();
-    });
-    tabs.append(tab);
-  });
-  tabs.hidden = false;
-  show(0);
 }
 """

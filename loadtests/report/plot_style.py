@@ -113,14 +113,9 @@ _ROOT = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/
 
 def band_colours(bands: Sequence[Band]) -> dict[Band, str]:
     """Return a colour for each band, from the shortest to the longest."""
-    places = np.linspace(0, len(RAMP) - 1, len(bands)) if len(bands) > 1 else [0.0]
-    channels = np.array([matplotlib.colors.to_rgb(colour) for colour in RAMP]).T
-
-    def colour(place: float) -> str:
-        red, green, blue = (float(np.interp(place, range(len(RAMP)), channel)) for channel in channels)
-        return matplotlib.colors.to_hex((red, green, blue))
-
-    return {band: colour(place) for band, place in zip(bands, places, strict=True)}
+    ramp = matplotlib.colors.LinearSegmentedColormap.from_list("bands", RAMP)
+    places = np.linspace(0, 1, len(bands))
+    return {band: matplotlib.colors.to_hex(ramp(place)) for band, place in zip(bands, places, strict=True)}
 
 
 def seconds(value: float) -> str:

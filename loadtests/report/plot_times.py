@@ -1,6 +1,6 @@
 """Plots the timeline of a run: requests as bars, requests in flight, output tokens and how late requests were sent."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,7 +8,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
 from ropeswitch.loadtests.client.bands import Band
-from ropeswitch.loadtests.client.records import Exchange, Run
+from ropeswitch.loadtests.client.records import Exchange, Run, Side
 from ropeswitch.loadtests.report import plot_style as style
 from ropeswitch.loadtests.report.plot_style import BAD, FAINT, MARK
 from ropeswitch.loadtests.report.series import bins, crossing, end, in_flight_at, length, output_rate
@@ -16,16 +16,17 @@ from ropeswitch.loadtests.report.series import bins, crossing, end, in_flight_at
 Banded = dict[Band, list[Exchange]]
 
 
-def timeline(name: str, runs: Sequence[Run], bands: Sequence[Band], limits: Sequence[int]) -> str:
+def timeline(name: str, runs: Sequence[Run], bands: Sequence[Band], limits: Mapping[Side, Sequence[int]]) -> str:
     """Draw the timelines of runs, one column each, on the same scales.
 
     Args:
         name: See :func:`plot_style.svg`.
         runs: One run against each server.
         bands: Length bands, which set the colours.
-        limits: Lengths at which factor sets end; marks show when a sequence outgrew one.
+        limits: Lengths at which each server's factor sets end; marks show when a sequence outgrew one.
     """
     colours = style.band_colours(bands)
+    outgrew = False
     with style.look():
         drawn = style.figure(11, 10)
         rows = drawn.subplots(
@@ -33,7 +34,9 @@ def timeline(name: str, runs: Sequence[Run], bands: Sequence[Band], limits: Sequ
         )
         for column, run in enumerate(runs):
             banded = {band: [e for e in run.exchanges if length(e) in band] for band in bands}
-            marked = [(e, at) for e in run.exchanges if (at := crossing(e, limits)) is not None]
+            ends = limits.get(run.side, ())
+            marked = [(e, at) for e in run.exchanges if (at := crossing(e, ends)) is not None]
+            outgrew = outgrew or bool(marked)
             axes = rows[:, column]
             _bars(axes[0], run.exchanges, colours, marked)
             _first_tokens(axes[1], banded, colours)
@@ -49,7 +52,7 @@ def timeline(name: str, runs: Sequence[Run], bands: Sequence[Band], limits: Sequ
         style.count_axis(rows[2, 0])
         style.count_axis(rows[3, 0])
         style.time_axis(rows[4, 0], log=False)
-        drawn.legend(handles=_keys(runs, bands, limits), loc="outside lower center", ncols=9)
+        drawn.legend(handles=_keys(runs, bands, outgrew), loc="outside lower center", ncols=9)
         return style.svg(drawn, name, "Timeline of the requests")
 
 
@@ -103,7 +106,7 @@ def _lateness(axes: Axes, exchanges: Sequence[Exchange]) -> None:
     )
 
 
-def _keys(runs: Sequence[Run], bands: Sequence[Band], limits: Sequence[int]) -> list[Line2D]:
+def _keys(runs: Sequence[Run], bands: Sequence[Band], outgrew: bool) -> list[Line2D]:
     colours = style.band_colours(bands)
     exchanges = [exchange for run in runs for exchange in run.exchanges]
     keys = [
@@ -113,6 +116,6 @@ def _keys(runs: Sequence[Run], bands: Sequence[Band], limits: Sequence[int]) -> 
     ]
     if any(exchange.status == "failed" for exchange in exchanges):
         keys.append(Line2D([], [], color=BAD, marker="x", linestyle="", markeredgewidth=2, label="failed"))
-    if any(crossing(exchange, limits) is not None for exchange in exchanges):
+    if outgrew:
         keys.append(Line2D([], [], color=MARK, marker="D", linestyle="", markersize=5, label="outgrew its factor set"))
     return keys

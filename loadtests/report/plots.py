@@ -26,8 +26,6 @@ LATENCIES = {
 }
 PERCENTILES = {"median": "p50", "p90": "p90", "p99": "p99"}
 MARKERS = {"median": "o", "p90": "_", "p99": "^"}
-# More points per distribution would not be distinguishable.
-STEPS = 400
 
 
 def latency(name: str, point: Mapping[str, Any]) -> str:
@@ -89,8 +87,12 @@ def distributions(name: str, point: Point, bands: Sequence[Band]) -> str:
                 for axes, values in ((first, ttfts), (between, gaps)):
                     if values:
                         seen[band] = None
-                        axes.plot(
-                            *steps(values), STYLES[side], color=colours[band], drawstyle="steps-post", linewidth=1.6
+                        axes.ecdf(
+                            np.maximum(values, 1e-6),
+                            color=colours[band],
+                            linestyle=STYLES[side],
+                            linewidth=1.6,
+                            rasterized=len(values) > style.DENSE,
                         )
         for axes, title in ((first, LATENCIES["ttft"]), (between, LATENCIES["itl"])):
             axes.set_title(title)
@@ -105,20 +107,6 @@ def distributions(name: str, point: Point, bands: Sequence[Band]) -> str:
         kinds = [Line2D([], [], color=FAINT, linestyle=STYLES[side], label=side) for side in present(point)]
         drawn.legend(handles=keys + kinds, loc="outside lower center", ncols=max(len(keys) + len(kinds), 1))
         return style.svg(drawn, name, "Distributions of the time to first token and of the time between chunks")
-
-
-def steps(values: Sequence[float]) -> tuple[Any, Any]:
-    """Return the cumulative distribution of some values: where it rises, and to which share."""
-    ordered = np.maximum(np.sort(values), 1e-6)
-    shares = np.arange(1, len(ordered) + 1) / len(ordered)
-    if len(ordered) > STEPS:
-        kept = np.unique(
-            np.concatenate(
-                [np.linspace(0, len(ordered) - 1, STEPS), len(ordered) * (1 - np.geomspace(1e-4, 0.1, 50))]
-            ).astype(int)
-        )
-        ordered, shares = ordered[kept], shares[kept]
-    return np.concatenate([ordered[:1], ordered]), np.concatenate([[0.0], shares])
 
 
 def goodput(name: str, result: Mapping[str, Any], point: Point, slos: Sequence[Slo], bands: Sequence[Band]) -> str:

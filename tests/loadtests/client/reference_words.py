@@ -66,7 +66,6 @@ KEYS = {
     "bursts.rate": "Mean requests per second",
     "bursts.size": "Requests at once",
     "closed.concurrency": "Clients",
-    "closed.think": "Seconds",
     "trace.file": "JSON lines; path relative to the working folder",
     "trace.speed": "Speed-up over the recording",
     "mix[].kind": "Name of the part in results",

@@ -62,6 +62,25 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixt
         assert len(server.asked) == 12
 
 
+def test_a_rate_has_its_own_prompts_whatever_the_sweep_s_other_rates(tmp_path: Path) -> None:
+    """So that a baseline's run, resumed alone, gets the prompts that its target's run had."""
+    file = workload(tmp_path, arrival={"poisson": {"rate": 1}}, requests=4)
+    with serving(Scripted()) as server:
+        assert loadtest(tmp_path / "both", file, server.url, "--rate", "50,100") == 0
+        assert loadtest(tmp_path / "alone", file, server.url, "--rate", "100") == 0
+        sent = [str(body["messages"]) for body in server.asked]
+    first, second, alone = (set(sent[at : at + 4]) for at in (0, 4, 8))
+    assert second == alone and not first & second
+
+
+def test_each_server_s_sequences_outgrow_its_own_factor_sets(tmp_path: Path) -> None:
+    mix = [{"kind": "grows", "prompt": {"crossing": {"at": 100, "within": 1}}, "output": 44}]
+    with serving(Scripted(limits=(100, 8192))) as target, serving(Scripted()) as baseline:
+        assert loadtest(tmp_path, workload(tmp_path, mix=mix), target.url, "--baseline", baseline.url) == 0
+    [point] = results(tmp_path)["points"]
+    assert [point[side]["crossings"] for side in ("target", "baseline")] == [6, 0]
+
+
 def start(folder: Path, file: str, url: str, *flags: str) -> "subprocess.Popen[bytes]":
     command = [
         *PROGRAM,
@@ -73,7 +92,7 @@ def start(folder: Path, file: str, url: str, *flags: str) -> "subprocess.Popen[b
         str(folder / "out"),
     ]
     return subprocess.Popen(
-        [*command, "--cache", str(folder / "cache"), "--no-report", *flags],
+        [*command, "--no-report", *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

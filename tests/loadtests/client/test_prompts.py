@@ -1,7 +1,6 @@
 """Prompts of exact lengths, for tokenizers of the kinds that models have, made by the ``tokenizers`` library."""
 
 import json
-import os
 import re
 import time
 from functools import cache
@@ -16,7 +15,8 @@ from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from ropeswitch.loadtests.client import pack, texts
-from ropeswitch.loadtests.client.loadtest import make_composer, make_keys
+from ropeswitch.loadtests.client.loadtest import make_keys
+from ropeswitch.loadtests.client.pieces import cut
 from ropeswitch.loadtests.client.plan import Planned
 from ropeswitch.loadtests.client.prompts import Composer
 from ropeswitch.loadtests.client.tokens import LocalTokenizer, Messages
@@ -145,7 +145,7 @@ def tokenizer(name: str) -> Any:
 @cache
 def composer(name: str, text: str, chat: bool) -> tuple[Composer, tuple[str, ...]]:
     keys = make_keys(texts.load(text), 0)
-    return make_composer(texts.load(text), tokenizer(name), chat, keys), keys
+    return Composer(cut(texts.load(text), tokenizer(name), chat, keys), chat), keys
 
 
 def rendered(name: str, content: Any) -> list[int]:
@@ -200,7 +200,7 @@ def test_a_tokenizer_that_joins_sentences_is_refused() -> None:
         chat = None
 
     with pytest.raises(UsageError, match=r"the tokens change where ' A bird .*' follows ' The old river"):
-        make_composer(texts.load("village"), Joining(), False, ("123456",))  # type: ignore[arg-type]
+        cut(texts.load("village"), Joining(), False, ("123456",))  # type: ignore[arg-type]
 
 
 def test_a_million_tokens_take_less_than_a_second_to_make() -> None:
@@ -218,61 +218,18 @@ def planned(count: int, tokens: int) -> list[Planned]:
     return [Planned(index, index, "chat", tokens + index, 44, index % 64) for index in range(count)]
 
 
-def test_packs_are_made_once_and_hold_every_prompt(tmp_path: Path) -> None:
+def test_a_pack_holds_every_prompt_and_no_file_is_left(tmp_path: Path) -> None:
     made, keys = composer("bundled", "village", True)
     joints = Joints(texts.load("village"), tokenizer("bundled"), made)
-    seen: list[int] = []
-    first = pack.prepare(tmp_path, 1 << 30, planned(20, 100), made, joints, 5, seen.append)
-    assert seen == list(range(1, 21))
-    times = {path: path.stat().st_mtime_ns for path in first.folder.iterdir()}
-    again = pack.prepare(tmp_path, 1 << 30, planned(20, 100), made, joints, 5, seen.append)
-    assert again.folder == first.folder and {path: path.stat().st_mtime_ns for path in first.folder.iterdir()} == times
+    built: list[None] = []
+    first = pack.build(tmp_path, planned(20, 100), made, joints, 5, lambda: built.append(None))
+    assert len(built) == 20 and list(tmp_path.iterdir()) == []
     for index in range(20):
-        assert len(rendered("bundled", bytes(again.prompt(index)))) == 100 + index
-        assert keys[index] in bytes(again.prompt(index)).decode()
-    others = [(planned(20, 101), 5), (planned(20, 100), 6), (planned(19, 100), 5)]
-    folders = {pack.prepare(tmp_path, 1 << 30, plan, made, joints, seed, seen.append).folder for plan, seed in others}
-    assert len(folders | {first.folder}) == 4
-
-
-def test_the_cache_forgets_what_was_used_longest_ago(tmp_path: Path) -> None:
-    made, _ = composer("bundled", "village", True)
-    joints = Joints(texts.load("village"), tokenizer("bundled"), made)
-
-    def make(seed: int, most: int) -> Path:
-        return pack.prepare(tmp_path, most, planned(10, 1000), made, joints, seed, lambda count: None).folder
-
-    first, second = make(1, 1 << 30), make(2, 1 << 30)
-    make(1, 1 << 30)
-    size = sum(path.stat().st_size for path in first.iterdir())
-    third = make(3, size + 8 * 10 * 1005 + 100)
-    assert (first.exists(), second.exists(), third.exists()) == (True, False, True)
-
-
-def test_what_was_left_of_packs_is_made_again_or_removed(tmp_path: Path) -> None:
-    made, _ = composer("bundled", "village", True)
-    joints = Joints(texts.load("village"), tokenizer("bundled"), made)
-    first = pack.prepare(tmp_path, 1 << 30, planned(5, 100), made, joints, 1, lambda count: None)
-    (first.folder / "places.json").unlink()
-    killed = tmp_path / ".making-killed"
-    killed.mkdir()
-    os.utime(killed, (0, 0))
-    again = pack.prepare(tmp_path, 1 << 30, planned(5, 100), made, joints, 1, lambda count: None)
-    assert again.folder == first.folder and len(again.places) == 5
-    assert not killed.exists()
-
-
-def test_an_interrupted_pack_leaves_nothing(tmp_path: Path) -> None:
-    made, _ = composer("bundled", "village", True)
-    joints = Joints(texts.load("village"), tokenizer("bundled"), made)
-
-    def interrupt(count: int) -> None:
-        if count == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pack.prepare(tmp_path, 1 << 30, planned(20, 100), made, joints, 5, interrupt)
-    assert list(tmp_path.iterdir()) == []
+        assert len(rendered("bundled", bytes(first.prompt(index)))) == 100 + index
+        assert keys[index] in bytes(first.prompt(index)).decode()
+    again, other = (pack.build(tmp_path, planned(20, 100), made, joints, seed, lambda: None) for seed in (5, 6))
+    for index in range(20):
+        assert bytes(again.prompt(index)) == bytes(first.prompt(index)) != bytes(other.prompt(index))
 
 
 def test_a_full_disk_is_told_before_prompts_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +237,7 @@ def test_a_full_disk_is_told_before_prompts_are_made(tmp_path: Path, monkeypatch
     joints = Joints(texts.load("village"), tokenizer("bundled"), made)
     monkeypatch.setattr(pack.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1 << 20}))
     with pytest.raises(UsageError, match="the prompts take up to 15 MiB, but only 1 MiB are free"):
-        pack.prepare(tmp_path, 1 << 30, planned(2, 1_000_000), made, joints, 5, lambda count: None)
+        pack.build(tmp_path, planned(2, 1_000_000), made, joints, 5, lambda: None)
 
 
 def test_text_files_are_checked(tmp_path: Path) -> None:

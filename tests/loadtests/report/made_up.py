@@ -11,7 +11,6 @@ from ropeswitch.loadtests.client.records import Exchange, Point, Run, Sample, Si
 
 BANDS = bands("0-8k,8k-128k,128k-1M")
 LENGTHS = (300, 1_000, 4_000, 20_000, 100_000, 900_000)
-STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
 
 
 def exchange(index: int, prompt: int = 300, sent: float = 0.0, slower: float = 1.0, **changed: Any) -> Exchange:
@@ -98,6 +97,9 @@ def point(label: str = "the workload", rate: float | None = None, baseline: bool
 
 def results(points: Sequence[Point], within: Sequence[Band] = BANDS, **changed: Any) -> dict[str, Any]:
     """What results.json holds of the points."""
+    # It imports vLLM's benchmark, which takes seconds.
+    from ropeswitch.loadtests.client.results import figures
+
     sides = [(found, found.side("target"), found.side("baseline")) for found in points]
     slos = [Slo.parse(text) for text in changed.get("slo", ())]
     given: dict[str, Any] = {
@@ -114,8 +116,8 @@ def results(points: Sequence[Point], within: Sequence[Band] = BANDS, **changed: 
             {
                 "label": found.label,
                 "rate": found.rate,
-                "target": figures(target, within, slos) if target else None,
-                "baseline": figures(baseline, within, slos) if baseline else None,
+                "target": figures(target, within, slos, ()) if target else None,
+                "baseline": figures(baseline, within, slos, ()) if baseline else None,
                 "ratios": {} if target and baseline else None,
             }
             for found, target, baseline in sides
@@ -124,68 +126,3 @@ def results(points: Sequence[Point], within: Sequence[Band] = BANDS, **changed: 
     if any(baseline for _, _, baseline in sides):
         given["settings"]["baseline"] = "http://baseline:8000"
     return given | changed
-
-
-def figures(runs: Sequence[Run], within: Sequence[Band], slos: Sequence[Slo]) -> dict[str, Any]:
-    """Figures of the keys of results.json; upstream's benchmark, which makes the real ones, takes seconds to import."""
-    exchanges = [each for run in runs for each in run.exchanges]
-    seconds = sum(run.duration for run in runs)
-    banded = {str(band): [each for each in exchanges if each.prompt_tokens in band] for band in within}
-    bands = {name: _figures(inside, seconds, slos) for name, inside in banded.items() if inside}
-    return _figures(exchanges, seconds, slos) | {"bands": bands}
-
-
-def _figures(exchanges: Sequence[Exchange], seconds: float, slos: Sequence[Slo]) -> dict[str, Any]:
-    done = [each for each in exchanges if each.status == "completed"]
-    good = [all(_within(each, slo) for slo in slos) for each in done]
-    output = sum(each.output_tokens for each in done)
-    total = sum(each.prompt_tokens for each in done)
-    found: dict[str, Any] = {
-        "duration": seconds,
-        "completed": len(done),
-        "total_input_tokens": total,
-        "total_output_tokens": output,
-        "request_throughput": len(done) / seconds if seconds else 0.0,
-        "request_goodput": sum(good) / seconds if slos and seconds else None,
-        "output_throughput": output / seconds if seconds else 0.0,
-        "total_token_throughput": (total + output) / seconds if seconds else 0.0,
-        "max_output_tokens_per_s": 2.0 * output / seconds if seconds else 0.0,
-        "max_concurrent_requests": len(done),
-        "checked": sum(each.correct is not None for each in done),
-        "correct": sum(bool(each.correct) for each in done),
-        "crossings": 0,
-        "good_share": sum(good) / len(good) if slos and good else None,
-    }
-    found |= {name: sum(each.status == name for each in exchanges) for name in ("failed", "cancelled", "interrupted")}
-    times = {
-        "ttft": [each.ttft for each in done if each.ttft is not None],
-        "itl": [gap for each in done for gap in each.itl],
-        "tpot": [(each.latency - (each.ttft or 0)) / max(each.output_tokens - 1, 1) for each in done],
-        "e2el": [each.latency for each in done],
-    }
-    for name, values in times.items():
-        # Real results have None where nothing was measured.
-        found |= _statistics(name, values) if values else dict.fromkeys(_statistics(name, [0.0]))
-    if exchanges:
-        found |= _statistics("lateness", [each.lateness for each in exchanges])
-    if times["ttft"]:
-        found |= _statistics("ttft_due", [each.ttft + each.lateness for each in done if each.ttft is not None])
-    return found
-
-
-def _within(found: Exchange, slo: Slo) -> bool:
-    values = {
-        "ttft": found.ttft or 0.0,
-        "e2el": found.latency,
-        "tpot": sum(found.itl) / max(found.output_tokens - 1, 1),
-    }
-    return (slo.band is not None and found.prompt_tokens not in slo.band) or all(
-        values[name] <= bound for name, bound in slo.bounds.items()
-    )
-
-
-def _statistics(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    values = 1000 * np.array(seconds)
-    found = [np.mean(values), np.median(values), np.std(values), *np.percentile(values, [90, 95, 99])]
-    statistics = {f"{part}_{name}_ms": float(value) for part, value in zip(STATISTICS, found, strict=True)}
-    return statistics | {f"max_{name}_ms": float(max(values))}

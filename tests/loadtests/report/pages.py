@@ -11,7 +11,7 @@ class Page(HTMLParser):
     Attributes:
         tags: The names of all elements, in order.
         attributes: Of all elements, in order.
-        text: All text outside of the style and the script.
+        text: All text outside of the style.
         tables: Every table's rows, of the text of their cells.
     """
 
@@ -48,7 +48,7 @@ class Page(HTMLParser):
         self._open.pop()
 
     def handle_data(self, data: str) -> None:
-        if not {"style", "script"} & set(self._open):
+        if "style" not in self._open:
             self.text += data
         if {"td", "th"} & set(self._open):
             self.tables[-1][-1][-1] += data

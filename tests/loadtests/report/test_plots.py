@@ -21,7 +21,6 @@ from tests.loadtests.report.made_up import BANDS, exchange, failure, point, resu
 
 SVG = "{http://www.w3.org/2000/svg}"
 POINT = point()
-RESULT = results([POINT])["points"][0]
 NAMES = [str(band) for band in BANDS]
 
 
@@ -58,10 +57,11 @@ def alone(exchanges: Sequence[Exchange], **changed: Any) -> Point:
 
 
 def test_latency_shows_every_band_and_the_percentiles_of_the_results(drawn: list[Figure]) -> None:
-    labels = texts(plots.latency("latency", RESULT))
+    result = results([POINT])["points"][0]
+    labels = texts(plots.latency("latency", result))
     assert {*NAMES, *plots.LATENCIES.values(), "p50", "p90", "p99", "target", "baseline"} <= set(labels)
     places = sorted(float(line.get_ydata()[0]) for line in drawn[0].axes[0].lines if len(line.get_ydata()) == 1)
-    sides = (RESULT["target"], RESULT["baseline"])
+    sides = (result["target"], result["baseline"])
     values = [side["bands"][name][f"{part}_ttft_ms"] for side in sides for name in NAMES for part in plots.PERCENTILES]
     assert places == pytest.approx(sorted(value / 1000 for value in values))
 
@@ -72,16 +72,6 @@ def test_distributions_are_drawn_by_band_and_server(drawn: list[Figure]) -> None
     styles = [(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].lines]
     colours = plot_style.band_colours(BANDS)
     assert sorted(styles) == sorted((colours[band], style) for band in BANDS for style in ("-", "--"))
-
-
-@pytest.mark.parametrize("count", [1, 7, 5000])
-def test_a_distribution_rises_to_a_share_at_the_value_that_so_many_do_not_exceed(count: int) -> None:
-    values = np.random.default_rng(count).gamma(2.0, 1.0, count)
-    places, shares = plots.steps(list(values))
-    assert len(places) <= plots.STEPS + 60
-    assert shares[0] == 0 and shares[-1] == 1
-    for place, share in zip(places[1:], shares[1:], strict=True):
-        assert share == pytest.approx(np.mean(values <= place))
 
 
 def test_goodput_shows_the_shares_of_each_objective() -> None:
@@ -112,31 +102,35 @@ def test_lengths_show_where_sets_end_among_the_prompts() -> None:
 
 def test_many_points_are_drawn_as_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     few = alone([exchange(i, sent=i) for i in range(8)])
-    assert "<image" not in plots.by_length("lengths", few, ()) + timeline("timeline", few.runs, BANDS, ())
+    plain = plots.by_length("lengths", few, ()) + timeline("timeline", few.runs, BANDS, {})
+    assert "<image" not in plain + plots.distributions("distributions", few, BANDS)
     monkeypatch.setattr(plot_style, "DENSE", 6)
     assert "<image" in plots.by_length("lengths", few, ())
-    assert "<image" in timeline("timeline", few.runs, BANDS, ())
+    assert "<image" in plots.distributions("distributions", few, BANDS)
+    assert "<image" in timeline("timeline", few.runs, BANDS, {})
 
 
 def test_the_time_line_marks_failures_and_requests_that_outgrew_their_set(drawn: list[Figure]) -> None:
     fine, failed, grown = exchange(0), failure(1, "gone", sent=2.0), exchange(2, prompt=8190, sent=4.0)
-    labels = texts(timeline("timeline", [run("target", [fine, failed, grown])], BANDS, (8192,)))
+    labels = texts(timeline("timeline", [run("target", [fine, failed, grown])], BANDS, {"target": (8192,)}))
     assert {"0-8k", "failed", "outgrew its factor set", "target: requests, in the order of sending"} <= set(labels)
     crosses, diamonds = drawn[0].axes[0].lines
     assert list(crosses.get_xdata()) == [2.5]
     assert list(diamonds.get_ydata()) == [2]
-    labels = texts(timeline("timeline", [run("target", [fine])], BANDS, (8192,)))
+    labels = texts(timeline("timeline", [run("target", [fine])], BANDS, {"target": (8192,)}))
     assert not {"failed", "outgrew its factor set", "8k-128k"} & set(labels)
+    labels = texts(timeline("timeline", [run("baseline", [grown])], BANDS, {"target": (8192,)}))
+    assert "outgrew its factor set" not in labels
 
 
 def test_the_time_line_shows_how_late_requests_were_sent(drawn: list[Figure]) -> None:
-    timeline("timeline", [run("target", [exchange(0, sent=1.0, due=0.75), exchange(1, sent=2.0, due=2.0)])], BANDS, ())
+    timeline("timeline", [run("target", [exchange(0, sent=1.0, due=0.75), exchange(1, sent=2.0, due=2.0)])], BANDS, {})
     assert drawn[0].axes[4].collections[0].get_offsets().tolist() == [[1.0, 0.25], [2.0, 0.0]]
 
 
 def test_counts_reach_above_the_highest_of_both_servers(drawn: list[Figure]) -> None:
     runs = (run("target", [exchange(0)]), run("baseline", [exchange(i, sent=i / 1000) for i in range(6)]))
-    timeline("timeline", runs, BANDS, ())
+    timeline("timeline", runs, BANDS, {})
     for flight in drawn[0].axes[4:6]:
         assert 6 < flight.get_ylim()[1] < 7
 
@@ -200,11 +194,11 @@ def test_nothing_to_show_is_said(exchanges: list[Exchange]) -> None:
     assert "Within all objectives" in texts(plots.goodput("goodput", result, found, [Slo.parse("ttft<1")], BANDS))
     assert "no request has one" in texts(sweep("sweep", [result], BANDS))
     assert "Output tokens/s" in texts(throughput("throughput", found))
-    assert "Requests in flight" in texts(timeline("timeline", found.runs, BANDS, ()))
+    assert "Requests in flight" in texts(timeline("timeline", found.runs, BANDS, {}))
 
 
 def test_ids_are_the_figures_own() -> None:
-    svg = timeline("point-1-timeline", POINT.runs, BANDS, ())
+    svg = timeline("point-1-timeline", POINT.runs, BANDS, {})
     ids = set(re.findall(r'\bid="([^"]+)"', svg))
     assert ids and all(name.startswith("point-1-timeline-") for name in ids)
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', svg)) <= ids

@@ -192,7 +192,6 @@ ca:
 # As long as a server may take to start.
 - --wait={{ int64 $v.probes.startup.seconds }}
 - --out=/results/$(JOB_NAME)
-- --cache=/results/prompts
 {{- if $v.metrics.key.existingSecret }}
 - {{ print "--metrics-key-file=/etc/ropeswitch/metrics/" $v.metrics.key.key | quote }}
 {{- end }}
@@ -222,7 +221,7 @@ ca:
 {{- fail (printf "loadTest.workloads: %q is not one of %s; your own workloads are keys of loadTest.files that end in .yaml" . (join ", " $shipped)) -}}
 {{- end -}}
 {{- end -}}
-{{- $flags := dict "--url" "loadTest.url" "--baseline" "loadTest.baseline" "--ca" "loadTest.ca" "--wait" "probes.startup.seconds" "--out" "loadTest.results" "--cache" "loadTest.results" "--metrics-key-file" "metrics.key" -}}
+{{- $flags := dict "--url" "loadTest.url" "--baseline" "loadTest.baseline" "--ca" "loadTest.ca" "--wait" "probes.startup.seconds" "--out" "loadTest.results" "--metrics-key-file" "metrics.key" -}}
 {{- $lists := dict "arguments" $test.arguments -}}
 {{- range $workload, $arguments := $test.argumentsByWorkload -}}
 {{- if not (has $workload $test.workloads) -}}
