@@ -12,10 +12,13 @@ import os
 import re
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+from ropeswitch.factors.quoted import quoted
 
 VARIABLE = "ROPESWITCH_REFUSAL_FILE"
 EXIT_CODE = 2
@@ -42,6 +45,10 @@ _KV_CACHE = re.compile(
     re.DOTALL,
 )
 _HEADS = re.compile(r"attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size \((?P<ranks>\d+)\)")
+
+
+# Prefix of a message of vLLM's own validators.
+_PREFIX = "Value error, "
 
 
 @contextmanager
@@ -117,7 +124,6 @@ def reason_of(error: BaseException) -> str | None:
     from ropeswitch.model_patches.guard.fingerprints import RegistryError
     from ropeswitch.model_patches.switch.settings import UnsupportedError
     from ropeswitch.server.errors import UsageError
-    from ropeswitch.server.flags.plain import detail_text
 
     if isinstance(error, FactorError | UnsupportedError | RegistryError | UsageError):
         return str(error)
@@ -131,7 +137,20 @@ def reason_of(error: BaseException) -> str | None:
         return f"--tensor-parallel-size: {match['ranks']} must divide the model's {match['heads']} attention heads"
     # A validation error of pydantic has one message per field, and its text has many lines.
     details = getattr(error, "errors", None)
-    return "; ".join(map(detail_text, details())) if callable(details) else str(error)
+    return "; ".join(map(_detail_text, details())) if callable(details) else str(error)
+
+
+def _detail_text(detail: Mapping[str, Any]) -> str:
+    """Return one of pydantic's errors about vLLM's config as a message about the flag of its field.
+
+    Args:
+        detail: An element of ``ValidationError.errors()``.
+    """
+    text = str(detail["msg"])
+    if text.startswith(_PREFIX) or not detail.get("loc"):
+        return text.removeprefix(_PREFIX)
+    flag = str(detail["loc"][0]).replace("_", "-")
+    return f"--{flag}: {quoted(detail.get('input'))}: {text}"
 
 
 def died(error: BaseException) -> bool:

@@ -10,7 +10,8 @@ _FIELD = re.compile(r"([a-z]\w*(?:\.\w+)*)(?: must be | cannot contain |: )")
 # The text of a ``pydantic.ValidationError``, which vLLM returns where it does the validation itself.
 _PYDANTIC = re.compile(r"\A\d+ validation errors? for (\S+)\n")
 _ERROR = re.compile(
-    r"^(?P<loc>\S.*)\n  (?P<msg>.*?) \[type=(?P<type>\w+), input_value=(?P<value>.*), input_type=\w+\]", re.MULTILINE
+    r"^(?:(?P<loc>\S.*)\n)?  (?P<msg>.*?) \[type=(?P<type>[\w.]+), input_value=(?P<value>.*), input_type=\w+\]",
+    re.MULTILINE,
 )
 # Longer messages contain client input; parsing them would block the event loop.
 _LONG = 10_000
@@ -55,7 +56,7 @@ def mended(message: str, fields: Container[str] = ()) -> tuple[str, str | None]:
     """
     if len(message) > _LONG:
         return message, None
-    if (title := _PYDANTIC.match(message)) is not None and (errors := list(_ERROR.finditer(message))):
+    if (title := _PYDANTIC.match(message)) is not None and (errors := list(_ERROR.finditer(message, title.end()))):
         return message_of([_of_text(each, title[1]) for each in errors])
     found = details(message)
     message = without_details(message)
@@ -72,7 +73,8 @@ def _of_text(error: re.Match[str], title: str) -> Wrong:
     """Convert one error of the text. ``ValidatorIterator`` is a chat message's content; types tried look like classes."""
     path = "content" if title == "ValidatorIterator" else ""
     tried: tuple[tuple[str, str], ...] = ()
-    for part in error["loc"].split("."):
+    # An error of the object as a whole has no path.
+    for part in error["loc"].split(".") if error["loc"] else ():
         if part[:1].isupper() or re.search(r"[\[\](){}]|^(?:str|int|list|dict)$", part):
             tried = (*tried, (path, part))
         else:

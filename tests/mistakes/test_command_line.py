@@ -120,7 +120,7 @@ LATE: dict[str, tuple[str, list[str]]] = {
     "factors of another model": (f"{MODEL} --factors {{folder}}/other.json", ["2 factors", "16"]),
     "wrong value in JSON": (
         f"{MODEL} -cc.mode 9",
-        ["--compilation-config: mode: 9: Input should be 0, 1, 2 or 3"],
+        ["--compilation-config: mode: 9 must be 0, 1, 2 or 3."],
     ),
     "heads that ranks cannot share": (
         f"{MODEL} --tensor-parallel-size 3",
