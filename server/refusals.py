@@ -18,8 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ropeswitch.factors.quoted import quoted
-
 VARIABLE = "ROPESWITCH_REFUSAL_FILE"
 EXIT_CODE = 2
 _FAULT = ".fault"
@@ -45,8 +43,6 @@ _KV_CACHE = re.compile(
     re.DOTALL,
 )
 _HEADS = re.compile(r"attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size \((?P<ranks>\d+)\)")
-
-
 # Prefix of a message of vLLM's own validators.
 _PREFIX = "Value error, "
 
@@ -146,6 +142,8 @@ def _detail_text(detail: Mapping[str, Any]) -> str:
     Args:
         detail: An element of ``ValidationError.errors()``.
     """
+    from ropeswitch.factors.quoted import quoted
+
     text = str(detail["msg"])
     if text.startswith(_PREFIX) or not detail.get("loc"):
         return text.removeprefix(_PREFIX)
