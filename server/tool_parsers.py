@@ -82,7 +82,8 @@ def choose(args: Namespace, config: Mapping[str, Any]) -> list[str]:
     except Exception as error:
         # The user's own files, whose code may raise any error; choosing a default must not abort the start.
         return [
-            f"tool calls are off: the chat template cannot be read ({type(error).__name__}); set --tool-call-parser"
+            "tool calls are off: the tokenizer or its chat template cannot be read"
+            f" ({type(error).__name__}); set --tool-call-parser"
         ]
     parser = next((name for markup, name in choices if markup in template), None)
     if parser is None:

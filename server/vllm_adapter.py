@@ -41,6 +41,7 @@ from vllm.tool_parsers import ToolParserManager
 from vllm.triton_utils import HAS_TRITON
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.utils.mistral import is_mistral_tokenizer
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM as AsyncLLM
 from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer as FastIncrementalDetokenizer
@@ -118,7 +119,12 @@ def load_tokenizer(args: Namespace) -> Any:
 
 
 def chat_templates(args: Namespace, tokenizer: Any) -> str:
-    """Return the text of all chat templates that the server may use; empty if there are none."""
+    """Return the text of all chat templates that the server may use; empty if there are none.
+
+    mistral-common renders chats without a template: its text is the markup of the tool calls that it writes.
+    """
+    if is_mistral_tokenizer(tokenizer):
+        return "[TOOL_CALLS]"
     template = load_chat_template(args.chat_template) or getattr(tokenizer, "chat_template", None) or ""
     return template if isinstance(template, str) else "\n".join(template.values())
 

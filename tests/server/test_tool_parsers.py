@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import mistral_common
 import pytest
 import vllm.tool_parsers
 from vllm.tool_parsers import ToolParserManager
@@ -81,6 +82,12 @@ def test_a_template_of_vllms_own_is_found_by_its_name(tmp_path: Path, monkeypatc
     assert chosen(arguments(BUNDLED_MODEL, chat_template="template_of_tools.jinja")) == (True, "hermes")
 
 
+def test_mistrals_own_tokenizer_has_no_template_but_a_format(tmp_path: Path) -> None:
+    [tokens, *_] = sorted(Path(mistral_common.__file__).parent.glob("data/tekken_*.json"))
+    shutil.copy(tokens, tmp_path / "tekken.json")
+    assert chosen(arguments(tmp_path, tokenizer_mode="mistral"), "mistral") == (True, "mistral")
+
+
 def test_markup_tells_formats_of_one_family_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_adapter, "tool_parser_problem", lambda *_: None)
     coder = "{% if tools %}<tool_call><function=x></function></tool_call>{% endif %}"
@@ -120,12 +127,15 @@ def test_odd_tokenizer_configs_do_not_end_the_start(folder: Path, content: bytes
     args = arguments(folder)
     notes = choose(args, {"model_type": "qwen3"})
     assert (args.enable_auto_tool_choice, args.tool_call_parser) == (False, None)
-    assert all("the chat template cannot be read" in note for note in notes)
+    assert all("the tokenizer or its chat template cannot be read" in note for note in notes)
 
 
-def test_a_model_without_a_tokenizer_gets_none(tmp_path: Path, folder: Path) -> None:
-    [line] = choose(arguments(tmp_path / "none", chat_template=HERMES), {"model_type": "qwen3"})
-    assert line.startswith("tool calls are off: the chat template cannot be read (")
+@pytest.mark.parametrize("model", ["none", "s3://bucket/model", "no-such-organization/no-such-model"])
+def test_a_model_without_a_tokenizer_gets_none(model: str, folder: Path) -> None:
+    args = arguments(model, chat_template=HERMES)
+    [line] = choose(args, {"model_type": "qwen3"})
+    assert (args.enable_auto_tool_choice, args.tool_call_parser) == (False, None)
+    assert line.startswith("tool calls are off: the tokenizer or its chat template cannot be read (")
     assert chosen(arguments(folder, chat_template=HERMES, skip_tokenizer_init=True)) == (False, None)
 
 
