@@ -15,7 +15,6 @@ from ropeswitch.model_patches.guard.fingerprints import (
     Reading,
     RegistryError,
     fingerprint,
-    resolve,
     symbols,
 )
 from ropeswitch.model_patches.guard.records import PATCHES
@@ -84,7 +83,7 @@ def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> i
     found, missing = {}, []
     for path in paths:
         try:
-            found[path] = fingerprint(resolve(path)[2])
+            found[path] = fingerprint(path)
         except RegistryError as error:
             missing.append(str(error))
     if missing:

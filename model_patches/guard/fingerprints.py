@@ -70,10 +70,17 @@ def recorded() -> dict[str, str]:
     return found
 
 
-def fingerprint(symbol: Any) -> str:
-    """Return the first 16 hex digits of the SHA-256 of an unwrapped function's signature and source."""
-    upstream = inspect.unwrap(symbol)
-    text = f"{inspect.signature(upstream)}\n{inspect.getsource(upstream)}"
+def fingerprint(path: str) -> str:
+    """Return the first 16 hex digits of the SHA-256 of an unwrapped function's signature and source, by its dotted path.
+
+    Raises:
+        RegistryError: when the installed vLLM has no such function.
+    """
+    upstream = inspect.unwrap(resolve(path)[2])
+    try:
+        text = f"{inspect.signature(upstream)}\n{inspect.getsource(upstream)}"
+    except (TypeError, ValueError, OSError) as error:
+        raise RegistryError(f"{path}: not a Python function in the installed vLLM ({error})") from error
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -81,16 +88,16 @@ def resolve(path: str) -> tuple[Any, str, Any]:
     """Return a symbol's owner (a module or class), its name there and the symbol, by its dotted path.
 
     Raises:
-        RegistryError: when the installed vLLM has no such symbol.
+        RegistryError: when the installed vLLM has no such symbol, or its module cannot be imported.
     """
     parts = path.split(".")
     for split in range(len(parts) - 1, 0, -1):
         try:
             owner: Any = importlib.import_module(".".join(parts[:split]))
-        except ModuleNotFoundError as error:
-            if error.name is None or not path.startswith(error.name):
-                raise
-            continue
+        except ImportError as error:
+            if isinstance(error, ModuleNotFoundError) and error.name and path.startswith(error.name):
+                continue
+            raise RegistryError(f"{path}: its module cannot be imported ({error})") from error
         try:
             for part in parts[split:-1]:
                 owner = getattr(owner, part)

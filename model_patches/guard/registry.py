@@ -55,9 +55,10 @@ def mismatches(records: Sequence[Patch]) -> dict[str, str]:
     found = {}
     for path in files:
         try:
-            symbol = resolve(path)[2]
             if path in compared:
-                _compare(path, fingerprint(symbol), pinned.get(path))
+                _compare(path, fingerprint(path), pinned.get(path))
+            else:
+                resolve(path)
         except RegistryError as error:
             found[path] = f"{error} ({', '.join(dict.fromkeys(files[path]))})"
     return found
@@ -78,6 +79,9 @@ def missing_texts(readings: Iterable[Reading]) -> list[str]:
             source = inspect.getsource(resolve(reading.symbol)[2])
         except RegistryError as error:
             found.append(f"{error} ({reading.file})")
+            continue
+        except (TypeError, OSError) as error:
+            found.append(f"{reading.symbol}: its source cannot be read: {error} ({reading.file})")
             continue
         found += [
             f"{reading.symbol}: its source no longer holds {text!r}, which {reading.file} matches"

@@ -72,6 +72,17 @@ def test_check_names_every_symbol_that_is_missing_and_its_files(
     assert int(same) == int(count) - 2
 
 
+def test_check_goes_on_past_what_is_no_function_any_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A function that became a compiled one, and a text of a symbol without source."""
+    monkeypatch.setattr(HASHER, len)
+    monkeypatch.setattr(TEXT, 3)
+    assert main(["patches", "check"]) == 1
+    *lines, _ = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in sorted(lines)] == sorted([HASHER, TEXT])
+
+
 def test_commands_without_vllm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def version(name: str) -> str:
         raise PackageNotFoundError(name)
