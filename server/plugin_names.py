@@ -7,10 +7,12 @@ kind, so the list is complete: every plugin that vLLM would load by default, and
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
+from ropeswitch.model_patches.switch.plugin import NAME as PLUGIN
+from ropeswitch.model_patches.switch.plugin import left_out
 from ropeswitch.server.errors import UsageError
 
-# The switch and the server's endpoints; the hook that reports refusals of child processes.
-PLUGIN, REFUSALS = "ropeswitch", "ropeswitch_refusals"
+# The hook that reports refusals of child processes; PLUGIN is the switch and the server's endpoints.
+REFUSALS = "ropeswitch_refusals"
 VARIABLE = "VLLM_PLUGINS"
 
 
@@ -22,12 +24,9 @@ def plugin_names(environment: Mapping[str, str]) -> str:
     """
     chosen = environment.get(VARIABLE)
     if chosen:
+        if (reason := left_out(environment)) is not None:
+            raise UsageError(reason)
         names = {name.strip() for name in chosen.split(",")}
-        if PLUGIN not in names:
-            raise UsageError(
-                f"{VARIABLE}: {chosen!r} leaves out {PLUGIN!r}, which rotates requests by length; add it, or unset the "
-                "variable"
-            )
     elif chosen is not None:
         names = set()
     else:

@@ -41,9 +41,11 @@ class EngineEvaluator:
         from vllm.transformers_utils.config import get_config
 
         from ropeswitch.model_patches.switch.parts import PARTS
-        from ropeswitch.model_patches.switch.plugin import KEY
+        from ropeswitch.model_patches.switch.plugin import KEY, left_out
         from ropeswitch.model_patches.switch.settings import FORCED_SET, UnsupportedError
 
+        if (reason := left_out(os.environ)) is not None:
+            raise FactorError(reason)
         self._objective, self._facts = objective, facts
         self._prompts = [{"prompt_token_ids": list(row)} for row in objective.rows]
         # Sets that start alike would share one row of angles, and each batch would overwrite it (ladders.py).

@@ -1,12 +1,13 @@
 """The engines of a comparison: each in a process of its own, which works only between a question and its answer."""
 
 import multiprocessing
+import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 from ropeswitch.model_patches.switch.parts import PARTS
-from ropeswitch.model_patches.switch.plugin import KEY
+from ropeswitch.model_patches.switch.plugin import KEY, left_out
 
 STOP_SECONDS = 30
 
@@ -66,4 +67,6 @@ def with_ladder(arguments: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         arguments: vLLM's engine arguments.
         options: More fields of ``additional_config["ropeswitch"]``.
     """
+    if (reason := left_out(os.environ)) is not None:
+        raise SystemExit(f"bench: {reason}")
     return {**arguments, "additional_config": {KEY: {"ladder": "auto", "parts": list(PARTS), **options}}}
