@@ -9,12 +9,13 @@ AUTO = "test_auto_modes.py"
 ALL = [AUTO, "test_family_modes.py", "test_transformers_modes.py", LATENT, "test_drafts.py", "test_draft_modes.py"]
 # On V1, models run in every mode. On V2, whose modes test_runners.py covers, they run in a mixed batch, and some in captured
 # graphs, whose buffers depend on the model's patches, and with preemption, which takes ten times as long. Each kind of draft
-# runs once, and an EAGLE head, which shares the target's cache, in these modes.
+# runs once, and an EAGLE head, which shares the target's cache, in these modes and with a warm prefix cache.
 V2 = (
     "mixed_batch and (auto_modes or family_modes or transformers_modes or latent_modes or eagle)"
     " or captured and (auto_modes or transformers_modes or latent_modes)"
     " or auto_modes and (crossed_by_one or forced)"
-    " or preemption and (gemma3 or falcon-h1 or latent_modes or eagle)"
+    " or preemption and (auto_modes or gemma3 or falcon-h1 or transformers_modes or latent_modes or eagle)"
+    " or cold_and_warm and eagle"
     " or test_drafts"
 )
 V2_RANKS = "tp2 and (auto_modes or transformers_modes or latent_modes or eagle) or two_ranks and (gemma3 or falcon-h1)"

@@ -87,7 +87,13 @@ def test_sets(text: str, config: dict[str, Any], longest: int | None, window: in
 @pytest.mark.parametrize(
     ("text", "config", "longest", "window", "reason"),
     [
-        ("yarn", configs.QWEN3, None, None, "needs lengths"),
+        (
+            "yarn",
+            configs.QWEN3,
+            None,
+            None,
+            "'yarn' needs lengths; give them, as in yarn:4x, or set --max-model-len TOKENS",
+        ),
         ("none", configs.QWEN3, 131072, None, "--max-model-len: 131072 exceeds 40960"),
         ("none", configs.QWEN3, None, 16384, "--native-window: 16384 cannot be combined with --ladder none"),
         ("yarn:64k", configs.QWEN3, 131072, None, "--max-model-len: 131072 exceeds 65536"),

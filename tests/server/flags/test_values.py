@@ -177,6 +177,7 @@ def test_each_rank_with_its_own_api_server_would_miss_updates(flag: str, value: 
 def test_traces_that_could_not_be_made(
     flags: str, protocol: str | None, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", raising=False)
     if protocol is not None:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", protocol)
     assert refusal(*flags.split()) == message

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.context import Ticket
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
+from ropeswitch.server.front.key_limits import EVERYONE
 from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, listeners
 from ropeswitch.server.front.state import FrontState
@@ -44,7 +45,6 @@ def app_with_prompts(state: FrontState, admission: Admission, engine: Engine) ->
             engine.requests.update(dict.fromkeys(names, True))
             await asyncio.sleep(asked.get("prefill", 0))
             engine.requests.update(dict.fromkeys(names, False))
-            await asyncio.sleep(asked.get("decode", 0))
         finally:
             for name in names:
                 del engine.requests[name]
@@ -76,10 +76,13 @@ def test_a_full_class_leaves_the_other(tmp_path: Path) -> None:
             # What is computed waits no more, though it is still being answered.
             engine.requests["0-0"] = False
             assert (await client.post("/v1/prompts", json={"id": "next", "lengths": [9]})).status_code == 200
+            faulty = await client.post("/v1/prompts", json={"id": "faulty", "lengths": [8], "fault": True})
+            assert faulty.status_code == 500
+            assert state.queue.waiting(0) == (0, 0) and state.key_limits.in_flight(EVERYONE) == 2
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        assert state.queue.waiting(1) == (0, 0)
+        assert state.queue.waiting(1) == (0, 0) and state.key_limits.in_flight(EVERYONE) == 0
 
     asyncio.run(run())
 
