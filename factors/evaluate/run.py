@@ -155,6 +155,6 @@ class Evaluation:
 
     def _question(self, length: int, seed: int, number: int) -> Question:
         """Return the question of one try; all sets get the same questions."""
-        # None was the depth, and keeps the questions of earlier versions.
+        # The word None stands where earlier versions had the depth; it keeps their questions.
         rng = random.Random(f"{PASSKEY} {length} {seed} None {number}")
         return ask(self.target.encode, length, rng)
