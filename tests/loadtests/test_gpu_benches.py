@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ropeswitch.loadtests.bench import gpu_engine, gpu_million
+from ropeswitch.loadtests.bench import gpu_engine, gpu_million, sides
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asserts the refusal on a machine without a GPU")
@@ -24,6 +24,12 @@ def test_too_few_rounds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         gpu_engine.main(["--small", "--rounds", "4"])
     assert "--rounds: 4 is too few" in capsys.readouterr().err
+
+
+def test_stock_is_not_measured_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "other")
+    with pytest.raises(SystemExit, match="^bench: VLLM_PLUGINS: 'other' leaves out 'ropeswitch'"):
+        sides.with_ladder({})
 
 
 def run(name: str, file: Path, *flags: str) -> tuple[str, Any]:

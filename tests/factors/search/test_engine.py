@@ -72,6 +72,13 @@ def test_models_that_the_engine_cannot_rotate(without_rope: str, tmp_path: Path,
         make_evaluator("engine", wrong, objective, "float32")
 
 
+def test_a_choice_of_plugins_without_ours(environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "other")
+    facts = ModelFacts(str(FOLDER), Rope(16, 10000.0, 256), None, None)
+    with pytest.raises(FactorError, match=r"^VLLM_PLUGINS: 'other' leaves out 'ropeswitch'"):
+        make_evaluator("engine", facts, Objective(((1,) * 8,), (7,), ("a",)), "float32")
+
+
 def test_a_worker_that_cannot_load_the_sets() -> None:
     evaluator = EngineEvaluator.__new__(EngineEvaluator)
     evaluator._objective = Objective(((1,) * 8,), (7,), ("a",))
