@@ -28,7 +28,7 @@ def test_too_few_rounds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_stock_is_not_measured_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_PLUGINS", "other")
-    with pytest.raises(SystemExit, match="^bench: VLLM_PLUGINS: 'other' leaves out 'ropeswitch'"):
+    with pytest.raises(SystemExit, match=r"^bench: VLLM_PLUGINS: 'other' leaves out 'ropeswitch'"):
         sides.with_ladder({})
 
 
