@@ -1,6 +1,5 @@
 """The files that the pages' commands name and the repository lacks: models, factors and texts, small."""
 
-import importlib.util
 import json
 import random
 import shutil
@@ -103,14 +102,6 @@ def start(folder: Path) -> None:
     shutil.copy(BUNDLED_FACTORS, folder / "llama2.json")
 
 
-def upgrading(folder: Path) -> None:
-    """The installed release in place of the next one: nothing has changed."""
-    spec = importlib.util.find_spec("vllm")
-    assert spec is not None and spec.origin is not None
-    (folder / "new" / "src").mkdir(parents=True)
-    (folder / "new" / "src" / "vllm").symlink_to(Path(spec.origin).parent)
-
-
 PLACEHOLDERS: dict[str, Callable[[Path], None]] = {
     "deploy/helm/ropeswitch/README.md": deploy,
     "docs/deploy.md": deploy,
@@ -121,6 +112,5 @@ PLACEHOLDERS: dict[str, Callable[[Path], None]] = {
     "docs/loadtests.md": loadtests,
     "docs/million.md": million,
     "docs/start.md": start,
-    "docs/upgrading.md": upgrading,
 }
 """What puts a page's files into an empty folder."""
