@@ -7,12 +7,11 @@ kind, so the list is complete: every plugin that vLLM would load by default, and
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
-from ropeswitch.model_patches.switch.plugin import NAME as PLUGIN
-from ropeswitch.model_patches.switch.plugin import left_out
+from ropeswitch.model_patches.switch.plugin import NAME, left_out
 from ropeswitch.server.errors import UsageError
 
-# The hook that reports refusals of child processes; PLUGIN is the switch and the server's endpoints.
-REFUSALS = "ropeswitch_refusals"
+# The switch and the server's endpoints; the hook that reports refusals of child processes.
+PLUGIN, REFUSALS = NAME, "ropeswitch_refusals"
 VARIABLE = "VLLM_PLUGINS"
 
 
