@@ -18,6 +18,8 @@ from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, Wa
 from tests.server.length_metrics.ladders import ladder, read, total
 
 LADDER = ladder(10, 20, 64)
+# Its length bands.
+SHORT, MIDDLE, LONG = "1-10", "11-20", "21-64"
 
 
 class Server:

@@ -26,14 +26,7 @@ from ropeswitch.server.length_metrics.start import engine_finder, start
 from ropeswitch.server.prompt_set import PromptSet
 from ropeswitch.server.traces import attributes
 from tests.server.length_metrics.ladders import read
-from tests.server.length_metrics.processor import LADDER, Server, first, output, request
-
-SHORT, MIDDLE, LONG = "1-10", "11-20", "21-64"
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
+from tests.server.length_metrics.processor import LADDER, LONG, MIDDLE, SHORT, Server, first, output, request
 
 
 def test_a_short_answer(server: Server) -> None:
@@ -319,84 +312,6 @@ def test_what_is_seen_is_recorded_after_vllm_s_own_metrics(monkeypatch: pytest.M
     server.step(first("a", 5), engine=2)
     server.step(output("a", reason=FinishReason.STOP), engine=2)
     assert counts == [0, 1] and server.value("generated_tokens_total", engine="2") == 2
-
-
-def live(server: Server) -> dict[tuple[str, str, str], float]:
-    """Live sequences by band, set and state, where there are any."""
-    found = {}
-    for (name, labels), value in read(server.registry).items():
-        if name == "ropeswitch_live_requests" and value:
-            has = dict(labels)
-            found[has["input_sequence_length"], has["factor_set"], has["state"]] = value
-    return found
-
-
-def test_live_sequences_move_and_end(server: Server) -> None:
-    """A prompt of 9 tokens outgrows its set with the third token that is computed."""
-    for name in ("a", "b", "c", "d"):
-        server.add(name, 9)
-    assert live(server) == {(SHORT, "set0", "waiting"): 4}
-    server.step(first("a", 9), first("b", 9))
-    assert live(server) == {(SHORT, "set0", "waiting"): 2, (SHORT, "set0", "generating"): 2}
-    server.step(output("a"))
-    server.step(output("a"))
-    assert live(server)[SHORT, "set1", "generating"] == live(server)[SHORT, "set0", "generating"] == 1
-    server.step(output("a", reason=FinishReason.STOP), output("b", tokens=0, reason=FinishReason.ABORT))
-    assert live(server) == {(SHORT, "set0", "waiting"): 2}
-    server.processor.abort_requests(["c"], internal=True)
-    assert live(server) == {(SHORT, "set0", "waiting"): 1}
-    server.processor.propagate_error(RuntimeError("dead"))
-    server.processor.abort_requests(["d"], internal=True)
-    assert live(server) == {}
-
-
-def test_every_answer_of_a_prompt_is_live_until_it_ends(server: Server) -> None:
-    parent = ParentRequest(request("parent", 25))
-    names = [parent.get_child_info(index)[0] for index in range(3)]
-    for name in names:
-        server.add(name, 25, parent=parent)
-    assert live(server) == {(LONG, "set2", "waiting"): 3}
-    server.step(*(first(name, 25) for name in names))
-    server.step(output(names[0], reason=FinishReason.STOP))
-    assert live(server) == {(LONG, "set2", "generating"): 2}
-    server.processor.abort_requests([parent.request_id], internal=True)
-    assert live(server) == {}
-
-
-def test_a_session_is_live_until_its_last_chunk(server: Server) -> None:
-    """It ends with that chunk where all others have been answered, and with its answer else."""
-
-    def chunk(name: str, more: bool) -> None:
-        sent = request(name, 4)
-        sent.resumable = more
-        server.processor.add_request(sent, None, None, 0, RequestOutputCollector(RequestOutputKind.DELTA, name))
-
-    for name in ("early", "late"):
-        chunk(name, more=True)
-    assert live(server) == {(SHORT, "set0", "waiting"): 2}
-    chunk("early", more=False)
-    for name in ("early", "late"):
-        server.step(first(name, 4), output(name, reason=FinishReason.LENGTH))
-    assert live(server) == {(SHORT, "set0", "generating"): 1}
-    chunk("late", more=False)
-    assert live(server) == {}
-    assert server.value("generated_tokens_total") == 4 and server.count("inter_token_latency") == 2
-
-
-def test_every_token_of_a_session_is_told(server: Server) -> None:
-    def chunk(more: bool) -> None:
-        sent = request("a", 2)
-        sent.resumable = more
-        server.processor.add_request(sent, None, None, 0, RequestOutputCollector(RequestOutputKind.DELTA, "a"))
-
-    for _ in range(4):
-        chunk(more=True)
-        server.step(first("a", 2), seconds=0.1)
-        server.step(output("a"), seconds=0.1)
-        server.step(output("a", reason=FinishReason.LENGTH), seconds=0.1)
-    chunk(more=False)
-    assert live(server) == {}
-    assert server.value("generated_tokens_total") == 12 and server.count("inter_token_latency") == 8
 
 
 def test_what_comes_after_an_error_is_not_counted(server: Server) -> None:
