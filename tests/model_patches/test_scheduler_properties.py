@@ -44,7 +44,7 @@ def play(
 
     Args:
         before_step: Called with the number of each step once the step's requests are added and aborted.
-        throttled: The steps that are told to throttle prefills.
+        throttled: Numbers of the steps in which the scheduler throttles prefills.
     """
     scheduler = engine.scheduler
     texts = [[1 + (i * i + text) % (VOCABULARY - 1) for i in range(40)] for text in range(3)]
