@@ -155,6 +155,6 @@ class Evaluation:
 
     def _question(self, length: int, seed: int, number: int) -> Question:
         """Return the question of one try; all sets get the same questions."""
-        # The word None stands where earlier versions had the depth; it keeps their questions.
+        # Earlier versions had the depth in place of None; the word keeps their questions.
         rng = random.Random(f"{PASSKEY} {length} {seed} None {number}")
         return ask(self.target.encode, length, rng)

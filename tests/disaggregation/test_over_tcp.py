@@ -29,7 +29,7 @@ def over_tcp(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def test_another_ladder_is_refused_at_the_handshake(
     over_tcp: Pair, checkpoint: Path, reference: Reference, tmp_path: Path
 ) -> None:
-    """Its first set is the same one, so that the handshake alone stands between."""
+    """A different ladder with the same first set: only the handshake can refuse it."""
     ladder = ladder_from_config(load_model(checkpoint).config.to_dict())
     assert ladder is not None
     sets = ladder.to_json()

@@ -75,7 +75,7 @@ def preloaded() -> Iterator[None]:
 
 
 def fork_where_vllm_spawns() -> None:
-    """Fork all further processes of this one, and theirs, from a process that is forked now, with what has been imported."""
+    """Start all further processes, and theirs, by forking a copy of this process, which keeps its imports."""
     _concrete_contexts["spawn"] = Context()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0ropeswitch-{os.getpid()}")

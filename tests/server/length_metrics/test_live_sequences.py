@@ -1,4 +1,4 @@
-"""The gauge of live sequences: where each stands until it ends."""
+"""`ropeswitch_live_requests` counts every sequence by band, set and state until it ends."""
 
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import FinishReason
@@ -10,7 +10,7 @@ from tests.server.length_metrics.processor import LONG, SHORT, Server, first, ou
 
 
 def live(server: Server) -> dict[tuple[str, str, str], float]:
-    """Live sequences by band, set and state, where there are any."""
+    """Return the number of live sequences by band, set and state, without zeros."""
     found = {}
     for (name, labels), value in read(server.registry).items():
         if name == "ropeswitch_live_requests" and value:
@@ -20,7 +20,7 @@ def live(server: Server) -> dict[tuple[str, str, str], float]:
 
 
 def test_live_sequences_move_and_end(server: Server) -> None:
-    """A prompt of 9 tokens outgrows its set with the third token that is computed."""
+    """A prompt of 9 tokens outgrows its set at the third computed token."""
     for name in ("a", "b", "c", "d"):
         server.add(name, 9)
     assert live(server) == {(SHORT, "set0", "waiting"): 4}
@@ -52,7 +52,7 @@ def test_every_answer_of_a_prompt_is_live_until_it_ends(server: Server) -> None:
 
 
 def test_a_session_is_live_until_its_last_chunk(server: Server) -> None:
-    """It ends with that chunk where all others have been answered, and with its answer else."""
+    """The session ends with its last chunk if all others were answered, otherwise with that chunk's answer."""
 
     def chunk(name: str, more: bool) -> None:
         sent = request(name, 4)
@@ -71,7 +71,7 @@ def test_a_session_is_live_until_its_last_chunk(server: Server) -> None:
     assert server.value("generated_tokens_total") == 4 and server.count("inter_token_latency") == 2
 
 
-def test_every_token_of_a_session_is_told(server: Server) -> None:
+def test_every_token_of_a_session_is_counted(server: Server) -> None:
     def chunk(more: bool) -> None:
         sent = request("a", 2)
         sent.resumable = more
