@@ -21,16 +21,16 @@ V2 = (
 V2_RANKS = "tp2 and (auto_modes or transformers_modes or latent_modes or eagle) or two_ranks and (gemma3 or falcon-h1)"
 pytestmark = pytest.mark.full
 RUNS = [
-    # V2 runner, our Triton kernels, then what is run: files, the tests in them by name, and by mark.
-    pytest.param("0", "0", ALL, "", "not full", id="v1"),
-    pytest.param("1", "0", ALL, V2, "not full", id="v2"),
-    pytest.param("1", "1", [AUTO, LATENT], "asked_for", "not full", id="v2-triton"),
+    # V2 runner, our Triton kernels, then what is run: files, the tests in them by name and by mark, and their number.
+    pytest.param("0", "0", ALL, "", "not full", 99, id="v1"),
+    pytest.param("1", "0", ALL, V2, "not full", 29, id="v2"),
+    pytest.param("1", "1", [AUTO, LATENT], "asked_for", "not full", 2, id="v2-triton"),
     # Two ranks are among the long tests whatever they run on.
-    pytest.param("1", "0", ALL, V2_RANKS, "full", id="v2-two-ranks"),
+    pytest.param("1", "0", ALL, V2_RANKS, "full", 6, id="v2-two-ranks"),
 ]
 
 
-@pytest.mark.parametrize(("v2", "triton", "files", "chosen", "marked"), RUNS)
-def test_cases(v2: str, triton: str, files: list[str], chosen: str, marked: str) -> None:
+@pytest.mark.parametrize(("v2", "triton", "files", "chosen", "marked", "at_least"), RUNS)
+def test_cases(v2: str, triton: str, files: list[str], chosen: str, marked: str, at_least: int) -> None:
     """All with asynchronous scheduling."""
-    run_cases(v2, "1", triton, files, chosen, marked)
+    run_cases(v2, "1", triton, files, chosen, marked, at_least)
