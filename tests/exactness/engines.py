@@ -1,8 +1,10 @@
 """Engines for the tests: vLLM's own ``LLM`` with a ladder and, unless a test says otherwise, all of our parts."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from vllm import LLM, SamplingParams
@@ -12,6 +14,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.parts import PARTS
 from ropeswitch.model_patches.switch.plugin import KEY
 from tests.exactness import plugin_engine
+from tests.exactness.preloaded import COLLECTIVES, GLOO
 
 ENGINE: dict[str, Any] = plugin_engine.ENGINE | {"disable_log_stats": True}
 
@@ -33,7 +36,12 @@ def engine(
     else:
         source = {"ladder": "auto"} if ladder is None else {"sets": ladder.to_json()}
         key = source | {"angles": angles, "policy": policy, "parts": list(PARTS)}
-    return LLM(**ENGINE | {"model": str(folder)} | changes, additional_config={KEY: key})
+    arguments = ENGINE | {"model": str(folder)} | changes
+    variables = {COLLECTIVES: os.environ.get(COLLECTIVES, GLOO)}
+    if arguments["enforce_eager"]:
+        variables["TORCH_COMPILE_DISABLE"] = "1"
+    with patch.dict(os.environ, variables):
+        return LLM(**arguments, additional_config={KEY: key})
 
 
 def prompts(lengths: list[int], vocabulary: int = 384, seed: int = 1) -> list[list[int]]:

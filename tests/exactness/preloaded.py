@@ -6,7 +6,7 @@ import socket
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from multiprocessing import forkserver, reduction
 from multiprocessing.context import ForkServerContext, ForkServerProcess, _concrete_contexts
@@ -17,8 +17,10 @@ from unittest.mock import patch
 import torch
 from prometheus_client import values
 
-# Imports of an engine and its workers. Not ropeswitch's: vLLM loads it as a plugin in each process.
-MODULES = ["vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "vllm.v1.worker.cpu_worker"]
+PRELOAD = "tests.exactness.preload"
+# With it, ranks sleep in a collective until all are there. In vLLM's shared memory they spin, on cores that the others need.
+COLLECTIVES, GLOO = "ROPESWITCH_TEST_COLLECTIVES", "gloo"
+COMMUNICATOR = "vllm.distributed.device_communicators.cpu_communicator.CpuCommunicator"
 USERS = ("vllm.v1.engine.utils", "vllm.v1.executor.multiproc_executor")
 
 
@@ -47,8 +49,18 @@ class Process(ForkServerProcess):
         os.environ.update(self.environment)
         # It chooses files or memory when imported; several API servers name a folder later.
         values.ValueClass = values.get_value_class()
+        # Without compiled models, what vLLM compiles is a few small functions, which takes each rank 5 s of a core.
+        torch._dynamo.config.disable = self.environment.get("TORCH_COMPILE_DISABLE") == "1"
         # An engine's workers come from the same fork server, which this process did not start and so cannot wait for.
-        with patch.object(_forkserver, "ensure_running", lambda: None), preloaded():
+        is_gloo = self.environment.get(COLLECTIVES) == GLOO
+        with (
+            patch.object(_forkserver, "ensure_running", lambda: None),
+            patch("vllm.platforms.cpu.CpuPlatform.register_triton_kernel_overrides", lambda *_: None),
+            patch(f"{COMMUNICATOR}._all_group_ranks_share_shm_group_name", lambda _: False)
+            if is_gloo
+            else nullcontext(),
+            preloaded(),
+        ):
             super().run()
 
 
@@ -63,7 +75,7 @@ def preloaded() -> Iterator[None]:
         # Importing the CPU's worker changes torch for CPUs.
         yield
         return
-    multiprocessing.set_forkserver_preload(MODULES)
+    multiprocessing.set_forkserver_preload([PRELOAD])
     # For a second after each message they would wait for the next one without sleeping, on cores that other tests need.
     pause = partial(time.sleep, 1e-4)
     with (

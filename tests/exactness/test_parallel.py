@@ -14,7 +14,7 @@ from ropeswitch.model_patches.switch.parts import PARTS
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import settings_of
 from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
-from tests.exactness.preloaded import preloaded
+from tests.exactness.preloaded import COLLECTIVES, preloaded
 from tests.exactness.reference import Reference
 from tests.exactness.test_modes import LENGTHS, check_batch
 
@@ -32,7 +32,14 @@ def reports(llm: LLM) -> list[dict[str, Any]]:
         pytest.param({"pipeline_parallel_size": 2}, id="pp2", marks=pytest.mark.full),
     ],
 )
-def test_two_ranks(start_processes: Start, phi3: Path, phi3_reference: Reference, ranks: dict[str, int]) -> None:
+def test_two_ranks(
+    start_processes: Start,
+    phi3: Path,
+    phi3_reference: Reference,
+    ranks: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(COLLECTIVES, "vLLM's")
     llm = start_processes(phi3, **ranks, max_num_batched_tokens=96)
     settings = settings_of(llm.llm_engine.vllm_config)
     assert settings is not None

@@ -93,7 +93,7 @@ def _fork_servers(requests: socket.socket) -> int:
     Returns:
         The exit code of the process that returns: of this one, or of a server.
     """
-    for name in (*MODULES, *preloaded.MODULES):
+    for name in (*MODULES, preloaded.PRELOAD):
         importlib.import_module(name)
     # It finds the title's memory by the first environment, which servers replace.
     setproctitle.getproctitle()
