@@ -50,7 +50,7 @@ class Endpoint:
         url: Base URL without ``/v1`` and without a trailing slash.
         model: Model name in requests.
         max_model_len: Maximum tokens of prompt and completion; None if the server does not report it.
-        limits: Maximum lengths of its factor sets, in order; empty if the server does not report them.
+        sets: Its factor sets as ``GET /v1/rope`` lists them; empty if the server does not.
         tls: Trusted certificates; None for http.
         is_vllm: Whether the server reports itself as vLLM, as ropeswitch does, and so accepts vLLM's own fields.
     """
@@ -58,9 +58,14 @@ class Endpoint:
     url: str
     model: str = ""
     max_model_len: int | None = None
-    limits: tuple[int, ...] = ()
+    sets: tuple[dict[str, Any], ...] = field(default=(), compare=False)
     tls: ssl.SSLContext | None = field(default=None, compare=False)
     is_vllm: bool = False
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """Maximum lengths of the factor sets, in order."""
+        return tuple(sorted(each["max_length"] for each in self.sets))
 
     @cached_property
     def headers(self) -> dict[str, str]:
@@ -119,7 +124,7 @@ def connect(url: str, model: str | None, ca: str | None, wait: float) -> Endpoin
         url=opened.url,
         model=str(card["id"]),
         max_model_len=_most(card, opened.url),
-        limits=_limits(opened),
+        sets=_sets(opened),
         tls=opened.tls,
         is_vllm=card.get("owned_by") == "vllm",
     )
@@ -205,8 +210,11 @@ def _listed(opened: Endpoint, wait: float) -> list[dict[str, Any]]:
     return models
 
 
-def _limits(opened: Endpoint) -> tuple[int, ...]:
+def _sets(opened: Endpoint) -> tuple[dict[str, Any], ...]:
     answer = opened.get("/v1/rope")
+    # 400 to 405 mean, depending on the server, that the route does not exist. Transient errors are not an answer.
+    if answer.status in (401, 403, 408, 429) or answer.status >= 500:
+        raise UsageError(f"{opened.url}/v1/rope: answered {answer.status}; the factor sets are unknown")
     try:
         content = json.loads(answer.body) if answer.status == 200 else None
     except (ValueError, RecursionError):
@@ -214,11 +222,17 @@ def _limits(opened: Endpoint) -> tuple[int, ...]:
     # Some servers answer 200 to every path.
     if not isinstance(content, dict) or "sets" not in content:
         return ()
-    sets = content["sets"] if isinstance(content["sets"], list) else [None]
-    lengths: list[Any] = [each.get("max_length") if isinstance(each, dict) else None for each in sets]
-    if not all(type(each) is int and each > 0 for each in lengths):
-        raise UsageError(f"{opened.url}/v1/rope: sets: every set must have a max_length in tokens")
-    return tuple(sorted(lengths))
+    sets = content["sets"]
+    if not isinstance(sets, list) or not all(map(_is_set, sets)):
+        raise UsageError(f"{opened.url}/v1/rope: sets: every set must have a name, and a max_length in tokens")
+    return tuple(sets)
+
+
+def _is_set(content: Any) -> bool:
+    if not isinstance(content, dict) or not isinstance(content.get("name"), str):
+        return False
+    length = content.get("max_length")
+    return type(length) is int and length > 0
 
 
 def _most(card: dict[str, Any], url: str) -> int | None:

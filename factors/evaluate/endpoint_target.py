@@ -10,6 +10,7 @@ import aiohttp
 
 from ropeswitch.factors.evaluate.endpoint import Endpoint, connect, error_message
 from ropeswitch.factors.evaluate.target import SERVED, SWITCHED, Window, special_tokens
+from ropeswitch.factors.evaluate.tokenizers import LocalTokenizer, ServedTokenizer, Tokenizer
 from ropeswitch.factors.factor_set import SET_HEADER, FactorError
 from ropeswitch.model_patches.switch.settings import FORCED_SET
 
@@ -28,8 +29,7 @@ class EndpointTarget:
     def __init__(
         self,
         endpoint: Endpoint,
-        ladder: list[dict[str, Any]],
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         chat: bool,
         timeout: int,
         concurrency: int,
@@ -38,17 +38,22 @@ class EndpointTarget:
 
         Args:
             endpoint: The server.
-            ladder: Sets as listed by ``/v1/rope``; empty if there are none.
-            tokenizer: Local tokenizer, or None to use the server's.
+            tokenizer: Tokenizes as the server does.
             chat: Whether prompts go to the chat API.
             timeout: Timeout of one request in seconds.
             concurrency: Requests in flight.
         """
-        self._endpoint, self._ladder, self._tokenizer = endpoint, ladder, tokenizer
+        self._endpoint, self._tokenizer = endpoint, tokenizer
         self._chat, self._timeout, self._concurrency = chat, timeout, concurrency
-        names = [each["name"] for each in ladder]
+        names = [each["name"] for each in endpoint.sets]
+        for name in names:
+            if names.count(name) > 1 or name in (SWITCHED, SERVED):
+                raise FactorError(
+                    f"{endpoint.url}/v1/rope: sets: the name {name!r} is duplicate or reserved, so the set cannot be "
+                    "requested"
+                )
         self.sets: tuple[str, ...] = (SWITCHED, *names) if names else (SERVED,)
-        self.opening, appended = special_tokens(self._text_ids)
+        self.opening, appended = special_tokens(tokenizer.text)
         if appended:
             raise FactorError(f"{endpoint.url}: the tokenizer appends special tokens to a text, which is unsupported")
 
@@ -67,27 +72,22 @@ class EndpointTarget:
             concurrency: Requests in flight.
 
         Raises:
-            FactorError: when tokens cannot be counted, or the server's list of sets is invalid.
-            UsageError: when it does not answer, rejects the key or does not serve the model.
+            FactorError: when a set's name is duplicate or reserved.
+            UsageError: when it does not answer, rejects the key, does not serve the model, lists invalid sets, or
+                tokens cannot be counted.
         """
         endpoint = connect(url, model, None, wait=0)
-        return cls(endpoint, _ladder(endpoint), _tokenizer(tokenizer), chat, timeout, concurrency)
+        tokenize = LocalTokenizer(tokenizer) if tokenizer else ServedTokenizer(endpoint)
+        return cls(endpoint, tokenize, chat, timeout, concurrency)
 
     def longest(self, set_name: str) -> int | None:
         return self._endpoint.max_model_len
 
     def encode(self, text: str) -> list[int]:
-        if not self._chat:
-            return self._text_ids(text, True)
-        messages = [{"role": "user", "content": text}]
-        if self._tokenizer is None:
-            return self._served_ids({"messages": messages, "add_generation_prompt": True})
-        if not self._tokenizer.chat_template:
-            raise FactorError("--chat: the tokenizer of --tokenizer has no chat template")
-        return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        return self._tokenizer.chat([{"role": "user", "content": text}]) if self._chat else self._tokenizer.text(text)
 
     def plain_ids(self, text: str) -> list[int]:
-        return self._text_ids(text, False)
+        return self._tokenizer.text(text, special=False)
 
     def losses(self, windows: Sequence[Window], set_name: str) -> Iterator[list[float]]:
         def body(window: Window) -> dict[str, Any]:
@@ -198,68 +198,10 @@ class EndpointTarget:
             f"{self._endpoint.url}{path} answered {content[:100]!r}, which is not a response of an OpenAI-compatible server"
         )
 
-    def _text_ids(self, text: str, special: bool) -> list[int]:
-        if self._tokenizer is not None:
-            return list(self._tokenizer.encode(text, add_special_tokens=special))
-        return self._served_ids({"prompt": text, "add_special_tokens": special})
-
-    def _served_ids(self, question: dict[str, Any]) -> list[int]:
-        url = self._endpoint.url + "/tokenize"
-        answer = self._endpoint.post("/tokenize", {"model": self._endpoint.model, **question})
-        if answer.status != 200:
-            raise FactorError(
-                f"{url} answered {answer.status} ({answer.message}): tokens cannot be counted; pass --tokenizer with the "
-                "folder of the served model's tokenizer"
-            )
-        content = answer.json
-        found = content.get("tokens") if isinstance(content, dict) else None
-        if not isinstance(found, list) or not all(type(each) is int for each in found):
-            raise FactorError(f"{url} answered {answer.body[:100]!r}, which has no tokens; pass --tokenizer")
-        return found
-
     def describe(self) -> dict[str, Any]:
         return {"url": self._endpoint.url, "model": self._endpoint.model, "chat": self._chat}
 
     def describe_set(self, set_name: str) -> Any:
         if set_name in (SWITCHED, SERVED):
-            return self._ladder
-        return next(each for each in self._ladder if each["name"] == set_name)
-
-
-def _ladder(endpoint: Endpoint) -> list[dict[str, Any]]:
-    answer = endpoint.get("/v1/rope")
-    # 400 to 405 mean, depending on the server, that the route does not exist. Transient errors are not an answer.
-    if answer.status in (401, 403, 408, 429) or answer.status >= 500:
-        raise FactorError(f"{endpoint.url}/v1/rope: answered {answer.status}; the factor sets are unknown")
-    try:
-        content = json.loads(answer.body) if answer.status == 200 else None
-    except (ValueError, RecursionError):
-        content = None
-    # Some servers answer 200 to every path.
-    if not isinstance(content, dict) or "sets" not in content:
-        return []
-    sets = content["sets"]
-    if not isinstance(sets, list) or not all(
-        isinstance(each, dict) and isinstance(each.get("name"), str) for each in sets
-    ):
-        raise FactorError(f"{endpoint.url}/v1/rope: sets: every set must have a name")
-    names = [each["name"] for each in sets]
-    for name in names:
-        if names.count(name) > 1 or name in (SWITCHED, SERVED):
-            raise FactorError(
-                f"{endpoint.url}/v1/rope: sets: the name {name!r} is duplicate or reserved, so the set cannot be requested"
-            )
-    return sets
-
-
-def _tokenizer(folder: str | None) -> Any:
-    if folder is None:
-        return None
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise FactorError(f"--tokenizer {folder!r}: {str(error).splitlines()[0]}") from error
-    tokenizer.model_max_length = 1 << 62
-    return tokenizer
+            return list(self._endpoint.sets)
+        return next(each for each in self._endpoint.sets if each["name"] == set_name)

@@ -183,6 +183,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from ropeswitch.factors.evaluate.endpoint import connect
+    from ropeswitch.factors.evaluate.tokenizers import LocalTokenizer, ServedTokenizer
     from ropeswitch.loadtests.client import texts
     from ropeswitch.loadtests.client import workload as workloads
     from ropeswitch.loadtests.client.assertions import Assertion, Slo
@@ -192,7 +193,6 @@ def _run(args: argparse.Namespace) -> int:
     from ropeswitch.loadtests.client.prompts import Composer
     from ropeswitch.loadtests.client.sender import Client
     from ropeswitch.loadtests.client.store import Store
-    from ropeswitch.loadtests.client.tokens import LocalTokenizer, ServedTokenizer
 
     workload = _changed(workloads.load(args.workload), args)
     text = texts.load(workload.text)

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.evaluate.endpoint import Endpoint
+from ropeswitch.factors.evaluate.tokenizers import Tokenizer
 from ropeswitch.loadtests.client.assertions import Assertion, Slo
 from ropeswitch.loadtests.client.bands import DEFAULT, Band, bands, bands_of_sets
 from ropeswitch.loadtests.client.execute import Prompts, execute
@@ -28,7 +29,6 @@ from ropeswitch.loadtests.client.records import Point, Run, Side
 from ropeswitch.loadtests.client.sender import Client
 from ropeswitch.loadtests.client.store import Store
 from ropeswitch.loadtests.client.texts import Text
-from ropeswitch.loadtests.client.tokens import Tokenizer
 from ropeswitch.loadtests.client.turns import Joints
 from ropeswitch.loadtests.client.workload import Workload
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.evaluate.tokenizers import Tokenizer
 from ropeswitch.loadtests.client.texts import Text
-from ropeswitch.loadtests.client.tokens import Tokenizer
 
 # Candidates for the one-token piece that pads a prompt to its exact length.
 PADS = (" so", " and", " the", " a", " .", " !", "\n", ".", "!", "a")

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.evaluate.tokenizers import Tokenizer
 from ropeswitch.loadtests.client.pieces import Piece
 from ropeswitch.loadtests.client.prompts import Composer
 from ropeswitch.loadtests.client.texts import Text
-from ropeswitch.loadtests.client.tokens import Tokenizer
 
 
 class Joints:

@@ -145,16 +145,16 @@ def test_servers_that_cannot_be_used() -> None:
     with pytest.raises(UsageError, match="does not answer"):
         _connect(f"http://127.0.0.1:{free_port()}")
     server = Scripted(has_tokenize=False)
-    with serving(server), pytest.raises(FactorError, match=r"/tokenize answered 404 .*pass --tokenizer"):
+    with serving(server), pytest.raises(UsageError, match=r"/tokenize answered 404 .*Set --tokenizer"):
         _connect(server.url)
     server = Scripted(sets=[{"max_length": 5}])
-    with serving(server), pytest.raises(FactorError, match="/v1/rope: sets: every set must have a name"):
+    with serving(server), pytest.raises(UsageError, match="/v1/rope: sets: every set must have a name"):
         _connect(server.url)
     for status in (401, 429, 500, 503):
         server = Scripted(rope_status=status)
         with (
             serving(server),
-            pytest.raises(FactorError, match=f"/v1/rope: answered {status}; the factor sets are unknown"),
+            pytest.raises(UsageError, match=f"/v1/rope: answered {status}; the factor sets are unknown"),
         ):
             _connect(server.url)
     for names in (["a", "a"], ["a", "switched"]):

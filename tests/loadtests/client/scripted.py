@@ -104,7 +104,7 @@ class Scripted:
     async def _rope(self, request: web.Request) -> web.Response:
         if not self.limits:
             return web.json_response({"detail": "Not Found"}, status=404)
-        return web.json_response({"sets": [{"max_length": limit} for limit in self.limits]})
+        return web.json_response({"sets": [{"name": f"r{limit}", "max_length": limit} for limit in self.limits]})
 
     async def _metrics(self, request: web.Request) -> web.Response:
         self.scraped += 1

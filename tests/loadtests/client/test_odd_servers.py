@@ -87,9 +87,12 @@ def test_redirects_are_not_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("handlers", "expected"),
     [
-        ({"_tokenize": says({"error": "no such path"})}, '/tokenize answered b\'{"error"'),
-        ({"_tokenize": says({"tokens": ["a"]})}, "which has no tokens: set --tokenizer"),
-        ({"_rope": says({"sets": [{"max_length": "long"}]})}, "/v1/rope: sets: every set must have a max_length"),
+        ({"_tokenize": says({"error": "no such path"})}, '/tokenize answered 200 (b\'{"error"'),
+        ({"_tokenize": says({"tokens": ["a"]})}, "which has no tokens): tokens cannot be counted. Set --tokenizer"),
+        (
+            {"_rope": says({"sets": [{"name": "a", "max_length": "long"}]})},
+            "/v1/rope: sets: every set must have a name, and",
+        ),
         ({"_models": says({"data": [{"id": "a", "max_model_len": "8k"}]})}, "max_model_len: '8k' must be a number"),
         ({"_models": says(b"[" * 100_000)}, "the server's response is not JSON"),
     ],

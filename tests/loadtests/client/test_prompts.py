@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from ropeswitch.factors.evaluate.tokenizers import LocalTokenizer, Messages
 from ropeswitch.loadtests.client import pack, texts
 from ropeswitch.loadtests.client.loadtest import make_keys
 from ropeswitch.loadtests.client.pieces import cut
 from ropeswitch.loadtests.client.plan import Planned
 from ropeswitch.loadtests.client.prompts import Composer
-from ropeswitch.loadtests.client.tokens import LocalTokenizer, Messages
 from ropeswitch.loadtests.client.turns import Conversation, Joints
 from ropeswitch.server.errors import UsageError
 from tests.passkey_tiny import FOLDER

@@ -11,8 +11,8 @@ Messages = list[dict[str, str]]
 class Tokenizer(Protocol):
     """Tokenizes text exactly as the server does."""
 
-    def text(self, text: str) -> list[int]:
-        """Return the token ids of a completion's prompt, special tokens included."""
+    def text(self, text: str, special: bool = True) -> list[int]:
+        """Return the token ids of a completion's prompt, with special tokens or without."""
 
     def chat(self, messages: Messages) -> list[int]:
         """Return the token ids of a chat, through the chat template, up to the start of the answer."""
@@ -24,25 +24,21 @@ class ServedTokenizer:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
-    def text(self, text: str) -> list[int]:
-        return self._ask({"prompt": text, "add_special_tokens": True})
+    def text(self, text: str, special: bool = True) -> list[int]:
+        return self._ask({"prompt": text, "add_special_tokens": special})
 
     def chat(self, messages: Messages) -> list[int]:
         return self._ask({"messages": messages, "add_generation_prompt": True})
 
     def _ask(self, question: dict[str, Any]) -> list[int]:
         answer = self._endpoint.post("/tokenize", {"model": self._endpoint.model, **question})
-        if answer.status != 200:
-            raise UsageError(
-                f"{self._endpoint.url}/tokenize answered {answer.status} ({answer.message}): token counts cannot be exact; "
-                "set --tokenizer to the folder of the served model's tokenizer"
-            )
-        content = answer.json
+        content = answer.json if answer.status == 200 else None
         found = content.get("tokens") if isinstance(content, dict) else None
         if not isinstance(found, list) or not all(type(each) is int for each in found):
+            said = answer.message if answer.status != 200 else f"{answer.body[:100]!r}, which has no tokens"
             raise UsageError(
-                f"{self._endpoint.url}/tokenize answered {answer.body[:100]!r}, which has no tokens: set --tokenizer to "
-                "the folder of the served model's tokenizer"
+                f"{self._endpoint.url}/tokenize answered {answer.status} ({said}): tokens cannot be counted. Set "
+                "--tokenizer to the folder of the served model's tokenizer"
             )
         return found
 
@@ -56,14 +52,16 @@ class LocalTokenizer:
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(folder)
         except (OSError, ValueError) as error:
-            raise UsageError(f"--tokenizer {folder!r}: {error}") from error
+            raise UsageError(f"--tokenizer {folder!r}: {str(error).splitlines()[0]}") from error
+        # transformers warns about longer texts.
+        self._tokenizer.model_max_length = 1 << 62
 
-    def text(self, text: str) -> list[int]:
-        found: list[int] = self._tokenizer.encode(text)
+    def text(self, text: str, special: bool = True) -> list[int]:
+        found: list[int] = self._tokenizer.encode(text, add_special_tokens=special)
         return found
 
     def chat(self, messages: Messages) -> list[int]:
         if not self._tokenizer.chat_template:
-            raise UsageError("--tokenizer has no chat template: use a workload with endpoint: completions")
+            raise UsageError("--tokenizer has no chat template: choose another, or the completions API")
         found: list[int] = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         return found
