@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.bands import tokens
@@ -68,57 +68,27 @@ class CrossingShape(Strict):
     at: Tokens | None = None
 
 
-class Fixed(Strict):
-    fixed: Tokens
+class Length(Strict):
+    """Exactly one distribution."""
+
+    fixed: Tokens | None = None
+    uniform: Range | None = None
+    lognormal: LognormalShape | None = None
+    pareto: ParetoShape | None = None
+    crossing: CrossingShape | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one(cls, value: Any) -> Any:
+        """Convert a number, or text such as ``8k``, to a fixed length."""
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            return {"fixed": value}
+        if isinstance(value, dict) and len(value) == 1 and value.keys() <= cls.model_fields.keys():
+            return value
+        raise ValueError(f"must be a number of tokens, or a mapping with one of the keys {', '.join(cls.model_fields)}")
 
 
-class Uniform(Strict):
-    uniform: Range
-
-
-class Lognormal(Strict):
-    lognormal: LognormalShape
-
-
-class Pareto(Strict):
-    pareto: ParetoShape
-
-
-class Crossing(Strict):
-    crossing: CrossingShape
-
-
-Drawn = Fixed | Uniform | Lognormal | Pareto | Crossing
-NAMES = ("fixed", "uniform", "lognormal", "pareto", "crossing")
-
-
-def _name(value: Any) -> str | None:
-    """Return the name of a distribution, given as a one-key mapping or parsed; None if it is not one."""
-    keys = list(value) if isinstance(value, dict) else list(getattr(type(value), "model_fields", ()))
-    return keys[0] if len(keys) == 1 and keys[0] in NAMES else None
-
-
-def _single(value: Any) -> Any:
-    """Convert a number, or text such as ``8k``, to a fixed length."""
-    return {"fixed": value} if isinstance(value, int | str) else value
-
-
-Length = Annotated[
-    Annotated[Fixed, Tag("fixed")]
-    | Annotated[Uniform, Tag("uniform")]
-    | Annotated[Lognormal, Tag("lognormal")]
-    | Annotated[Pareto, Tag("pareto")]
-    | Annotated[Crossing, Tag("crossing")],
-    Discriminator(
-        _name,
-        custom_error_type="length",
-        custom_error_message=f"must be a number of tokens, or a mapping with one of the keys {', '.join(NAMES)}",
-    ),
-    BeforeValidator(_single),
-]
-
-
-def draw(length: Drawn, random: np.random.Generator, scale: float, limits: Sequence[int]) -> int:
+def draw(length: Length, random: np.random.Generator, scale: float, limits: Sequence[int]) -> int:
     """Draw one length.
 
     Args:
@@ -133,25 +103,22 @@ def draw(length: Drawn, random: np.random.Generator, scale: float, limits: Seque
     Raises:
         UsageError: for a crossing without ``at`` if the server lists no limits.
     """
-    if isinstance(length, Crossing):
+    if length.crossing:
         return _before_a_limit(length.crossing, random, scale, limits)
     return max(1, round(scale * _unscaled(length, random)))
 
 
-def _unscaled(length: Fixed | Uniform | Lognormal | Pareto, random: np.random.Generator) -> float:
-    match length:
-        case Fixed():
-            return length.fixed
-        case Uniform():
-            return float(random.integers(length.uniform.min, length.uniform.max, endpoint=True))
-        case Lognormal():
-            shape = length.lognormal
-            return float(np.clip(random.lognormal(np.log(shape.median), shape.sigma), shape.min, shape.max))
-        case Pareto():
-            # Inverse CDF of a Pareto distribution truncated at max.
-            pareto = length.pareto
-            left = 1 - random.random() * (1 - (pareto.min / pareto.max) ** pareto.shape)
-            return float(min(pareto.max, pareto.min * left ** (-1 / pareto.shape)))
+def _unscaled(length: Length, random: np.random.Generator) -> float:
+    if uniform := length.uniform:
+        return float(random.integers(uniform.min, uniform.max, endpoint=True))
+    if shape := length.lognormal:
+        return float(np.clip(random.lognormal(np.log(shape.median), shape.sigma), shape.min, shape.max))
+    if pareto := length.pareto:
+        # Inverse CDF of a Pareto distribution truncated at max.
+        left = 1 - random.random() * (1 - (pareto.min / pareto.max) ** pareto.shape)
+        return float(min(pareto.max, pareto.min * left ** (-1 / pareto.shape)))
+    assert length.fixed is not None, "a length has exactly one distribution"
+    return length.fixed
 
 
 def _before_a_limit(shape: CrossingShape, random: np.random.Generator, scale: float, limits: Sequence[int]) -> int:

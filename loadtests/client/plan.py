@@ -10,7 +10,7 @@ import numpy as np
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import is_number
-from ropeswitch.loadtests.client.lengths import Fixed, draw
+from ropeswitch.loadtests.client.lengths import draw
 from ropeswitch.loadtests.client.workload import Part, Trace, Workload
 
 # Largest number in a trace; hash_ids may have 64 bits.
@@ -140,7 +140,7 @@ def _parts(mix: Sequence[Part], conversations: int, seed: int) -> list[Part]:
 def _conversation(part: Part, conversation: int, random: np.random.Generator, bounds: Bounds) -> Iterator[Planned]:
     assert part.prompt is not None and part.output is not None, "only a trace has a part without lengths"
     prompt = draw(part.prompt, random, bounds.scale, bounds.limits)
-    if isinstance(part.prompt, Fixed) and prompt < bounds.least:
+    if part.prompt.fixed is not None and prompt < bounds.least:
         raise UsageError(
             f"mix: {part.kind}: a prompt of {prompt} tokens cannot hold a pass key and its question, which need "
             f"{bounds.least} with this text: use a longer prompt, or a --text with a shorter opening"

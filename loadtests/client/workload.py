@@ -1,7 +1,6 @@
 """Parses workload files (YAML): kinds of requests, arrivals, and lengths of prompts and answers."""
 
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import Band, bands
-from ropeswitch.loadtests.client.lengths import NAMES, Length, Strict, Tokens
+from ropeswitch.loadtests.client.lengths import Length, Strict, Tokens
 
 Rate = Annotated[float, Field(gt=0, le=100_000)]
 Seconds = Annotated[float, Field(ge=0, le=86_400 * 30)]
@@ -245,10 +244,7 @@ def problems_of(error: ValidationError) -> str:
     """Format a validation error as one line: up to five wrong keys and their errors."""
     found: dict[str, str] = {}
     for each in error.errors(include_url=False, include_context=False):
-        loc = [str(part) for part in each["loc"]]
-        # A distribution's name appears twice: as the tag of the union, and as its key.
-        places = [part for part, after in pairwise([*loc, ""]) if part not in NAMES or part != after]
         unknown = each["type"] == "extra_forbidden"
         message = "unknown key" if unknown else each["msg"].removeprefix("Value error, ")
-        found.setdefault(".".join(places) or "the file", message)
+        found.setdefault(".".join(map(str, each["loc"])) or "the file", message)
     return "; ".join(f"{place}: {message}" for place, message in list(found.items())[:5])

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from ropeswitch.loadtests.client import workload as workloads
 from ropeswitch.loadtests.client.assertions import LATENCIES, NUMBERS, STATISTICS
 from ropeswitch.loadtests.client.cli import add_parser
-from ropeswitch.loadtests.client.lengths import LONGEST, Crossing, Drawn
+from ropeswitch.loadtests.client.lengths import LONGEST, Length
 from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.workload import Workload
 from tests.docs.made import Tables, table, write
@@ -32,7 +32,8 @@ def _below(schema: Schema, classes: Schema, path: str) -> Iterator[tuple[str, st
     for name, given in schema["properties"].items():
         where = path + name
         field = _filled(given)
-        below = classes[field["$ref"].rsplit("/", 1)[1]] if "$ref" in field else None
+        of = field.get("$ref", "").rsplit("/", 1)[-1]
+        below = classes[of] if of and of != "Length" else None
         default = _default(given) if name not in schema.get("required", ()) else "needed"
         told = [attributes[name]] if name in attributes else []
         told += [_sentences(below["description"])] if below else []
@@ -53,7 +54,7 @@ def _filled(field: Schema) -> Schema:
 def _values(field: Schema, below: Schema | None) -> str:
     if below:
         return "mapping"
-    if "oneOf" in field:
+    if "$ref" in field:
         return "[length](#lengths)"
     if "enum" in field:
         return " or ".join(f"`{value}`" for value in field["enum"])
@@ -90,10 +91,10 @@ def _meaning(path: str) -> str:
 
 def _lengths() -> str:
     rows = []
-    for each in get_args(Drawn):
-        [(name, field)] = each.model_fields.items()
-        keys = getattr(field.annotation, "model_fields", None)
-        told = words.LENGTHS.get(name) or _sentences(inspect.getdoc(field.annotation) or "")
+    for name, field in Length.model_fields.items():
+        [shape] = [each for each in get_args(field.annotation) if each is not type(None)]
+        keys = getattr(shape, "model_fields", None)
+        told = words.LENGTHS.get(name) or _sentences(inspect.getdoc(shape) or "")
         inside = ", ".join(f"{key}: {_example(key)}" for key in sorted(keys, key=_order)) if keys else "8k"
         rows.append((f"`{name}: {{{inside}}}`" if keys else f"`{name}: {inside}`", told))
     return table(("Length", "Meaning"), rows)
@@ -127,15 +128,15 @@ def _longest(workload: Workload) -> str:
     """Of all prompts that may be drawn; the last switch of factor sets for those that end before one."""
     most = 0
     for part in workload.mix:
-        if isinstance(part.prompt, Crossing):
-            return "the last switch"
         assert part.prompt is not None, "a trace, which has its own lengths, is not shipped"
+        if part.prompt.crossing:
+            return "the last switch"
         most = max(most, _most(part.prompt) + ((part.turns.count - 1) * _most(part.turns.grow) if part.turns else 0))
     return f"{most:,}"
 
 
-def _most(length: Drawn) -> int:
-    [(name, value)] = length.model_dump().items()
+def _most(length: Length) -> int:
+    [(name, value)] = length.model_dump(exclude_none=True).items()
     return int(value if name == "fixed" else value["max"])
 
 

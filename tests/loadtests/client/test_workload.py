@@ -10,7 +10,6 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from ropeswitch.loadtests.client import texts, workload
 from ropeswitch.loadtests.client.arrivals import due_times
@@ -23,12 +22,8 @@ from tests.loadtests.client.commands import SMALL
 BOUNDS = Bounds(least=30, longest=None, max_model_len=None, limits=(256, 8192), scale=1.0, keys=64)
 
 
-def length(content: Any) -> Any:
-    return TypeAdapter(Length).validate_python(content)
-
-
 def drawn(content: Any, count: int = 4000, scale: float = 1.0, limits: tuple[int, ...] = ()) -> np.ndarray:
-    random, parsed = np.random.default_rng(1), length(content)
+    random, parsed = np.random.default_rng(1), Length.model_validate(content)
     return np.array([draw(parsed, random, scale, limits) for _ in range(count)])
 
 
