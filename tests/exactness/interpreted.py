@@ -38,6 +38,7 @@ def _interpret_upstream() -> None:
     # fifth of the time.
     interpreter.interpreter_builder.options = InterpreterOptions(sanitize_overflow=False)
     interpreter.inspect = SimpleNamespace(**vars(inspect) | {"getmembers": cache(inspect.getmembers)})
+    _patch_triton_once(interpreter)
     backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
     load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 
@@ -58,6 +59,21 @@ def _interpret_upstream() -> None:
     from vllm.triton_utils import HAS_TRITON
 
     assert HAS_TRITON, "vLLM did not take Triton's interpreter for a CPU backend"
+
+
+def _patch_triton_once(interpreter: Any) -> None:
+    """Leave Triton's language patched: its interpreter patches it anew for each call of a kernel and of its functions."""
+    upstream, patched = interpreter._patch_lang, set()
+
+    def patch_lang(fn: Any) -> Any:
+        seen = frozenset(id(each) for each in fn.__globals__.values() if inspect.ismodule(each)) & languages
+        if seen not in patched:
+            patched.add(seen)
+            upstream(fn)
+        return interpreter._LangPatchScope()
+
+    languages = {id(interpreter.tl), id(interpreter.tl.core)}
+    interpreter._patch_lang = patch_lang
 
 
 def _allow_async_scheduling() -> None:
