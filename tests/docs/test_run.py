@@ -64,16 +64,21 @@ class Served:
         if command == self.command:
             return
         self.stop()
-        self.command, self.port, self.output = command, free_port(), folder / "server.out"
+        self.port, self.output = free_port(), folder / "server.out"
         text = command if command == SHARED else f"{command} --host 127.0.0.1 --port {self.port} {FLAGS}"
         with self.output.open("wb") as output:
-            self.shell = bash(text, folder, {"PORT": str(self.port)}, output)
-        server = Server(f"http://127.0.0.1:{self.port}", self.output, self.shell)
+            shell = bash(text, folder, {"PORT": str(self.port)}, output)
+        server = Server(f"http://127.0.0.1:{self.port}", self.output, shell)
         deadline = time.monotonic() + START_SECONDS
-        while not answers(server):
-            log = self.output.read_text()[-4000:]
-            assert self.shell.poll() is None and time.monotonic() < deadline, f"{text}\n{log}"
-            time.sleep(0.5)
+        try:
+            while not answers(server):
+                log = self.output.read_text()[-4000:]
+                assert shell.poll() is None and time.monotonic() < deadline, f"{text}\n{log}"
+                time.sleep(0.5)
+        except BaseException:
+            kill(shell)
+            raise
+        self.command, self.shell = command, shell
 
     def stop(self) -> None:
         """End it by SIGTERM to its own process: the command must exit with 0."""
@@ -88,8 +93,12 @@ class Served:
                 process.terminate()
             assert shell.wait(STOP_SECONDS) == 0, self.output.read_text()[-4000:]
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(shell.pid, signal.SIGKILL)
+            kill(shell)
+
+
+def kill(shell: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(shell.pid, signal.SIGKILL)
 
 
 def answers(server: Server) -> bool:
@@ -151,8 +160,7 @@ def test_commands_run(page: Path, place: Path, served: Served) -> None:
             try:
                 code = shell.wait(START_SECONDS)
             finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(shell.pid, signal.SIGKILL)
+                kill(shell)
         assert code == 0, f"{text}\nexit code {code}:\n{(place / 'commands.out').read_text()[-4000:]}"
 
 

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
+from random import SystemRandom
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -45,9 +46,12 @@ def environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that the kernel gives to nobody before the server listens on it, which may be a minute later."""
+    while True:
+        port = SystemRandom().randint(20000, 32000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def refused(*arguments: str, command: Sequence[str] | None = None) -> str:
