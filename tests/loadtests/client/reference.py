@@ -35,9 +35,9 @@ def _below(schema: Schema, classes: Schema, path: str) -> Iterator[tuple[str, st
         of = field.get("$ref", "").rsplit("/", 1)[-1]
         below = classes[of] if of and of != "Length" else None
         default = _default(given) if name not in schema.get("required", ()) else "needed"
-        told = [attributes[name]] if name in attributes else []
-        told += [_sentences(below["description"])] if below else []
-        meaning = ". ".join(told) or _meaning(where)
+        sentences = [attributes[name]] if name in attributes else []
+        sentences += [_sentences(below["description"])] if below else []
+        meaning = ". ".join(sentences) or _meaning(where)
         yield where, _values(field, below), default, meaning
         if field.get("type") == "array" and "$ref" in field["items"]:
             below, where = classes[field["items"]["$ref"].rsplit("/", 1)[1]], f"{where}[]"
@@ -94,9 +94,9 @@ def _lengths() -> str:
     for name, field in Length.model_fields.items():
         [shape] = [each for each in get_args(field.annotation) if each is not type(None)]
         keys = getattr(shape, "model_fields", None)
-        told = words.LENGTHS.get(name) or _sentences(inspect.getdoc(shape) or "")
+        meaning = words.LENGTHS.get(name) or _sentences(inspect.getdoc(shape) or "")
         inside = ", ".join(f"{key}: {_example(key)}" for key in sorted(keys, key=_order)) if keys else "8k"
-        rows.append((f"`{name}: {{{inside}}}`" if keys else f"`{name}: {inside}`", told))
+        rows.append((f"`{name}: {{{inside}}}`" if keys else f"`{name}: {inside}`", meaning))
     return table(("Length", "Meaning"), rows)
 
 
