@@ -74,12 +74,12 @@ class SchedulingMetrics:
                 gauge.labels(self._model_name, str(index)).set(report[key])
 
 
-async def fresh(scheduling: SchedulingMetrics | None, queue: QueueMetrics, scope: Scope) -> Scope:
+async def fresh(scheduling: SchedulingMetrics | None, queue: QueueMetrics | None, scope: Scope) -> Scope:
     """Refresh the gauges before ``/metrics`` is answered.
 
     Args:
         scheduling: The gauges of the engines, None without length-aware scheduling.
-        queue: The gauges of the queue.
+        queue: The gauges of the queue, None without one.
         scope: The request's scope.
 
     Returns:
@@ -87,7 +87,8 @@ async def fresh(scheduling: SchedulingMetrics | None, queue: QueueMetrics, scope
     """
     if scheduling is not None:
         await scheduling.refresh()
-    queue.refresh()
+    if queue is not None:
+        queue.refresh()
     return {**scope, "headers": [header for header in scope["headers"] if _is_readable(header)]}
 
 

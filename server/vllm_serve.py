@@ -24,7 +24,7 @@ from ropeswitch.server.front.routes import route_path
 from ropeswitch.server.in_place import become
 from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.patches import VLLM_SERVE_PATCHES
-from ropeswitch.server.scheduling_metrics import PATHS, SchedulingMetrics
+from ropeswitch.server.scheduling_metrics import PATHS, SchedulingMetrics, fresh
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Contexts:
             await self.app(scope, receive, send)
             return
         metrics = scope["app"].state.ropeswitch.scheduling_metrics
-        if metrics is not None and route_path(scope) in PATHS:
-            await metrics.refresh()
+        if route_path(scope) in PATHS:
+            scope = await fresh(metrics, None, scope)
         token = current.set(RequestContext())
         try:
             await self.app(scope, receive, send)

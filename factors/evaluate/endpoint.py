@@ -112,7 +112,8 @@ def connect(url: str, model: str | None, ca: str | None, wait: float) -> Endpoin
         wait: Seconds to wait for a server that does not answer yet.
 
     Raises:
-        UsageError: when it does not answer in time, rejects the key, or does not serve the model.
+        UsageError: when it does not answer in time, rejects the key, does not serve the model, or does not say which factor
+            sets it has.
     """
     opened = Endpoint(_base(url), tls=_trust(url, ca))
     listed = _listed(opened, wait)
@@ -124,7 +125,7 @@ def connect(url: str, model: str | None, ca: str | None, wait: float) -> Endpoin
         url=opened.url,
         model=str(card["id"]),
         max_model_len=_most(card, opened.url),
-        sets=_sets(opened),
+        sets=_sets(opened, wait),
         tls=opened.tls,
         is_vllm=card.get("owned_by") == "vllm",
     )
@@ -182,19 +183,24 @@ def _trust(url: str, ca: str | None) -> ssl.SSLContext | None:
         raise UsageError(f"--ca {ca!r}: {error}") from error
 
 
-def _listed(opened: Endpoint, wait: float) -> list[dict[str, Any]]:
+def _get(opened: Endpoint, path: str, wait: float) -> Answer:
+    """Send a GET request, again for ``wait`` seconds while the server does not answer or says that it cannot yet."""
     deadline = time.monotonic() + wait
     while True:
         try:
-            answer = opened.get("/v1/models")
-            if answer.status < 500:
-                break
-            problem = f"{opened.url}/v1/models answered {answer.status}: {answer.message}"
+            answer = opened.get(path)
+            if answer.status < 500 and answer.status not in (408, 429):
+                return answer
+            problem = f"{opened.url}{path} answered {answer.status}: {answer.message}"
         except UsageError as error:
             problem = str(error)
         if time.monotonic() > deadline:
             raise UsageError(problem if wait == 0 else f"{problem} (waited {wait:g} s)")
         time.sleep(min(2.0, wait))
+
+
+def _listed(opened: Endpoint, wait: float) -> list[dict[str, Any]]:
+    answer = _get(opened, "/v1/models", wait)
     if answer.status in (401, 403):
         raise UsageError(f"{opened.url} rejects the key ({answer.status}): set the environment variable {KEY_VARIABLE}")
     if answer.status != 200:
@@ -210,11 +216,14 @@ def _listed(opened: Endpoint, wait: float) -> list[dict[str, Any]]:
     return models
 
 
-def _sets(opened: Endpoint) -> tuple[dict[str, Any], ...]:
-    answer = opened.get("/v1/rope")
-    # 400 to 405 mean, depending on the server, that the route does not exist. Transient errors are not an answer.
-    if answer.status in (401, 403, 408, 429) or answer.status >= 500:
-        raise UsageError(f"{opened.url}/v1/rope: answered {answer.status}; the factor sets are unknown")
+def _sets(opened: Endpoint, wait: float) -> tuple[dict[str, Any], ...]:
+    answer = _get(opened, "/v1/rope", wait)
+    if answer.status in (401, 403):
+        raise UsageError(
+            f"{opened.url}/v1/rope answered {answer.status}: {answer.message}; a gateway that lets only known routes "
+            "through must allow this one, or answer 404 where the server has no factor sets"
+        )
+    # 400 to 405 mean, depending on the server, that the route does not exist.
     try:
         content = json.loads(answer.body) if answer.status == 200 else None
     except (ValueError, RecursionError):

@@ -77,7 +77,7 @@ class EndpointTarget:
                 tokens cannot be counted.
         """
         endpoint = connect(url, model, None, wait=0)
-        tokenize = LocalTokenizer(tokenizer) if tokenizer else ServedTokenizer(endpoint)
+        tokenize = ServedTokenizer(endpoint) if tokenizer is None else LocalTokenizer(tokenizer)
         return cls(endpoint, tokenize, chat, timeout, concurrency)
 
     def longest(self, set_name: str) -> int | None:

@@ -52,7 +52,7 @@ class LocalTokenizer:
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(folder)
         except (OSError, ValueError) as error:
-            raise UsageError(f"--tokenizer {folder!r}: {str(error).splitlines()[0]}") from error
+            raise UsageError(f"--tokenizer {folder!r}: {(str(error) or repr(error)).splitlines()[0]}") from error
         # transformers warns about longer texts.
         self._tokenizer.model_max_length = 1 << 62
 
@@ -62,6 +62,9 @@ class LocalTokenizer:
 
     def chat(self, messages: Messages) -> list[int]:
         if not self._tokenizer.chat_template:
-            raise UsageError("--tokenizer has no chat template: choose another, or the completions API")
+            raise UsageError(
+                "--tokenizer has no chat template: choose another, or measure completions (factors eval without --chat, a "
+                "workload with endpoint: completions)"
+            )
         found: list[int] = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         return found

@@ -211,7 +211,7 @@ def _run(args: argparse.Namespace) -> int:
     target = connect(args.url, args.model, args.ca, args.wait)
     baseline = connect(args.baseline, args.baseline_model, args.ca, args.wait) if args.baseline else None
     keys = make_keys(text, args.seed)
-    tokenizer = LocalTokenizer(args.tokenizer) if args.tokenizer else ServedTokenizer(target)
+    tokenizer = ServedTokenizer(target) if args.tokenizer is None else LocalTokenizer(args.tokenizer)
     chat = workload.endpoint == "chat"
     composer = Composer(cut(text, tokenizer, chat, keys), chat)
     client = Client(

@@ -84,6 +84,9 @@ class Length(Strict):
         if isinstance(value, int | str) and not isinstance(value, bool):
             return {"fixed": value}
         if isinstance(value, dict) and len(value) == 1 and value.keys() <= cls.model_fields.keys():
+            [(key, shape)] = value.items()
+            if shape is None:
+                raise ValueError(f"{key} has no value")
             return value
         raise ValueError(f"must be a number of tokens, or a mapping with one of the keys {', '.join(cls.model_fields)}")
 

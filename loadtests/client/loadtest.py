@@ -35,6 +35,8 @@ from ropeswitch.loadtests.client.workload import Workload
 # Tokens of the longest warm-up prompt: enough to warm the server up without taking as long as the run.
 WARMUP_LONGEST = 2048
 WARMUP_SEED = 1_000_000
+# Raised when the same seed gives other prompts, which must not be compared with those of an earlier run.
+PROMPTS_VERSION = 2
 MOST_REQUESTS = 10_000_000
 
 
@@ -281,6 +283,7 @@ def settings(test: LoadTest) -> dict[str, Any]:
         "workload": test.workload.model_dump(mode="json", exclude_none=True),
         "text": test.client.text.model_dump(mode="json"),
         "seed": test.options.seed,
+        "prompts_version": PROMPTS_VERSION,
         "scale": test.options.scale,
         "longest": test.options.longest,
         "servers": [_server(each) for each in (test.target, test.baseline) if each],

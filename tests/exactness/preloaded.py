@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -55,7 +56,10 @@ class Process(ForkServerProcess):
         is_gloo = self.environment.get(COLLECTIVES) == GLOO
         with (
             patch.object(_forkserver, "ensure_running", lambda: None),
-            patch("vllm.platforms.cpu.CpuPlatform.register_triton_kernel_overrides", lambda *_: None),
+            # The preloaded module did it.
+            patch("vllm.platforms.cpu.CpuPlatform.register_triton_kernel_overrides", lambda *_: None)
+            if PRELOAD in sys.modules
+            else nullcontext(),
             patch(f"{COMMUNICATOR}._all_group_ranks_share_shm_group_name", lambda _: False)
             if is_gloo
             else nullcontext(),

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from ropeswitch.factors.evaluate.endpoint import connect
 from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload
 from tests.loadtests.client.scripted import Reply, Scripted, serving
 from tests.server.front.certificates import certificate
@@ -59,6 +61,13 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixt
         ]
         assert loadtest(tmp_path, file, server.url, "--rate", "50", "--seed", "9") == 2
         assert "other settings (seed)" in refusal(capsys)
+        # Of a version whose prompts had no version: with the same seed they were others.
+        path = tmp_path / "out" / "settings.json"
+        settings = json.loads(path.read_text())
+        del settings["prompts_version"]
+        path.write_text(json.dumps(settings))
+        assert loadtest(tmp_path, file, server.url, "--rate", "50") == 2
+        assert "other settings (prompts_version)" in refusal(capsys)
         assert len(server.asked) == 12
 
 
@@ -185,8 +194,6 @@ def test_what_is_wrong_is_told_before_anything_is_sent(
 def test_a_server_that_lists_nothing_or_refuses_the_key_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from aiohttp import web
-
     class Refusing(Scripted):
         status = 401
 
@@ -202,6 +209,25 @@ def test_a_server_that_lists_nothing_or_refuses_the_key_is_told(
         Refusing.status = 503
         assert loadtest(tmp_path, workload(tmp_path), server.url, "--wait", "1") == 2
         assert "/v1/models answered 503: no (waited 1 s)" in refusal(capsys)
+
+
+def test_a_server_whose_sets_are_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    class Starting(Scripted):
+        refused = 0
+
+        async def _rope(self, request: web.Request) -> web.Response:
+            self.refused += 1
+            return web.Response(status=503) if self.refused < 2 else await super()._rope(request)
+
+    with serving(Starting(limits=(500, 1000))) as server:
+        assert connect(server.url, None, None, wait=10).limits == (500, 1000)
+
+
+def test_an_empty_tokenizer_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a shell makes it of a variable that is not set."""
+    with serving(Scripted()) as server:
+        assert loadtest(tmp_path, workload(tmp_path), server.url, "--tokenizer", "") == 2
+        assert "--tokenizer ''" in refusal(capsys)
 
 
 def test_servers_with_a_certificate_of_their_own_are_trusted_by_it(
@@ -226,8 +252,6 @@ def test_other_servers_get_no_fields_of_vllms(tmp_path: Path) -> None:
 def test_the_key_is_sent_and_written_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from aiohttp import web
-
     seen: set[str] = set()
 
     class Watching(Scripted):

@@ -23,12 +23,12 @@ from tests.server.front.certificates import certificate
 Handler = Callable[[Any, web.Request], Coroutine[Any, Any, web.StreamResponse]]
 
 
-def says(content: Any) -> Handler:
-    """A handler that answers 200 and this, JSON unless it is bytes."""
+def says(content: Any, status: int = 200) -> Handler:
+    """A handler that answers this, JSON unless it is bytes."""
 
     async def handle(self: Any, request: web.Request) -> web.StreamResponse:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        return web.Response(body=body)
+        return web.Response(body=body, status=status)
 
     return handle
 
@@ -92,6 +92,10 @@ def test_redirects_are_not_followed(tmp_path: Path) -> None:
         (
             {"_rope": says({"sets": [{"name": "a", "max_length": "long"}]})},
             "/v1/rope: sets: every set must have a name, and",
+        ),
+        (
+            {"_rope": says("no", 403)},
+            "/v1/rope answered 403: no; a gateway that lets only known routes through must allow",
         ),
         ({"_models": says({"data": [{"id": "a", "max_model_len": "8k"}]})}, "max_model_len: '8k' must be a number"),
         ({"_models": says(b"[" * 100_000)}, "the server's response is not JSON"),

@@ -69,6 +69,7 @@ def part(**changes: Any) -> list[dict[str, Any]]:
         ({"mix": part(prompt={"lognormal": {"median": 5, "mx": 9}})}, "mix.0.prompt.lognormal.mx: unknown key"),
         ({"mix": part(prompt="8q")}, "mix.0.prompt.fixed: '8q' must be a number of tokens such as 700, 8k"),
         ({"mix": part(prompt={"uniform": {"min": 9, "max": 8}})}, "mix.0.prompt.uniform: min (9) must not be above max (8)"),
+        ({"mix": part(prompt={"uniform": None})}, "mix.0.prompt: uniform has no value"),
         ({"mix": part(form="ids")}, "mix: chat: form ids needs endpoint: completions"),
         ({"mix": part(cancel={"share": 2})}, "mix.0.cancel.share: Input should be less than or equal to 1"),
         ({"mix": [*part(), *part()]}, "two parts have the same kind"),
