@@ -7,16 +7,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NoReturn
 
-from ropeswitch.factors.errors import InputError, UsageError
+from ropeswitch.factors.errors import InputError
+from ropeswitch.factors.parser import Parser
 
 PROGRAM = "ropeswitch"
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +50,7 @@ def _make_parser() -> argparse.ArgumentParser:
     from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
 
     description = "Serve RoPE models with the LongRoPE factors for each request's length."
-    parser: argparse.ArgumentParser = _Parser(prog=PROGRAM, description=description)
+    parser: argparse.ArgumentParser = Parser(prog=PROGRAM, description=description)
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {version(PROGRAM)}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     # Parsed by serve.py: its flags are vLLM's, which take seconds to load. Listed here only for the help.

@@ -18,6 +18,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.datastructures import State
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.guard.registry import in_play, require
@@ -39,7 +40,6 @@ from ropeswitch.server.aliases import accept_aliases
 from ropeswitch.server.body_errors import name_wrong_fields
 from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.engine_watch import WATCH
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.fault_log import log_faults
 from ropeswitch.server.front import models_route, tls
 from ropeswitch.server.front.inner import Inner

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.text_config import TextConfig
 from ropeswitch.model_patches.switch.text_config import text_config as read
 from ropeswitch.server import legacy_config
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.model_folder import check_fields, check_model_folder
 
 

@@ -7,11 +7,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.numbers import is_number, is_whole
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import read_text
-from ropeswitch.server.errors import UsageError
 
 # Fields that transformers computes with before it validates them.
 _WHOLE_NUMBERS = ("hidden_size", "num_attention_heads", "head_dim", "max_position_embeddings")

@@ -116,10 +116,10 @@ def reason_of(error: BaseException) -> str | None:
     Refusals are our errors for bad input, and errors of vLLM's checks of the user's input.
     """
     # Imported here: vLLM loads this module into stock engines too, which need none of these.
+    from ropeswitch.factors.errors import UsageError
     from ropeswitch.factors.factor_set import FactorError
     from ropeswitch.model_patches.guard.fingerprints import RegistryError
     from ropeswitch.model_patches.switch.settings import UnsupportedError
-    from ropeswitch.server.errors import UsageError
 
     if isinstance(error, FactorError | UnsupportedError | RegistryError | UsageError):
         return str(error)

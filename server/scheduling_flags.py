@@ -3,9 +3,9 @@
 import argparse
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import seconds
 from ropeswitch.model_patches.switch.settings import MOST_STEP_SECONDS
-from ropeswitch.server.errors import UsageError
 
 
 def add(parser: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, FILE, Choice, from_flags, parse
 from ropeswitch.factors.ladders.choose import check_theta, choose
@@ -19,7 +20,6 @@ from ropeswitch.model_patches.switch.unsupported import check_device, check_feat
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags
 from ropeswitch.server.access_log import flags as access_log_flags
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags import check, cpu, environment, hub, middleware, sequences, values
 from ropeswitch.server.flags.memory import read_memory
 from ropeswitch.server.front import flags as front_flags

@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Literal, NoReturn
 
-import vllm
 from jinja2 import TemplateSyntaxError
 from prometheus_client import CollectorRegistry
 from transformers import TokenizersBackend
@@ -50,16 +49,14 @@ from vllm.v1.engine.output_processor import OutputProcessor as OutputProcessor
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase as AggregateStatLoggerBase
 from vllm.v1.metrics.prometheus import get_prometheus_registry
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.server.deaths import marking
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.arguments import joined
 from ropeswitch.server.flags.plain import plain
 from ropeswitch.server.flags.sequences import Machine
 from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.starting import answering
-
-VLLM_VERSION: str = vllm.__version__
 
 # Proxies close a streamed response that is silent for a minute, as during a long prompt's prefill.
 KEEP_ALIVE_SECONDS = 15

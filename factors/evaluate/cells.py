@@ -11,6 +11,7 @@ from typing import Any
 from ropeswitch.factors.evaluate.passkey import PASSKEY
 from ropeswitch.factors.evaluate.perplexity import PERPLEXITY
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.numbers import is_number
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import object_from_json
 
@@ -160,10 +161,6 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 # Fields of a cell's line: a check of the value, and what it must be.
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task": (lambda value: value in TASKS, f"one of {', '.join(TASKS)}"),
@@ -191,10 +188,10 @@ def _check(line: dict[str, Any]) -> None:
     for each in line["result"]:
         told = each if isinstance(each, dict) else {}
         if line["task"] == PERPLEXITY:
-            right = _is_number(told.get("nll")) and _is_whole(told.get("tokens")) and told["tokens"] >= 1
+            right = is_number(told.get("nll")) and _is_whole(told.get("tokens")) and told["tokens"] >= 1
             allowed = "an object with nll, a number, and tokens, a whole number of at least 1"
         else:
-            right = _is_number(told.get("score")) and 0 <= told["score"] <= 1
+            right = is_number(told.get("score")) and 0 <= told["score"] <= 1
             allowed = "an object with score, a number from 0 to 1"
         if not right:
             raise FactorError(f"result: {quoted(each)} must be {allowed}")

@@ -8,6 +8,7 @@ an incomplete last window is skipped. Unlike there, every scored token has the s
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,8 +93,8 @@ def judge(
         FactorError: when too few texts are long enough, or a loss is not finite.
     """
     rng = random.Random(f"perplexity {length} {seed}")
-    chosen = choose(corpus, target, length, rng, settings.documents)
     stride, span = settings.stride_for(length), length - len(target.opening)
+    chosen = choose(corpus, target.plain_ids, len(target.opening), length, rng, settings.documents)
     judged = []
     for document, ids in chosen:
         count = min(settings.windows, (len(ids) - span) // stride + 1)
@@ -110,9 +111,17 @@ def judge(
 
 
 def choose(
-    corpus: Corpus, target: Target, length: int, rng: random.Random, wanted: int
+    corpus: Corpus, encode: Callable[[str], list[int]], opening: int, length: int, rng: random.Random, wanted: int
 ) -> list[tuple[Document, list[int]]]:
     """Choose documents long enough for a window of ``length`` tokens, with their token ids.
+
+    Args:
+        corpus: The documents.
+        encode: Returns a text's token ids, without special tokens.
+        opening: Special tokens at the start of a window.
+        length: Tokens of a window.
+        rng: Draws the order.
+        wanted: Number of documents.
 
     Raises:
         FactorError: when there are fewer than ``wanted``.
@@ -120,9 +129,9 @@ def choose(
     found: list[tuple[Document, list[int]]] = []
     longest = 0
     for document in corpus.shuffled(rng):
-        ids = corpus.ids(document, target.plain_ids)
+        ids = corpus.ids(document, encode)
         longest = max(longest, len(ids))
-        if len(ids) + len(target.opening) >= length:
+        if opening + len(ids) >= length:
             found.append((document, ids))
         if len(found) == wanted:
             return found

@@ -97,8 +97,9 @@ class Evaluation:
             for length in {min(self.grid.lengths), max(self.grid.lengths)}:
                 self._question(length, 0, 0)
         if self.corpus is not None and PERPLEXITY in self.grid.tasks:
-            longest = max(self.grid.lengths)
-            choose(self.corpus, self.target, longest, random.Random(0), self.perplexity.documents)
+            opening, longest = len(self.target.opening), max(self.grid.lengths)
+            wanted = self.perplexity.documents
+            choose(self.corpus, self.target.plain_ids, opening, longest, random.Random(0), wanted)
         return self
 
     @property

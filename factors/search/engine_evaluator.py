@@ -46,7 +46,7 @@ class EngineEvaluator:
 
         if (reason := left_out(os.environ)) is not None:
             raise FactorError(reason)
-        self._objective, self._facts = objective, facts
+        self._objective = objective
         self._prompts = [{"prompt_token_ids": list(row)} for row in objective.rows]
         # Sets that start alike would share one row of angles, and each batch would overwrite it (ladders.py).
         distinct = [FactorSet("initial", objective.length, (1.0 + slot,) * facts.rope.pairs) for slot in range(SLOTS)]

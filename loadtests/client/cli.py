@@ -169,7 +169,7 @@ def main(args: argparse.Namespace) -> int:
     if args.list:
         from ropeswitch.loadtests.client import workload as workloads
 
-        for name in workloads.shipped():
+        for name in workloads.shipped("workload"):
             print(f"{name:12} {workloads.load(name).about}")
         return 0
     if not args.workload or not args.url:

@@ -13,6 +13,7 @@ from vllm.benchmarks.serve import BenchmarkMetrics, calculate_metrics
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import Band
 from ropeswitch.loadtests.client.records import Exchange, Run
+from ropeswitch.loadtests.report.series import crossing
 
 # 100 is reported as max.
 PERCENTILES = (90.0, 95.0, 99.0, 100.0)
@@ -88,7 +89,7 @@ def _figures(
         "wrong": len(judged) - sum(judged),
         "correct_share": sum(judged) / len(judged) if judged else None,
         "miscounted": sum(each.counted_prompt_tokens not in (None, each.prompt_tokens) for each in whole),
-        "crossings": sum(_crosses(each, limits) for each in whole),
+        "crossings": sum(crossing(each, limits) is not None for each in whole),
         "good_share": good / len(kept) if slos and kept else None,
         **_spread("lateness", [each.lateness for each in exchanges]),
         **_spread("ttft_due", [each.ttft + each.lateness for each in whole if each.ttft is not None]),
@@ -162,13 +163,6 @@ def _spread(name: str, seconds: Sequence[float]) -> Figures:
 
 def _word(percentile: float) -> str:
     return "max" if percentile == 100 else f"p{percentile:g}"
-
-
-def _crosses(exchange: Exchange, limits: Sequence[int]) -> bool:
-    prompt = exchange.counted_prompt_tokens or exchange.prompt_tokens
-    # The last token is never fed back to the model, so it does not extend the sequence.
-    end = prompt + exchange.output_tokens - 1
-    return any(prompt <= limit < end for limit in limits)
 
 
 def ratios(target: Figures, baseline: Figures) -> dict[str, float]:

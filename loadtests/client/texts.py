@@ -1,15 +1,12 @@
 """Texts that prompts are built from: sentences that hide a pass key. Small YAML files, some of which are shipped."""
 
 import re
-from importlib.resources import files
-from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.lengths import Strict
-from ropeswitch.loadtests.client.workload import problems_of, read_yaml
+from ropeswitch.loadtests.client.workload import find, read_yaml, validated
 
 Words = Annotated[str, Field(min_length=1, max_length=2000)]
 
@@ -59,25 +56,11 @@ class Text(Strict):
         return set(found if to_its_end else found[:1]) == {key}
 
 
-def shipped() -> dict[str, Path]:
-    """Paths of the shipped texts, by name."""
-    folder = Path(str(files("ropeswitch.loadtests"))) / "texts"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-
-
 def load(name: str) -> Text:
     """Load a shipped text by its name, or a text file.
 
     Raises:
         UsageError: if there is neither, or it is not a text; the message names the key.
     """
-    path = shipped().get(name) or Path(name)
-    if not path.is_file():
-        raise UsageError(f"text {name!r} is neither a file nor one of {', '.join(shipped())}")
-    content = read_yaml(path)
-    if not isinstance(content, dict):
-        raise UsageError(f"{path}: a text must be a mapping with the keys {', '.join(Text.model_fields)}")
-    try:
-        return Text.model_validate(content)
-    except ValidationError as error:
-        raise UsageError(f"{path}: {problems_of(error)}") from error
+    path = find("text", name)
+    return validated(Text, "text", read_yaml(path), str(path))

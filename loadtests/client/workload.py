@@ -2,16 +2,17 @@
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import Band, bands
 from ropeswitch.loadtests.client.lengths import Length, Strict, Tokens
 
+Model = TypeVar("Model", bound=BaseModel)
 Rate = Annotated[float, Field(gt=0, le=100_000)]
 Seconds = Annotated[float, Field(ge=0, le=86_400 * 30)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -193,9 +194,9 @@ class Workload(Strict):
         return tuple(Slo.parse(text) for text in self.slo)
 
 
-def shipped() -> dict[str, Path]:
-    """Paths of the shipped workloads, by name."""
-    folder = Path(str(files("ropeswitch.loadtests"))) / "workloads"
+def shipped(kind: str) -> dict[str, Path]:
+    """Paths of the shipped files of a kind, ``workload`` or ``text``, by name."""
+    folder = Path(str(files("ropeswitch.loadtests"))) / f"{kind}s"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
@@ -205,10 +206,20 @@ def load(name: str) -> Workload:
     Raises:
         UsageError: if there is neither, or it is not a workload; the message names the key.
     """
-    path = shipped().get(name) or Path(name)
-    if not path.is_file():
-        raise UsageError(f"workload {name!r} is neither a file nor one of {', '.join(shipped())}")
+    path = find("workload", name)
     return parse(read_yaml(path), str(path))
+
+
+def find(kind: str, name: str) -> Path:
+    """Return the path of a shipped file by its name, or of a file.
+
+    Raises:
+        UsageError: if there is neither.
+    """
+    path = shipped(kind).get(name) or Path(name)
+    if not path.is_file():
+        raise UsageError(f"{kind} {name!r} is neither a file nor one of {', '.join(shipped(kind))}")
+    return path
 
 
 def read_yaml(path: Path) -> Any:
@@ -232,10 +243,15 @@ def parse(content: Any, where: str) -> Workload:
     Raises:
         UsageError: if it is not one; the message names ``where``, up to five wrong keys and what is allowed.
     """
+    return validated(Workload, "workload", content, where)
+
+
+def validated(model: type[Model], kind: str, content: Any, where: str) -> Model:
+    """Validate ``content`` as a file of a kind; arguments and errors as in :func:`parse`."""
     if not isinstance(content, dict):
-        raise UsageError(f"{where}: a workload must be a mapping with the keys {', '.join(Workload.model_fields)}")
+        raise UsageError(f"{where}: a {kind} must be a mapping with the keys {', '.join(model.model_fields)}")
     try:
-        return Workload.model_validate(content)
+        return model.model_validate(content)
     except ValidationError as error:
         raise UsageError(f"{where}: {problems_of(error)}") from error
 

@@ -3,15 +3,16 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
 from ropeswitch.factors.evaluate.corpus import Corpus
 from ropeswitch.factors.evaluate.endpoint_target import EndpointTarget
-from ropeswitch.factors.evaluate.exact_length import exact_length
-from ropeswitch.factors.evaluate.passkey import REPLY_TOKENS, is_found, passkey_text, random_key
+from ropeswitch.factors.evaluate.passkey import REPLY_TOKENS, ask, is_found
 from ropeswitch.factors.evaluate.perplexity import choose, windows_of
+from ropeswitch.factors.evaluate.tokenizers import LocalTokenizer
 from ropeswitch.loadtests.proof import store
 from ropeswitch.loadtests.proof.arms import LONGEST, Arm, dtypes, serving
 from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY, Item, Measurement
@@ -71,30 +72,15 @@ def _items(task: str, texts: Corpus, model: Path, lengths: Sequence[Length]) -> 
             yield from _documents(texts, model, length)
 
 
-class _Tokenizer:
-    """The part of a target that ``choose`` needs, without a server."""
-
-    opening: tuple[int, ...] = ()
-
-    def __init__(self, model: Path) -> None:
-        from transformers import AutoTokenizer
-
-        self._tokenizer = AutoTokenizer.from_pretrained(model)
-        self._tokenizer.model_max_length = 1 << 62
-
-    def plain_ids(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
-
-
 def _documents(texts: Corpus, model: Path, length: Length) -> Iterator[Work]:
     """The documents of one length, always the same ones in the same order.
 
     Raises:
         FactorError: if too few texts are long enough.
     """
-    tokenizer = _Tokenizer(model)
+    encode = partial(LocalTokenizer(str(model)).text, special=False)
     rng = random.Random(f"proof {length.tokens}")
-    for document, ids in choose(texts, tokenizer, length.tokens, rng, length.documents):  # type: ignore[arg-type]
+    for document, ids in choose(texts, encode, 0, length.tokens, rng, length.documents):
         start = rng.randrange(len(ids) - length.tokens + 1)
         yield _perplexity(Item(PERPLEXITY, length.tokens, document.name), ids[start : start + length.tokens])
 
@@ -112,16 +98,11 @@ def _key(length: int, name: str) -> Work:
     item = Item(PASSKEY, length, name)
 
     def work(target: EndpointTarget) -> Measurement:
-        rng = random.Random(f"proof pass key {length} {name}")
-        key, depth = random_key(rng), rng.random()
-
-        def write(characters: int, extra: int) -> str:
-            return passkey_text(key, depth, characters, extra)
-
         # All tokens of the reply but the last are processed too, and must stay within the same set.
-        prompt = exact_length(write, target.encode, length - REPLY_TOKENS, "passkey prompt")
-        [reply] = target.replies([prompt], target.sets[0], REPLY_TOKENS)
-        return Measurement(item, reply=reply, found=is_found(reply, key))
+        rng = random.Random(f"proof pass key {length} {name}")
+        question = ask(target.encode, length - REPLY_TOKENS, rng)
+        [reply] = target.replies([question.text], target.sets[0], REPLY_TOKENS)
+        return Measurement(item, reply=reply, found=is_found(reply, question.key))
 
     return item, work
 

@@ -1,23 +1,15 @@
 """Shared parts of the simulator's commands: option parsing, one-line errors for bad input, and exit codes."""
 
-import argparse
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from ropeswitch.factors.errors import InputError, UsageError
 from ropeswitch.factors.numbers import flag, number
 
 if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.cluster import Cluster
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that raises UsageError instead of printing its usage and exiting."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
 
 
 def run(name: str, command: Callable[[], None]) -> int:

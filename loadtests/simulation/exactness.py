@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import flag, whole
+from ropeswitch.factors.parser import Parser
 from ropeswitch.loadtests.simulation import command
 from ropeswitch.loadtests.simulation.workloads import FIRST_SET
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.Parser(prog="exactness", description=__doc__)
+    parser = Parser(prog="exactness", description=__doc__)
     add = parser.add_argument
     add("--model", default="mistral-7b", help="shape of the model (default: %(default)s)")
     add(

@@ -13,14 +13,13 @@ from ropeswitch.loadtests.simulation.workloads import CHUNK, FIRST_SET, Arrival,
 TURNS, ADDED, PAUSE = 5, (50, 400), 10.0
 # Tokens of a session's first prompt, from a chat to a question about a document.
 FIRST_PROMPT = (500, 32_768)
-WORKLOADS = ("mixed", "heavy", "sessions")
 
 
 def arrivals(name: str, replicas: int, cluster: Cluster, costs: StepCosts, size: Size) -> list[Arrival]:
     """Return the requests for ``replicas`` replicas, ordered by time; each replica's share has the load ``size.load``.
 
     Args:
-        name: One of :data:`WORKLOADS`.
+        name: ``mixed``, ``heavy`` or ``sessions``.
         replicas: Number of replicas.
         cluster: One replica.
         costs: Step times of one replica.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropeswitch.factors.numbers import flag, number, whole
+from ropeswitch.factors.parser import Parser
 from ropeswitch.loadtests.scheduling.front import Run, report
 from ropeswitch.loadtests.scheduling.plots import draw
 from ropeswitch.loadtests.simulation import command
@@ -109,7 +110,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.Parser(prog="front", description=__doc__)
+    parser = Parser(prog="front", description=__doc__)
     add = parser.add_argument
     add("--workload", action="append", choices=WORKLOADS, help="workload to simulate; repeatable (default: all)")
     add("--model", default="mistral-7b", help="shape of the model (default: %(default)s)")

@@ -15,6 +15,7 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from ropeswitch.factors.numbers import flag, number, whole
+from ropeswitch.factors.parser import Parser
 from ropeswitch.loadtests.simulation import command
 from ropeswitch.loadtests.simulation.runs import Runs
 
@@ -172,7 +173,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.Parser(prog="routing", description=__doc__)
+    parser = Parser(prog="routing", description=__doc__)
     add = parser.add_argument
     add("--workload", action="append", choices=WORKLOADS, help="workload to simulate; repeatable (default: all)")
     add(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropeswitch.factors.numbers import flag, number, whole
+from ropeswitch.factors.parser import Parser
 from ropeswitch.loadtests.simulation import command
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.Parser(prog="simulate", description=__doc__)
+    parser = Parser(prog="simulate", description=__doc__)
     add = parser.add_argument
     add(
         "--workload",

@@ -11,7 +11,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, parse
 from ropeswitch.factors.ladders.choose import choose, from_file, from_sets
 from ropeswitch.factors.ladders.made import MadeLadder, Origin
-from ropeswitch.factors.numbers import is_whole
+from ropeswitch.factors.numbers import is_number, is_whole
 from ropeswitch.model_patches.switch import connectors, parts, patching, variables
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.process_inputs import reading_filled_in_limits, reading_sets
@@ -146,13 +146,13 @@ def _check_options(key: Mapping[str, Any], where: str) -> None:
             key.get("native_window") is None or is_whole(key["native_window"]),
             "a number of tokens above 0",
         ),
-        ("theta", key.get("theta") is None or _is_number(key["theta"]), "a number, or null"),
+        ("theta", key.get("theta") is None or is_number(key["theta"]), "a number, or null"),
         ("angles", key.get("angles", ANGLES[0]) in ANGLES, f"one of {', '.join(ANGLES)}"),
         ("policy", key.get("policy", POLICIES[0]) in POLICIES, f"one of {', '.join(POLICIES)}"),
         ("length_aware", isinstance(key.get("length_aware", True), bool), "true or false"),
         (
             "step_latency_target",
-            target is None or (_is_number(target) and 0 < target <= MOST_STEP_SECONDS),
+            target is None or (is_number(target) and 0 < target <= MOST_STEP_SECONDS),
             f"a number of seconds above 0 and at most {MOST_STEP_SECONDS:g}, or null",
         ),
         ("parts", known, f"a list of any of {', '.join(parts.PARTS)}"),
@@ -165,14 +165,10 @@ def _are_origins(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(each, Mapping)
         and set(each) == {"factor", "source"}
-        and (each["factor"] is None or _is_number(each["factor"]))
+        and (each["factor"] is None or is_number(each["factor"]))
         and isinstance(each["source"], str)
         for each in value
     )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, Any], *, device_name: str) -> None:

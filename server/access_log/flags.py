@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 
 CHOICES = ("json", "all", "off")
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.quoted import quoted
-from ropeswitch.server.errors import UsageError
 
 CONFIG = "--config"
 # Negative numbers that argparse accepts as a flag's value only after an equals sign, unlike whole numbers.

@@ -5,10 +5,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.parser import Parser
 from ropeswitch.server.flags.arguments import Arguments, rewrite
 from ropeswitch.server.flags.kinds import nearest, one_of
-from ropeswitch.server.flags.table import Parser, make_parser, read_table
+from ropeswitch.server.flags.table import make_parser, read_table
 
 _AMBIGUOUS = re.compile(r"ambiguous option: (?P<flag>[^ =]+)\S* could match (?P<matches>.+)")
 _CHOICE = re.compile(r"invalid choice: '(?P<value>.*)' \(choose from .*\)")

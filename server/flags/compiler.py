@@ -7,7 +7,7 @@ from pathlib import Path
 from sysconfig import get_path
 from typing import Any
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 
 VARIABLE = "CXX"
 _DEFAULT = "g++"

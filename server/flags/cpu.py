@@ -4,8 +4,8 @@ import argparse
 import re
 from collections.abc import Mapping
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.quoted import quoted
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.compiler import check_compiler
 from ropeswitch.server.flags.memory import fit, ranks, read_memory, taken
 from ropeswitch.server.flags.sequence_memory import SequenceMemory

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.quoted import quoted
-from ropeswitch.server.errors import UsageError
 
 _PREFIX = "VLLM_"
 _LEVEL, _CONFIG = "VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH"

@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.model_folder import expanded, similar_folders
 
 SECONDS = 8.0

@@ -4,7 +4,7 @@ import importlib
 import inspect
 from collections.abc import Sequence
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 
 
 def check(paths: Sequence[str]) -> None:

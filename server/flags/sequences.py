@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import dataclass
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.flags.memory import GIB, PROCESSES, Memory, engines, gib, ranks
 from ropeswitch.server.flags.sequence_memory import SequenceMemory, most, power_of_two
 

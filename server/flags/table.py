@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, NoReturn
+from typing import Any
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.parser import Parser
 from ropeswitch.server.flags.kinds import Span, checker
 
 
@@ -41,14 +41,6 @@ class Flag:
     span: Span | None
     names: tuple[str, ...]
     default: str | float | bool | None
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that raises errors as :class:`UsageError`."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise :class:`UsageError`."""
-        raise UsageError(message)
 
 
 @cache

@@ -8,12 +8,12 @@ from contextlib import closing
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.ladders.choice import from_flags
 from ropeswitch.factors.ladders.choose import from_file
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.server import scheduling_flags
 from ropeswitch.server.access_log import flags as access_log_flags
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.kinds import nearest, one_of
 from ropeswitch.server.flags.table import read_table
 from ropeswitch.server.front import flags as front_flags

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 
 logger = logging.getLogger(__name__)
 

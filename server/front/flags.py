@@ -6,8 +6,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import flag, seconds, size, whole
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.front import tls
 from ropeswitch.server.front.keys import MOST_KEYS, check_key, read_keys
 from ropeswitch.server.front.shared_counts import CLASSES

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.front.files import WatchedFiles
 
 # Maximum number of API keys; the table of requests in flight per key (shared_counts.py) has room for twice as many.

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.front.files import WatchedFiles
 
 LOOK_SECONDS = 1.0

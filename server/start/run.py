@@ -7,8 +7,8 @@ import signal
 import traceback
 from typing import Any
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server import refusals
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.start.console import Console
 from ropeswitch.server.start.held_log import silence_exit
 

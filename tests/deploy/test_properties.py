@@ -14,8 +14,8 @@ from ropeswitch.deploy.plan.costs import GIB, Workload, bounds, memory
 from ropeswitch.deploy.plan.layouts import Layout, broken_rule, place
 from ropeswitch.deploy.plan.model_shape import ModelShape, shape_from_config
 from ropeswitch.deploy.plan.planner import Cluster, Refused, make_plan
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.cli import main
-from ropeswitch.server.errors import UsageError
 from tests.deploy.configs import ALL, PHI4_MINI, Config
 
 SHAPES = [shape_from_config(name, config) for name, config in ALL.items()]

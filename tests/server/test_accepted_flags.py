@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags.memory import Memory
 from ropeswitch.server.start.console import Console
 

@@ -90,7 +90,7 @@ def test_every_shipped_workload_runs_against_the_bundled_model(tmp_path: Path) -
         "bursts": "0.1", "chat": "0.5", "crossing": "1", "documents": "0.002", "heavy": "0.0004", "million": "0.0009",
         "mixed": "0.0008", "sessions": "0.1", "soak": "0.1",
     }  # fmt: skip
-    assert workloads.shipped().keys() == scaled.keys()
+    assert workloads.shipped("workload").keys() == scaled.keys()
     with running(tmp_path, TINY, *ENGINE) as server:
         for name, scale in scaled.items():
             folder = tmp_path / name

@@ -9,6 +9,7 @@ import pytest
 from starlette.datastructures import State
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import require
 from ropeswitch.model_patches.switch.request_set import SetRule
@@ -16,7 +17,6 @@ from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.server import refusals
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints, check_reports
 from ropeswitch.server.engine_client import LATE, Prompts, RopeClient, take_over
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import plugin_names

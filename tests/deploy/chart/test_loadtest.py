@@ -12,7 +12,7 @@ from ropeswitch.loadtests.client import workload as workloads
 from tests.deploy.chart.helm import Values, case, notes, one, render
 from tests.deploy.chart.loadtests import KEYS, container, default, job, jobs, parsed, pod
 
-SHIPPED = sorted(workloads.shipped())
+SHIPPED = sorted(workloads.shipped("workload"))
 ENDS = {"done": 0, "assertion": 1, "bad input": 2, "interrupted": 130, "SIGTERM before": 143}
 
 

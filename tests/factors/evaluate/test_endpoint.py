@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.evaluate.endpoint_target import EndpointTarget
 from ropeswitch.factors.evaluate.run import Evaluation, Grid
 from ropeswitch.factors.evaluate.target import Window
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.server.errors import UsageError
 from tests.factors.evaluate.scripted import Scripted
 from tests.loadtests.client.scripted import serving
 from tests.server.running import free_port

@@ -114,7 +114,7 @@ def _texts() -> str:
 
 def _shipped() -> str:
     rows = []
-    for name in workloads.shipped():
+    for name in workloads.shipped("workload"):
         found = workloads.load(name)
         [(process, given)] = found.arrival.model_dump(exclude_none=True).items()
         arrival = ", ".join(f"{key} {value:g}" for key, value in given.items() if value)

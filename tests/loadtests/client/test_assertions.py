@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.assertions import Assertion, Slo
 from ropeswitch.loadtests.client.bands import DEFAULT, Band, band, bands, bands_of_sets, tokens
-from ropeswitch.server.errors import UsageError
 
 FIGURES: dict[str, Any] = {
     "p99_ttft_ms": 400.0,

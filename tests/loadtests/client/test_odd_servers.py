@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.evaluate import endpoint
 from ropeswitch.loadtests.client.workload import load
-from ropeswitch.server.errors import UsageError
 from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload
 from tests.loadtests.client.scripted import Reply, Scripted, serving
 from tests.loadtests.client.test_going_on import start, wait_for

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.evaluate.tokenizers import LocalTokenizer, Messages
 from ropeswitch.loadtests.client import pack, texts
 from ropeswitch.loadtests.client.loadtest import make_keys
@@ -21,12 +22,12 @@ from ropeswitch.loadtests.client.pieces import cut
 from ropeswitch.loadtests.client.plan import Planned
 from ropeswitch.loadtests.client.prompts import Composer
 from ropeswitch.loadtests.client.turns import Conversation, Joints
-from ropeswitch.server.errors import UsageError
+from ropeswitch.loadtests.client.workload import shipped
 from tests.passkey_tiny import FOLDER
 
 ROOT = Path(__file__).resolve().parents[3]
 CORPUS = [
-    sentence for name in texts.shipped() for text in [texts.load(name)] for sentence in (*text.filler, text.opening)
+    sentence for name in shipped("text") for text in [texts.load(name)] for sentence in (*text.filler, text.opening)
 ]
 CORPUS += ["The quick brown fox jumps over the lazy dog.", "It was the best of times, it was the worst of times."] * 3
 

@@ -69,7 +69,7 @@ def test_its_commands_are_ones_that_the_parser_takes() -> None:
     assert len(used) >= 3
     for arguments in used:
         args = parse(["loadtest", *arguments])
-        assert args.workload in workloads.shipped() and args.url
+        assert args.workload in workloads.shipped("workload") and args.url
         for text in args.assertions:
             Assertion.parse(text)
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import bands
 from ropeswitch.loadtests.client.records import Exchange, Run, Sample, exchange_line, exchange_of
 from ropeswitch.loadtests.client.results import figures, is_good, ratios, tpot
 from ropeswitch.loadtests.client.scraper import parse
 from ropeswitch.loadtests.client.store import Store, keep
-from ropeswitch.server.errors import UsageError
 from tests.loadtests.client.commands import loadtest, results, workload
 from tests.loadtests.client.scripted import MODEL, Reply, Scripted, serving
 from tests.passkey_tiny import FOLDER

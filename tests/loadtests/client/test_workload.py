@@ -11,12 +11,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client import texts, workload
 from ropeswitch.loadtests.client.arrivals import due_times
 from ropeswitch.loadtests.client.lengths import Length, draw
 from ropeswitch.loadtests.client.plan import Bounds, plan, read_trace
 from ropeswitch.loadtests.client.workload import Arrival, parse
-from ropeswitch.server.errors import UsageError
 from tests.loadtests.client.commands import SMALL
 
 BOUNDS = Bounds(least=30, longest=None, max_model_len=None, limits=(256, 8192), scale=1.0, keys=64)
@@ -27,7 +27,7 @@ def drawn(content: Any, count: int = 4000, scale: float = 1.0, limits: tuple[int
     return np.array([draw(parsed, random, scale, limits) for _ in range(count)])
 
 
-@pytest.mark.parametrize("name", workload.shipped())
+@pytest.mark.parametrize("name", workload.shipped("workload"))
 def test_shipped_workloads_are_right_and_named_as_their_files(name: str) -> None:
     found = workload.load(name)
     assert found.name == name and found.about
@@ -36,7 +36,7 @@ def test_shipped_workloads_are_right_and_named_as_their_files(name: str) -> None
 
 
 def test_the_issue_of_the_shipped_workloads() -> None:
-    assert {"chat", "documents", "mixed", "crossing", "soak"} <= workload.shipped().keys()
+    assert {"chat", "documents", "mixed", "crossing", "soak"} <= workload.shipped("workload").keys()
     longest = max(each.prompt_tokens for each in plan(workload.load("heavy"), 2000, 0, BOUNDS))
     assert 1_000_000 < longest <= 2_000_000
     mixed = plan(workload.load("mixed"), 100, 0, BOUNDS)
@@ -113,7 +113,7 @@ def test_whatever_a_file_holds_is_a_workload_or_a_usage_error(content: Any) -> N
 
 
 def test_the_same_values_come_back_from_yaml() -> None:
-    for name in workload.shipped():
+    for name in workload.shipped("workload"):
         found = workload.load(name)
         assert parse(yaml.safe_load(yaml.safe_dump(found.model_dump(mode="json", exclude_none=True))), name) == found
 

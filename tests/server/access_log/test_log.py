@@ -14,11 +14,11 @@ from fastapi.testclient import TestClient
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.access_log.flags import AccessLogConfig, take
 from ropeswitch.server.access_log.log import AccessLog, Names, logger
 from ropeswitch.server.context import RequestContext, current
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import RefusedError, queue_full
 from ropeswitch.server.length_metrics.bands import Bands

@@ -15,7 +15,7 @@ from vllm.v1.worker.gpu.sample.trace_replay import TraceReplayState
 from vllm.v1.worker.gpu.states import RequestState
 from vllm.v1.worker.gpu_input_batch import InputBatch
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.flags.memory import GIB, PROCESSES, Memory
 from ropeswitch.server.flags.sequence_memory import SequenceMemory, most, power_of_two
 from ropeswitch.server.flags.sequences import Machine, check, taken_beside_gpus

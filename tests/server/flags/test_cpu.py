@@ -8,7 +8,7 @@ import pytest
 from vllm.config import CacheConfig
 from vllm.utils.cpu_resource_utils import parse_id_list
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.flags import cpu
 from ropeswitch.server.flags.compiler import check_compiler
 from ropeswitch.server.flags.memory import GIB, Memory, fit, read_memory, taken

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.flags import environment
 from tests.server.running import PROGRAM
 from tests.server.running import environment as variables
@@ -48,7 +48,7 @@ def test_vllm_is_not_imported_for_any_of_them() -> None:
     code = """
 import os, sys
 from contextlib import suppress
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.flags import environment
 names = list(environment._readers())
 assert len(names) > 100

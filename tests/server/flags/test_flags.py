@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server import vllm_adapter
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags import check, record
 from ropeswitch.server.flags.table import make_parser, read_table
 from ropeswitch.server.serve import _add_flags

@@ -61,7 +61,7 @@ def served_hub() -> Iterator[str]:
 def asked(folder: Path, endpoint: str, *models: str, **variables: str) -> list[str]:
     """The refusal of each model, empty for none, and at the end which heavy packages were imported for it."""
     code = (
-        "import sys\nfrom ropeswitch.server.errors import UsageError\nfrom ropeswitch.server.flags.hub import check_hub\n"
+        "import sys\nfrom ropeswitch.factors.errors import UsageError\nfrom ropeswitch.server.flags.hub import check_hub\n"
         "for model in sys.argv[1:]:\n"
         "    try:\n        check_hub('MODEL', model)\n        print()\n"
         "    except UsageError as error:\n        print(error)\n"
@@ -147,7 +147,7 @@ def test_a_tokenizer_in_the_cache_needs_no_config(tmp_path: Path, name: str) -> 
     cached(tmp_path, "a/no-config", commit, name)
     cached(tmp_path, "a/model", commit, "config.json")
     code = (
-        "import argparse, json, sys\nfrom ropeswitch.server.errors import UsageError\n"
+        "import argparse, json, sys\nfrom ropeswitch.factors.errors import UsageError\n"
         "from ropeswitch.server.flags.hub import check_models\n"
         "for given in sys.argv[1:]:\n"
         "    try:\n        check_models(argparse.Namespace(**json.loads(given)))\n        print()\n"

@@ -3,7 +3,7 @@
 import pytest
 from fastapi import FastAPI
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.flags.middleware import check
 
 

@@ -17,9 +17,9 @@ from vllm.tokenizers.registry import TokenizerRegistry
 from vllm.tool_parsers import ToolParserManager
 from vllm.transformers_utils.config import _CONFIG_FORMAT_TO_CONFIG_PARSER
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server import vllm_adapter
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.flags import check, hub, values
 from ropeswitch.server.flags.table import Flag, read_table
 from ropeswitch.server.serve import _add_flags

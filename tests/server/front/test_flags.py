@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.front import flags
 from ropeswitch.server.front.keys import digest
 from tests.server.front.certificates import certificate

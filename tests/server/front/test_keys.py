@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from ropeswitch.server.errors import UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.front.keys import LOOK_SECONDS, MOST_KEYS, KeyRing, bearer, digest, read_keys
 from ropeswitch.server.front.routes import is_open, route_path
 from tests.server.front.parts import Clock, app_behind, ask, error_of, parts

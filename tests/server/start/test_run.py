@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.engine_watch import WATCH
-from ropeswitch.server.errors import UsageError
 from ropeswitch.server.start.run import run
 
 
