@@ -11,7 +11,7 @@ from torch._dynamo.convert_frame import _bytecode_hooks
 from tests.exactness import checkpoints
 from tests.exactness.as_transformers import undecorated_afterwards
 from tests.exactness.engines import engine
-from tests.exactness.preloaded import preloaded
+from tests.exactness.preloaded import end_ranks_that_are_left, preloaded
 from tests.exactness.reference import Reference
 
 
@@ -66,3 +66,4 @@ def start() -> Iterator[Callable[..., Any]]:
 def start_processes() -> Iterator[Callable[..., Any]]:
     """Starts engines whose core and workers are processes of their own, as a server does."""
     yield from starting(VLLM_ENABLE_V1_MULTIPROCESSING="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
+    end_ranks_that_are_left()

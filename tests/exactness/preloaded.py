@@ -15,6 +15,7 @@ from multiprocessing.forkserver import _forkserver
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 import torch
 from prometheus_client import values
 
@@ -88,6 +89,17 @@ def preloaded() -> Iterator[None]:
         patch("vllm.distributed.device_communicators.shm_broadcast.sched_yield", pause),
     ):
         yield
+
+
+def end_ranks_that_are_left() -> None:
+    """End the processes of stopped engines that still run.
+
+    A rank ends when the pipe to its engine closes, which other forked processes may hold open.
+    """
+    if _forkserver._forkserver_pid is not None:
+        _, left = psutil.wait_procs(psutil.Process(_forkserver._forkserver_pid).children(), timeout=2)
+        for process in left:
+            process.kill()
 
 
 def fork_where_vllm_spawns() -> None:

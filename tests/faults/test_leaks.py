@@ -54,7 +54,9 @@ async def send(server: Server, count: int, rng: random.Random) -> dict[str, int]
                 fate = "left"
         fates[fate] = fates.get(fate, 0) + 1
 
-    async with httpx2.AsyncClient(base_url=server.url, timeout=130) as client:
+    # The server closes a connection that was idle for 5 s, which may be when a request is on its way.
+    limits = httpx2.Limits(keepalive_expiry=2)
+    async with httpx2.AsyncClient(base_url=server.url, timeout=130, limits=limits) as client:
         await asyncio.gather(*(one(client) for _ in range(count)))
     return fates
 

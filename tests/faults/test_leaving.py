@@ -11,7 +11,7 @@ from tests.passkey_tiny import SERVED
 from tests.server.asking import Asking, wait_until
 from tests.server.running import PROGRAM, running
 
-STREAM = {"model": MODEL, "prompt": [5] * 20, "max_tokens": 300, "ignore_eos": True, "stream": True}
+STREAM = {"model": MODEL, "prompt": [5] * 20, "max_tokens": 120, "ignore_eos": True, "stream": True}
 
 
 @pytest.mark.full

@@ -76,7 +76,9 @@ def test_a_worker_that_fails_reports_before_its_executor_does() -> None:
 @pytest.mark.parametrize("ours", [True, False])
 def test_ctrl_c_is_the_server_s_and_not_its_processes(ours: bool) -> None:
     """A terminal's Ctrl-C goes to every process; an engine that took it would end its requests in flight."""
-    script = "import signal; from ropeswitch.server.refusals import install; install()\n"
+    # As from a terminal: a process that a script started in the background ignores it already.
+    script = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    script += "from ropeswitch.server.refusals import install; install()\n"
     script += "def ignored(): install(); raise SystemExit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)\n"
     script += "import multiprocessing\n"
     script += "child = multiprocessing.get_context('fork').Process(target=ignored); child.start(); child.join()\n"
