@@ -41,6 +41,7 @@ PARTS = {
     "factors.hf_config": "ladder",
     "factors.ladders": "ladder",
     "factors.numbers": "ladder",
+    "factors.parser": "ladder",
     "factors.quoted": "ladder",
     "factors.rope_layers": "ladder",
     "factors.strict_json": "ladder",

@@ -27,7 +27,7 @@ def test_two_api_servers_drain(tmp_path: Path) -> None:
         for each in clients:
             each.join(120)
             assert each.broken is None and each.events[-1]["choices"][0]["finish_reason"] == "length"
-        late.join(10)
+        late.join(60)
         assert late.broken is not None or (late.status == 503 and late.error["code"] == "server_leaving")
         assert server.process.wait(60) == 0
         assert "Traceback" not in server.log.read_text()
