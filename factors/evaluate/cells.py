@@ -178,22 +178,22 @@ def _check(line: dict[str, Any]) -> None:
     Raises:
         FactorError: naming the field, its value and what it must be.
     """
-    for name, (is_right, allowed) in FIELDS.items():
+    for name, (check, allowed) in FIELDS.items():
         if name not in line:
             raise FactorError(f"{name}: missing")
-        if not is_right(line[name]):
+        if not check(line[name]):
             raise FactorError(f"{name}: {quoted(line[name])} must be {allowed}")
     if unknown := sorted(set(line) - set(FIELDS)):
         raise FactorError(f"{quoted(unknown[0])}: unknown field; allowed: {', '.join(FIELDS)}")
     for each in line["result"]:
-        told = each if isinstance(each, dict) else {}
+        values = each if isinstance(each, dict) else {}
         if line["task"] == PERPLEXITY:
-            right = is_number(told.get("nll")) and _is_whole(told.get("tokens")) and told["tokens"] >= 1
+            is_valid = is_number(values.get("nll")) and _is_whole(values.get("tokens")) and values["tokens"] >= 1
             allowed = "an object with nll, a number, and tokens, a whole number of at least 1"
         else:
-            right = is_number(told.get("score")) and 0 <= told["score"] <= 1
+            is_valid = is_number(values.get("score")) and 0 <= values["score"] <= 1
             allowed = "an object with score, a number from 0 to 1"
-        if not right:
+        if not is_valid:
             raise FactorError(f"result: {quoted(each)} must be {allowed}")
 
 
