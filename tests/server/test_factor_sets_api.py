@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import vllm
 
 from ropeswitch.model_patches.guard.registry import in_play
@@ -43,10 +44,11 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
         (None, "long_factor of the config"),
     ]
     assert (rope["theta"], rope["rotary_dim"], rope["angles"], rope["max_model_len"]) == (10000, 32, "exact", MAXIMUM)
+    on_gpu = torch.cuda.is_available()
     config = SimpleNamespace(
-        device_config=SimpleNamespace(device_type="cpu"),
+        device_config=SimpleNamespace(device_type="cuda" if on_gpu else "cpu"),
         parallel_config=SimpleNamespace(decode_context_parallel_size=1),
-        use_v2_model_runner=False,
+        use_v2_model_runner=on_gpu,
         kv_transfer_config=None,
         additional_config={},
     )
