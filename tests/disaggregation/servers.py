@@ -1,7 +1,6 @@
 """A prefill server, a decode server and the proxy before them, and what the tests ask of them."""
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,11 +45,8 @@ def server(
     with running(
         folder, *arguments, "--kv-transfer-config", json.dumps(config), *flags,
         variables={
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
-            # Upstream compiles what log-probabilities are counted with, at the first request for them.
-            "TORCH_COMPILE_DISABLE": "1",
             # Threads of two engines on the same cores would wait for each other.
             "VLLM_CPU_OMP_THREADS_BIND": str(core),
         } | (variables or {}),
