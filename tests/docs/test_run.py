@@ -18,7 +18,7 @@ import pytest
 from tests.docs.marks import name, to_run
 from tests.docs.pages import IGNORED, ROOT, pages
 from tests.docs.placeholders import PLACEHOLDERS
-from tests.server.running import START_SECONDS, Server, environment, free_port
+from tests.server.running import START_SECONDS, Server, environment, free_port, patient
 
 pytestmark = pytest.mark.full
 
@@ -46,7 +46,7 @@ def bash(text: str, folder: Path, variables: dict[str, str], output: IO[bytes]) 
     home = {"HOME": str(folder), "CURL_HOME": str(folder), "PATH": path, "VLLM_CACHE_ROOT": cache}
     return subprocess.Popen(
         ["bash", "-c", f"set -euo pipefail\n{text}"],
-        cwd=folder, env=environment() | home | variables,
+        cwd=folder, env=patient(environment()) | home | variables,
         stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
 

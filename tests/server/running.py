@@ -30,6 +30,7 @@ ENGINE = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "8", "--kv-
 # On a GPU an engine starts only where this share of its memory is free; the rest of a small one is for others.
 ENGINE += ["--gpu-memory-utilization", str(MEMORY_SHARE)]
 START_SECONDS = 400
+PATIENT = Path(__file__).with_name("patient")
 # Variables that take effect only before or during the imports, and their values for a forked server.
 IMPORTED = {name: os.environ.get(name) for name in ("PYTHONPATH", "TORCH_COMPILE_DISABLE")}
 
@@ -43,6 +44,11 @@ def environment() -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def patient(env: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment whose Python processes sleep where vLLM spins, unless a module on their path does more."""
+    return {**env, "PYTHONPATH": os.pathsep.join(filter(None, (env.get("PYTHONPATH"), str(PATIENT))))}
 
 
 def free_port() -> int:
@@ -189,7 +195,7 @@ def _start(
     if command is None and same and not torch.cuda.is_available():
         return Forked(arguments, env=env, stdout=stdout, stderr=stderr)
     return subprocess.Popen(
-        [*(command or PROGRAM), *arguments], env=env, stdout=stdout, stderr=stderr, start_new_session=True
+        [*(command or PROGRAM), *arguments], env=patient(env), stdout=stdout, stderr=stderr, start_new_session=True
     )
 
 
