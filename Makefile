@@ -172,7 +172,8 @@ test-disaggregation: $(NIXL) ## Run the tests of prefill/decode disaggregation
 test-lmcache: $(LMCACHE) ## Run the tests with LMCache
 	@$(LMCACHE_PYTEST) $(ARGS)
 
-test-full: $(STAMP) $(VISION) $(NIXL) $(LMCACHE) $(AIPERF) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS) ## Run all tests, including the long ones
+test-full: $(STAMP) ## Run all tests, including the long ones
+	@$(MAKE) --no-print-directory -j 3 $(VISION) $(NIXL) $(LMCACHE) $(AIPERF) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS)
 	@echo "test-full: all tests except the million-token test"
 	@ALL_EXAMPLES=1 $(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST))

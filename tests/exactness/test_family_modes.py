@@ -21,7 +21,6 @@ from tests.exactness.test_modes import (
     test_compiled,
     test_eager_mixed_batch_leaks_no_block,
     test_preemption,
-    test_prefix_caching_off,
 )
 
 MECHANISMS = ("gemma3", "ministral3", "lfm2", "gpt-oss", "llama4", "falcon-h1", "idefics3", "olmo3", "gptj")

@@ -79,7 +79,7 @@ def play(
     reset=st.sampled_from([None, None, *range(1, 30)]),
     throttled=st.sampled_from([set(), set(range(0, 60, 2)), set(range(60))]),
 )
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(45), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_token_in_its_set(
     configs: Configs, mode: Mode, requests: list[Any], blocks: int, reset: int | None, throttled: set[int]
 ) -> None:
@@ -181,7 +181,7 @@ SESSION_MODES = [name for name, mode in MODES.items() if mode.drafter is None an
 @given(
     turns=st.lists(st.tuples(st.integers(1, 10), st.integers(1, 6)), min_size=2, max_size=4), blocks=st.integers(35, 50)
 )
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_streaming_session_moves_up_as_its_prompt_grows(
     configs: Configs, mode: Mode, turns: list[tuple[int, int]], blocks: int
 ) -> None:
