@@ -46,15 +46,17 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
         assert _complete(server, 0, 20, 3, temperature=-1) == 400
         assert any(_refused_by_the_queue(server) for _ in range(5))
         wait_for(ask, "sum(ropeswitch_switches_total)", 2)
-        # A rate needs two scrapes.
-        time.sleep(3)
         yield server, ask
 
 
 @pytest.mark.full
 def test_every_query_of_the_dashboards_has_an_answer(scraped: tuple[Server, Ask]) -> None:
     _, ask = scraped
-    assert [asked.where for asked in board_queries() if not ask(filled(asked.query))] == []
+    # A rate needs two scrapes, of which a busy machine misses some.
+    deadline = time.monotonic() + 60
+    while missing := [asked.where for asked in board_queries() if not ask(filled(asked.query))]:
+        assert time.monotonic() < deadline, missing
+        time.sleep(1)
 
 
 @pytest.mark.full
