@@ -3,6 +3,9 @@
 import os
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -29,16 +32,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not str(item.path).endswith(LONG))
 
 
+FORCED: list[Any] = []
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Let torch's dispatcher reach tensors' Python classes again, and warn if it does not.
+    """Let torch's dispatcher reach all that it reaches in a new thread, and warn if it does not.
 
-    Rarely, after several compilations in one process, torch leaves them excluded, for a reason not found; the next
-    compilation then stops at an assertion of ``torch._subclasses.meta_utils``. A server compiles once, at startup.
+    Rarely, after several compilations in one process, torch leaves keys excluded, those of tensors' Python classes, vmap and
+    tracing among them, for a reason not found; the next compilation then stops at an assertion of
+    ``torch._subclasses.meta_utils``. A server compiles once, at startup.
     """
     if (torch := sys.modules.get("torch")) is None:
         return
-    python = torch._C.DispatchKey.Python
-    if torch._C._dispatch_tls_local_exclude_set().has(python):
-        torch._C._dispatch_tls_set_dispatch_key_excluded(python, False)
-        warnings.warn(f"{item.nodeid} left Python classes of tensors excluded from torch's dispatcher", stacklevel=1)
+    excluded, at_first = torch._C._dispatch_tls_local_exclude_set(), _excluded_at_first()
+    if left := (excluded - at_first).raw_repr():
+        forced = torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), at_first)
+        forced.__enter__()
+        # Leaving it would exclude them again.
+        FORCED.append(forced)
+        keys = torch._C.DispatchKeySet.from_raw_repr(left)
+        warnings.warn(f"{item.nodeid} left keys excluded from torch's dispatcher: {keys}", stacklevel=1)
+
+
+@cache
+def _excluded_at_first() -> Any:
+    import torch
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(torch._C._dispatch_tls_local_exclude_set).result()
