@@ -51,7 +51,7 @@ def take_away(server: Server, name: str, clients: list[Asking]) -> list[str]:
         each.join(SECONDS)
         assert not each.is_alive(), "a client still waits"
     assert server.process.wait(30) not in (0, None)
-    _, alive = psutil.wait_procs(started, timeout=SECONDS)
+    _, alive = psutil.wait_procs(started, timeout=60)
     assert not alive
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])))

@@ -26,11 +26,11 @@ FOLDER = ROOT / ".venv" / "debian" / "prometheus" / "usr" / "bin"
 Ask = Callable[[str], list[dict[str, Any]]]
 
 
-def scraping(server: Server) -> Any:
-    """The configuration of a Prometheus that scrapes a server every second."""
+def scraping(server: Server, interval: str = "1s") -> Any:
+    """The configuration of a Prometheus that scrapes a server; a scrape may take as long as the interval."""
     static = {"targets": [server.url.removeprefix("http://")]}
     jobs = [{"job_name": "ropeswitch", "static_configs": [static]}]
-    return {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
+    return {"global": {"scrape_interval": interval}, "scrape_configs": jobs}
 
 
 @contextmanager
