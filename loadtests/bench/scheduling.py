@@ -18,12 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.factors.errors import InputError
 from ropeswitch.loadtests.bench.engine import make_checkpoint
 from ropeswitch.loadtests.bench.sides import Side
+from ropeswitch.loadtests.runs import Runs
 from ropeswitch.loadtests.scheduling import exactness
 from ropeswitch.loadtests.scheduling.arrivals import WORKLOADS
 from ropeswitch.loadtests.scheduling.engine import serve
-from ropeswitch.loadtests.scheduling.measurements import Measurements
 from ropeswitch.loadtests.scheduling.plots import draw
 from ropeswitch.loadtests.scheduling.report import OTHERS, front_runs, report
 from ropeswitch.loadtests.scheduling.settings import (
@@ -41,6 +42,7 @@ from ropeswitch.loadtests.scheduling.settings import (
     ours,
     stock,
 )
+from ropeswitch.loadtests.scheduling.tables import Measurement
 
 PHASES = ("alone", "front", "exactness")
 # The ladder policy of requests that cross the limit, and whether to prefill as many prompts after them.
@@ -65,8 +67,8 @@ Task = tuple[str, str, dict[str, Any]]
 class Bench:
     """Runs phases on one checkpoint and stores their measurements."""
 
-    def __init__(self, args: argparse.Namespace, checkpoint: str, measurements: Measurements) -> None:
-        self._args, self._checkpoint, self._kept = args, checkpoint, measurements
+    def __init__(self, args: argparse.Namespace, checkpoint: str, kept: Runs[Measurement]) -> None:
+        self._args, self._checkpoint, self._kept = args, checkpoint, kept
         self._long = {"prompt": args.prompt}
 
     def run(self, phase: str) -> None:
@@ -80,9 +82,8 @@ class Bench:
 
     def _front(self) -> None:
         # Use only the first five rounds, so that later ones do not change the workloads.
-        alone = [
-            r["result"]["long"] for r in self._kept.records if (r["phase"], r["setting"]) == ("alone", STOCK.name)
-        ][:5]
+        found = [each for each in self._kept.found if (each.phase, each.setting) == ("alone", STOCK.name)]
+        alone = [each.result["long"] for each in found[:5]]
         if not alone:
             sys.exit(
                 "bench-scheduling: the front needs stock's time for the long prompt alone; run the phase alone first"
@@ -102,12 +103,18 @@ class Bench:
         """Run each setting's tasks in every round that is not measured yet, with one engine per setting and round."""
         for turn in range(rounds):
             for setting, wanted in tasks if turn % 2 == 0 else reversed(tasks):
-                if missing := [task for task in wanted if not self._kept.has(task[0], setting, turn)]:
+                engine: dict[str, Any] = {
+                    "setting": setting.name,
+                    "ours": setting.ours,
+                    "target": setting.target,
+                    "arguments": setting.arguments,
+                }
+                if missing := [task for task in wanted if not self._kept.has(phase=task[0], round=turn, **engine)]:
                     with self._side(setting) as side:
                         for phase, workload, parameters in missing:
                             result = side.ask((workload, {"seed": 1 + turn, **parameters}))
                             say(f"{phase}: round {turn + 1} of {rounds}, {setting.name}: {summary(result)}")
-                            self._kept.add(phase, setting, turn, result)
+                            self._kept.add(Measurement(phase=phase, round=turn, result=result, **engine))
 
     @contextmanager
     def _side(self, setting: Setting) -> Iterator[Side]:
@@ -189,8 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parse(arguments)
     args.out.mkdir(parents=True, exist_ok=True)
     try:
-        measurements = Measurements(args.out / "measurements.jsonl", {"prompt": args.prompt})
-    except ValueError as error:
+        kept = Runs(args.out / "measurements.jsonl", Measurement, {"prompt": args.prompt})
+    except InputError as error:
         print(f"bench-scheduling: error: {error}", file=sys.stderr)
         sys.exit(2)
     try:
@@ -203,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 window=WINDOW,
                 maximum=MAXIMUM,
             )
-            bench = Bench(args, folder, measurements)
+            bench = Bench(args, folder, kept)
             for phase in args.only or PHASES:
                 bench.run(phase)
     except KeyboardInterrupt:
@@ -211,8 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     print(f"{args.prompt} tokens\n")
     names = [setting.name for setting in [*stock(), *ours(args.targets)]]
-    print(report(measurements.records, names))
-    if workloads := {name: runs for name, runs in front_runs(measurements.records, names).items() if runs}:
+    print(report(kept.found, names))
+    if workloads := {name: runs for name, runs in front_runs(kept.found, names).items() if runs}:
         say(f"wrote {draw(workloads, args.out / 'front.png')}")
 
 

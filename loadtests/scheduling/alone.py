@@ -3,21 +3,21 @@
 import statistics
 
 from ropeswitch.loadtests.scheduling.settings import OURS, STOCK
-from ropeswitch.loadtests.scheduling.tables import Figure, Record, seconds, table
+from ropeswitch.loadtests.scheduling.tables import Figure, Measurement, seconds, table
 
 # Maximum ratio of our seconds to stock's.
 MOST = 1.02
 
 
-def alone(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
+def alone(phases: dict[str, list[Measurement]]) -> tuple[str, list[Figure]]:
     """Return the table, and our seconds over stock's, the median of the rounds.
 
     Args:
-        phases: Records by phase; only the phase ``alone`` is used.
+        phases: Measurements by phase; only the phase ``alone`` is used.
     """
     sides: dict[str, dict[int, float]] = {STOCK.name: {}, OURS.name: {}}
-    for record in phases["alone"]:
-        sides[record["setting"]][record["round"]] = record["result"]["long"]
+    for each in phases["alone"]:
+        sides[each.setting][each.round] = each.result["long"]
     stock, ours = sides[STOCK.name], sides[OURS.name]
     both = sorted(stock.keys() & ours.keys())
     if not both:

@@ -4,7 +4,7 @@ import statistics
 
 from ropeswitch.loadtests.scheduling.arrivals import BEHIND, CROSSINGS
 from ropeswitch.loadtests.scheduling.settings import WINDOW
-from ropeswitch.loadtests.scheduling.tables import Figure, Record, seconds, table
+from ropeswitch.loadtests.scheduling.tables import Figure, Measurement, seconds, table
 
 # Maximum ratio of our seconds to stock's with the same tokens recomputed.
 MOST = 1.05
@@ -20,15 +20,13 @@ SIDES = STOCK, ARITHMETIC, LENGTH, RESERVE, LENGTH_IN_ORDER, RESERVE_IN_ORDER = 
 )
 
 
-def exactness(phases: dict[str, list[Record]]) -> tuple[str, list[Figure]]:
+def exactness(phases: dict[str, list[Measurement]]) -> tuple[str, list[Figure]]:
     """Return the table, and our seconds over stock's with the same tokens recomputed; medians of the rounds.
 
     Args:
-        phases: Records by phase; only phases ``exactness NAME`` are used.
+        phases: Measurements by phase; only phases ``exactness NAME`` are used.
     """
-    results = {
-        name: {record["round"]: record["result"] for record in phases.get(f"exactness {name}", [])} for name in SIDES
-    }
+    results = {name: {each.round: each.result for each in phases.get(f"exactness {name}", [])} for name in SIDES}
     rounds = sorted(set.intersection(*(set(found) for found in results.values())))
     if not rounds:
         return "### The cost of exactness\n\nNo round has all sides.", []

@@ -1,10 +1,29 @@
-"""Building blocks of the scheduling benchmark's tables: Markdown, number formats, and figures with requirements."""
+"""Building blocks of the scheduling benchmark's tables: measurements, Markdown, and figures with requirements."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Record = dict[str, Any]
+
+@dataclass(frozen=True)
+class Measurement:
+    """One round of a phase with one engine.
+
+    Attributes:
+        phase: The phase; ``front`` and ``exactness`` are followed by the workload's or side's name.
+        setting: Name of the engine's setting; ``ours``, ``target`` and ``arguments`` are those of
+            :class:`~ropeswitch.loadtests.scheduling.settings.Setting`.
+        round: The round, from 0.
+        result: What the workload measured.
+    """
+
+    phase: str
+    setting: str
+    ours: bool
+    target: float | None
+    arguments: dict[str, Any]
+    round: int
+    result: dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from ropeswitch.factors.numbers import flag, number, whole
 from ropeswitch.factors.parser import Parser
+from ropeswitch.loadtests.runs import Runs
 from ropeswitch.loadtests.simulation import command
-from ropeswitch.loadtests.simulation.runs import Runs
 
 if TYPE_CHECKING:
     from ropeswitch.loadtests.simulation.records import Record

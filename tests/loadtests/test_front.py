@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeswitch.deploy.plan.gpus import load
+from ropeswitch.loadtests.runs import Runs
 from ropeswitch.loadtests.scheduling.front import Run, answers, complete, dominated, ratios, report, settings
 from ropeswitch.loadtests.simulation import exactness, front
 from ropeswitch.loadtests.simulation.cluster import make_cluster
 from ropeswitch.loadtests.simulation.costs import StepCosts
 from ropeswitch.loadtests.simulation.front import stock
 from ropeswitch.loadtests.simulation.policies import Builder, Options, Policy
-from ropeswitch.loadtests.simulation.runs import Runs
 from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
 
 SEEDS = range(5)

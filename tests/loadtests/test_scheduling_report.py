@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 
 from ropeswitch.loadtests.bench.scheduling import main, parse
+from ropeswitch.loadtests.runs import Runs
 from ropeswitch.loadtests.scheduling import exactness
 from ropeswitch.loadtests.scheduling.arrivals import SHORT, WORKLOADS, arrivals
 from ropeswitch.loadtests.scheduling.front import Run
-from ropeswitch.loadtests.scheduling.measurements import Measurements
 from ropeswitch.loadtests.scheduling.plots import draw
 from ropeswitch.loadtests.scheduling.report import front_runs, report
 from ropeswitch.loadtests.scheduling.settings import OURS, STOCK, Setting, ours, stock
+from ropeswitch.loadtests.scheduling.tables import Measurement
 
 SETTINGS = (STOCK.name, OURS.name)
 
 
-def other(phase: str, setting: Setting, turn: int, **result: Any) -> dict[str, Any]:
+def other(phase: str, setting: Setting, turn: int, **result: Any) -> Measurement:
     result = {"others": 0.0} | result
-    return {"phase": phase, "setting": setting.name, "ours": setting.ours, "round": turn, "result": result}
+    return Measurement(phase, setting.name, setting.ours, setting.target, setting.arguments, turn, result)
 
 
 def figures(text: str) -> dict[str, tuple[str, str, str]]:
@@ -30,7 +31,7 @@ def figures(text: str) -> dict[str, tuple[str, str, str]]:
     return {name: (required, measured, met) for name, required, measured, met in rows}
 
 
-def served(setting: Setting, turn: int, first: float, gap: float, long: float) -> dict[str, Any]:
+def served(setting: Setting, turn: int, first: float, gap: float, long: float) -> Measurement:
     return other("front single", setting, turn, firsts=[first] * 30, gap=gap, long=long)
 
 
@@ -86,7 +87,7 @@ def test_other_work_beside_a_run_is_told() -> None:
     records = [served(STOCK, 0, 1.0, 0.5, 10.0), served(OURS, 0, 1.0, 0.5, 10.0)]
     name = "runs with other processes on over 5% of the cores"
     assert figures(report(records, SETTINGS))[name] == ("none", "0 of 2 (most: 0%)", "yes")
-    records[0]["result"]["others"] = 0.2
+    records[0].result["others"] = 0.2
     assert figures(report(records, SETTINGS))[name] == ("none", "1 of 2 (most: 20%)", "**no**")
 
 
@@ -107,7 +108,7 @@ def test_the_long_prompt_alone_takes_the_median_of_the_rounds_ratios() -> None:
 
 
 def test_a_report_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="records: at least one measurement"):
+    with pytest.raises(ValueError, match="measured: at least one measurement"):
         report([], SETTINGS)
 
 
@@ -125,35 +126,35 @@ def test_the_front_is_drawn(tmp_path: Path) -> None:
 
 def test_measurements_are_found_again_by_setting_round_and_options(tmp_path: Path) -> None:
     path, options = tmp_path / "measurements.jsonl", {"prompt": 8192}
-    kept = Measurements(path, options)
-    assert kept.records == [] and not kept.has("front single", OURS, 0)
-    kept.add("front single", OURS, 0, {"long": 1.0})
-    for again in (kept, Measurements(path, options)):
-        assert again.has("front single", OURS, 0)
-        assert not again.has("front single", OURS, 1) and not again.has("alone", OURS, 0)
-        assert not again.has("front single", STOCK, 0)
-        assert not again.has("front single", Setting(OURS.name, ours=True, target=0.5), 0)
-    assert Measurements(path, {"prompt": 4096}).records == []
+    kept = Runs(path, Measurement, options)
+    first = other("front single", OURS, 0, long=1.0)
+    kept.add(first)
+    for again in (kept, Runs(path, Measurement, options)):
+        assert again.found == [first] and again.has(phase="front single", setting=OURS.name, round=0, target=None)
+        assert not again.has(phase="front single", setting=OURS.name, round=1, target=None)
+        assert not again.has(phase="front single", setting=OURS.name, round=0, target=0.5)
+    assert Runs(path, Measurement, {"prompt": 4096}).found == []
     assert json.loads(path.read_text(encoding="utf-8"))["options"] == options
 
 
 def test_what_is_measured_is_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No engine starts for a phase whose rounds are all there: its tables are printed at once."""
-    kept = Measurements(tmp_path / "measurements.jsonl", {"prompt": 1024})
+    kept = Runs(tmp_path / "measurements.jsonl", Measurement, {"prompt": 1024})
     for turn in range(5):
         for setting, long in ((STOCK, 2.0), (OURS, 2.02)):
-            kept.add("alone", setting, turn, {"long": long, "others": 0.0})
+            kept.add(other("alone", setting, turn, long=long))
     main(["--prompt", "1024", "--rounds", "1", "--only", "alone", "--out", str(tmp_path)])
     out, err = capsys.readouterr()
     assert "| 5 | 2.000 | 2.020 | 1.010 |" in out and "starting" not in err
 
 
-def test_a_line_that_was_cut_short_is_named(tmp_path: Path) -> None:
+def test_a_line_that_was_cut_short_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "measurements.jsonl"
-    Measurements(path, {}).add("alone", STOCK, 0, {"long": 1.0})
-    path.write_text(path.read_text(encoding="utf-8") + '{"phase": "al', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"measurements\.jsonl, line 2: not a measurement"):
-        Measurements(path, {})
+    path.write_text('{"options": {}, "ru', encoding="utf-8")
+    with pytest.raises(SystemExit) as stopped:
+        main(["--prompt", "1024", "--out", str(tmp_path)])
+    assert stopped.value.code == 2
+    assert f"error: {path}, line 1: not a run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
