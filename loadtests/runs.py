@@ -28,7 +28,7 @@ class Runs(Generic[Run]):
     def __init__(self, path: Path, kind: type[Run], options: dict[str, Any]) -> None:
         self._path, self._options = path, options
         self.found: list[Run] = []
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], 1):
+        for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], 1):
             try:
                 each = json.loads(line)
                 run = kind(**each["run"])

@@ -63,12 +63,9 @@ class Admission:
         """Whether a request's prompt and answer fit next to the oldest one and the running requests that arrived later."""
         if self._beside is None:
             order = self._queue.key(oldest)
-            passed = sum(self._most(each) for each in self._view.running if self._queue.key(each) > order)
+            passed = sum(self._engine.most_blocks(each) for each in self._view.running if self._queue.key(each) > order)
             self._beside = self._limits.blocks - self.needs(oldest) - passed
-        return self._most(request) <= self._beside - self._taken
-
-    def _most(self, request: Request) -> int:
-        return -(-(request.num_prompt_tokens + request.max_tokens) // self._limits.block)
+        return self._engine.most_blocks(request) <= self._beside - self._taken
 
     def _oldest_ready(self) -> Request | None:
         return next((entry[3] for entry in self._queue.by_age if self.ready(entry[3])), None)
@@ -111,6 +108,6 @@ class Admission:
         """Deduct the slot and blocks of a request that this step starts."""
         self.slots -= 1
         self.blocks -= self.needs(request)
-        self._taken += self._most(request)
+        self._taken += self._engine.most_blocks(request)
         if request.lora_request:
             self._loras.add(request.lora_request.lora_int_id)

@@ -40,6 +40,7 @@ class SchedulerEngine:
             block=scheduler.block_size,
             blocks=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
             max_loras=scheduler.lora_config.max_loras if scheduler.lora_config else None,
+            whole_items=scheduler.scheduler_config.disable_chunked_mm_input,
         )
 
     def view(self, now: float, background: Request | None, settled: bool) -> StepView:
@@ -89,11 +90,23 @@ class SchedulerEngine:
 
     def blocks(self, request: Request, shares: bool) -> int:
         """Return the free blocks that a waiting request needs; with ``shares``, without those that running requests hold."""
-        scheduler, tokens = self._scheduler, min(request.num_tokens, self._scheduler.max_model_len)
-        manager = scheduler.kv_cache_manager
+        prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)
+        blocks = self._blocks(request.request_id, request.num_tokens, prefill_end)
+        if shares:
+            hit = self._scheduler.kv_cache_manager.get_computed_blocks(request)[0]
+            blocks -= sum(not block.is_null and block.ref_cnt > 0 for block in hit.blocks[0])
+        return blocks
+
+    def most_blocks(self, request: Request) -> int:
+        """Return the blocks of a request's prompt and longest answer, in all groups of the KV cache."""
+        # No request has this ID, so blocks that the request already holds count too.
+        return self._blocks("", request.num_prompt_tokens + request.max_tokens, request.num_prompt_tokens)
+
+    def _blocks(self, request_id: str, tokens: int, prefill_end: int) -> int:
+        manager, tokens = self._scheduler.kv_cache_manager, min(tokens, self._scheduler.max_model_len)
         # Same as upstream's own check of a whole sequence, `allocate_slots(full_sequence_must_fit=True)`.
         blocks: int = manager.coordinator.get_num_blocks_to_allocate(
-            request_id=request.request_id,
+            request_id=request_id,
             num_tokens=tokens,
             new_computed_blocks=manager.empty_kv_cache_blocks.blocks,
             num_encoder_tokens=0,
@@ -101,11 +114,8 @@ class SchedulerEngine:
             num_local_computed_tokens=0,
             num_tokens_main_model=tokens,
             apply_admission_cap=True,
-            prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
+            prefill_end=prefill_end,
         )
-        if shares:
-            hit = manager.get_computed_blocks(request)[0]
-            blocks -= sum(not block.is_null and block.ref_cnt > 0 for block in hit.blocks[0])
         return blocks
 
     def cache_hit(self, request: Request) -> int:

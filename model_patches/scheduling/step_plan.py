@@ -27,7 +27,7 @@ from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
 # A chunk may always have up to twice this many tokens, whatever ran before.
 LEAST_KNOWN = 64
-# Maximum waiting requests to try per step.
+# Maximum waiting requests that need only space to try per step and order.
 MOST_TRIED = 32
 # Prefills get at least this share of the target, and at least this share of the decoding requests' own time.
 LEAST_OF_TARGET, LEAST_OF_DECODES = 0.25, 0.5
@@ -55,6 +55,26 @@ class Prefill:
     remaining: int
     before: int
     waits: bool
+
+
+def whole_items(prefill: Prefill, count: int, most: int) -> int:
+    """Return the tokens of a chunk that ends in no image or other item, where ``most`` tokens allow it.
+
+    Upstream only shortens a chunk to the start of an item, so one that starts there must reach its end.
+
+    Args:
+        prefill: The request.
+        count: Tokens of the chunk.
+        most: Maximum tokens of the chunk.
+    """
+    end = prefill.before + count
+    for feature in prefill.request.mm_features:
+        start, stop = feature.mm_position.offset, feature.mm_position.offset + feature.mm_position.length
+        if start < end < stop:
+            if stop - prefill.before <= most:
+                return stop - prefill.before
+            return start - prefill.before if start > prefill.before else count
+    return count
 
 
 class StepPlan:
@@ -128,7 +148,7 @@ class StepPlan:
         if shortest is not None:
             # Leave room for a chunk even if decoding requests fill the budget; the last of them then miss a step.
             left = max(self._limits.tokens - taken, self._limits.least_chunk)
-            chosen = self._choose(here, short, busy, room, left)
+            chosen = self._choose(here, shortest, short, busy, room, left)
         self._chosen = [prefill.request for prefill, _ in chosen]
         partial = len(chosen) == 1 and chosen[0][1] < chosen[0][0].remaining
         waiting = [each.request for each, _ in chosen if each.waits]
@@ -206,7 +226,8 @@ class StepPlan:
             if prefill.order[1] < at_least or prefill.request in self._refused:
                 continue
             if prefill.waits and not self._admitted(prefill.request):
-                refused += 1
+                # Finding out that a request waits for something else, such as a grammar, costs little.
+                refused += self.admission.ready(prefill.request)
                 if refused > MOST_TRIED:
                     return
                 continue
@@ -225,26 +246,35 @@ class StepPlan:
                 hit = self._queue.place(request).hit
                 yield Prefill(entry[:3], request, request.num_tokens - hit, hit, True)
 
-    def _oldest(self, here: list[Prefill]) -> Prefill:
-        """Return the oldest prefill of the best priority; at least one must exist."""
-        found = [prefill for prefill in here if prefill.request not in self._refused]
+    def _oldest(self, here: list[Prefill], shortest: Prefill) -> Prefill:
+        """Return the oldest prefill of the best priority among those tried; that may be the shortest."""
+        found = [shortest, *(prefill for prefill in here if prefill.request not in self._refused)]
         if self._may_start and self.admission.slots > 0:
-            requests = (entry[3] for entry in islice(self._queue.by_age, MOST_TRIED))
-            first = next((request for request in requests if self._admitted(request)), None)
+            ready = (entry[3] for entry in self._queue.by_age if self.admission.ready(entry[3]))
+            first = next((request for request in islice(ready, MOST_TRIED) if self._admitted(request)), None)
             if first is not None:
                 found.append(self._waiting_prefill(first))
         return min(found, key=lambda prefill: self._queue.key(prefill.request))
 
     def _choose(
-        self, here: list[Prefill], short: bool, busy: float, room: float, tokens: int
+        self, here: list[Prefill], shortest: Prefill, short: bool, busy: float, room: float, tokens: int
     ) -> list[tuple[Prefill, int]]:
-        """Choose the step's prefills and their tokens; decoding takes ``busy`` seconds, which leaves ``room`` seconds."""
+        """Choose the step's prefills and their tokens.
+
+        Args:
+            here: Running prefills.
+            shortest: The first of the candidates.
+            short: Whether it fits whole in a step.
+            busy: Seconds that decoding takes.
+            room: Seconds that it leaves.
+            tokens: Tokens that it leaves.
+        """
         if short and self._short_seconds < SHORT_TURN * self.target:
             chosen = self._fill(self._candidates(here), room, tokens)
             spent = sum(self.cost.seconds(chunk(count, each.before)) for each, count in chosen)
             self._turn = (self._short_seconds + busy + spent, self._oldest_is_due)
             return chosen
-        oldest = self._oldest(here)
+        oldest = self._oldest(here, shortest)
         # Without a short prefill, the shortest counts as long, even if it fits whole in a step that has grown in a lull.
         too_long = self.cost.tokens_within(room, 0) + 1 if short else 0
         first = None if self._oldest_is_due else next(self._candidates(here, too_long), None)
@@ -280,6 +310,8 @@ class StepPlan:
                 count = min(tokens, self._limits.chunk)
             else:
                 break
+            if self._limits.whole_items:
+                count = whole_items(prefill, count, min(tokens, self._limits.chunk))
             chosen.append((prefill, count))
             room, tokens = room - seconds, tokens - count
             if prefill.waits:

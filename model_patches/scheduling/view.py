@@ -31,6 +31,8 @@ class Limits:
         block: Tokens per KV cache block.
         blocks: KV cache blocks of the engine.
         max_loras: Maximum LoRA adapters per step, or None without LoRA.
+        whole_items: Whether an image or other item of a prompt must be computed in one step
+            (``--disable-chunked-mm-input``, which vLLM sets on GPUs for models whose images attend to all of themselves).
     """
 
     tokens: int
@@ -41,6 +43,7 @@ class Limits:
     block: int
     blocks: int
     max_loras: int | None
+    whole_items: bool
 
 
 @dataclass(frozen=True, slots=True)

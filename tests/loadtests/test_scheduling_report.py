@@ -150,7 +150,7 @@ def test_what_is_measured_is_not_measured_again(tmp_path: Path, capsys: pytest.C
 
 def test_a_line_that_was_cut_short_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "measurements.jsonl"
-    path.write_text('{"options": {}, "ru', encoding="utf-8")
+    path.write_bytes(b'{"options": {}, "ru\xff')
     with pytest.raises(SystemExit) as stopped:
         main(["--prompt", "1024", "--out", str(tmp_path)])
     assert stopped.value.code == 2

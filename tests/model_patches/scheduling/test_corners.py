@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 from vllm.config import VllmConfig
 from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import RequestStatus
 
+from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
 from tests.exactness.engines import preemptions
 from tests.model_patches.hash_engine import MODES, Engine, Mode, expected
@@ -93,3 +95,20 @@ def test_a_server_of_one_request_at_a_time(configs: Configs, name: str) -> None:
         assert len(engine.scheduler.running) <= 1
     for each, prompt in prompts.items():
         assert engine.generated[each] == expected(prompt, 30, None)
+
+
+@pytest.mark.parametrize("length", [30, 62], ids=["shorter", "longer"])
+def test_a_prompt_starts_past_many_that_wait_for_their_grammar(configs: Configs, length: int) -> None:
+    """It is younger than all that are tried for space, and too long for a short step."""
+    engine = Engine(configs(MODES["v1"]), MODES["v1"], 60)
+    assert isinstance(engine.scheduler, LengthAwareScheduler)
+    plan = engine.scheduler.length_aware
+    plan.calibrate([(1, 1.0), (12, 1.1)], engine.scheduler._engine.limits(), 8, 1e-3, None)
+    for i in range(40):
+        engine.add(str(i), [1 + i % 4] * (60 - length // 2), 1, None, None)
+        engine.scheduler.requests[str(i)].status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    prompt = [1 + i % 4 for i in range(length)]
+    engine.add("late", prompt, 1, None, None)
+    for _ in range(60):
+        engine.step()
+    assert engine.generated["late"] == expected(prompt, 1, None)

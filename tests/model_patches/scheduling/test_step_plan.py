@@ -1,8 +1,13 @@
 """How long steps are beside streams, after them, and where streams alone take more than the target."""
 
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
+from vllm.multimodal.inputs import PlaceholderRange
 
 from ropeswitch.deploy.plan.gpus import load
 from ropeswitch.loadtests.simulation.cluster import make_cluster
@@ -11,6 +16,8 @@ from ropeswitch.loadtests.simulation.driver import Simulation
 from ropeswitch.loadtests.simulation.policies import Builder, Options, ours
 from ropeswitch.loadtests.simulation.records import Step
 from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
+from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
+from ropeswitch.model_patches.scheduling.step_plan import Prefill, whole_items
 
 GPU = load()["A100-80GB"]
 CLUSTER = make_cluster("mistral-7b", GPU, 16)
@@ -65,3 +72,34 @@ def test_streams_that_take_longer_than_the_target_leave_a_prefill_its_part(build
     alone = before[-1].seconds
     assert alone > 0.005 and len(beside) > 10
     assert all(1.2 * alone < step.seconds < 1.8 * alone for step in beside[5:-1])
+
+
+@pytest.mark.parametrize(
+    ("before", "count", "most", "expected"),
+    [
+        (0, 64, 8192, 64),  # ends before the first image
+        (0, 110, 8192, 356),  # ends in it
+        (0, 110, 200, 100),  # no room for it
+        (100, 128, 8192, 256),  # starts at it
+        (100, 16, 8192, 256),
+        (0, 356, 8192, 356),  # ends at its end
+        (90, 700, 8192, 910),  # ends in the second
+        (1000, 16, 8192, 16),  # after both
+    ],
+)
+def test_a_chunk_ends_in_no_image(before: int, count: int, most: int, expected: int) -> None:
+    """Where the model's images attend to all of themselves; two images of 256 tokens, at 100 and 744."""
+    places = [PlaceholderRange(offset=at, length=256) for at in (100, 744)]
+    request = Mock(mm_features=[SimpleNamespace(mm_position=place) for place in places])
+    prefill = Prefill((0, 0, 0), request, 2000 - before, before, False)
+    assert whole_items(prefill, count, most) == expected
+
+
+def test_beside_streams_a_chunk_holds_a_whole_image(builder: Builder) -> None:
+    """Otherwise the first chunk has at most 128 tokens."""
+    simulation = builder.simulation(ours(GPU, TARGET), Workload("steps", "", (), 200_000), Options())
+    plan = cast(LengthAwareScheduler, simulation.scheduler).length_aware._plan
+    plan._limits, plan._last_urgent = replace(plan._limits, whole_items=True), plan._now
+    image = SimpleNamespace(mm_position=PlaceholderRange(offset=0, length=256))
+    prefill = Prefill((0, 0, 0), Mock(mm_features=[image]), 200_000, 0, False)
+    assert plan._fill(iter([prefill]), TARGET, 8192) == [(prefill, 256)]
