@@ -122,7 +122,10 @@ class NextSetPrefill:
             return False
         if index + 1 == len(ends) or forced_set(decode.sampling_params) is not None:
             return False
-        if decode.sampling_params is None or decode.prompt_embeds is not None or decode.skip_reading_prefix_cache:
+        if decode.sampling_params is None or decode.skip_reading_prefix_cache:
+            return False
+        # The internal request has only token IDs, and those of an image or of embeddings are placeholders.
+        if decode.mm_features or decode.prompt_embeds is not None:
             return False
         if not decode.num_tokens <= ends[index] < decode.num_prompt_tokens + decode.max_tokens:
             return False
@@ -157,10 +160,14 @@ class NextSetPrefill:
         return full > done and 2 * self._needed(done, full - done, PACES[1] * busy) >= self._steps(decode)
 
     def _close(self) -> None:
-        """Finish an internal request that has computed all its full blocks; they stay in the prefix cache."""
-        if self.request is not None and self.request.num_computed_tokens >= self.request.num_tokens - 1:
+        """Finish an internal request that needs no further chunk; its full blocks stay in the prefix cache."""
+        if self.request is not None and self._complete(self.request, self.request.num_computed_tokens):
             self._done = self.request.num_tokens - 1
             self.request = None
+
+    def _complete(self, request: Request, computed: int) -> bool:
+        """Whether all full blocks are computed, or too few tokens are left for a chunk; the switch computes those."""
+        return request.num_tokens - 1 - computed <= self._limits.drafts
 
     def _open(self, decode: Request, admission: Admission) -> None:
         if self._done >= self._pass_end:
@@ -209,7 +216,7 @@ class NextSetPrefill:
             seconds = min(next(enough, PACES[-1]) * step.busy, step.spare)
             left = self._limits.tokens - step.budget
             tokens = min(self._cost.tokens_within(seconds, before), goal - before, left, self._limits.chunk)
-        if waits and before >= goal:
+        if waits and self._complete(request, before):
             self._done = goal
             self.request = None
         if tokens <= self._limits.drafts:

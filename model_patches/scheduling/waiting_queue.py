@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, count
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
@@ -39,9 +39,6 @@ class WaitingQueue(RequestQueue):
         look: Returns a request's length (its remaining prefill time, in tokens) and its tokens in the prefix cache.
         by_priority: Whether a request's ``priority`` comes before length and age; smaller values are served first.
         clock: Returns the time in seconds.
-
-    Attributes:
-        internal: The internal request of background prefill; it can be offered, but is in neither order.
     """
 
     def __init__(
@@ -57,13 +54,23 @@ class WaitingQueue(RequestQueue):
         self.by_age: list[Entry] = []
         # Preempted requests that have generated tokens, in order of preemption.
         self.resuming: dict[Request, None] = {}
-        self.internal: Request | None = None
+        # Weak, so that an ended request does not keep its ladder's rows in use.
+        self._internal: ReferenceType[Request] | None = None
         self._internal_waits = False
         self._offered: deque[Request] = deque()
 
     def offer(self, requests: Iterable[Request]) -> None:
         """Offer these waiting requests to the scheduler's next pass, in this order."""
         self._offered = deque(requests)
+
+    @property
+    def internal(self) -> Request | None:
+        """The internal request of background prefill, until it ends; it can be offered, but is in neither order."""
+        return None if self._internal is None else self._internal()
+
+    @internal.setter
+    def internal(self, request: Request) -> None:
+        self._internal = ref(request)
 
     @property
     def num_offerable(self) -> int:
@@ -144,5 +151,6 @@ class WaitingQueue(RequestQueue):
         return request in self._entries or (self._internal_waits and request is self.internal)
 
     def __iter__(self) -> Iterator[Request]:
-        apart = [self.internal] if self._internal_waits and self.internal is not None else []
+        internal = self.internal
+        apart = [internal] if self._internal_waits and internal is not None else []
         return chain((entry[3] for entry in self.by_age), apart)

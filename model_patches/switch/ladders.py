@@ -149,7 +149,6 @@ class LadderTable:
 
     def redirect(self, ladder: EngineLadder) -> None:
         """Make the IDs of the ladders that this one replaces refer to it, for requests still on their way."""
-        self._onward = {ladder_id: to for ladder_id, to in self._onward.items() if ladder_id in self._by_id}
         for ladder_id, each in self._by_id.items():
             if each is not ladder and self.replaces(ladder, each):
                 self._onward[ladder_id] = ladder
@@ -201,6 +200,8 @@ class LadderTable:
         for ladder_id in self._by_id:
             if ladder_id not in in_use:
                 del self._by_id[ladder_id]
+                # Otherwise the ladder it was redirected to would hold its rows for good.
+                self._onward.pop(ladder_id, None)
                 return True
         return False
 

@@ -118,7 +118,10 @@ class LadderScheduler(Scheduler):
             key = assigned_key(request)
             _enter(request, ladder)
             request.rope_set = wanted_set(request, ladder.rule)
-            if key != assigned_key(request):
+            if key == assigned_key(request):
+                # An earlier update's move may still be pending.
+                self._moving.pop(request.request_id, None)
+            else:
                 request.rope_ladder, request.rope_set = before
                 self._moving[request.request_id] = ladder
             if request.status == RequestStatus.RUNNING:

@@ -128,6 +128,17 @@ def test_a_dropped_ladder_is_not_replaced_by_a_new_one_of_its_name() -> None:
     assert table.of(request(**{LADDER_ID: "2"})) is made[0]
 
 
+def test_a_deleted_ladder_that_others_were_redirected_to_leaves_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladders, "MOST_SETS", 4)
+    table = LadderTable(SETTINGS, 64)
+    for ladder_id, sets in (("2", ladder(3)), ("3", ladder(4))):
+        table.add(ladder_id, "b", sets, table.place(sets))
+        table.redirect(table.activate(ladder_id))
+    table.deactivate("b")
+    # The default ladder holds two of the four rows.
+    assert len(table.place(ladder(5, 6)).table) == 4
+
+
 def test_only_so_many_earlier_ladders_are_kept() -> None:
     table = LadderTable(SETTINGS, 64)
     for number in range(ladders.MOST_RETIRED + 10):

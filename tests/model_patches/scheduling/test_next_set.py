@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from vllm.config import VllmConfig
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.request import RequestStatus
 
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
-from tests.model_patches.hash_engine import BLOCK, MODES, Engine, Mode, expected
+from tests.model_patches.hash_engine import BLOCK, DRAFTS, MODES, Engine, Mode, expected
 
 pytestmark = pytest.mark.usefixtures("looks_at_every_step")
 Configs = Callable[[Mode], VllmConfig]
@@ -96,6 +97,24 @@ def test_it_gives_way_to_whoever_waits(configs: Configs) -> None:
     assert engine.steps[-1] == {"stream": 1, "short": 4}
 
 
+@pytest.mark.parametrize(("name", "prompt"), [("v1-ngram", [1] * 6), ("v2-async-ngram", PROMPT)])
+def test_it_ends_when_it_lacks_too_few_tokens_for_a_chunk(configs: Configs, name: str, prompt: list[int]) -> None:
+    """A chunk must have more tokens than a step has drafts; the switch computes those that are left."""
+    engine, lacking = Watched(configs(MODES[name]), MODES[name], 60), []
+    assert isinstance(engine.scheduler, LengthAwareScheduler)
+    engine.add("stream", prompt, 40, None, None)
+    for _ in range(120):
+        before = engine.scheduler.length_aware.background
+        left = DRAFTS + 1 if before is None else before.num_tokens - 1 - before.num_computed_tokens
+        engine.step()
+        if left <= DRAFTS:
+            lacking.append(left)
+            assert engine.scheduler.length_aware.background is not before
+    assert any(lacking), lacking
+    assert engine.generated["stream"] == expected(prompt, 40, None)
+    assert not engine.scheduler.requests
+
+
 def test_it_is_off_without_a_prefix_cache(configs: Configs) -> None:
     config = configs(replace(MODES["v1"], stages=1))
     cached = config.cache_config.enable_prefix_caching
@@ -109,6 +128,23 @@ def test_it_is_off_without_a_prefix_cache(configs: Configs) -> None:
         engine.step()
         assert not engine.internal
     assert engine.generated["stream"] == expected(PROMPT, 45, None)
+
+
+def test_a_stream_with_an_image_has_none(configs: Configs) -> None:
+    """The internal request would have the image's placeholder tokens but not the image."""
+    engine = Watched(configs(MODES["v1"]), MODES["v1"], 60)
+    engine.add("stream", PROMPT, 45, None, None)
+    engine.step()
+    stream = engine.scheduler.requests["stream"]
+    stream.mm_features = [MultiModalFeatureSpec(None, "image", "hash", PlaceholderRange(1, 2))]
+    # Before the switch to the second set, which would compute the image again.
+    while stream.num_tokens < 10:
+        engine.step()
+        assert not engine.internal
+    # With the image gone, the next step would have started one.
+    stream.mm_features = []
+    engine.step()
+    assert engine.internal
 
 
 def test_it_holds_no_more_than_its_part_of_the_memory(configs: Configs) -> None:
