@@ -27,6 +27,7 @@ from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.in_place import become
+from ropeswitch.server.ingest.faults import LARGE_NUMBER
 from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.prompt_set import PromptSet, asks_for_policy, asks_for_set, decide
 from ropeswitch.server.structural_tag import bound_whitespace
@@ -87,6 +88,7 @@ class Prompts:
         """
         if (num_tokens := self._length(prompt)) is None:
             return params
+        _check_numbers(params)
         context = current.get()
         alias = alias_set(params, context)
         # A step of a prompt that was already admitted.
@@ -196,6 +198,20 @@ async def _completing(generator: AsyncGenerator[Any, None]) -> AsyncGenerator[An
     async with aclosing(generator) as results:
         async for result in results:
             yield result
+
+
+def _check_numbers(params: Any) -> None:
+    """Check that the engine can be sent a prompt's ``SamplingParams``; pydantic also reads numbers from strings.
+
+    Raises:
+        vllm.exceptions.VLLMValidationError: answered with a 400, for an integer of more than 64 bits.
+    """
+    values = {name: getattr(params, name) for name in getattr(params, "__struct_fields__", ())}
+    if (detection := values.get("repetition_detection")) is not None:
+        values |= {f"repetition_detection.{name}": value for name, value in vars(detection).items()}
+    for name, value in values.items():
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            raise vllm_adapter.validation_error(f"{name}: {LARGE_NUMBER}", name)
 
 
 def _answers(params: Any) -> int:

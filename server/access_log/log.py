@@ -24,7 +24,7 @@ LOGGER = "ropeswitch.access"
 _OUTCOMES = ("error", "disconnect", "abort", "length", "repetition", "stop")
 # Outcome of a request that was neither refused nor given to an engine.
 ANSWERED = "answered"
-_ID_LENGTH = 256
+_ID_LENGTH = _PATH_LENGTH = 256
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def fields(scope: Scope, path: str, context: RequestContext, names: Names | None
     line = {
         "time": came,
         "method": scope["method"],
-        "path": path,
+        "path": path[:_PATH_LENGTH],
         "status": context.status,
         "client": f"{client[0]}:{client[1]}" if client else None,
         "request_id": _request_id(scope),

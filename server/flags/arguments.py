@@ -105,10 +105,11 @@ def read_config(path: str, flags: Container[str]) -> list[str]:
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise UsageError(f"{name} is not valid YAML: {error}") from error
+        raise UsageError(f"{name} is not valid YAML: {_problem(error)}") from None
     if not isinstance(content, dict):
+        # Not its content, which may hold a key.
         raise UsageError(
-            f"{name} must hold a mapping from flags to values, such as 'port: 8000'; found {quoted(content)}"
+            f"{name} must hold a mapping from flags to values, such as 'port: 8000'; found a {type(content).__name__}"
         )
     words: list[str] = []
     for key, value in content.items():
@@ -116,6 +117,16 @@ def read_config(path: str, flags: Container[str]) -> list[str]:
             raise UsageError(f"{name}: {quoted(key)} must be the name of a flag, without its dashes")
         words += _config_words(key, value, flags)
     return words
+
+
+def _problem(error: Exception) -> str:
+    """Describe why a config file cannot be parsed, without its content, which may hold a key."""
+    import yaml
+
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return type(error).__name__
+    at = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
+    return f"{at}{error.problem or error.context}"
 
 
 def _config_words(key: str, value: Any, flags: Container[str]) -> list[str]:

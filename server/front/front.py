@@ -25,13 +25,24 @@ from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front import connection, routes
 from ropeswitch.server.front.answer import REQUEST_ID, Answer, refuse_websocket
 from ropeswitch.server.front.body import Body
-from ropeswitch.server.front.refusal import RefusedError, refused
+from ropeswitch.server.front.refusal import (
+    NO_WEBSOCKET,
+    RefusedError,
+    header_too_long,
+    priority_out_of_range,
+    refused,
+)
 from ropeswitch.server.front.state import FrontState
 from ropeswitch.server.length_metrics import fates
 from ropeswitch.server.life_cycle import LIFE
 from ropeswitch.server.parts import ServerParts
 from ropeswitch.server.scheduling_metrics import PATHS as METRICS_PATHS
 from ropeswitch.server.scheduling_metrics import fresh
+
+# vLLM reads it in place of the body's ``priority``.
+PRIORITY = b"x-vllm-priority"
+# Maximum bytes of a client's x-request-id; the access log cuts it there too.
+LONGEST_ID = 256
 
 
 class Front:
@@ -84,6 +95,7 @@ class Front:
         answer = Answer(send, context, body, scope, path)
         try:
             context.key = front.identify(scope, path)
+            _check_headers(scope)
             body.check_declared()
             if counted:
                 front.count(context.key)
@@ -127,6 +139,8 @@ class Front:
         path = routes.route_path(scope)
         try:
             key = front.identify(scope, path)
+            if routes.is_metrics(path):
+                raise RefusedError(NO_WEBSOCKET)
             front.count(key)
         except RefusedError as error:
             refused(error.refusal.reason, None)
@@ -140,6 +154,26 @@ class Front:
             await refuse_websocket(error.refusal, (), receive, send)
         finally:
             front.key_limits.give_back(key)
+
+
+def _check_headers(scope: Scope) -> None:
+    """Check the headers that the engine reads.
+
+    Raises:
+        RefusedError: for a request ID that is too long, or a priority that the engine cannot be sent.
+    """
+    for name, value in scope["headers"]:
+        if name == REQUEST_ID and len(value) > LONGEST_ID:
+            # vLLM repeats it in every chunk of a stream and in every message to and from the engine.
+            raise RefusedError(header_too_long("x-request-id", LONGEST_ID))
+        if name == PRIORITY and value:
+            priority = value.decode("latin-1")
+            try:
+                number = int(priority)
+            except ValueError:
+                continue  # vLLM ignores it
+            if not -(2**63) <= number < 2**63:
+                raise RefusedError(priority_out_of_range(priority))
 
 
 def _identify(scope: Scope) -> bytes:

@@ -104,6 +104,24 @@ NO_HTTP = Refusal(
     code=None,
     message="The request is not valid HTTP/1.1 (RFC 9112).",
 )
+NO_WEBSOCKET = Refusal(
+    reason="invalid",
+    status=404,
+    code=None,
+    message="The metrics have no WebSocket. Send GET /metrics.",
+)
+
+
+def header_too_long(name: str, limit: int) -> Refusal:
+    """Refusal of a header whose value has more than ``limit`` bytes."""
+    message = f"The header {name!r} has more than {limit} bytes, this server's limit. Send a shorter value."
+    return Refusal("invalid", 400, None, message, param=name)
+
+
+def priority_out_of_range(value: str) -> Refusal:
+    """Refusal of a priority that does not fit in 64 bits."""
+    message = f"The header 'x-vllm-priority' is {value[:40]!r}; it must be an integer from -2**63 to 2**63 - 1."
+    return Refusal("invalid", 400, None, message, param="x-vllm-priority")
 
 
 def body_too_large(limit: int) -> Refusal:

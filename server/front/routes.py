@@ -61,8 +61,9 @@ def is_probe(path: str) -> bool:
 
 
 def is_metrics(path: str) -> bool:
-    """Whether a path is ``/metrics``, which is open unless a metrics key is set."""
-    return _below(path, _METRICS)
+    """Whether vLLM answers a path with the metrics, which are open unless a metrics key is set."""
+    # vLLM's mount matches every path that starts so, such as /metricsx.
+    return path.startswith(_METRICS)
 
 
 def is_anthropic(path: str) -> bool:

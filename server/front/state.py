@@ -66,10 +66,10 @@ class FrontState:
         Raises:
             RefusedError: for a missing or wrong key.
         """
-        # A browser's CORS preflight (OPTIONS) carries no key.
-        if scope.get("method") == "OPTIONS" or routes.is_open(path):
-            return EVERYONE
         metrics = routes.is_metrics(path)
+        # A browser's CORS preflight (OPTIONS) carries no key. The metrics are answered to any method.
+        if (scope.get("method") == "OPTIONS" and not metrics) or routes.is_open(path):
+            return EVERYONE
         needs_key = self.metrics_keys.needed if metrics else self.keys.needed
         if not needs_key:
             return EVERYONE

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.datastructures import State
 from vllm import PoolingParams, SamplingParams
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import BeamSearchParams
+from vllm.sampling_params import BeamSearchParams, RepetitionDetectionParams
 from vllm.utils import random_uuid
 from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -202,3 +202,21 @@ def test_a_beam_search_reserves_as_a_whole(
     current.reset(token)
     assert context.prompts == [search] and params.extra_args == step
     assert [each.index for each in context.decided.values()] == [search.index] * 2
+
+
+@pytest.mark.parametrize("field", ["top_k", "stream_interval", "repetition_detection.max_pattern_size"])
+def test_a_number_that_the_engine_cannot_be_sent_is_refused(field: str) -> None:
+    """Pydantic reads it from a string. Without this, the prompt would stay in the queue for ever."""
+    admitted: list[Any] = []
+    prompts = Prompts(ServedLadders(SetRule(LADDER)), SimpleNamespace(admit=lambda *args: admitted.append(args)), len)  # type: ignore[arg-type]
+    for number, fits in ((2**63, False), (2**63 - 1, True)):
+        params = SamplingParams(repetition_detection=RepetitionDetectionParams())
+        owner, _, name = field.rpartition(".")
+        setattr(getattr(params, owner) if owner else params, name, number)
+        if fits:
+            prompts.note([1], params, "r")
+            continue
+        with pytest.raises(VLLMValidationError, match=f"^{field}: Input should be a whole number") as refused:
+            prompts.note([1], params, "r")
+        assert refused.value.parameter == field and not admitted
+    assert len(admitted) == 1

@@ -125,9 +125,9 @@ def test_nothing_is_made_up_where_nothing_is_measured() -> None:
     assert logged["generated_tokens"] is None and logged["switches"] is None and logged["outcome"] == "answered"
 
 
-def test_ids_are_cut() -> None:
+def test_ids_and_paths_are_cut() -> None:
     scope = SCOPE | {"headers": [(b"x-request-id", b"x" * 8000)]}
-    logged = fields(scope, "/", RequestContext(came=0.0), None)
-    assert len(logged["request_id"]) == 256
+    logged = fields(scope, "/" * 8000, RequestContext(came=0.0), None)
+    assert len(logged["request_id"]) == len(logged["path"]) == 256
     scope["state"] = {"request_metadata": SimpleNamespace(request_id="cmpl-1")}
     assert fields(scope, "/", RequestContext(came=0.0), None)["request_id"] == "cmpl-1"

@@ -206,6 +206,11 @@ def test_refusals(upstream: Any, argv: list[str], expected: str) -> None:
         ("prt: 3", "--prt (in --config {path}): unknown flag; did you mean --port"),
         ("- port", "--config: '{path}' must hold a mapping from flags to values"),
         ("{", "--config: '{path}' is not valid YAML"),
+        (
+            "- api-key=sk-secret",
+            "--config: '{path}' must hold a mapping from flags to values, such as 'port: 8000'; found a list",
+        ),
+        ('port: 1\napi-key: "sk-secret\nseed: 1', "--config: '{path}' is not valid YAML: line "),
         ("1: 2", "--config: '{path}': 1 must be the name of a flag"),
     ],
 )
@@ -214,4 +219,5 @@ def test_config_files_that_are_wrong(upstream: Any, tmp_path: Path, text: str, e
     path.write_text(text)
     message = refusal("--config", str(path))
     assert message is not None and message.startswith(expected.format(path=path))
+    assert "secret" not in message
     assert refuses(upstream, ["--config", str(path)])

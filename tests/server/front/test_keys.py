@@ -20,7 +20,7 @@ KEYS = ["first-key", "second-key"]
 
 GUARDED = (
     "/v1/models /tokenize /invocations /ping /docs /openapi.json /version /load /nothing "
-    "/healthy /uix /metricsx /v1/health /HEALTH /health.."
+    "/healthy /uix /v1/health /HEALTH /health.."
 )
 
 
@@ -48,7 +48,7 @@ def test_anthropics_clients_send_their_key_in_a_header_of_its_own(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/health", "/health/live", "/health/ready", "/ui", "/ui/app.js", "/metrics", "/metrics/"]
+    "path", ["/", "/health", "/health/live", "/health/ready", "/ui", "/ui/app.js", "/metrics", "/metrics/", "/metricsx"]
 )
 def test_open_routes(tmp_path: Path, path: str) -> None:
     app = app_behind(parts(tmp_path, keys=KEYS)[0])
@@ -69,8 +69,9 @@ def test_without_keys_nothing_needs_one(tmp_path: Path) -> None:
 
 def test_the_metrics_key_opens_the_metrics_alone(tmp_path: Path) -> None:
     app = app_behind(parts(tmp_path, keys=KEYS, metrics_key="scraper")[0])
-    for path in ("/metrics", "/metrics/"):
+    for path in ("/metrics", "/metrics/", "/metricsx"):
         assert ask(app, "GET", path).status_code == 401
+        assert ask(app, "OPTIONS", path).status_code == 401
         assert ask(app, "GET", path, headers=header("other")).status_code == 401
         assert ask(app, "GET", path, headers=header("scraper")).status_code == 404
         assert ask(app, "GET", path, headers=header("first-key")).status_code == 404
@@ -118,6 +119,37 @@ def test_the_root_path_is_taken_off_as_the_router_does(tmp_path: Path) -> None:
     app = app_behind(parts(tmp_path, keys=KEYS)[0])
     app.root_path = "/health"
     assert ask(app, "POST", "/health/v1/length", content=b"abc").status_code == 401
+
+
+def test_the_metrics_have_no_websocket(tmp_path: Path) -> None:
+    """vLLM's mount would take one, and raise."""
+    app = app_behind(parts(tmp_path)[0])
+
+    @app.websocket("/metrics")
+    async def metrics(socket: WebSocket) -> None:
+        await socket.accept()
+
+    for path in ("/metrics", "/metricsx"):
+        with pytest.raises(Exception) as refused, TestClient(app).websocket_connect(path):
+            pass
+        assert getattr(refused.value, "status_code", None) == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("x-request-id", "i" * 257, "x-request-id"),
+        ("X-Vllm-Priority", "99999999999999999999", "-2**63"),
+        ("X-Vllm-Priority", "-9223372036854775809", "-2**63"),
+    ],
+)
+def test_headers_that_the_engine_cannot_take(tmp_path: Path, name: str, value: str, says: str) -> None:
+    app = app_behind(parts(tmp_path)[0])
+    answer = ask(app, "POST", "/v1/length", content=b"abc", headers={name: value})
+    assert answer.status_code == 400 and says in error_of(answer)["message"]
+    assert error_of(answer)["param"] == name.lower()
+    for given in ("high", "-3", value[:18]):
+        assert ask(app, "POST", "/v1/length", content=b"abc", headers={name: given}).status_code == 200
 
 
 def test_websockets_need_a_key(tmp_path: Path) -> None:
