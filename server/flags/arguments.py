@@ -18,6 +18,8 @@ CONFIG = "--config"
 # Negative numbers that argparse accepts as a flag's value only after an equals sign, unlike whole numbers.
 _NEGATIVE = re.compile(r"-(\d+\.\d*|\.\d+|\d+(?=e)|inf|nan)(e[+-]?\d+)?", re.IGNORECASE)
 _NAME = re.compile(r"(?<=--)[^.]*")
+# What a YAML error quotes from the file: a value that begins with * or ! is read as one of these.
+_FROM_FILE = re.compile(r"\b(alias|tag(?: handle)?) .*", re.DOTALL)
 _LEVELS = ("0", "1", "2", "3")
 
 
@@ -126,7 +128,7 @@ def _problem(error: Exception) -> str:
     if not isinstance(error, yaml.MarkedYAMLError):
         return type(error).__name__
     at = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
-    return f"{at}{error.problem or error.context}"
+    return at + _FROM_FILE.sub(r"\1", str(error.problem or error.context))
 
 
 def _config_words(key: str, value: Any, flags: Container[str]) -> list[str]:

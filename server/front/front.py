@@ -176,13 +176,16 @@ def _check_headers(scope: Scope) -> None:
                 raise RefusedError(priority_out_of_range(priority))
 
 
-def _identify(scope: Scope) -> bytes:
-    """Return a request's ID, a new one if it has none; vLLM copies it to the response's header and the answer's ``id``."""
+def _identify(scope: Scope) -> bytes | None:
+    """Return a request's ID, a new one if it has none; vLLM copies it to the response's header and the answer's ``id``.
+
+    Returns None if it is longer than :data:`LONGEST_ID`, so that the refusal does not repeat it.
+    """
     given = next((value for name, value in scope["headers"] if name == REQUEST_ID), None)
     if given is None:
         given = uuid.uuid4().hex.encode()
         scope["headers"] = [*scope["headers"], (REQUEST_ID, given)]
-    return bytes(given)
+    return bytes(given) if len(given) <= LONGEST_ID else None
 
 
 def _noting(receive: Receive, context: RequestContext) -> Receive:

@@ -67,8 +67,8 @@ class FrontState:
             RefusedError: for a missing or wrong key.
         """
         metrics = routes.is_metrics(path)
-        # A browser's CORS preflight (OPTIONS) carries no key. The metrics are answered to any method.
-        if (scope.get("method") == "OPTIONS" and not metrics) or routes.is_open(path):
+        # The metrics are answered to any method.
+        if (_is_preflight(scope) and not metrics) or routes.is_open(path):
             return EVERYONE
         needs_key = self.metrics_keys.needed if metrics else self.keys.needed
         if not needs_key:
@@ -90,6 +90,12 @@ class FrontState:
         """
         if (refusal := self.key_limits.take(key)) is not None:
             raise RefusedError(refusal)
+
+
+def _is_preflight(scope: Scope) -> bool:
+    """Whether a request is a browser's CORS preflight, which carries no key; vLLM's CORS middleware answers it."""
+    wanted = {b"origin", b"access-control-request-method"}
+    return scope.get("method") == "OPTIONS" and wanted <= {name for name, _ in scope["headers"]}
 
 
 def _token(scope: Scope, path: str) -> bytes | None:

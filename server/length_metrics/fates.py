@@ -30,8 +30,9 @@ PATHS = frozenset(
         "/score",
     }
 )
-# Rejection reasons by HTTP status; any other status below 500 is an invalid request.
-_REASONS = {401: "authentication", 403: "authentication", 429: "unavailable", 503: "unavailable"}
+# Rejection reasons by HTTP status; any other status below 500 is an invalid request. A wrong key is a 401, a route of vLLM's
+# that is disabled a 403.
+_REASONS = {401: "authentication", 429: "unavailable", 503: "unavailable"}
 
 
 def rejection_reason(status: int) -> str | None:

@@ -211,6 +211,15 @@ def test_refusals(upstream: Any, argv: list[str], expected: str) -> None:
             "--config: '{path}' must hold a mapping from flags to values, such as 'port: 8000'; found a list",
         ),
         ('port: 1\napi-key: "sk-secret\nseed: 1', "--config: '{path}' is not valid YAML: line "),
+        ("port: 1\napi-key: *sk-secret", "--config: '{path}' is not valid YAML: line 2: found undefined alias"),
+        (
+            "port: 1\napi-key: !sk-secret x",
+            "--config: '{path}' is not valid YAML: line 2: could not determine a constructor for the tag",
+        ),
+        (
+            "port: 1\napi-key: !sk-secret!x y",
+            "--config: '{path}' is not valid YAML: line 2: found undefined tag handle",
+        ),
         ("1: 2", "--config: '{path}': 1 must be the name of a flag"),
     ],
 )

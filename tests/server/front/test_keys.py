@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ropeswitch.factors.errors import UsageError
@@ -57,8 +60,21 @@ def test_open_routes(tmp_path: Path, path: str) -> None:
 
 
 def test_a_browser_may_ask_what_it_may_send(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path, keys=KEYS)[0])
-    assert ask(app, "OPTIONS", "/v1/length").status_code == 405
+    """Other OPTIONS requests need a key: a mounted app may answer them as it answers GET, as that of the metrics does."""
+    app = app_behind(parts(tmp_path, keys=KEYS, metrics_key="scraper")[0])
+    app.mount("/mounted", PlainTextResponse("secret"))
+    app.mount("/metrics", PlainTextResponse("secret"))
+    origin, method = {"origin": "http://page"}, {"access-control-request-method": "POST"}
+    for path in ("/v1/length", "/mounted/", "/metrics/"):
+        for headers in ({}, origin, method):
+            assert ask(app, "OPTIONS", path, headers=headers).status_code == 401
+    assert ask(app, "OPTIONS", "/metrics/", headers=origin | method).status_code == 401
+    app.middleware_stack = None  # built at the first request
+    # As vLLM adds it, between the front and the routes.
+    app.user_middleware.append(Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"]))
+    for path in ("/v1/length", "/mounted/"):
+        found = ask(app, "OPTIONS", path, headers=origin | method)
+        assert found.status_code == 200 and "secret" not in found.text
 
 
 def test_without_keys_nothing_needs_one(tmp_path: Path) -> None:

@@ -32,3 +32,13 @@ def test_anthropics_clients_find_it_too(tmp_path: Path, key: str) -> None:
 def test_it_can_be_turned_off(tmp_path: Path) -> None:
     headers = answered(tmp_path, "/v1/messages", request_ids=False, **bearer("wrong")).headers
     assert "x-request-id" not in headers and "request-id" not in headers
+
+
+@pytest.mark.parametrize("path", ["/v1/length", "/v1/messages"])
+def test_an_id_that_is_too_long_is_not_repeated(tmp_path: Path, path: str) -> None:
+    """Clients reject a response whose headers are as long as those that they may send."""
+    found = answered(tmp_path, path, **bearer("right"), **{"x-request-id": "i" * 257})
+    assert found.status_code == 400 and "256 bytes" in found.text
+    assert "x-request-id" not in found.headers and "request-id" not in found.headers
+    longest = "i" * 256
+    assert answered(tmp_path, path, **bearer("right"), **{"x-request-id": longest}).headers["x-request-id"] == longest

@@ -78,6 +78,7 @@ def outcomes(registry: CollectorRegistry) -> dict[str, float]:
     ("status", "reason"),
     [
         (400, "invalid"),
+        (403, "invalid"),  # a route that is disabled
         (404, "invalid"),
         (422, "invalid"),
         (401, "authentication"),
