@@ -53,7 +53,6 @@ def name_wrong_fields(app: FastAPI, *, others_read_xargs: bool = False, template
     """
     check = partial(misspelled, others=others_read_xargs, template=template or "")
     app.add_exception_handler(RequestValidationError, _answer)
-    app.add_exception_handler(RecursionError, _answer_deep)
     models: dict[str, type[BaseModel]] = {}
     routes = [each for each in app.routes if isinstance(each, APIRoute)]
     for route in routes:
@@ -76,13 +75,6 @@ async def _answer(request: Request, error: Exception) -> JSONResponse:
         message = f"Content-Type: {given or 'missing'}; this route accepts only application/json."
         return _wrong_body(message, None)
     return _wrong_body(*describe(errors, error.body))
-
-
-async def _answer_deep(request: Request, error: Exception) -> JSONResponse:
-    # vLLM parses JSON in a string too: the arguments of a tool call.
-    return _wrong_body(
-        "A text of the body that is parsed as JSON, such as a tool call's arguments, is nested too deeply.", None
-    )
 
 
 def _wrong_body(message: str, field: str | None) -> JSONResponse:

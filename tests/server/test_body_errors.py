@@ -104,20 +104,6 @@ def test_json_in_too_many_levels_is_the_client_s_fault(tmp_path: Path) -> None:
         assert found.status_code == 400, found.text
 
 
-def test_text_that_is_nested_too_deeply_is_the_clients_fault(tmp_path: Path) -> None:
-    """As a handler of vLLM's finds it in a tool call's arguments, whose levels are not the body's."""
-    app = app_behind(parts(tmp_path)[0])
-
-    @app.post("/v1/body")
-    async def take(body: Body) -> int:
-        return len(json.loads(body.text))
-
-    read_long_bodies(app)
-    name_wrong_fields(app)
-    found = ask(app, "POST", "/v1/body", json={"text": "[" * 100_000})
-    assert found.status_code == 400 and "nested too deeply" in error_of(found)["message"]
-
-
 @pytest.mark.parametrize("text", ["fine", "\U0001f600", "\\ud800", "한국어"])
 def test_right_bodies_are_taken(tmp_path: Path, text: str) -> None:
     body = {"tools": [{"name": "a"}], "options": {"a": 1}, "text": text}
