@@ -141,6 +141,7 @@ class Front:
             key = front.identify(scope, path)
             if routes.is_metrics(path):
                 raise RefusedError(NO_WEBSOCKET)
+            _check_headers(scope)
             front.count(key)
         except RefusedError as error:
             refused(error.refusal.reason, None)

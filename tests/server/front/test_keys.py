@@ -161,6 +161,14 @@ def test_the_metrics_have_no_websocket(tmp_path: Path) -> None:
 )
 def test_headers_that_the_engine_cannot_take(tmp_path: Path, name: str, value: str, says: str) -> None:
     app = app_behind(parts(tmp_path)[0])
+
+    @app.websocket("/v1/realtime")
+    async def realtime(socket: WebSocket) -> None:
+        await socket.accept()
+
+    with pytest.raises(Exception) as refused, TestClient(app).websocket_connect("/v1/realtime", headers={name: value}):
+        pass
+    assert getattr(refused.value, "status_code", None) == 400
     answer = ask(app, "POST", "/v1/length", content=b"abc", headers={name: value})
     assert answer.status_code == 400 and says in error_of(answer)["message"]
     assert error_of(answer)["param"] == name.lower()
