@@ -11,7 +11,8 @@ the server's.
 import difflib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial, wraps
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
@@ -53,17 +54,16 @@ def name_wrong_fields(app: FastAPI, *, others_read_xargs: bool = False, template
     """
     check = partial(misspelled, others=others_read_xargs, template=template or "")
     app.add_exception_handler(RequestValidationError, _answer)
-    models: dict[str, type[BaseModel]] = {}
+    models: dict[str, list[type[BaseModel]]] = {}
     routes = [each for each in app.routes if isinstance(each, APIRoute)]
     for route in routes:
         for body in route.dependant.body_params:
-            model = body.field_info.annotation
-            if isinstance(model, type) and issubclass(model, BaseModel):
-                body.validate = _naming(body.validate, model, check)  # type: ignore[method-assign]
-                models[route.path] = model
+            if found := _models(body.field_info.annotation):
+                body.validate = _naming(body.validate, found, check)  # type: ignore[method-assign]
+                models[route.path] = found
     for route in routes:
         if route.path == _CHOOSES and route.dependant.call is not None:
-            choices = [models[path] for path in _CHOICES if path in models]
+            choices = [model for path in _CHOICES for model in models.get(path, ())]
             route.dependant.call = _choosing(route.dependant.call, choices, check)
 
 
@@ -82,15 +82,25 @@ def _wrong_body(message: str, field: str | None) -> JSONResponse:
     return JSONResponse({"error": error}, 400)
 
 
-def _naming(upstream: Validate, model: type[BaseModel], check: Check) -> Validate:
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models that a body may have: one, or those of a union, as upstream's routes for pooling have."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    unions = (Union, UnionType, Annotated)
+    return (
+        [model for part in get_args(annotation) for model in _models(part)] if get_origin(annotation) in unions else []
+    )
+
+
+def _naming(upstream: Validate, models: Sequence[type[BaseModel]], check: Check) -> Validate:
     def validate(value: Any, *args: Any, loc: tuple[int | str, ...] = (), **kwargs: Any) -> tuple[Any, Errors]:
         try:
-            if not (errors := not_for_engines() or wrong_items(model, value)):
+            if not (errors := not_for_engines() or wrong_items(models, value)):
                 values, wrong = upstream(value, *args, loc=loc, **kwargs)
                 if wrong or not (errors := check(value)):
                     return values, wrong
         except _STUMBLES:
-            errors = wrong_fields(model, value)
+            errors = _wrong_fields_of_one(models, value)
             if not errors:
                 raise
         return None, [each | {"loc": (*loc, *each["loc"])} for each in errors]
@@ -115,7 +125,7 @@ def _choosing(upstream: Handler, models: Sequence[type[BaseModel]], check: Check
             if not errors:
                 return await upstream(*args, raw_request=raw_request, **kwargs)
         except _STUMBLES:
-            errors = next(filter(None, (wrong_fields(model, value) for model in models)), [])
+            errors = _wrong_fields_of_one(models, value)
             if not errors:
                 raise
         raise RequestValidationError([each | {"loc": ("body", *each["loc"])} for each in errors], body=value)
@@ -176,20 +186,25 @@ def _is_misspelled(word: str, known: str) -> bool:
     return known not in word and any(one == other for one, other in changed)
 
 
-def wrong_items(model: type[BaseModel], values: Any) -> Errors:
-    """Return an error for the first wrong item of a very long list; empty if there is none.
+def wrong_items(models: Sequence[type[BaseModel]], values: Any) -> Errors:
+    """Return an error for the first item of a very long list that is wrong in each model; empty if there is none.
 
     pydantic reports every item once per type that the list allows, which takes a minute for a million items.
     """
     for name, value in values.items() if isinstance(values, dict) else ():
-        if isinstance(value, list) and len(value) > MANY and (adapter := _fields(model).get(name)) is not None:
-            for start in range(0, len(value), MANY):
-                # Where several types are allowed, the first item decides which one the others must have.
-                if errors := _errors(adapter, value[:1] + value[start : start + MANY], ()):
-                    loc = errors[0]["loc"]
-                    at = next((each for each, part in enumerate(loc) if isinstance(part, int)), len(loc))
-                    moved = tuple(max(part - 1 + start, 0) for part in loc[at : at + 1])
-                    return [errors[0] | {"loc": (name, *loc[:at], *moved, *loc[at + 1 :])}]
+        if not isinstance(value, list) or len(value) <= MANY:
+            continue
+        adapters = [fields[name] for fields in map(_fields, models) if name in fields]
+        for start in range(0, len(value) if adapters else 0, MANY):
+            # Where several types are allowed, the first item decides which one the others must have.
+            items = value[:1] + value[start : start + MANY]
+            found = [_errors(adapter, items, ()) for adapter in adapters]
+            adapters = [adapter for adapter, errors in zip(adapters, found, strict=True) if not errors]
+            if not adapters:
+                loc = found[0][0]["loc"]
+                at = next((each for each, part in enumerate(loc) if isinstance(part, int)), len(loc))
+                moved = tuple(max(part - 1 + start, 0) for part in loc[at : at + 1])
+                return [found[0][0] | {"loc": (name, *loc[:at], *moved, *loc[at + 1 :])}]
     return []
 
 
@@ -207,6 +222,10 @@ def wrong_fields(model: type[BaseModel], values: Any) -> Errors:
         if name in values:
             found += _errors(adapter, values[name], (name,))
     return found
+
+
+def _wrong_fields_of_one(models: Sequence[type[BaseModel]], values: Any) -> Errors:
+    return next(filter(None, (wrong_fields(model, values) for model in models)), [])
 
 
 def _errors(adapter: TypeAdapter[Any], value: Any, loc: tuple[str, ...]) -> Errors:

@@ -1,5 +1,6 @@
 """Finds values that JSON allows but that cannot be sent to an engine: messages to engines and workers have other limits."""
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ _HALF = re.compile("[\ud800-\udfff]")
 CHARACTERS = 1 << 16
 ODD_TEXT = "Input should be valid Unicode text; it has an unpaired surrogate"
 LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
+# Fields with chat messages; vLLM parses the arguments of their tool calls.
+_CHATS = ("messages", "input")
 TOO_DEEP = f"Input should have at most {DEPTH} levels of nested objects and arrays"
 
 
@@ -45,6 +48,8 @@ def find_fault(body: Any) -> Fault | None:
         if isinstance(values, dict):
             for name, value in values.items():
                 found = _of_scalar(name, place) or _of_scalar(value, (*place, name))
+                if found is None and name == "arguments" and place and place[0] in _CHATS:
+                    found = _of_arguments(value, (*place, name))
                 if found is not None:
                     return found
                 if isinstance(value, dict | list):
@@ -67,6 +72,24 @@ def _of_scalar(value: Any, place: tuple[str | int, ...]) -> Fault | None:
     if type(value) is int and not -(2**63) <= value < 2**63:
         return Fault("int_parsing_size", place, LARGE_NUMBER)
     return None
+
+
+def _of_arguments(text: Any, place: tuple[str | int, ...]) -> Fault | None:
+    """Return the fault of a text whose JSON is nested too deeply, or None; upstream's parser would end with a 500."""
+    if not isinstance(text, str) or text.count("[") + text.count("{") <= DEPTH:
+        return None
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        return Fault("too_deep", place, TOO_DEEP)
+    except ValueError:
+        # Not JSON, which upstream takes for an empty object.
+        return None
+    level = [values] if isinstance(values, dict | list) else []
+    for _ in range(DEPTH):
+        parts = (part for each in level for part in (each.values() if isinstance(each, dict) else each))
+        level = [part for part in parts if isinstance(part, dict | list)]
+    return Fault("too_deep", place, TOO_DEEP) if level else None
 
 
 def _is_odd(text: str) -> bool:

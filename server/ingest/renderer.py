@@ -1,7 +1,7 @@
 """``vllm.renderers.base.BaseRenderer``: subclassed for long prompts, on the one object that an API server has.
 
 Long texts are tokenized apart from short ones, the longest in a separate process (``text_process.py``). Token IDs that were
-checked when the body was parsed are not checked again. Tool-call arguments nested too deeply are the client's error.
+checked when the body was parsed are not checked again.
 """
 
 import asyncio
@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ropeswitch.server import vllm_adapter
 from ropeswitch.server.in_place import become
 from ropeswitch.server.ingest.request import LONG, VERY_LONG
 from ropeswitch.server.ingest.text_process import TextProcess
 from ropeswitch.server.ingest.token_ids import TokenIds
-
-TOO_DEEP = "messages: the arguments of a tool call are nested too deeply to be read as JSON; send fewer levels"
 
 
 def take_long_prompts(renderer: Any, *, picklable: bool) -> None:
@@ -38,14 +35,6 @@ def _validating(upstream: Any) -> type:
         def validate_token_ids(self, token_ids: Sequence[int], *, parameter: str | None = None) -> None:
             known = [token_ids.smallest, token_ids.largest] if isinstance(token_ids, TokenIds) else token_ids
             super().validate_token_ids(known, parameter=parameter)
-
-        async def render_messages_async(self, messages: Any, params: Any) -> Any:
-            try:
-                return await super().render_messages_async(messages, params)
-            except RecursionError as error:
-                # Upstream parses the arguments of tool calls. Some of its routes answer every error that they do not know
-                # with 500.
-                raise vllm_adapter.validation_error(TOO_DEEP, "messages") from error
 
     return LongPromptRenderer
 

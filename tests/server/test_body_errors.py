@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import pytest
@@ -10,12 +10,34 @@ from fastapi import Request
 from pydantic import BaseModel, model_validator
 
 from ropeswitch.server.body_errors import name_wrong_fields
+from ropeswitch.server.ingest.parse import parse
 from ropeswitch.server.ingest.routes import read_long_bodies
 from tests.server.front.parts import app_behind, ask, error_of, parts
 
 
 class Tool(BaseModel):
     name: str
+
+
+class Chat(BaseModel):
+    messages: list[dict[str, Any]]
+
+
+class Texts(BaseModel):
+    input: list[int] | list[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def look(cls, data: Any) -> Any:
+        if "labels" in data:
+            data["labels"].get("a")
+        return data
+
+    labels: dict[str, int] = {}
+
+
+class Parts(BaseModel):
+    input: list[dict[str, str]]
 
 
 class Body(BaseModel):
@@ -143,3 +165,71 @@ def test_what_no_engine_can_be_sent(tmp_path: Path, body: Any) -> None:
     found = answer(tmp_path, body)
     assert found.status_code == 400
     assert any(each in error_of(found)["message"] for each in ("must be a whole number from", "must have at most 128"))
+
+
+def nested(levels: int) -> str:
+    return '{"a": ' * levels + "1" + "}" * levels
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"input": ["a", "\ud800"]}, "input[1]: "),
+        ({"input": [1], "priority": 2**70}, "priority: "),
+        ({"messages": [{"role": "usr"}]}, "messages[0].role: "),
+        ({"input": [1], "vllm_xargs": {"rope_factor_sets": "a"}}, "vllm_xargs.rope_factor_sets: "),
+        ({"input": [1], "labels": [1]}, "labels: "),
+        ({"input": [1] * 5000 + ["x"]}, 'input[5000]: "x" must be a whole number.'),
+        ({"input": [{"a": "b"}] * 5000 + [{"a": 1}]}, "input[5000].a: 1 must be a string."),
+        ({"input": 5}, "input: 5 must be a list."),
+        ({"input": ["a"]}, None),
+        ({"input": [{"a": "b"}] * 5000}, None),
+        ({"messages": [{"role": "user"}]}, None),
+    ],
+)
+def test_a_body_of_one_of_several_models(tmp_path: Path, body: Any, message: str | None) -> None:
+    """As vLLM's routes for pooling and ``/tokenize`` have them."""
+    app = app_behind(parts(tmp_path)[0])
+
+    @app.post("/v1/embeddings")
+    async def take(body: Annotated[Texts | Chat | Parts, "a comment"]) -> None: ...
+
+    read_long_bodies(app)
+    name_wrong_fields(app)
+    found = ask(
+        app, "POST", "/v1/embeddings", content=json.dumps(body).encode(), headers={"content-type": "application/json"}
+    )
+    assert found.status_code == (200 if message is None else 400), found.text
+    if message is not None:
+        assert error_of(found)["message"].startswith(message) and len(found.content) < 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        (nested(128), False),
+        (nested(129), True),
+        ("[" * 128 + "]" * 128, False),
+        ("[" * 129 + "]" * 129, True),
+        ("[" * 100_000, True),
+        ("[" * 500, False),
+        ("not JSON [" * 500, False),
+        (json.dumps({"a": "[" * 500}), False),
+        ('{"b": "\\ud800", "a": ' + nested(400) + "}", True),
+        ('{"b": ' + str(2**70) + ', "a": ' + nested(400) + "}", True),
+        (json.dumps({"b": 2**70, "a": [[]] * 200}), False),
+    ],
+)
+def test_arguments_that_upstream_parses(arguments: str, refused: bool) -> None:
+    """It answers too many levels with 500, after a parse that depends on the depth of its stack."""
+    function = {"name": "f", "arguments": arguments}
+    call = {"role": "assistant", "tool_calls": [{"function": function}]}
+    chats = {
+        ("messages", 0, "tool_calls", 0, "function", "arguments"): {"messages": [call]},
+        ("messages", 1, 0, "tool_calls", 0, "function", "arguments"): {"messages": [[], [call]]},
+        ("input", 0, "arguments"): {"input": [function]},
+    }
+    for place, body in chats.items():
+        fault = parse(json.dumps(body).encode()).fault
+        assert (None if fault is None else (fault.kind, fault.place)) == (("too_deep", place) if refused else None)
+    assert parse(json.dumps({"metadata": function}).encode()).fault is None

@@ -1,14 +1,12 @@
 """Which texts are tokenized where, and which token IDs are looked at."""
 
 import asyncio
-import json
 import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
-from vllm.exceptions import VLLMValidationError
 from vllm.renderers.hf import HfRenderer
 
 from ropeswitch.server.ingest import renderer as module
@@ -88,23 +86,3 @@ def test_of_token_ids_whose_range_is_known_the_ends_are_looked_at() -> None:
     renderer.validate_token_ids([3, 1, 2])
     renderer.validate_token_ids(TokenIds([[3, 1], [7, 2]]), parameter="prompt")
     assert renderer.validated == [([3, 1, 2], None), ([1, 7], "prompt")]
-
-
-def test_messages_that_are_nested_too_deeply_are_the_clients_fault() -> None:
-    """vLLM parses the arguments of tool calls; some of its routes catch every error, and answer this one with 500."""
-
-    class Deep(Renderer):
-        async def render_messages_async(self, messages: Any, params: Any) -> Any:
-            return json.loads(messages[0]["tool_calls"][0]["function"]["arguments"]), "prompt"
-
-    renderer = Deep()
-    take_long_prompts(renderer, picklable=False)
-
-    def rendered(arguments: str) -> Any:
-        messages: Any = [{"role": "assistant", "tool_calls": [{"function": {"arguments": arguments}}]}]
-        return asyncio.run(renderer.render_messages_async(messages, params()))
-
-    assert rendered("[[1]]") == ([[1]], "prompt")
-    with pytest.raises(VLLMValidationError, match=r"^messages: .* nested too deeply") as refused:
-        rendered("[" * 100_000)
-    assert refused.value.parameter == "messages"
