@@ -11,7 +11,7 @@ from ropeswitch.factors.check import cli as check_cli
 from ropeswitch.factors.evaluate import cli as evaluate_cli
 from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.import_factors import SCALE_CHOICES, CsvSet, ladder_file_from_config, ladder_from_csv
-from ropeswitch.factors.numbers import whole
+from ropeswitch.factors.numbers import positive, whole
 from ropeswitch.factors.rules import cli as rules_cli
 from ropeswitch.factors.search import cli as search_cli
 from ropeswitch.factors.text_table import table
@@ -120,7 +120,7 @@ def _from_csv(args: argparse.Namespace) -> file.LadderFile:
         if args.original_length is None
         else whole("--original-length", args.original_length, *TOKENS),
     )
-    return file.LadderFile(ladder, None if args.rope_theta is None else _base(args.rope_theta))
+    return file.LadderFile(ladder, None if args.rope_theta is None else positive("--rope-theta", args.rope_theta))
 
 
 def _csv_set(text: str) -> CsvSet:
@@ -143,16 +143,6 @@ def _by_set(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
     if names.count("") > 1:
         raise FactorError(f"{flag}: given twice for all sets")
     return pairs
-
-
-def _base(text: str) -> float:
-    try:
-        base = float(text)
-    except ValueError as error:
-        raise FactorError(f"--rope-theta: {text!r} must be a number greater than 0") from error
-    if not 0 < base < float("inf"):
-        raise FactorError(f"--rope-theta: {text!r} must be finite and greater than 0")
-    return base
 
 
 def _show(args: argparse.Namespace) -> int:

@@ -86,4 +86,8 @@ def _text(line: str, number: int) -> str:
         raise FactorError(f"line {number}: is not JSON: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("text"), str):
         raise FactorError(f'line {number}: must be an object with a string "text"')
+    try:
+        content["text"].encode()
+    except UnicodeEncodeError as error:
+        raise FactorError(f"line {number}: must be valid Unicode text; it has an unpaired surrogate") from error
     return str(content["text"])

@@ -81,7 +81,9 @@ class EndpointTarget:
         return cls(endpoint, tokenize, chat, timeout, concurrency)
 
     def longest(self, set_name: str) -> int | None:
-        return self._endpoint.max_model_len
+        # vLLM refuses a prompt of that many tokens, also for one token of output. The last token of a reply is not counted.
+        most = self._endpoint.max_model_len
+        return None if most is None else most - 1
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.chat([{"role": "user", "content": text}]) if self._chat else self._tokenizer.text(text)

@@ -89,8 +89,8 @@ class Evaluation:
                 reply = 1 if task == PERPLEXITY else self.reply_tokens
                 if (longest := max(self.grid.lengths)) + reply - 1 > most:
                     raise FactorError(
-                        f"--lengths: {longest}: with {reply} reply tokens ({task}) this exceeds {most} tokens, the longest "
-                        "sequence of these sets. Use a shorter length"
+                        f"--lengths: {longest} must be at most {most - reply + 1}: the target can run no longer prompt with "
+                        f"a reply of {reply} tokens ({task})"
                     )
         # Build the shortest and longest prompts now, so that errors show before hours of other work.
         if PASSKEY in self.grid.tasks:

@@ -37,7 +37,7 @@ class Target(Protocol):
     opening: tuple[int, ...]
 
     def longest(self, set_name: str) -> int | None:
-        """Return the longest sequence, in tokens including the reply, that a set supports; None if unknown."""
+        """Return the most tokens that are fed to the model with a set, a reply's last one not counted; None if unknown."""
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a prompt as :meth:`replies` sends it, including special tokens and chat template."""

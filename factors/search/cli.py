@@ -10,6 +10,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.rules.lengths import length_name, parse_length, parse_lengths
 from ropeswitch.factors.search import extend_cli
 from ropeswitch.factors.search.flags import add_search_flags, check_output, job_of, resumable
+from ropeswitch.factors.search.plan import check_recovered
 
 EXAMPLE = """examples:
   ropeswitch factors search Llama-2-7b-hf --length 32k --text books/ -o 32k.json
@@ -79,13 +80,17 @@ def _recover(args: argparse.Namespace) -> int:
     ladder = own_ladder(args.model) if args.base is None else file.load(args.base).ladder
     base = _base(args) or ladder.sets[-1]
     theta = None if args.base is None else file.load(args.base).theta
+    kept = [each for each in ladder.sets if each.max_length > lengths[-1]]
+    # Before the first search, which may take hours.
+    check_recovered(lengths[-1], base)
+    if taken := {each.name for each in kept}.intersection(names):
+        raise FactorError(f"--name: {min(taken)!r} is the name of a longer set, which is kept; use another name")
     found, about = [], []
     for length, name, files in zip(lengths, names, searches, strict=True):
         job = replace(job_of(args, length, name, base, recover=True), upper=args.upper, theta=theta)
         result = run_job(job, files)
         found.append(result.factor_set)
         about.append(f"{job.name}: perplexity {result.perplexity:.4f}")
-    kept = [each for each in ladder.sets if each.max_length > lengths[-1]]
     return _write(args, found + kept, result.theta, f"recovered {', '.join(about)} on texts of that length")
 
 

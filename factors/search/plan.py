@@ -78,6 +78,16 @@ def extension(
     return Plan(space, starts, None if base is None else base.factors, scale_of(scale, window, settings.length))
 
 
+def check_recovered(length: int, extended: FactorSet) -> None:
+    """Check that factors of an extended set can be recovered at a length.
+
+    Raises:
+        FactorError: when the length is not shorter than the set's.
+    """
+    if length >= extended.max_length:
+        raise FactorError(f"--recover: {length} must be below {extended.max_length}, where set {extended.name!r} ends")
+
+
 def recovery(facts: ModelFacts, settings: SearchSettings, extended: FactorSet, *, upper: float | None = None) -> Plan:
     """Plan a search for a length below the one that the model was extended to (arXiv:2402.13753, section 3.3).
 
@@ -92,10 +102,7 @@ def recovery(facts: ModelFacts, settings: SearchSettings, extended: FactorSet, *
     Raises:
         FactorError: when the length is not shorter, or ``upper`` is invalid.
     """
-    if settings.length >= extended.max_length:
-        raise FactorError(
-            f"--recover: {settings.length} must be below {extended.max_length}, where set {extended.name!r} ends"
-        )
+    check_recovered(settings.length, extended)
     _check_pairs(facts, extended)
     space = _space(facts, settings, max(extended.factors) if upper is None else upper)
     ratio = max(settings.length / facts.rope.original_length, 1.0)

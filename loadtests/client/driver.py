@@ -33,8 +33,13 @@ class Driver:
     stopped: str = ""
     start: float = 0.0
 
-    async def open_loop(self, conversations: Sequence[Sequence[Planned]], due: Sequence[float]) -> float:
-        """Send each conversation when due, regardless of requests in flight; return the seconds until the last answer."""
+    async def open_loop(
+        self, conversations: Sequence[Sequence[Planned]], due: Sequence[float], seconds: float | None
+    ) -> float:
+        """Send each conversation when due, regardless of requests in flight; return the seconds until the last answer.
+
+        No later turn of a conversation is sent after ``seconds``.
+        """
 
         async def send_all() -> None:
             async with asyncio.TaskGroup() as tasks:
@@ -44,7 +49,7 @@ class Driver:
                         await asyncio.sleep(delay)
                     if self.stop.is_set():
                         return
-                    tasks.create_task(self._converse(conversation, at))
+                    tasks.create_task(self._converse(conversation, at, seconds))
 
         return await self._run(send_all)
 
@@ -53,7 +58,7 @@ class Driver:
     ) -> float:
         """Let each of ``clients`` send one conversation after the other; return the seconds until the last answer.
 
-        No conversation starts after ``seconds``.
+        No conversation starts after ``seconds``, and none goes on.
         """
         rest: Iterator[Sequence[Planned]] = iter(conversations)
 
@@ -65,7 +70,7 @@ class Driver:
                 now = time.perf_counter() - self.start
                 if seconds is not None and now >= seconds:
                     return
-                await self._converse(conversation, now)
+                await self._converse(conversation, now, seconds)
 
         async def send_all() -> None:
             async with asyncio.TaskGroup() as tasks:
@@ -95,8 +100,11 @@ class Driver:
                 task.cancel()
         return time.perf_counter() - self.start
 
-    async def _converse(self, conversation: Sequence[Planned], due: float) -> None:
+    async def _converse(self, conversation: Sequence[Planned], due: float, seconds: float | None) -> None:
         for planned in conversation:
+            later = time.perf_counter() - self.start + planned.think
+            if planned.turn and seconds is not None and later >= seconds:
+                return
             if planned.think:
                 await asyncio.sleep(planned.think)
             if self.stop.is_set():

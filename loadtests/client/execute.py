@@ -168,7 +168,7 @@ async def _drive(client: Client, driver: Driver, run: Run, prompts: Prompts, see
     sent = [
         (each, at) for each, at in zip(conversations, due, strict=True) if seconds is None or at <= seconds * (1 + 1e-9)
     ]
-    return await driver.open_loop([each for each, _ in sent], [at for _, at in sent])
+    return await driver.open_loop([each for each, _ in sent], [at for _, at in sent], seconds)
 
 
 async def _scraped(scraper: Scraper, driving: Coroutine[None, None, float]) -> float:

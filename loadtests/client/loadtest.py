@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
@@ -279,8 +280,10 @@ class LoadTest:
 
 def settings(test: LoadTest) -> dict[str, Any]:
     """Return the settings that a test must share to resume in a folder; rates and repetitions may be added."""
+    trace = test.workload.arrival.trace
     return {
         "workload": test.workload.model_dump(mode="json", exclude_none=True),
+        **({"trace": sha256(Path(trace.file).read_bytes()).hexdigest()} if trace else {}),
         "text": test.client.text.model_dump(mode="json"),
         "seed": test.options.seed,
         "prompts_version": PROMPTS_VERSION,

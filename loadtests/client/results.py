@@ -13,7 +13,7 @@ from vllm.benchmarks.serve import BenchmarkMetrics, calculate_metrics
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import Band
 from ropeswitch.loadtests.client.records import Exchange, Run
-from ropeswitch.loadtests.report.series import crossing
+from ropeswitch.loadtests.report.series import crossing, tpot
 
 # 100 is reported as max.
 PERCENTILES = (90.0, 95.0, 99.0, 100.0)
@@ -110,15 +110,6 @@ def is_good(exchange: Exchange, slos: Sequence[Slo]) -> bool | None:
     if meant and all(value is None for value, _ in bounds):
         return None
     return all(value is None or value <= bound for value, bound in bounds)
-
-
-def tpot(exchange: Exchange) -> float | None:
-    """Return the seconds per output token after the first (upstream's TPOT); None if the answer was not streamed."""
-    if exchange.ttft is None:
-        return None
-    if exchange.output_tokens < 2:
-        return 0.0
-    return (exchange.latency - exchange.ttft) / (exchange.output_tokens - 1)
 
 
 def _upstream(

@@ -145,7 +145,8 @@ class Sender:
             else:
                 events.end(time.perf_counter())
         reply = await read_events(events.events)
-        if planned.cancel_after is not None and reply.finish_reason is None and reply.times:
+        reached = planned.cancel_after is not None and events.tokens >= planned.cancel_after
+        if reached and reply.times and reply.finish_reason is None and not reply.error:
             return self._timed(replace(answered, status="cancelled"), reply, sent)
         if reply.error or not reply.times:
             return replace(answered, error=reply.error or "the stream ended without a token")

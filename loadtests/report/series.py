@@ -21,9 +21,11 @@ def end(exchange: Exchange) -> float:
 
 
 def tpot(exchange: Exchange) -> float | None:
-    """Return the seconds per token after the first, as in vLLM's benchmark; None without a second token or a TTFT."""
-    if exchange.ttft is None or exchange.output_tokens < 2:
+    """Return the seconds per token after the first, 0 without one, as in vLLM's benchmark; None if it was not streamed."""
+    if exchange.ttft is None:
         return None
+    if exchange.output_tokens < 2:
+        return 0.0
     return (exchange.latency - exchange.ttft) / (exchange.output_tokens - 1)
 
 

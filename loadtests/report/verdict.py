@@ -22,7 +22,7 @@ def tone(results: Mapping[str, Any]) -> Tone:
 
 
 def headline(results: Mapping[str, Any]) -> str:
-    """Return one line with the outcome of the assertions, and the target's failed requests and wrong answers."""
+    """Return one line with the outcome of the assertions, and the target's failed, wrong and miscounted requests."""
     broken = sum(not assertion["ok"] for assertion in results["assertions"])
     every = len(results["assertions"])
     if broken:
@@ -49,8 +49,10 @@ def _problems(results: Mapping[str, Any]) -> list[str]:
     targets = [point["target"] for point in results["points"] if point["target"] is not None]
     failed = sum(target["failed"] for target in targets)
     wrong = sum(target["checked"] - target["correct"] for target in targets)
+    miscounted = sum(target["miscounted"] for target in targets)
     found = [f"{plural(failed, 'request')} failed"] if failed else []
-    return found + ([f"{plural(wrong, 'answer')} wrong"] if wrong else [])
+    found += [f"{plural(wrong, 'answer')} wrong"] if wrong else []
+    return found + ([f"{plural(miscounted, 'prompt')} counted differently by the server"] if miscounted else [])
 
 
 def stops(results: Mapping[str, Any]) -> str:
@@ -71,13 +73,14 @@ def tally(results: Mapping[str, Any]) -> list[str]:
     for side in SIDES:
         found = [figures for point in results["points"] for name, figures in sides(point) if name == side]
         if found:
-            completed, failed, checked, correct, cancelled, interrupted = (
+            completed, failed, checked, correct, cancelled, interrupted, miscounted = (
                 sum(figures[key] for figures in found)
-                for key in ("completed", "failed", "checked", "correct", "cancelled", "interrupted")
+                for key in ("completed", "failed", "checked", "correct", "cancelled", "interrupted", "miscounted")
             )
             parts = [f"{plural(completed, 'request')} completed", f"{failed:,} failed"]
             parts += [f"{cancelled:,} cancelled by the client"] if cancelled else []
             parts += [f"{interrupted:,} interrupted by the run's end"] if interrupted else []
+            parts += [f"{miscounted:,} with prompts counted differently by the server"] if miscounted else []
             parts.append(
                 f"{correct:,} of {plural(checked, 'checked answer')} correct" if checked else "no answers checked"
             )

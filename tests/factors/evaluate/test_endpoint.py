@@ -65,16 +65,16 @@ def test_a_server_without_sets_is_measured_as_it_is() -> None:
         ):
             Evaluation(target, Grid(("passkey",), (400,), ("short",))).checked()
         with pytest.raises(
-            FactorError, match=r"--lengths: 492: with 10 reply tokens \(passkey\) this exceeds 500 tokens"
+            FactorError, match=r"--lengths: 491 must be at most 490: .* a reply of 10 tokens \(passkey\)"
         ):
-            Evaluation(target, Grid(("passkey",), (492,), ("served",))).checked()
+            Evaluation(target, Grid(("passkey",), (491,), ("served",))).checked()
     # A forced set does not make the server take more.
     with served(sets=LADDER, max_model_len=500) as (_, target):
         with pytest.raises(
-            FactorError, match=r"--lengths: 492: with 10 reply tokens \(passkey\) this exceeds 500 tokens"
+            FactorError, match=r"--lengths: 491 must be at most 490: .* a reply of 10 tokens \(passkey\)"
         ):
-            Evaluation(target, Grid(("passkey",), (492,), ("long",))).checked()
-        Evaluation(target, Grid(("passkey",), (491,), ("short",))).checked()
+            Evaluation(target, Grid(("passkey",), (491,), ("long",))).checked()
+        Evaluation(target, Grid(("passkey",), (490,), ("short",))).checked()
 
 
 Ask = Callable[[EndpointTarget], Any]

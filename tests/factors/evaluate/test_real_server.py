@@ -81,4 +81,10 @@ def test_a_served_model_is_what_it_is_here(
         assert main(["factors", "eval", server.url, *flags, "--sets", "middle", "-o", str(tmp_path / "x.json")]) == 2
         assert "--sets: unknown set 'middle'; known sets are 'switched', 'short', 'long'" in capsys.readouterr().err
         assert main(["factors", "eval", server.url, "--lengths", "1k", "-o", str(tmp_path / "x.json")]) == 2
-        assert "--lengths: 1024: with 10 reply tokens" in capsys.readouterr().err
+        assert "--lengths: 1024 must be at most 1014: " in capsys.readouterr().err
+        # For perplexity the longest prompt is one token shorter than the server's limit, which the server itself refuses.
+        longest = remote.longest("long")
+        assert longest == 1023
+        assert len(next(remote.losses([Window([1, *[5] * (longest - 1)], longest - 2)], "long"))) == 2
+        with pytest.raises(FactorError, match="answered 400"):
+            list(remote.losses([Window([1, *[5] * longest], longest)], "long"))

@@ -161,7 +161,7 @@ def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixtur
         (["--tasks", "piqa"], "--tasks: unknown task 'piqa'; known tasks are perplexity, passkey"),
         (["--tasks", "perplexity"], "perplexity: needs texts; give --text"),
         (["--lengths", "50"], "passkey prompt: 50 tokens are too few; it needs at least 1"),
-        (["--lengths", "1k"], "--lengths: 1024: with 10 reply tokens (passkey) this exceeds 1024 tokens"),
+        (["--lengths", "1k"], "--lengths: 1024 must be at most 1015: "),
         (["--lengths", "1x"], "--lengths: '1x' must be a number of tokens"),
         (["--tries", "0"], "--tries: '0' must be a whole number of at least 1"),
         (["--dtype", "int8"], "--dtype: 'int8' must be"),
@@ -169,6 +169,7 @@ def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixtur
         (["--text", "nowhere"], "--text 'nowhere': does not exist"),
         (["--text", "empty"], "--text 'empty': contains no text"),
         (["--text", "bad.jsonl"], "bad.jsonl': line 2: must be an object with a string"),
+        (["--text", "half.jsonl"], "half.jsonl': line 1: must be valid Unicode text; it has an unpaired surrogate"),
         (["--text", "latin.txt"], "latin.txt': is not UTF-8"),
         (["--text", "short.txt"], "0 of 1 documents are long enough for length 200, but --documents requests 10"),
         (["--factors", "bad.jsonl"], "factor file 'bad.jsonl'"),
@@ -193,6 +194,7 @@ def test_refusals(
     (here / "out.cells.jsonl").mkdir()
     (here / "short.txt").write_text("A word.")
     (here / "bad.jsonl").write_text('{"text": "a"}\n["b"]\n')
+    (here / "half.jsonl").write_text('{"text": "hi \\ud83d there"}\n')
     (here / "latin.txt").write_bytes(b"caf\xe9")
     given = flags if "--lengths" in flags else ["--lengths", "200", *flags]
     assert message in refused(capsys, *given)

@@ -87,6 +87,8 @@ def test_a_model_s_own_factors_are_recovered_from(texts: Path) -> None:
         (["--length", "512", "-o", "no/a.json"], "--output: 'no/a.json' cannot be written: "),
         (["--length", "512", "-o", "a.png"], "--output: 'a.png' is the name of the search's plot"),
         (["--recover", "2k"], "--recover: 2048 must be below 1024, where set 'long' ends"),
+        (["--recover", "64,2k"], "--recover: 2048 must be below 1024, where set 'long' ends"),
+        (["--recover", "64", "--name", "long"], "--name: 'long' is the name of a longer set, which is kept"),
     ],
 )
 def test_what_is_refused(

@@ -174,6 +174,30 @@ def test_answers_are_given_up_where_the_workload_says_so(tmp_path: Path) -> None
     assert (found["cancelled"], found["completed"], found["failed"]) == (len(given_up), 12 - len(given_up), 0)
 
 
+def test_an_answer_that_fails_before_it_is_given_up_failed(tmp_path: Path) -> None:
+    replies = [Reply(broken_after=2), Reply(broken_after=2), Reply(between=0.02)]
+    part = {"kind": "chat", "prompt": 100, "output": 200, "cancel": {"share": 1, "after": 10}}
+    one = workload(tmp_path, mix=[part], requests=3, arrival={"closed": {"concurrency": 1}})
+    with serving(Scripted(lambda number, body: replies[number])) as server:
+        assert loadtest(tmp_path, one, server.url) == 2
+    assert [(line["status"], line["error"]) for line in requests(tmp_path)] == [
+        ("failed", "the engine died"),
+        ("failed", "the engine died"),
+        ("cancelled", ""),
+    ]
+    assert results(tmp_path)["failed"] == 2
+
+
+@pytest.mark.parametrize("arrival", [{"closed": {"concurrency": 2}}, {"poisson": {"rate": 2}}])
+def test_conversations_end_with_the_seconds(tmp_path: Path, arrival: dict[str, Any]) -> None:
+    part = {"kind": "chat", "prompt": 60, "output": 44, "turns": {"count": 20, "grow": 200, "think": 0.4}}
+    with serving(Scripted()) as server:
+        file = workload(tmp_path, mix=[part], requests=2, seconds=1, arrival=arrival)
+        assert loadtest(tmp_path, file, server.url) == 0
+    assert all(line["turn"] <= 2 and line["sent"] < 1.1 for line in requests(tmp_path))
+    assert results(tmp_path)["duration"] < 1.6
+
+
 def test_whole_answers_have_no_first_token(tmp_path: Path) -> None:
     part = {"kind": "whole", "prompt": 100, "output": 50, "stream": False}
     with serving(Scripted()) as server:
@@ -247,6 +271,19 @@ def test_a_trace_is_replayed_with_its_times_lengths_and_blocks(tmp_path: Path) -
     ]
     assert rendered[1200][:500] == rendered[700][:500]
     assert rendered[1200][:100] != rendered[300][:100]
+
+
+def test_a_changed_trace_is_another_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.jsonl"
+    line = '{"timestamp": %d, "input_length": 300, "output_length": 50}\n'
+    trace.write_text(line % 0)
+    file = workload(tmp_path, arrival={"trace": {"file": str(trace)}}, requests=None, mix=[{"kind": "recorded"}])
+    with serving(Scripted()) as server:
+        assert loadtest(tmp_path, file, server.url) == 0
+        trace.write_text(line % 0 + line % 10)
+        assert loadtest(tmp_path, file, server.url, "--repetitions", "2") == 2
+        assert "other settings (trace)" in refusal(capsys)
+        assert len(server.asked) == 1
 
 
 def test_the_servers_own_metrics_are_read_beside(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import bands
 from ropeswitch.loadtests.client.records import Exchange, Run, Sample, exchange_line, exchange_of
-from ropeswitch.loadtests.client.results import figures, is_good, ratios, tpot
+from ropeswitch.loadtests.client.results import figures, is_good, ratios
 from ropeswitch.loadtests.client.scraper import parse
 from ropeswitch.loadtests.client.store import Store, keep
 from tests.loadtests.client.commands import loadtest, results, workload
@@ -118,7 +118,6 @@ def test_goodput_is_by_the_objectives_of_the_band() -> None:
     assert [is_good(each, slos) for each in made] == [True, False, True, False]
     found = figures([run(*made)], bands("0-1k,1k-"), slos, [])
     assert (found["good_share"], found["request_goodput"]) == (0.5, 0.2)
-    assert tpot(exchange(0, output_tokens=1)) == 0.0
 
 
 def test_what_failed_is_not_good_and_whole_answers_are_judged_by_what_they_have() -> None:

@@ -225,10 +225,16 @@ def test_the_verdict(changed: dict[str, Any], tone: str, words: str) -> None:
     assert (verdict.tone(made), verdict.headline(made)) == (tone, words)
 
 
-@pytest.mark.parametrize("bad", [failure(99, "gone"), exchange(99, key="1", correct=False)])
-def test_failures_and_wrong_answers_of_the_target_are_no_good_verdict(bad: Any) -> None:
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (failure(99, "gone"), "1 request failed"),
+        (exchange(99, key="1", correct=False), "1 answer wrong"),
+        (exchange(99, counted_prompt_tokens=101), "1 prompt counted differently by the server"),
+    ],
+)
+def test_failures_and_wrong_answers_of_the_target_are_no_good_verdict(bad: Any, words: str) -> None:
     made = results([Point("x", None, (run("target", [exchange(0), bad]),))])
-    words = "1 request failed" if bad.status == "failed" else "1 answer wrong"
     assert (verdict.tone(made), verdict.headline(made)) == ("warn", f"No assertions were made; {words}")
     sides = (run("target", [exchange(0)]), run("baseline", [exchange(0), bad]))
     assert verdict.tone(results([Point("x", None, sides)])) == "good"

@@ -82,4 +82,5 @@ def test_the_servers_count_of_the_prompt_says_whether_it_outgrew_its_set() -> No
 
 def test_time_per_output_token_leaves_the_first_out() -> None:
     assert tpot(exchange(0, ttft=1.0, latency=3.0, output_tokens=5)) == 0.5
-    assert tpot(exchange(0, ttft=1.0, latency=1.0, output_tokens=1)) is None
+    assert tpot(exchange(0, ttft=1.0, latency=1.0, output_tokens=1)) == 0.0
+    assert tpot(exchange(0, ttft=None)) is None
