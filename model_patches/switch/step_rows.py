@@ -4,12 +4,13 @@ The buffers are allocated once and keep their addresses, as captured CUDA graphs
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from vllm.distributed.parallel_state import get_pp_group, model_parallel_is_initialized
 from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
 from vllm.model_executor.models.interfaces import supports_mrope, supports_multimodal
@@ -26,6 +27,8 @@ from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedEr
 from ropeswitch.model_patches.switch.softmax_scales import SoftmaxScales
 from ropeswitch.model_patches.switch.transformers_rotary import replace_rotary
 
+T = TypeVar("T")
+
 
 def check_axes(model: nn.Module, model_config: Any) -> None:
     """Refuse M-RoPE for a model without positions on several axes; upstream would fail at its first request.
@@ -41,6 +44,18 @@ def check_axes(model: nn.Module, model_config: Any) -> None:
         raise UnsupportedError(
             f"rope_parameters.mrope_section: {type(model).__name__} has no positions on several axes (M-RoPE); leave it out"
         )
+
+
+def on_all_stages(value: T) -> list[T]:
+    """Return what each pipeline stage passes here, one value without pipeline parallelism.
+
+    A model's layers decide together which of them the ladder rotates, but a stage builds only its own.
+    """
+    if not model_parallel_is_initialized() or (group := get_pp_group()).world_size == 1:
+        return [value]
+    values: list[Any] = [None] * group.world_size
+    torch.distributed.all_gather_object(values, value, group=group.cpu_group)
+    return values
 
 
 class StepRows:
@@ -67,13 +82,14 @@ class StepRows:
         self.sets = settings.ladder.names
         self.max_model_len = max_model_len
         self.by_rotation: dict[Rotation, RotationRows] = {}
+        self._rotates = False
         self._settings = settings
         scaled = settings.ladder.scales_softmax
         self.softmax = SoftmaxScales(settings.ladder, max_num_tokens, device) if scaled else None
         self._kernels = parts.ask("triton", "kernels", device) if "triton" in settings.parts else None
 
     def bind(self, model: nn.Module) -> None:
-        """Attach the rows to every rotary module of ``model``'s language model.
+        """Attach the rows to every rotary module of ``model``'s language model, on all pipeline stages at the same time.
 
         Raises:
             UnsupportedError: when it has a rotary module that the ladder does not support.
@@ -84,8 +100,14 @@ class StepRows:
         elif text is not model:
             replace_plain_rotary(text, self._settings)
         ours = [module for module in text.modules() if isinstance(module, LadderRotaryEmbedding)]
+        stages = on_all_stages(({module.rotation for module in ours}, set(self.by_rotation)))
+        rotations = {rotation for of_modules, _ in stages for rotation in of_modules}
+        replaced = {rotation for _, of_backend in stages for rotation in of_backend}
         # A model that sets its local layers' parameters itself may give them the ladder's base.
-        by_config = any(module.rotation.marked and module.rotation.laddered for module in ours)
+        by_config = any(rotation.marked and rotation.laddered for rotation in rotations)
+        self._rotates = any(rotation.laddered and (rotation.marked or not by_config) for rotation in rotations) or any(
+            rotation.laddered for rotation in replaced
+        )
         for module in ours:
             if by_config and module.rotation.scaled:
                 raise UnsupportedError("model: a layer scales its rotary embedding itself, which no ladder reaches")
@@ -98,7 +120,7 @@ class StepRows:
                 module.rows = self._rows_of(module.rotation).rows
                 if self._kernels is not None:
                     module.rotate = self._kernels.rotate
-        if len({rotation.axes is None for rotation in self.by_rotation}) > 1:
+        if len({rotation.axes is None for rotation in rotations | replaced}) > 1:
             raise UnsupportedError(
                 "rope_parameters.mrope_section: only some layers have it; M-RoPE must be that of all layers"
             )
@@ -109,12 +131,12 @@ class StepRows:
             self.softmax.bind(text)
 
     def require_rotation(self) -> None:
-        """Refuse a bound model that has no rotary module for the ladder.
+        """Refuse a bound model that has no rotary module for the ladder on any pipeline stage.
 
         Raises:
             UnsupportedError: when it has none.
         """
-        if not any(rotation.laddered for rotation in self.by_rotation):
+        if not self._rotates:
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
 
     def load(self, settings: RopeSettings) -> None:

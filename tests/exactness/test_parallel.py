@@ -13,7 +13,9 @@ from ropeswitch.model_patches.guard.registry import in_play
 from ropeswitch.model_patches.switch.parts import PARTS
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.settings import settings_of
+from tests.exactness.auto_cases import LONGEST, check_twice
 from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
+from tests.exactness.families import FAMILIES
 from tests.exactness.preloaded import COLLECTIVES, preloaded
 from tests.exactness.reference import Reference
 from tests.exactness.test_modes import LENGTHS, check_batch
@@ -51,6 +53,17 @@ def test_two_ranks(
     )
     check_batch(llm, phi3_reference)
     check_batch(llm, phi3_reference)
+
+
+@pytest.mark.full
+def test_a_pipeline_stage_of_local_layers(start_processes: Start, tmp_path: Path) -> None:
+    """Its layers rotate as trained; the ladder rotates those of the other stage."""
+    family = FAMILIES["gemma3"]
+    folder = family.save(tmp_path)
+    llm = start_processes(
+        folder, family.key, max_model_len=LONGEST, pipeline_parallel_size=2, max_num_batched_tokens=96
+    )
+    check_twice(llm, family.reference(folder, family.sets))
 
 
 @pytest.mark.full

@@ -20,7 +20,7 @@ CHOSEN = (
 )
 RANKS = (
     "tp2 and (test_parallel or auto_modes or transformers_modes or latent_modes or eagle)"
-    " or two_ranks and (gemma3 or falcon-h1)"
+    " or two_ranks and (gemma3 or falcon-h1) or local_layers"
 )
 pytestmark = pytest.mark.full
 RUNS = [
@@ -28,7 +28,7 @@ RUNS = [
     pytest.param("0", ALL, CHOSEN, "not full", 26, id="v1"),
     pytest.param("1", ALL, CHOSEN, "not full", 26, id="v2"),
     # Two ranks are among the long tests whatever they run on.
-    pytest.param("1", [*ALL, "test_parallel.py"], RANKS, "full", 7, id="v2-two-ranks"),
+    pytest.param("1", [*ALL, "test_parallel.py"], RANKS, "full", 8, id="v2-two-ranks"),
 ]
 
 

@@ -16,6 +16,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.rope_layers import axes_of
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.reference import fill_rows_reference
+from ropeswitch.model_patches.switch import step_rows as module_
 from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding, rotate_by_row
 from ropeswitch.model_patches.switch.rotation import Rotation, rotation_of
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
@@ -88,6 +89,27 @@ def test_a_layer_without_a_mark_is_local_where_others_are_marked() -> None:
     """Plamo 3 writes the base of its local layers itself, and it may be the ladder's."""
     _, [full, local] = bound(replace(ROTATION, marked=True), ROTATION)
     assert full.rotation.laddered and not local.rotation.laddered and full.rows is not local.rows
+
+
+def test_the_layers_of_all_pipeline_stages_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage builds only its own: here it has none of the marked ones, or none that the ladder rotates."""
+    other = replace(ROTATION, marked=True)
+    monkeypatch.setattr(module_, "on_all_stages", lambda own: [own, ({other}, set())])
+    step_rows, [local] = bound(ROTATION)
+    assert not local.rotation.laddered
+    step_rows.require_rotation()
+    step_rows, _ = bound(LOCAL)
+    step_rows.require_rotation()
+    with pytest.raises(UnsupportedError, match="only some layers have it"):
+        bound(replace(other, axes=(0,) * 8))
+    monkeypatch.setattr(module_, "on_all_stages", lambda own: [own, ({LOCAL}, set())])
+    step_rows, _ = bound(LOCAL)
+    with pytest.raises(UnsupportedError, match="model: has no rotary embedding"):
+        step_rows.require_rotation()
+    monkeypatch.setattr(module_, "on_all_stages", lambda own: [own, (set(), {other})])
+    step_rows, [module] = bound(ROTATION)
+    assert module.rotation.laddered
+    step_rows.require_rotation()
 
 
 def test_layers_that_cannot_be_told_apart() -> None:
