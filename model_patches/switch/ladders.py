@@ -180,8 +180,9 @@ class LadderTable:
                 by_key[key] = table.index(None)
                 table[by_key[key]] = each
             rows.append(by_key[key])
-        last = max(row for row, each in enumerate(table) if each is not None)
-        # Nothing reads a free row, so it keeps its set or gets an arbitrary one.
+        last = max(*(row for row, each in enumerate(table) if each is not None), len(self.table) - 1)
+        # No request reads a free row, so it keeps its set or gets an arbitrary one. It stays: ranks without requests,
+        # which data parallelism has on the V2 runner, fill rows for the sets that their slots' last requests had.
         filled = [
             each or (self.table[row] if row < len(self.table) else ladder.sets[0]) for row, each in enumerate(table)
         ]

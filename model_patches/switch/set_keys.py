@@ -13,11 +13,12 @@ from ropeswitch.model_patches.switch.settings import RopeSettings
 def set_keys(settings: RopeSettings) -> tuple[str, ...]:
     """Return one key per set of the ladder: truncated SHA-256 of everything that decides its cached keys' angles and scales.
 
-    Softmax scales are included: they change a layer's output, and so the next layer's cached keys.
+    Softmax scales other than 1 are included: they change a layer's output, and so the next layer's cached keys.
     """
     return tuple(
-        _digest([settings.theta, settings.angles, each.factors, each.scale, each.start_tokens, each.softmax_scale])
+        _digest([settings.theta, settings.angles, each.factors, each.scale, each.start_tokens, softmax])
         for each in settings.ladder.sets
+        for softmax in [None if each.softmax_scale == 1 else each.softmax_scale]
     )
 
 

@@ -139,6 +139,17 @@ def test_a_deleted_ladder_that_others_were_redirected_to_leaves_its_rows(monkeyp
     assert len(table.place(ladder(5, 6)).table) == 4
 
 
+def test_the_table_never_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dummy steps of the V2 runner read the rows that the slots' last requests had."""
+    monkeypatch.setattr(ladders, "MOST_SETS", 4)
+    table = LadderTable(SETTINGS, 64)
+    table.add("2", "b", ladder(3, 4), table.place(ladder(3, 4)))
+    table.activate("2")
+    table.deactivate("b")
+    placement = table.place(ladder(5))
+    assert placement.rows == (2,) and keys(placement.table) == keys([*BEGIN.sets, *ladder(5, 4).sets])
+
+
 def test_only_so_many_earlier_ladders_are_kept() -> None:
     table = LadderTable(SETTINGS, 64)
     for number in range(ladders.MOST_RETIRED + 10):

@@ -37,6 +37,10 @@ def test_another_content_is_another_key(changes: dict[str, object]) -> None:
     assert key(with_set(**changes)) != key(SETTINGS)
 
 
+def test_a_softmax_scale_of_one_is_none() -> None:
+    assert key(with_set(softmax_scale=1.0)) == key(with_set(softmax_scale=None))
+
+
 def test_the_base_and_the_angles_count_names_and_ends_do_not() -> None:
     others = [SETTINGS, replace(SETTINGS, theta=2e4), replace(SETTINGS, angles="hf")]
     assert len(set(map(key, others))) == 3
