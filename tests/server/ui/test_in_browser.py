@@ -137,7 +137,10 @@ def test_a_mark_moves_right_as_its_request_decodes_and_changes_colour_as_it_swit
     page, _ = opened(key=KEY)
     expect(page.locator("#picture .band text")).to_have_text(["short", "long"])
     place = "mark => Number(mark.querySelector('circle').style.transform.match(/[\\d.]+/)[0])"
-    # One request after the other: each decodes a second or two in the short set, which one of them is seen in.
+    # A request decodes for half a second in the short set and two in the long one: too short to be seen every 2 s.
+    page.evaluate(
+        "() => { const upstream = setTimeout; window.setTimeout = (call, wait) => upstream(call, wait / 10); }"
+    )
     with streaming(server, KEY, 40):
         mark = page.wait_for_selector("#picture .mark.set-0.decoding", state="attached")
         assert mark is not None
