@@ -18,6 +18,8 @@ PATHS = frozenset(
         "/v1/score",
         "/v1/rerank",
         "/v1/systemone",
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
         "/v2/embed",
         "/v2/rerank",
         "/cohere/v2/chat",

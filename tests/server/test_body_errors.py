@@ -9,7 +9,7 @@ import pytest
 from fastapi import Request
 from pydantic import BaseModel, model_validator
 
-from ropeswitch.server.body_errors import name_wrong_fields
+from ropeswitch.server.body_errors import name_wrong_fields, wrong_items
 from ropeswitch.server.ingest.parse import parse
 from ropeswitch.server.ingest.routes import read_long_bodies
 from tests.server.front.parts import app_behind, ask, error_of, parts
@@ -105,6 +105,88 @@ def test_the_route_that_takes_what_others_do_may_have_none_of_them(tmp_path: Pat
     read_long_bodies(app)
     name_wrong_fields(app)
     assert ask(app, "POST", "/invocations", content=b"[1, 2]").json() == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"request_ids": ["a"]}', None),
+        (b'{"request_ids": "a"}', None),
+        (b"[]", "body: [] must be an object."),
+        (b"null", "body: "),
+        (b"{}", "request_ids: missing"),
+        (b'{"request_ids": 5}', "request_ids: 5 must be a string or a list."),
+        (b'{"request_ids": ["a", {}]}', "request_ids[1]: {} must be a string."),
+        (b"[" * 100_000, "The body cannot be parsed."),
+    ],
+)
+def test_the_route_that_aborts_requests(tmp_path: Path, content: bytes, said: str | None) -> None:
+    """vLLM reads its body by itself, and aborts in the background."""
+    app = app_behind(parts(tmp_path)[0])
+
+    @app.post("/inference/v1/abort_requests")
+    async def abort(raw_request: Request) -> list[str]:
+        return list((await raw_request.json())["request_ids"])
+
+    read_long_bodies(app)
+    name_wrong_fields(app)
+    found = ask(
+        app, "POST", "/inference/v1/abort_requests", content=content, headers={"content-type": "application/json"}
+    )
+    assert found.status_code == (200 if said is None else 400), found.text
+    assert said is None or error_of(found)["message"].startswith(said)
+
+
+def message(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"messages": [message(1)] * 20_000}, None),
+        ({"messages": [message([1])] * 20_000}, None),
+        ({"messages": [message([1, 1])] * 10_001}, "messages"),
+        ({"messages": [message(1)] * 20_001}, "messages"),
+        ({"messages": [[message(1)] * 10_001] * 2}, "messages"),
+        ({"messages": [message([1] * 20_001)]}, "messages"),
+        ({"input": [{"output": [{}] * 20_001}]}, "input"),
+        ({"tools": [{}] * 20_001}, "tools"),
+        ({"tools": [{"enum": ["a"] * 30_000}]}, None),
+        ({"input": ["a"] * 30_000}, None),
+        ({"input": [[1] * 30_000] * 2}, None),
+        ({"content": [{}] * 30_000}, None),
+    ],
+)
+def test_messages_parts_and_tools_are_limited(body: Any, place: Any) -> None:
+    """In all, for each takes time to validate."""
+    fault = parse(json.dumps(body).encode()).fault
+    assert (place is None) == (fault is None)
+    if fault is not None:
+        assert fault.kind == "too_many_parts" and fault.place[:1] == (place,)
+
+
+class Mapped(BaseModel):
+    bias: Annotated[dict[str, int] | None, "a comment"] = None
+    tool: Tool | None = None
+
+    model_config = {"extra": "allow"}
+
+
+def test_of_many_wrong_values_of_an_object_the_first_is_named() -> None:
+    many = {str(number): 1 for number in range(5000)}
+    (error,) = wrong_items([Mapped], {"bias": many | {"4000": "x", "4001": "y"}})
+    assert error["loc"] == ("bias", "4000")
+    assert not wrong_items([Mapped], {"bias": many})
+    # A part of a model is no such model.
+    assert not wrong_items([Mapped], {"tool": many | {"name": "a"}})
+
+
+def test_a_long_first_item_is_not_validated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr("ropeswitch.server.body_errors._errors", lambda adapter, value, loc: seen.append(len(value)))
+    assert not wrong_items([Chat], {"messages": [{"role": "user"}] * 100})
+    assert sum(seen) == 100
 
 
 def test_json_in_too_many_levels_is_the_client_s_fault(tmp_path: Path) -> None:
