@@ -9,29 +9,26 @@ the server's.
 """
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import cache, partial, wraps
-from itertools import islice
-from types import NoneType, UnionType
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial, wraps
+from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
 from ropeswitch.model_patches.switch.settings import FORCED_SET, LADDER_POLICY
 from ropeswitch.server.context import current
 from ropeswitch.server.error_sentences import describe
+from ropeswitch.server.field_errors import STUMBLES, Errors, errors_of, wrong_fields, wrong_items
 
-_STUMBLES = (AttributeError, IndexError, KeyError, TypeError, RecursionError)
 # SageMaker's route accepts the bodies of these routes, as far as the model has them.
 _CHOOSES = "/invocations"
 _ABORTS = "/inference/v1/abort_requests"
 _CHOICES = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/classify", "/score", "/rerank", "/pooling")
-# Items of a list or object to validate at a time.
-MANY = 16
 # Keys of ``vllm_xargs``: ours, those that vLLM itself reads, and the prefix of ours.
 _OURS = (FORCED_SET, LADDER_POLICY)
 _VLLMS = frozenset({"session_id", "kv_cache_report_mode"})
@@ -40,7 +37,6 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # Minimum ``difflib`` similarity of a misspelling to our key; maximum keys to compare, and maximum characters of one: more of
 # either would block the event loop.
 _SIMILAR, _MEASURED, _LONGEST = 0.75, 100, 40
-Errors = list[dict[str, Any]]
 Handler = Callable[..., Awaitable[Any]]
 Validate = Callable[..., tuple[Any, Errors]]
 Check = Callable[[object], Errors]
@@ -51,7 +47,7 @@ class _Aborted(BaseModel):
 
 
 def _wrong_ids(value: object) -> Errors:
-    return _errors(TypeAdapter(_Aborted), value, ())
+    return errors_of(TypeAdapter(_Aborted), value, ())
 
 
 def name_wrong_fields(app: FastAPI, *, others_read_xargs: bool = False, template: str | None = None) -> None:
@@ -76,7 +72,7 @@ def name_wrong_fields(app: FastAPI, *, others_read_xargs: bool = False, template
             choices = [model for path in _CHOICES for model in models.get(path, ())]
             route.dependant.call = _choosing(route.dependant.call, choices, check)
         elif route.path == _ABORTS and route.dependant.call is not None:
-            route.dependant.call = _choosing(route.dependant.call, (), _wrong_ids)
+            route.dependant.call = _choosing(route.dependant.call, [_Aborted], _wrong_ids)
 
 
 async def _answer(request: Request, error: Exception) -> JSONResponse:
@@ -111,7 +107,7 @@ def _naming(upstream: Validate, models: Sequence[type[BaseModel]], check: Check)
                 values, wrong = upstream(value, *args, loc=loc, **kwargs)
                 if wrong or not (errors := check(value)):
                     return values, wrong
-        except _STUMBLES:
+        except STUMBLES:
             errors = _wrong_fields_of_one(models, value)
             if not errors:
                 raise
@@ -135,7 +131,7 @@ def _choosing(upstream: Handler, models: Sequence[type[BaseModel]], check: Check
         try:
             if not (errors := not_for_engines() or wrong_items(models, value) or check(value)):
                 return await upstream(*args, raw_request=raw_request, **kwargs)
-        except _STUMBLES:
+        except STUMBLES:
             errors = _wrong_fields_of_one(models, value)
             if not errors:
                 raise
@@ -197,85 +193,5 @@ def _is_misspelled(word: str, known: str) -> bool:
     return known not in word and any(one == other for one, other in changed)
 
 
-def wrong_items(models: Sequence[type[BaseModel]], values: Any) -> Errors:
-    """Return an error for the first item of a long list or object that is wrong in each model; empty if there is none.
-
-    pydantic reports every item once per type that the field allows: up to 230 errors and 4 ms for an item of ``input``.
-    """
-    for name, value in values.items() if isinstance(values, dict) else ():
-        if not isinstance(value, list | dict) or len(value) <= MANY:
-            continue
-        having = [model for model in models if name in _fields(model)]
-        if isinstance(value, dict) and not all(name in _mappings(model) for model in having):
-            continue
-        adapters = [_fields(model)[name] for model in having]
-        for part, first in _parts(value) if adapters else ():
-            found = [_errors(adapter, part, ()) for adapter in adapters]
-            adapters = [adapter for adapter, errors in zip(adapters, found, strict=True) if not errors]
-            if not adapters:
-                loc = found[0][0]["loc"]
-                at = next((each for each, place in enumerate(loc) if isinstance(place, int)), len(loc))
-                moved = tuple(max(place + first, 0) for place in loc[at : at + 1])
-                return [found[0][0] | {"loc": (name, *loc[:at], *moved, *loc[at + 1 :])}]
-    return []
-
-
-def _parts(value: list[Any] | dict[str, Any]) -> Iterator[tuple[list[Any] | dict[str, Any], int]]:
-    """Yield a value in parts, each with the index of its first item in the value."""
-    if isinstance(value, dict):
-        items = iter(value.items())
-        while part := dict(islice(items, MANY)):
-            yield part, 0
-        return
-    for start in range(0, len(value), MANY):
-        found = value[start : start + MANY]
-        # Where several types are allowed, the first item decides which one the others must have. It may be long itself.
-        alike = all(type(each) is type(value[0]) for each in found)
-        yield (found, start) if alike else (value[:1] + found, start - 1)
-
-
-def wrong_fields(model: type[BaseModel], values: Any) -> Errors:
-    """Check each field separately and return the errors as ``pydantic.ValidationError.errors`` does; empty if all are valid.
-
-    Args:
-        model: The body's model; its own validators are skipped, those of its fields' types are not.
-        values: A body's JSON values.
-    """
-    if not isinstance(values, dict):
-        return _errors(TypeAdapter(dict), values, ())
-    found: Errors = []
-    for name, adapter in _fields(model).items():
-        if name in values:
-            found += _errors(adapter, values[name], (name,))
-    return found
-
-
 def _wrong_fields_of_one(models: Sequence[type[BaseModel]], values: Any) -> Errors:
     return next(filter(None, (wrong_fields(model, values) for model in models)), [])
-
-
-def _errors(adapter: TypeAdapter[Any], value: Any, loc: tuple[str, ...]) -> Errors:
-    try:
-        adapter.validate_python(value)
-    except ValidationError as error:
-        return [dict(each) | {"loc": (*loc, *each["loc"])} for each in error.errors(include_url=False)]
-    return []
-
-
-@cache
-def _fields(model: type[BaseModel]) -> Mapping[str, TypeAdapter[Any]]:
-    return {field.alias or name: TypeAdapter(field.rebuild_annotation()) for name, field in model.model_fields.items()}
-
-
-@cache
-def _mappings(model: type[BaseModel]) -> frozenset[str]:
-    """Return the fields that take a dictionary of any keys, a part of which is valid too; a part of a model's is not."""
-    kinds = {name: _kinds(field.annotation) for name, field in model.model_fields.items()}
-    return frozenset(name for name, found in kinds.items() if found and found <= {dict, NoneType})
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    origin = get_origin(annotation)
-    if origin in (Union, UnionType):
-        return {kind for part in get_args(annotation) for kind in _kinds(part)}
-    return _kinds(get_args(annotation)[0]) if origin is Annotated else {origin or annotation}

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import groupby
@@ -79,6 +80,12 @@ class LoadTest:
     @property
     def workload(self) -> Workload:
         return self.client.workload
+
+    @cached_property
+    def trace_digest(self) -> str:
+        """SHA-256 of the trace's content when the test began, in hexadecimal."""
+        assert self.workload.arrival.trace is not None, "asked of a test with a trace"
+        return sha256(repr(read_trace(Path(self.workload.arrival.trace.file))).encode()).hexdigest()
 
     def limits(self) -> dict[Side, tuple[int, ...]]:
         """Lengths at which each server's factor sets switch."""
@@ -280,10 +287,9 @@ class LoadTest:
 
 def settings(test: LoadTest) -> dict[str, Any]:
     """Return the settings that a test must share to resume in a folder; rates and repetitions may be added."""
-    trace = test.workload.arrival.trace
     return {
         "workload": test.workload.model_dump(mode="json", exclude_none=True),
-        **({"trace": sha256(Path(trace.file).read_bytes()).hexdigest()} if trace else {}),
+        **({"trace": test.trace_digest} if test.workload.arrival.trace else {}),
         "text": test.client.text.model_dump(mode="json"),
         "seed": test.options.seed,
         "prompts_version": PROMPTS_VERSION,

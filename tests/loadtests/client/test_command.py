@@ -283,6 +283,9 @@ def test_a_changed_trace_is_another_test(tmp_path: Path, capsys: pytest.CaptureF
         trace.write_text(line % 0 + line % 10)
         assert loadtest(tmp_path, file, server.url, "--repetitions", "2") == 2
         assert "other settings (trace)" in refusal(capsys)
+        trace.unlink()
+        assert loadtest(tmp_path, file, server.url) == 2
+        assert f"arrival.trace.file: there is no file {str(trace)!r}" in refusal(capsys)
         assert len(server.asked) == 1
 
 
