@@ -14,6 +14,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from ropeswitch.server import vllm_adapter
+
 # Items of a list or object to validate at a time.
 MANY = 16
 # What vLLM's validators raise for a body that lacks a part or has another type.
@@ -35,7 +37,10 @@ def wrong_items(models: Sequence[type[BaseModel]], values: Any) -> Errors:
         having = [model for model in models if name in _fields(model)]
         if isinstance(value, dict) and not all(name in _mappings(model) for model in having):
             continue
+        if any(name not in _fields(model) and _required(model) <= values.keys() for model in models):
+            continue  # to that model it is a field that it ignores
         short = {other: found for other, each in values.items() if (found := _sample(each)) is not None}
+        short.pop("tool_choice", None)  # without the tools it would be wrong
         checks = [_Check(model, name, short) for model in having]
         for part, first in _parts(value) if checks else ():
             found = [check.errors(part) for check in checks]
@@ -71,9 +76,13 @@ class _Check:
         except ValidationError as error:
             errors: Errors = [dict(each) for each in error.errors(include_url=False)]
             return [each | {"loc": each["loc"][1:]} for each in errors if each["loc"][:1] == (self.name,)]
-        except (ValueError, *STUMBLES):
+        except STUMBLES:
+            # The same happens to the whole body, so nothing completes the part.
+            return errors_of(_fields(self.model)[self.name], part, ())
+        except Exception as error:
             # A fault of the body as a whole, which its own validation reports.
-            return []
+            if not isinstance(error, ValueError) and vllm_adapter.blames_client(error) is None:
+                raise
         return []
 
 
@@ -147,6 +156,11 @@ def errors_of(adapter: TypeAdapter[Any], value: Any, loc: tuple[str, ...]) -> Er
 @cache
 def _fields(model: type[BaseModel]) -> Mapping[str, TypeAdapter[Any]]:
     return {field.alias or name: TypeAdapter(field.rebuild_annotation()) for name, field in model.model_fields.items()}
+
+
+@cache
+def _required(model: type[BaseModel]) -> frozenset[str]:
+    return frozenset(field.alias or name for name, field in model.model_fields.items() if field.is_required())
 
 
 @cache

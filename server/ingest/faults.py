@@ -16,10 +16,12 @@ ODD_TEXT = "Input should be valid Unicode text; it has an unpaired surrogate"
 LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
 # Fields with chat messages; vLLM parses the arguments of their tool calls.
 _CHATS = ("messages", "input")
-# Maximum number of messages, further parts of messages, and other objects in lists: vLLM validates each, for 2 to 300
-# microseconds, and all requests wait.
+# Maximum number of messages, further parts of messages, tools and documents: vLLM validates each, for 2 to 300 microseconds,
+# and all requests wait.
 PARTS = 20_000
-TOO_MANY = f"Input should have at most {PARTS} messages, parts of messages, tools and other objects in lists"
+_PROMPTS = ("prompt", "input", "items")
+_VALIDATED = (*_CHATS, *_PROMPTS, "tools", "documents", "query", "queries", "data_1", "data_2", "text_1", "text_2")
+TOO_MANY = f"Input should have at most {PARTS} messages, parts of messages, tools and documents in all"
 TOO_DEEP = f"Input should have at most {DEPTH} levels of nested objects and arrays"
 
 
@@ -75,14 +77,14 @@ def find_fault(body: Any) -> Fault | None:
 
 
 def _parts(values: list[Any], place: tuple[str | int, ...]) -> int:
-    """Return how many parts of messages or other objects a list counts for; arguments of tool calls are not validated."""
-    if not place or "input" in place[1:]:
+    """Return how many messages, further parts of messages, tools and documents a list has; free-form fields have none."""
+    if not place or place[0] not in _VALIDATED or "input" in place[1:]:
         return 0
     if len(place) > 2 and place[0] in _CHATS:
         # Clients may send one part per message.
         return max(len(values) - 1, 0)
     # A prompt's token IDs are checked when they are parsed, which are a list in a list of prompts.
-    ids = isinstance(place[-1], int)
+    ids = isinstance(place[-1], int) and place[0] in _PROMPTS
     return sum(isinstance(each, dict) or (ids and not isinstance(each, int)) for each in values)
 
 

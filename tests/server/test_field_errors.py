@@ -1,12 +1,13 @@
 """Long lists and objects are checked up to their first wrong item, and nothing is refused that upstream accepts."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import pytest
 from pydantic import BaseModel
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
 
 from ropeswitch.server.error_sentences import describe
 from ropeswitch.server.field_errors import wrong_items
@@ -71,9 +72,13 @@ def history(count: int) -> list[dict[str, Any]]:
         ({203: {"role": "usr"}, 400: 5}, "input[203]"),
     ],
 )
-def test_what_upstream_completes_in_a_long_input_is_right(changed: dict[int, Any], said: str | None) -> None:
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_what_upstream_completes_in_a_long_input_is_right(
+    changed: dict[int, Any], said: str | None, choice: str
+) -> None:
     items = [changed.get(index, item) for index, item in enumerate(history(100))]
-    body = {"model": "m", "input": items}
+    tool = {"type": "function", "name": "f", "parameters": {}, "strict": False}
+    body = {"model": "m", "input": items, "tools": [tool], "tool_choice": choice}
     found = wrong_items([ResponsesRequest], body)
     if said is None:
         assert found == []
@@ -90,7 +95,8 @@ def test_what_upstream_completes_in_a_long_input_is_right(changed: dict[int, Any
     ],
 )
 def test_a_wrong_message_after_many(wrong: Any, said: str) -> None:
-    body = {"messages": [message("a")] * 40 + [wrong]}
+    tool = {"type": "function", "function": {"name": "f"}}
+    body = {"messages": [message("a")] * 40 + [wrong], "tools": [tool], "tool_choice": "auto"}
     assert told(wrong_items([ChatCompletionRequest], body), body).startswith(said)
 
 
@@ -111,3 +117,17 @@ def test_a_wrong_prompt_after_many(prompt: Any, said: str | None) -> None:
     assert (told(found, body) if found else None) == said
     found = wrong_items([CompletionRequest], {"prompt": prompt[:1], "bad_words": ["a"] * 20 + [{}]})
     assert [each["loc"][:1] + each["loc"][-1:] for each in found] == [("bad_words", 20)]
+
+
+@pytest.mark.parametrize("other", [{"tools": 5}, {"tools": 5, "tool_choice": "auto"}, {"truncation": []}])
+def test_a_body_that_upstream_crashes_on_is_checked_up_to_the_first_wrong_item(other: dict[str, Any]) -> None:
+    found = wrong_items([ResponsesRequest], {"model": "m", "input": [{}] * 1000} | other)
+    assert 0 < len(found) < 300
+    assert not wrong_items([ResponsesRequest], {"model": "m", "input": [message("a")] * 1000} | other)
+
+
+def test_a_field_that_another_model_ignores_may_hold_anything() -> None:
+    models = get_args(get_args(EmbeddingRequest)[0])
+    texts = {"input": ["a"] * 20 + [1]}
+    assert wrong_items(models, texts)
+    assert not wrong_items(models, texts | {"messages": [message("a")]})
