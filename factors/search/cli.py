@@ -10,7 +10,6 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.rules.lengths import length_name, parse_length, parse_lengths
 from ropeswitch.factors.search import extend_cli
 from ropeswitch.factors.search.flags import add_search_flags, check_output, job_of, resumable
-from ropeswitch.factors.search.plan import check_recovered
 
 EXAMPLE = """examples:
   ropeswitch factors search Llama-2-7b-hf --length 32k --text books/ -o 32k.json
@@ -67,6 +66,7 @@ def _longer(args: argparse.Namespace) -> int:
 
 def _recover(args: argparse.Namespace) -> int:
     from ropeswitch.factors.search.job import files_beside, own_ladder, run_job
+    from ropeswitch.factors.search.plan import check_recovered
 
     lengths = parse_lengths("--recover", args.recover)
     if len(lengths) > 1 and args.name is not None:
