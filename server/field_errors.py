@@ -37,7 +37,7 @@ def wrong_items(models: Sequence[type[BaseModel]], values: Any) -> Errors:
         having = [model for model in models if name in _fields(model)]
         if isinstance(value, dict) and not all(name in _mappings(model) for model in having):
             continue
-        if any(name not in _fields(model) and _required(model) <= values.keys() for model in models):
+        if any(name not in _fields(model) and set() < _required(model) <= values.keys() for model in models):
             continue  # to that model it is a field that it ignores
         short = {other: found for other, each in values.items() if (found := _sample(each)) is not None}
         short.pop("tool_choice", None)  # without the tools it would be wrong

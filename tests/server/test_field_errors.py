@@ -131,3 +131,5 @@ def test_a_field_that_another_model_ignores_may_hold_anything() -> None:
     texts = {"input": ["a"] * 20 + [1]}
     assert wrong_items(models, texts)
     assert not wrong_items(models, texts | {"messages": [message("a")]})
+    # As `/invocations` chooses from. A completion needs none of its fields alone, and fits no body of messages.
+    assert wrong_items([CompletionRequest, ChatCompletionRequest], {"messages": [1] * 1000})
