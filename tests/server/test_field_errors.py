@@ -48,7 +48,7 @@ def message(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def told(found: Any, body: Any) -> str:
+def message_of(found: Any, body: Any) -> str:
     return describe([each | {"loc": ("body", *each["loc"])} for each in found], body)[0]
 
 
@@ -84,7 +84,7 @@ def test_what_upstream_completes_in_a_long_input_is_right(
         assert found == []
         ResponsesRequest.model_validate(body)
     else:
-        assert told(found, body).startswith(said)
+        assert message_of(found, body).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_upstream_completes_in_a_long_input_is_right(
 def test_a_wrong_message_after_many(wrong: Any, said: str) -> None:
     tool = {"type": "function", "function": {"name": "f"}}
     body = {"messages": [message("a")] * 40 + [wrong], "tools": [tool], "tool_choice": "auto"}
-    assert told(wrong_items([ChatCompletionRequest], body), body).startswith(said)
+    assert message_of(wrong_items([ChatCompletionRequest], body), body).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_wrong_message_after_many(wrong: Any, said: str) -> None:
 def test_a_wrong_prompt_after_many(prompt: Any, said: str | None) -> None:
     body = {"prompt": prompt, "bad_words": ["a"]}
     found = wrong_items([CompletionRequest], body)
-    assert (told(found, body) if found else None) == said
+    assert (message_of(found, body) if found else None) == said
     found = wrong_items([CompletionRequest], {"prompt": prompt[:1], "bad_words": ["a"] * 20 + [{}]})
     assert [each["loc"][:1] + each["loc"][-1:] for each in found] == [("bad_words", 20)]
 
