@@ -192,6 +192,26 @@ def test_json_in_too_many_levels_is_the_client_s_fault(tmp_path: Path) -> None:
         assert found.status_code == 400, found.text
 
 
+def test_the_route_that_chooses_checks_long_lists_first(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path)[0])
+
+    @app.post("/v1/completions")
+    async def take(body: Body) -> str:
+        return body.text
+
+    @app.post("/invocations")
+    async def invocations(raw_request: Request) -> int:
+        return len(await raw_request.json())
+
+    read_long_bodies(app)
+    name_wrong_fields(app)
+    right = [{"name": "a"}] * 20
+    assert ask(app, "POST", "/invocations", json={"tools": right}).json() == 1
+    found = ask(app, "POST", "/invocations", json={"tools": [*right, 5]})
+    assert found.status_code == 400
+    assert error_of(found)["message"] == "tools[20]: 5 must be an object."
+
+
 @pytest.mark.parametrize("text", ["fine", "\U0001f600", "\\ud800", "한국어"])
 def test_right_bodies_are_taken(tmp_path: Path, text: str) -> None:
     body = {"tools": [{"name": "a"}], "options": {"a": 1}, "text": text}
