@@ -9,6 +9,7 @@ from typing import Any
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.hf_config import check_blocks
 from ropeswitch.factors.numbers import is_number, is_whole
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import read_text
@@ -103,6 +104,10 @@ def check_fields(name: str, values: Mapping[str, Any]) -> None:
                 raise UsageError(f"{name}: {field}.{key}: {quoted(rope[key])} must be a list of numbers")
         if rope and (part := rope.get("partial_rotary_factor")) is not None and not is_number(part):
             raise UsageError(f"{name}: {field}.partial_rotary_factor: {quoted(part)} must be a number")
+    try:
+        check_blocks(values)
+    except FactorError as error:
+        raise UsageError(f"{name}: {error}") from error
 
 
 def _is_numbers(value: Any) -> bool:
