@@ -29,7 +29,6 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
         FactorError: when the config has parameters per layer type but none for full attention, or when a field specific to
             the model's family is wrong.
     """
-    check_blocks(config)
     config = with_family_fields(config)
     layers = by_layer_type(config)
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {}) if layers is None else layers[FULL]

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
-from ropeswitch.factors.hf_config import ladder_from_config, rope_parameters
+from ropeswitch.factors.hf_config import check_blocks, ladder_from_config, rope_parameters
 from ropeswitch.factors.ladders.softmax import softmax_slope
 from ropeswitch.factors.rules.rope import Rope, rope_from_config
 from ropeswitch.factors.set_rotary import rotated
@@ -43,6 +43,8 @@ class LocalModel:
             FactorError: when the model cannot be opened, or its rotary embedding is missing or unsupported.
         """
         try:
+            written, _ = PretrainedConfig.get_config_dict(name)
+            check_blocks(written)
             config = AutoConfig.from_pretrained(name)
             model, loaded = AutoModelForCausalLM.from_pretrained(
                 name, dtype=getattr(torch, dtype), output_loading_info=True

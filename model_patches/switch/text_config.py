@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.factors.hf_config import check_blocks, rope_parameters
 from ropeswitch.factors.ladders.native import LENGTH_FIELDS
 from ropeswitch.factors.rope_layers import marked
 from ropeswitch.factors.rules.rope import PROPORTIONAL
@@ -34,10 +34,12 @@ def text_config(engine_args: Any) -> TextConfig:
         engine_args: ``vllm.EngineArgs``, or the namespace from ``vllm serve``'s parser.
 
     Raises:
+        FactorError: for a config whose two blocks of rotary parameters differ.
         UnsupportedError: for a diffusion model, a text config that is not a field of the config, or a missing package.
     """
     from vllm.config import ModelConfig
     from vllm.transformers_utils.config import get_config, get_hf_text_config
+    from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
     source = engine_args.hf_config_path or engine_args.model
     overrides = engine_args.hf_overrides or {}
@@ -50,6 +52,9 @@ def text_config(engine_args: Any) -> TextConfig:
         hf_overrides_kw={key: value for key, value in overrides.items() if not isinstance(value, dict)},
         token=engine_args.hf_token,
     )
+    # The config object has one block: the other was dropped while it was read. The file is local or in the cache by now.
+    if written := get_hf_file_to_dict("config.json", source, engine_args.revision):
+        check_blocks(written)
     nested = {key: value for key, value in overrides.items() if isinstance(value, dict)}
     ModelConfig.__new__(ModelConfig)._apply_dict_overrides(config, nested)
     if (length := getattr(config, "canvas_length", None)) is not None:

@@ -11,6 +11,7 @@ from ropeswitch.factors.numbers import flag, seconds, size, whole
 from ropeswitch.server.front import tls
 from ropeswitch.server.front.keys import MOST_KEYS, check_key, read_keys
 from ropeswitch.server.front.shared_counts import CLASSES
+from ropeswitch.server.ingest.fan_out import SEQUENCES
 
 # Import path by which vLLM finds the middleware.
 MIDDLEWARE = "ropeswitch.server.front.front.Front"
@@ -46,6 +47,7 @@ class FrontConfig:
         max_prompt_tokens: Maximum tokens of a prompt; None for the model's limit.
         max_queued_requests: Maximum waiting requests by factor set; the key None covers the sets that are not named.
         max_queued_tokens: Maximum waiting tokens, in the same form.
+        max_sequences_per_request: Maximum prompts of a body times the answers or beams of each.
         max_concurrent_per_key: Maximum requests in flight per key.
         requests_per_minute_per_key: Maximum rate per key; None for no limit.
         refresh_tls: Whether TLS files are reloaded when they change.
@@ -62,6 +64,7 @@ class FrontConfig:
     max_prompt_tokens: int | None
     max_queued_requests: Mapping[str | None, int]
     max_queued_tokens: Mapping[str | None, int]
+    max_sequences_per_request: int
     max_concurrent_per_key: int
     requests_per_minute_per_key: int | None
     refresh_tls: bool
@@ -103,6 +106,13 @@ def add(parser: Any) -> None:
             metavar="[SET=]N",
             help=f"Maximum {what} waiting for a first token: N for every factor set, SET=N for one.",
         )
+    group.add_argument(
+        "--max-sequences-per-request",
+        type=_COUNT,
+        default=SEQUENCES,
+        metavar="N",
+        help="Maximum sequences that a request may start: its prompts times n, the answers or beams of each.",
+    )
     group.add_argument(
         "--max-concurrent-per-key",
         type=_COUNT,
@@ -187,6 +197,7 @@ def take(
         max_prompt_tokens=args.max_prompt_tokens,
         max_queued_requests=_by_set("--max-queued-requests", args.max_queued_requests, names),
         max_queued_tokens=_by_set("--max-queued-tokens", args.max_queued_tokens, names),
+        max_sequences_per_request=args.max_sequences_per_request,
         max_concurrent_per_key=args.max_concurrent_per_key,
         requests_per_minute_per_key=args.requests_per_minute_per_key,
         refresh_tls=refresh_tls,

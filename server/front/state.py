@@ -50,6 +50,7 @@ class FrontState:
         max_body_bytes: Maximum bytes of a body.
         held_bodies: Memory held by request bodies in flight.
         body_timeout: Longest pause between two parts of a body, in seconds.
+        max_sequences: Maximum sequences that one body may start.
     """
 
     keys: KeyRing
@@ -59,6 +60,7 @@ class FrontState:
     max_body_bytes: int
     held_bodies: HeldBodies
     body_timeout: float
+    max_sequences: int
 
     def identify(self, scope: Scope, path: str) -> bytes:
         """Return the digest of a request's key, or :data:`EVERYONE`.
@@ -138,6 +140,7 @@ def build(
         max_body_bytes=max_body_bytes,
         held_bodies=HeldBodies(config.max_held_body_bytes or HELD_BODIES * max_body_bytes),
         body_timeout=config.body_timeout,
+        max_sequences=config.max_sequences_per_request,
     )
     return state, Admission(queue, config.max_prompt_tokens, make_error)
 

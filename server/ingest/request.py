@@ -10,6 +10,7 @@ from fastapi import Request
 from ropeswitch.server.context import RequestContext
 from ropeswitch.server.front.refusal import RefusedError, bodies_too_many
 from ropeswitch.server.front.state import HeldBodies
+from ropeswitch.server.ingest.fan_out import find_excess
 from ropeswitch.server.ingest.parse import PROMPTS, parse
 from ropeswitch.server.ingest.token_ids import completed, sample
 from ropeswitch.server.prompt_set import asked_policy, asked_set, asks_for_no_token, names_output_limit
@@ -38,12 +39,14 @@ class LongRequest(Request):
 
     Attributes:
         held: Counts the memory of its body; set before the body is read, like the other attributes.
+        most_sequences: Maximum sequences that the body may start.
         context: The request's context.
         takes_samples: Whether its token IDs are kept out of validation, which takes 40 ms for a million: only the first is
             validated, and :func:`complete` puts all of them back. The parser has checked each.
     """
 
     held: HeldBodies
+    most_sequences: int
     context: RequestContext
     takes_samples = False
 
@@ -73,7 +76,7 @@ class LongRequest(Request):
             body = await self.body()
             parsed = await _run(len(body), parse, body)
             values = parsed.values
-            self.context.fault = parsed.fault
+            self.context.fault = parsed.fault or find_excess(values, self.most_sequences)
             # A route that does not read the field must not ignore it silently.
             self.context.asked = asked_set(values)
             self.context.model = values.get("model") if isinstance(values, dict) else None

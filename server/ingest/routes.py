@@ -46,7 +46,9 @@ def _change(route: APIRoute, state: State) -> None:
 
     async def handle(request: Request) -> Response:
         long = LongRequest(request.scope, request.receive, request._send)
-        long.held, long.context, long.takes_samples = state.ropeswitch.front.held_bodies, _context(), samples
+        front = state.ropeswitch.front
+        long.held, long.most_sequences = front.held_bodies, front.max_sequences
+        long.context, long.takes_samples = _context(), samples
         try:
             return await handler(long)
         finally:

@@ -101,6 +101,13 @@ MISTAKES = (
     wrong(COMPLETIONS, "1000000000|1024 tokens|fewer", "max_tokens", LONG, max_tokens=10**9),
     wrong(RESPONSES, "1000000000|1024 tokens|fewer", "max_output_tokens", LONG, max_output_tokens=10**9),
     wrong(CHAT, "0|at least 1", "n", n=0),
+    # More than the server starts for one request, on every route that has the field.
+    wrong(COMPLETIONS, "at most 1024 sequences|16777216|prompts in prompt", "n", prompt=["a"] * 1024, n=16384),
+    wrong(COMPLETIONS, "at most 1024 sequences|1025", "prompt", prompt=["a"] * 1025),
+    wrong(CHAT, "at most 1024 sequences|1025|--max-sequences-per-request", "n", n=1025, use_beam_search=True),
+    wrong(CHAT, "at most 65536 bytes", "bad_words", bad_words=["ab " * 1000] * 100),
+    wrong(COMPLETIONS, "at most 65536 bytes", "stop", stop=["a" * 70000]),
+    wrong(MESSAGES, "at most 65536 bytes", "stop_sequences", stop_sequences=["a" * 70000]),
     wrong(CHAT, "2.0|(0, 1]", "top_p", top_p=2),
     wrong(CHAT, "stop[0]: 1 must be a string", "stop[0]", stop=[1, 2]),
     wrong(COMPLETIONS, "100|20", "logprobs", logprobs=100),

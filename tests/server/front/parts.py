@@ -38,6 +38,7 @@ CONFIG = FrontConfig(
     max_prompt_tokens=None,
     max_queued_requests={},
     max_queued_tokens={},
+    max_sequences_per_request=1024,
     max_concurrent_per_key=1024,
     requests_per_minute_per_key=None,
     refresh_tls=False,

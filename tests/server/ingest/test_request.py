@@ -70,7 +70,7 @@ def client(limit: int, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     monkeypatch.setattr(parse, "PIECE", 100)
     app = make_app()
     read_long_bodies(app)
-    app.state.ropeswitch = SimpleNamespace(front=SimpleNamespace(held_bodies=HeldBodies(limit)))
+    app.state.ropeswitch = SimpleNamespace(front=SimpleNamespace(held_bodies=HeldBodies(limit), max_sequences=1024))
     return TestClient(app)
 
 

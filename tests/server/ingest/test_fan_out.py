@@ -1,0 +1,63 @@
+"""Limits on what one body starts."""
+
+from typing import Any
+
+import pytest
+
+from ropeswitch.server.ingest.fan_out import SEQUENCES, WORD_BYTES, find_excess
+from ropeswitch.server.ingest.token_ids import TokenIds
+
+IDS = TokenIds([list(range(5000))])
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"prompt": ["a"] * 1024, "n": 16384, "max_tokens": 1}, ("n",)),
+        ({"prompt": ["a"] * 1025}, ("prompt",)),
+        ({"prompt": [[1]] * 1025}, ("prompt",)),
+        ({"prompt": "a", "n": "1025"}, ("n",)),
+        ({"prompt": "a", "n": 1025.0, "use_beam_search": True}, ("n",)),
+        ({"messages": [{"role": "user", "content": "a"}], "n": 1025}, ("n",)),
+        ({"messages": [[{"role": "user", "content": "a"}]] * 33, "n": 32}, ("n",)),
+        ({"messages": [[{"role": "user", "content": "a"}]] * 1025}, ("messages",)),
+        ({"token_ids": [1], "sampling_params": {"n": 1025}}, ("sampling_params", "n")),
+        ({"token_ids": [1], "n": 1, "sampling_params": {"n": 1025}}, ("sampling_params", "n")),
+        ({"input": ["a"] * 1025}, ("input",)),
+        ({"query": "a", "documents": ["a"] * 1025}, ("documents",)),
+        ({"prompt": "a", "bad_words": ["a" * (WORD_BYTES + 1)]}, ("bad_words",)),
+        ({"prompt": "a", "bad_words": ["a" * WORD_BYTES], "stop": "b"}, ("stop",)),
+        ({"prompt": "a", "stop": "é" * (WORD_BYTES // 2 + 1)}, ("stop",)),
+        ({"messages": [], "stop_sequences": ["a" * 1024] * 65}, ("stop_sequences",)),
+        ({"token_ids": [1], "sampling_params": {"stop": ["a" * 1024] * 65}}, ("sampling_params", "stop")),
+    ],
+)
+def test_more_is_refused(body: dict[str, Any], place: tuple[str, ...]) -> None:
+    fault = find_excess(body, SEQUENCES)
+    assert fault is not None
+    assert fault.place == place
+    assert "at most" in fault.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": ["a"] * 1024},
+        {"prompt": ["a"] * 32, "n": 32},
+        {"prompt": IDS, "n": 1024},
+        {"prompt": [IDS] * 1024},
+        {"prompt": list(range(5000))},
+        {"input": [{"role": "user", "content": "a"}] * 5000},
+        {"messages": [{"role": "user", "content": "a"}] * 5000, "n": 2},
+        {"prompt": "a", "bad_words": ["a" * WORD_BYTES]},
+        {"prompt": "a", "n": None, "stop": None},
+        # Left for validation.
+        {"prompt": "a", "n": "many", "stop": [1, {}]},
+        {"prompt": "a", "n": float("inf")},
+        {"prompt": "a", "n": -5},
+        [1, 2],
+        "text",
+    ],
+)
+def test_as_much_as_allowed_is_accepted(body: Any) -> None:
+    assert find_excess(body, SEQUENCES) is None
