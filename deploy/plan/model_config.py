@@ -7,7 +7,7 @@ from ropeswitch.deploy.plan.families import FAMILIES
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.ladders.choice import Choice
-from ropeswitch.factors.ladders.choose import check_theta, choose
+from ropeswitch.factors.ladders.choose import check_length, check_theta, choose
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_model, check_rotation
@@ -94,10 +94,5 @@ def find_ladder(
         check_theta(made, check_model(config, made.ladder))
     except UnsupportedError as error:
         raise UsageError(f"{name}: {error}") from error
-    ladder = made.ladder
-    if max_model_len is not None and max_model_len > ladder.max_length:
-        raise UsageError(
-            f"--max-model-len: {max_model_len} exceeds {ladder.max_length}, where the last factor set, "
-            f"{ladder.names[-1]!r}, ends"
-        )
+    check_length(max_model_len, made.ladder)
     return made

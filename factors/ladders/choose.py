@@ -229,9 +229,22 @@ def _rungs(window: int, longest: int | None) -> tuple[int, ...]:
     return (*lengths, longest)
 
 
+def check_length(longest: int | None, ladder: FactorLadder) -> None:
+    """Check that a ladder serves sequences of ``longest`` tokens; None and -1 (auto) stand for its end.
+
+    Raises:
+        FactorError: when it ends before that.
+    """
+    if longest is not None and longest > ladder.max_length:
+        raise FactorError(
+            f"--max-model-len: {longest} exceeds {ladder.max_length}, where the last factor set, {ladder.names[-1]!r}, "
+            f"ends; use at most {ladder.max_length}, or a factor file with a longer set (--factors FILE)"
+        )
+
+
 def _check_end(longest: int | None, end: int, where: str) -> None:
     if longest is not None and longest > end:
-        raise FactorError(f"--max-model-len: {longest} exceeds {end}, where {where}; use a shorter length")
+        raise FactorError(f"--max-model-len: {longest} exceeds {end}, where {where}; use at most {end}")
 
 
 def _undecided(config: Mapping[str, Any], native: Native) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, parse
-from ropeswitch.factors.ladders.choose import choose, from_file, from_sets
+from ropeswitch.factors.ladders.choose import check_length, choose, from_file, from_sets
 from ropeswitch.factors.ladders.made import MadeLadder, Origin
 from ropeswitch.factors.numbers import is_number, is_whole
 from ropeswitch.model_patches.switch import connectors, parts, patching, variables
@@ -210,9 +210,5 @@ def checked_max_model_len(requested: int | None, ladder: FactorLadder) -> int:
     """
     if requested is None:
         return ladder.max_length
-    if requested != -1 and requested > ladder.max_length:
-        raise FactorError(
-            f"max_model_len: {requested} exceeds {ladder.max_length}, where the last factor set, "
-            f"{ladder.sets[-1].name!r}, ends"
-        )
+    check_length(requested, ladder)
     return requested

@@ -1,5 +1,6 @@
 """The model's text config, its path in the whole config, and the fields that a ladder overrides in it."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -56,7 +57,9 @@ def text_config(engine_args: Any) -> TextConfig:
     if written := get_hf_file_to_dict("config.json", source, engine_args.revision):
         check_blocks(written)
     nested = {key: value for key, value in overrides.items() if isinstance(value, dict)}
+    before = dict(getattr(get_hf_text_config(config), "rope_parameters", None) or {})
     ModelConfig.__new__(ModelConfig)._apply_dict_overrides(config, nested)
+    _check_dropped(before, getattr(get_hf_text_config(config), "rope_parameters", None) or {})
     if (length := getattr(config, "canvas_length", None)) is not None:
         # Upstream refuses diffusion models only on the V1 runner, with another message.
         raise UnsupportedError(
@@ -73,6 +76,21 @@ def text_config(engine_args: Any) -> TextConfig:
     # A nested config does not name the model's class.
     values["architectures"] = values.get("architectures") or getattr(config, "architectures", None)
     return values
+
+
+def _check_dropped(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Check that overrides keep what the checkpoint states: an object in ``hf_overrides`` replaces the config's whole one.
+
+    Raises:
+        UnsupportedError: naming the value that was dropped.
+    """
+    for key in ("rope_theta", "partial_rotary_factor", "mrope_section"):
+        if before.get(key) is not None and after.get(key) is None:
+            raise UnsupportedError(
+                f"--hf-overrides: its rope_parameters replace those of the model's config, and drop {key} {before[key]!r}. "
+                "Leave them out: --max-model-len LENGTH extends the context, and --ladder chooses the rule. Or add "
+                f'"{key}": {json.dumps(before[key])} to them'
+            )
 
 
 def overrides(hf_config: Mapping[str, Any], settings: RopeSettings) -> dict[str, Any]:

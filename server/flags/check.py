@@ -16,8 +16,18 @@ _CHOICE = re.compile(r"invalid choice: '(?P<value>.*)' \(choose from .*\)")
 _IGNORED = re.compile(r"ignored explicit argument (?P<value>.*)")
 # Maximum number of flags that a message lists.
 MOST_NAMES = 6
-# Flags of earlier vLLM versions that no current flag resembles.
-_GONE = {"--task": "use --runner pooling for embedding, reranking and reward models, with --convert where needed"}
+# Flags of earlier vLLM versions, and what replaces them.
+_GONE = {
+    "--task": "use --runner pooling for embedding, reranking and reward models, with --convert where needed",
+    "--rope-scaling": (
+        "vLLM removed it in 0.11.1. Use --max-model-len LENGTH: each request beyond the model's window is scaled for its "
+        "own length (--ladder yarn, or another rule)"
+    ),
+    "--rope-theta": (
+        "vLLM removed it in 0.11.1. The base is read from the model's config; to change it, use "
+        """--hf-overrides '{"rope_parameters": {"rope_type": "default", "rope_theta": NUMBER}}'"""
+    ),
+}
 
 
 def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> argparse.Namespace:

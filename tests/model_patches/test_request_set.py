@@ -56,7 +56,7 @@ def test_the_ladders_end_limits_the_model() -> None:
     assert checked_max_model_len(None, LADDER) == 64
     assert checked_max_model_len(-1, LADDER) == -1
     assert checked_max_model_len(30, LADDER) == 30
-    with pytest.raises(FactorError, match="max_model_len: 65 exceeds 64, where the last factor set, 's64', ends"):
+    with pytest.raises(FactorError, match="--max-model-len: 65 exceeds 64, where the last factor set, 's64', ends"):
         checked_max_model_len(65, LADDER)
 
 

@@ -125,6 +125,23 @@ def test_models_with_the_wrong_rope(refusal: Any, tmp_path: Path) -> None:
     assert message.startswith("rope_parameters.mrope_section: [4, 6, 5] must be three sizes that add up to 16")
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def test_a_base_that_would_be_dropped(refusal: Any, checkpoint: Path, tmp_path: Path) -> None:
+    checkpoints.llama(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 5e6})
+    message = refusal(str(tmp_path), "--hf-overrides", json.dumps({"rope_parameters": YARN}), "--max-model-len", "256")
+    assert message.startswith("--hf-overrides:") and "drop rope_theta 5000000" in message
+    assert "--max-model-len LENGTH" in message and '"rope_theta": 5000000' in message
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_scaling": YARN}))
+    message = refusal(str(tmp_path))
+    assert "rope_parameters.rope_type: 'default', but rope_scaling.rope_type: 'yarn'" in message
+    assert "Remove rope_scaling" in message
+    message = refusal(str(checkpoint), "--max-model-len", str(2 * MAXIMUM))
+    assert message.startswith(f"--max-model-len: {2 * MAXIMUM} exceeds {MAXIMUM}") and "--factors FILE" in message
+
+
 def test_a_model_without_torchvision(refusal: Any, tmp_path: Path) -> None:
     config = {"model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"]}
     (tmp_path / "config.json").write_text(json.dumps(config))

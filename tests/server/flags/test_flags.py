@@ -169,6 +169,14 @@ def test_config_files_are_read_as_vllm_does(upstream: Any, tmp_path: Path, conte
         (["--max-modl-len", "3"], "--max-modl-len: unknown flag; did you mean --max-model-len or --max-log-len?"),
         (["--zzzqqq"], "--zzzqqq: unknown flag; ropeswitch serve --help=all lists every flag"),
         (["--task", "embed"], "--task: unknown flag; use --runner pooling"),
+        (
+            ["--rope-scaling", "{}"],
+            "--rope-scaling: unknown flag; vLLM removed it in 0.11.1. Use --max-model-len LENGTH",
+        ),
+        (
+            ["--rope-theta", "5"],
+            "--rope-theta: unknown flag; vLLM removed it in 0.11.1. The base is read from the model's",
+        ),
         (["--port"], "--port: a value is missing; it must be a whole number"),
         (["--port", "8k"], "--port: '8k' must be a whole number"),
         (["--dtype", "flaot16"], "--dtype: 'flaot16' must be auto, bfloat16, float, float16, float32 or half; did you"),
