@@ -55,12 +55,18 @@ def release() -> None:
     """Keep this version for the next."""
     folder = HERE / "released" / chart().version
     folder.mkdir(exist_ok=True)
-    (folder / "values.yaml").write_text(yaml.safe_dump(dict(chart().values), sort_keys=False), encoding="utf-8")
+    (folder / "values.yaml").write_text(defaults(), encoding="utf-8")
     cases = {name: {"values": case(name), "kept": kept(render(case(name)))} for name in CASES}
     (folder / "cases.json").write_text(json.dumps(cases, indent=1) + "\n", encoding="utf-8")
 
 
+def defaults() -> str:
+    """values.yaml without its comments."""
+    return yaml.safe_dump(dict(chart().values), sort_keys=False)
+
+
 if __name__ == "__main__":
+    (CHART / "files" / "defaults.yaml").write_text(defaults(), encoding="utf-8")
     release()
     for name in GOLDEN:
         (HERE / "golden" / f"{name}.yaml").write_text(golden(name), encoding="utf-8")

@@ -1,0 +1,20 @@
+{{/*
+Set the chart's default for each value that is missing: Helm removes what the user's values set to null, such as a section with only
+comments below its name. files/defaults.yaml repeats values.yaml, which templates cannot read. Every template includes this first.
+*/}}
+{{- define "ropeswitch.complete" -}}
+{{- include "ropeswitch.fill" (dict "onto" .Values "from" (.Files.Get "files/defaults.yaml" | fromYaml)) -}}
+{{- end -}}
+
+{{- define "ropeswitch.fill" -}}
+{{- $onto := .onto -}}
+{{- /* In objects of Kubernetes' own, null removes a field on purpose. */ -}}
+{{- $whole := list "podSecurityContext" "securityContext" "labels" "resources" -}}
+{{- range $key, $value := .from -}}
+{{- if kindIs "invalid" (index $onto $key) -}}
+{{- $_ := set $onto $key $value -}}
+{{- else if and (kindIs "map" $value) (not (has $key $whole)) -}}
+{{- include "ropeswitch.fill" (dict "onto" (index $onto $key) "from" $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
