@@ -11,7 +11,7 @@ from typing import Any
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.family_config import with_family_fields
 from ropeswitch.factors.numbers import is_number, whole_value
-from ropeswitch.factors.quoted import quoted
+from ropeswitch.factors.places import WINDOW, WINDOWED
 from ropeswitch.factors.rope_layers import FULL, by_layer_type
 
 LONGROPE_TYPES = ("longrope", "su")
@@ -37,47 +37,11 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("rope_theta", "partial_rotary_factor"):
         if rope.get(key) is None and config.get(key) is not None:
             rope[key] = config[key]
-    if config.get("original_max_position_embeddings") is not None:
-        rope["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    if config.get(WINDOW) is not None:
+        rope[WINDOW] = config[WINDOW]
+    elif rope["rope_type"] in WINDOWED and config.get("max_position_embeddings") is not None:
+        rope.setdefault(WINDOW, config["max_position_embeddings"])
     return rope
-
-
-def check_blocks(config: Mapping[str, Any]) -> None:
-    """Check that ``rope_parameters`` and ``rope_scaling``, where a config has both, state the same rotation.
-
-    Transformers (``convert_rope_params_to_dict`` of 5.19) uses ``rope_scaling`` alone then, so a base that only
-    ``rope_parameters`` states is silently replaced by a default. Nested ``text_config`` objects are checked, too.
-
-    Raises:
-        FactorError: naming both places, both values and the change to make.
-    """
-    inner = config.get("text_config")
-    if isinstance(inner, Mapping):
-        check_blocks(inner)
-    kept, added = config.get("rope_parameters"), config.get("rope_scaling")
-    if not (isinstance(kept, Mapping) and kept and isinstance(added, Mapping) and added):
-        return
-    kept, added = _typed(kept), _typed(added)
-    for key in kept | added:
-        here, there = kept.get(key), added.get(key)
-        # A base or size at the top level reaches both blocks.
-        if key in ("rope_theta", "partial_rotary_factor"):
-            here, there = (config.get(key) if value is None else value for value in (here, there))
-        if here != there:
-            raise FactorError(
-                f"rope_parameters.{key}: {_stated(here)}, but rope_scaling.{key}: {_stated(there)}. With both blocks, "
-                "transformers and vLLM ignore rope_parameters. Remove rope_scaling: the server extends the context without "
-                "it (--ladder yarn, --max-model-len). Or move every field into rope_parameters"
-            )
-
-
-def _typed(rope: Mapping[str, Any]) -> dict[str, Any]:
-    values = {key: value for key, value in rope.items() if key not in ("type", "rope_type") and value is not None}
-    return {"rope_type": rope.get("rope_type", rope.get("type", "default"))} | values
-
-
-def _stated(value: Any) -> str:
-    return "missing" if value is None else quoted(value)
 
 
 def ladder_from_config(config: Mapping[str, Any]) -> FactorLadder | None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.file import LadderFile
-from ropeswitch.factors.hf_config import attention_factor, check_blocks, ladder_from_config, rope_parameters
+from ropeswitch.factors.hf_config import attention_factor, ladder_from_config, rope_parameters
 from ropeswitch.factors.numbers import number_value
+from ropeswitch.factors.places import check_places
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import object_from_json, read_text
 
@@ -99,7 +100,7 @@ def ladder_file_from_config(path: str | Path) -> LadderFile:
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
         config = object_from_json(read_text(file))
-        check_blocks(config)
+        check_places(config)
         text_config = config.get("text_config")
         if isinstance(text_config, Mapping):
             config = dict(text_config)

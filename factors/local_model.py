@@ -10,8 +10,9 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
-from ropeswitch.factors.hf_config import check_blocks, ladder_from_config, rope_parameters
+from ropeswitch.factors.hf_config import ladder_from_config, rope_parameters
 from ropeswitch.factors.ladders.softmax import softmax_slope
+from ropeswitch.factors.places import check_places
 from ropeswitch.factors.rules.rope import Rope, rope_from_config
 from ropeswitch.factors.set_rotary import rotated
 
@@ -44,7 +45,7 @@ class LocalModel:
         """
         try:
             written, _ = PretrainedConfig.get_config_dict(name)
-            check_blocks(written)
+            check_places(written)
             config = AutoConfig.from_pretrained(name)
             model, loaded = AutoModelForCausalLM.from_pretrained(
                 name, dtype=getattr(torch, dtype), output_loading_info=True

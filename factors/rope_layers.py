@@ -26,10 +26,12 @@ def by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None
     Raises:
         FactorError: when no layer type is full attention.
     """
-    rope = config.get("rope_parameters") or {}
-    if not rope or not all(isinstance(value, Mapping) or value is None for value in rope.values()):
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    shared = not isinstance(rope.get(FULL), Mapping)
+    if not rope or (shared and not all(isinstance(value, Mapping) or value is None for value in rope.values())):
         return None
-    found = {name: dict(value) for name, value in rope.items() if value}
+    # Beside parameters of layer types, upstream ignores shared ones.
+    found = {name: dict(value) for name, value in rope.items() if isinstance(value, Mapping) and value}
     if FULL not in found:
         raise FactorError(
             f"rope_parameters: has entries for {', '.join(found)}; the ladder needs one for {FULL!r}, which is missing"

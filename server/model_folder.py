@@ -9,8 +9,8 @@ from typing import Any
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.factors.hf_config import check_blocks
 from ropeswitch.factors.numbers import is_number, is_whole
+from ropeswitch.factors.places import check_places
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.strict_json import read_text
 
@@ -105,7 +105,7 @@ def check_fields(name: str, values: Mapping[str, Any]) -> None:
         if rope and (part := rope.get("partial_rotary_factor")) is not None and not is_number(part):
             raise UsageError(f"{name}: {field}.partial_rotary_factor: {quoted(part)} must be a number")
     try:
-        check_blocks(values)
+        check_places(values)
     except FactorError as error:
         raise UsageError(f"{name}: {error}") from error
 

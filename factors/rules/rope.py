@@ -8,8 +8,9 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.family_config import with_family_fields
-from ropeswitch.factors.hf_config import check_blocks, rope_parameters
+from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.numbers import number_value, whole_value
+from ropeswitch.factors.places import check_places
 from ropeswitch.factors.rope_layers import FULL
 from ropeswitch.factors.strict_json import object_from_json, read_text
 
@@ -90,7 +91,7 @@ def rope_from_model(path: str | Path, **known: Any) -> Rope:
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
         config = object_from_json(read_text(file))
-        check_blocks(config)
+        check_places(config)
         return rope_from_config(config, **known)
     except FactorError as error:
         raise FactorError(f"{str(file)!r}: {error}") from error

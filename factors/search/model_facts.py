@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.factors.hf_config import LONGROPE_TYPES, check_blocks, ladder_from_config, rope_parameters
+from ropeswitch.factors.hf_config import LONGROPE_TYPES, ladder_from_config, rope_parameters
+from ropeswitch.factors.places import check_places
 from ropeswitch.factors.rules.rope import Rope, rope_from_config
 
 # Rope types without scaling, and those with known factor sets.
@@ -38,7 +39,7 @@ class ModelFacts:
 
         try:
             written, _ = PretrainedConfig.get_config_dict(name)
-            check_blocks(written)
+            check_places(written)
             config = AutoConfig.from_pretrained(name).to_dict()
             tokenizer = AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError, KeyError) as error:

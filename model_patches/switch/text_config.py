@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.factors.hf_config import check_blocks, rope_parameters
+from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.ladders.native import LENGTH_FIELDS
+from ropeswitch.factors.places import check_places
 from ropeswitch.factors.rope_layers import marked
 from ropeswitch.factors.rules.rope import PROPORTIONAL
 from ropeswitch.model_patches.switch.packages import check_torchvision
@@ -55,7 +56,7 @@ def text_config(engine_args: Any) -> TextConfig:
     )
     # The config object has one block: the other was dropped while it was read. The file is local or in the cache by now.
     if written := get_hf_file_to_dict("config.json", source, engine_args.revision):
-        check_blocks(written)
+        check_places(written)
     nested = {key: value for key, value in overrides.items() if isinstance(value, dict)}
     before = dict(getattr(get_hf_text_config(config), "rope_parameters", None) or {})
     ModelConfig.__new__(ModelConfig)._apply_dict_overrides(config, nested)
@@ -84,8 +85,8 @@ def _check_dropped(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     Raises:
         UnsupportedError: naming the value that was dropped.
     """
-    for key in ("rope_theta", "partial_rotary_factor", "mrope_section"):
-        if before.get(key) is not None and after.get(key) is None:
+    for key, default in (("rope_theta", None), ("partial_rotary_factor", 1.0), ("mrope_section", None)):
+        if before.get(key) not in (None, default) and after.get(key) is None:
             raise UnsupportedError(
                 f"--hf-overrides: its rope_parameters replace those of the model's config, and drop {key} {before[key]!r}. "
                 "Leave them out: --max-model-len LENGTH extends the context, and --ladder chooses the rule. Or add "

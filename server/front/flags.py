@@ -11,7 +11,6 @@ from ropeswitch.factors.numbers import flag, seconds, size, whole
 from ropeswitch.server.front import tls
 from ropeswitch.server.front.keys import MOST_KEYS, check_key, read_keys
 from ropeswitch.server.front.shared_counts import CLASSES
-from ropeswitch.server.ingest.fan_out import SEQUENCES
 
 # Import path by which vLLM finds the middleware.
 MIDDLEWARE = "ropeswitch.server.front.front.Front"
@@ -20,6 +19,7 @@ CONCURRENT_PER_KEY = 1024
 BODY_SECONDS = 60.0
 MOST_SECONDS = 3600.0
 QUEUED_REQUESTS = 1024
+SEQUENCES = 1024
 # Default limit of a body: bytes per token of the longest sequence, and a minimum. In JSON a token ID takes about seven
 # bytes, and a token of text four to six, or up to six times as many if its characters are escaped.
 BODY_BYTES_PER_TOKEN = 32

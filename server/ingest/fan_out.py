@@ -9,7 +9,6 @@ from typing import Any
 from ropeswitch.server.ingest.faults import Fault
 from ropeswitch.server.ingest.token_ids import TokenIds
 
-SEQUENCES = 1024
 # Bytes in UTF-8.
 WORD_BYTES = 64 << 10
 # Fields with several prompts; a list of numbers is one prompt, and objects are parts of one conversation.

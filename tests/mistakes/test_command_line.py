@@ -112,7 +112,10 @@ EARLY: dict[str, tuple[str, list[str]]] = {
 }
 # These need the model's config, which vLLM reads.
 LATE: dict[str, tuple[str, list[str]]] = {
-    "length over the ladder": (f"{MODEL} --max-model-len 9M", ["max_model_len: 9437184 exceeds"]),
+    "length over the ladder": (
+        f"{MODEL} --max-model-len 9M",
+        ["--max-model-len: 9437184 exceeds", "use at most", "--factors FILE"],
+    ),
     "limit of a set that is not": (
         f"{MODEL} --max-queued-requests middle=5",
         ["--max-queued-requests: middle=5", "r1, r2"],

@@ -87,7 +87,7 @@ def test_flags_beside_length_aware_scheduling(refusal: Any, checkpoint: Path) ->
         ["--no-long-prefill-token-threshold-adaptive", "--step_latency_target=1e-3"],
         ["--no-length-aware-scheduling", "--no-enable-chunked-prefill", "--long-prefill-token-threshold-adaptive"],
     ):
-        assert refusal(str(checkpoint), *flags, *late).startswith("max_model_len")
+        assert refusal(str(checkpoint), *flags, *late).startswith("--max-model-len: ")
 
 
 def test_a_compiler_that_is_missing(refusal: Any, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.server.ingest.fan_out import SEQUENCES, WORD_BYTES, find_excess
+from ropeswitch.server.front.flags import SEQUENCES
+from ropeswitch.server.ingest.fan_out import WORD_BYTES, find_excess
 from ropeswitch.server.ingest.token_ids import TokenIds
 
 IDS = TokenIds([list(range(5000))])

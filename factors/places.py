@@ -1,0 +1,118 @@
+"""Refuses a ``config.json`` whose places disagree about the rotation, where readers silently prefer one of them.
+
+transformers 5.19 (``RotaryEmbeddingConfigMixin``) uses ``rope_scaling`` and drops ``rope_parameters`` where a config has
+both, so a base that only the latter states becomes a default. It prefers a block's ``rope_theta`` and
+``partial_rotary_factor`` to those at the top level, the top level's ``original_max_position_embeddings`` to a block's, and a
+``text_config`` to what surrounds it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ropeswitch.factors.errors import FactorError
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.factors.rope_layers import FULL
+
+_BLOCKS = ("rope_parameters", "rope_scaling")
+# Scalings of a window, which transformers takes from `max_position_embeddings` where a config does not state it.
+WINDOWED = ("llama3", "yarn", "longrope")
+# Fields that a config states in its block, at its top level, or in both.
+WINDOW = "original_max_position_embeddings"
+_SHARED = ("rope_theta", "partial_rotary_factor", WINDOW)
+# Old names of types that mean the same.
+_SAME = {"su": "longrope", "mrope": "default"}
+_TEXT = "text_config"
+
+
+def check_places(config: Mapping[str, Any]) -> None:
+    """Check that a config, as written, states one rotation.
+
+    Args:
+        config: The values of a ``config.json``.
+
+    Raises:
+        FactorError: naming both places, both values and the line to change.
+    """
+    _check(config, "")
+    inner = config.get(_TEXT)
+    if isinstance(inner, Mapping):
+        _check(inner, f"{_TEXT}.")
+        outer_rope, inner_rope = (dict(_stated(each, "")) for each in (config, inner))
+        for field, (place, value) in outer_rope.items():
+            other, inside = inner_rope.get(field, ("", None))
+            if inside is not None and inside != value:
+                raise _differ(place, value, f"{_TEXT}.{other}", inside, f"Remove {place}: it is ignored")
+
+
+def _check(config: Mapping[str, Any], where: str) -> None:
+    """Check one level of a config, whose fields are called ``where`` and their name in messages."""
+    blocks = {name: config[name] for name in _BLOCKS if isinstance(config.get(name), Mapping) and config[name]}
+    for name, block in blocks.items():
+        _check_block(config, block, f"{where}{name}.", where)
+        if isinstance(layers := block.get(FULL), Mapping):
+            _check_block(config, layers, f"{where}{name}.{FULL}.", where)
+            for field in (*_SHARED, "factor"):
+                if (value := block.get(field)) is not None and value != layers.get(field):
+                    place, other = f"{where}{name}.{field}", f"{where}{name}.{FULL}.{field}"
+                    raise _differ(place, value, other, layers.get(field), f"Remove {place}: it is ignored")
+    if len(blocks) < 2:
+        return
+    kept, added = (_filled(config, blocks[name]) for name in _BLOCKS)
+    for field in kept | added:
+        if kept.get(field) != added.get(field):
+            raise _differ(
+                f"{where}rope_parameters.{field}",
+                kept.get(field),
+                f"{where}rope_scaling.{field}",
+                added.get(field),
+                "transformers and vLLM ignore rope_parameters then. Remove rope_scaling: the server extends the context "
+                "without it (--max-model-len, --ladder yarn). Or move every field into rope_parameters",
+            )
+
+
+def _check_block(config: Mapping[str, Any], block: Mapping[str, Any], name: str, where: str) -> None:
+    kinds = [block[key] for key in ("rope_type", "type") if key in block]
+    if (
+        len({_SAME.get(str(kind), kind) if kind is None or isinstance(kind, str) else quoted(kind) for kind in kinds})
+        > 1
+    ):
+        raise _differ(f"{name}rope_type", kinds[0], f"{name}type", kinds[1], f"Remove {name}type")
+    top, kind = config.get(WINDOW), kinds[0] if kinds else None
+    # Only Phi's config classes read the window at the top level; for others vLLM does, and transformers does not.
+    by_class = str(config.get("model_type", "phi")).startswith("phi")
+    if top is not None and WINDOW not in block and kind in WINDOWED and not by_class:
+        remedy = f"transformers does not read the former. Move it into {name.removesuffix('.')}"
+        raise _differ(f"{where}{WINDOW}", top, f"{name}{WINDOW}", None, remedy)
+    for field in _SHARED:
+        top = config.get(field)
+        if field in block and top is not None and block[field] != top:
+            raise _differ(
+                f"{where}{field}", top, f"{name}{field}", block[field], f"Remove {where}{field}, or {name}{field}"
+            )
+
+
+def _filled(config: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a block's fields, with those of the top level that reach it."""
+    kind = block.get("rope_type", block.get("type", "default"))
+    values = {key: value for key, value in block.items() if key not in ("type", "rope_type") and value is not None}
+    top = {field: config[field] for field in _SHARED if config.get(field) is not None}
+    return {"rope_type": _SAME.get(kind, kind) if isinstance(kind, str) else kind} | top | values
+
+
+def _stated(config: Mapping[str, Any], where: str) -> Iterator[tuple[str, tuple[str, Any]]]:
+    """Yield the base, factor and window of one level, each with its place."""
+    for field in ("rope_theta", WINDOW):
+        if config.get(field) is not None:
+            yield field, (f"{where}{field}", config[field])
+    for name in _BLOCKS:
+        block = config.get(name)
+        if not isinstance(block, Mapping):
+            continue
+        for field in ("rope_theta", "factor", WINDOW):
+            if block.get(field) is not None:
+                yield field, (f"{where}{name}.{field}", block[field])
+
+
+def _differ(place: str, value: Any, other: str, there: Any, remedy: str) -> FactorError:
+    here, there = ("missing" if each is None else quoted(each) for each in (value, there))
+    return FactorError(f"{place}: {here}, but {other}: {there}. {remedy}")
