@@ -180,7 +180,10 @@ def test_wrong_input(arguments: list[str], message: str, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mamba", "rope_scaling": None}, "model_type: 'mamba' is unsupported; allowed: llama, mistral, phi3"),
+        (
+            {"model_type": "mamba", "rope_scaling": None},
+            "model_type: 'mamba' is unsupported; allowed: llama, mistral, phi3",
+        ),
         ({"kv_lora_rank": 512}, "kv_lora_rank: 512: the planner does not support latent attention"),
         ({"num_hidden_layers": None}, "num_hidden_layers: missing"),
         ({"vocab_size": "many"}, "vocab_size: 'many' must be a whole number from 1 to 2147483647"),
