@@ -15,6 +15,10 @@ from ropeswitch.factors.places import WINDOW, WINDOWED
 from ropeswitch.factors.rope_layers import FULL, by_layer_type
 
 LONGROPE_TYPES = ("longrope", "su")
+# Vendors' names for YaRN whose attention scale is ``COEFFICIENT ln s + 1`` instead of ``0.1 ln s + 1``
+# (``vllm.transformers_utils.config.patch_legacy_rope_type``), and the key under which the number is read.
+COEFFICIENT = "attention_coefficient"
+YARN_COEFFICIENTS = {"telechat3-yarn": 0.07}
 
 
 def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,6 +41,9 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("rope_theta", "partial_rotary_factor"):
         if rope.get(key) is None and config.get(key) is not None:
             rope[key] = config[key]
+    if rope["rope_type"] in YARN_COEFFICIENTS:
+        rope |= {"rope_type": "yarn", COEFFICIENT: YARN_COEFFICIENTS[rope["rope_type"]]}
+        rope.pop("type", None)
     if config.get(WINDOW) is not None:
         rope[WINDOW] = config[WINDOW]
     elif rope["rope_type"] in WINDOWED and config.get("max_position_embeddings") is not None:

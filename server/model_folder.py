@@ -54,7 +54,7 @@ def check_model_folder(model: str, field: str = "MODEL") -> None:
             raise UsageError(f"{field}: there is no folder {model!r}{similar_folders(model)}")
         return
     if path.is_file():
-        hint = "; GGUF files are not supported, so use the folder of the original weights" if _is_gguf(path) else ""
+        hint = "; GGUF files are not supported, so use the folder of the original weights" if is_gguf(path) else ""
         raise UsageError(
             f"{field}: {model!r} is a file; it must be a folder with a config.json, or a name on the hub{hint}"
         )
@@ -76,7 +76,8 @@ def similar_folders(model: str) -> str:
     return f"; did you mean {' or '.join(str(path.with_name(each)) for each in near)}?" if near else ""
 
 
-def _is_gguf(path: Path) -> bool:
+def is_gguf(path: Path) -> bool:
+    """Whether a file is a model in llama.cpp's format."""
     with path.open("rb") as file:
         return file.read(4) == b"GGUF"
 

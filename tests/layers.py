@@ -39,6 +39,7 @@ PARTS = {
     "factors.file": "ladder",
     "factors.family_config": "ladder",
     "factors.hf_config": "ladder",
+    "factors.places": "ladder",
     "factors.ladders": "ladder",
     "factors.numbers": "ladder",
     "factors.parser": "ladder",

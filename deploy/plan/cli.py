@@ -12,6 +12,7 @@ from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, from_flags, parse
 from ropeswitch.factors.numbers import LARGEST, number, positive, whole
 from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.model_patches.switch.settings import POLICIES
+from ropeswitch.server.flags.kinds import max_model_len
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 MAX_GPUS = 1024
@@ -45,7 +46,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         choices=POLICIES,
         help="policy to serve with, for the printed command and --helm; changes no figure (default: the server's)",
     )
-    add("--max-model-len", metavar="TOKENS", help="maximum sequence length (default: the ladder's end)")
+    add(
+        "--max-model-len",
+        metavar="TOKENS",
+        help="maximum sequence length, as in serve (default: the ladder's end)",
+    )
     add("--target-concurrency", default="1", metavar="K", help="sequences of that length to hold at once (default: 1)")
     add(
         "--kv-cache-dtype",
@@ -91,7 +96,7 @@ def _plan(args: argparse.Namespace) -> int:
     path = model_config.find_config(args.model)
     name, config = model_config.read_model(path)
     shape = shape_from_config(name, config)
-    asked = None if args.max_model_len is None else whole("--max-model-len", args.max_model_len, 1, LARGEST)
+    asked = None if args.max_model_len is None else _length(args.max_model_len)
     window = None if args.native_window is None else parse_length("--native-window", args.native_window)
     made = model_config.find_ladder(name, config, choice or parse(AUTO), asked, window)
     length = made.ladder.max_length if asked is None else asked
@@ -146,3 +151,11 @@ def _write_helm(args: argparse.Namespace, serving: Any, shape: Any, chosen: Any)
         print(content, end="")
     else:
         save_text(args.helm, content, overwrite=args.force)
+
+
+def _length(text: str) -> int:
+    """Parse ``--max-model-len`` as ``ropeswitch serve`` does; there is no ``auto``, since no GPU is there to fit it to."""
+    try:
+        return whole("--max-model-len", str(max_model_len(text)), 1, LARGEST)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--max-model-len: {str(error).removesuffix(', or auto')}") from error

@@ -11,7 +11,7 @@ from ropeswitch.factors.ladders.choose import check_length, check_theta, choose
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.unsupported import check_model, check_rotation
-from ropeswitch.server.model_folder import check_fields, check_model_folder, expanded, read_config
+from ropeswitch.server.model_folder import check_fields, check_model_folder, expanded, is_gguf, read_config
 
 
 def as_path(model: str) -> Path:
@@ -30,7 +30,7 @@ def find_config(model: str) -> Path:
         UsageError: if it does not exist, naming what is missing.
     """
     path = as_path(model)
-    if path.is_file():
+    if path.is_file() and not is_gguf(path):
         return path
     check_model_folder(model)
     if path.is_dir():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ropeswitch.factors.errors import FactorError
-from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.factors.hf_config import COEFFICIENT, rope_parameters
 from ropeswitch.factors.ladders.families import states_scaled_length, training_of, window_of
 from ropeswitch.factors.ladders.softmax import softmax_slope
 from ropeswitch.factors.numbers import number_value, positive_value, whole_value
@@ -98,7 +98,7 @@ class Scaling:
             each = (0.1 * number_value("rope_scaling.mscale", value) for value in (slope, all_dim))
             over, under = (yarn_attention(scale, 0, value) for value in each)
             return over / under
-        return yarn_attention(scale, 0)
+        return yarn_attention(scale, 0, self.values.get(COEFFICIENT, 0.1))
 
     def softmax(self, scale: float) -> float | None:
         """Return the multiplier of attention logits at the extension ratio ``scale`` (``yarn_apply_mscale``), or None."""
@@ -108,6 +108,8 @@ class Scaling:
         """Describe where the attention scale comes from, if the config sets it."""
         if self.kind == "yarn" and self.values.get("attention_factor") is not None:
             return "attention_factor of the config"
+        if COEFFICIENT in self.values:
+            return f"attention {self.values[COEFFICIENT]:g} ln(factor) + 1 of the config's rope_type"
         return "mscale of the config" if self.values.get("mscale") and self.values.get("mscale_all_dim") else ""
 
     def _fixed_ntk(self, rope: Rope, scale: float) -> Factors:
@@ -167,12 +169,20 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
         found, source = _window(config, stated, field, longest)
         rope = _rope(config, found, window, longest if stated is None else found)
         return Native(rope, source if window is None else "--native-window", longest)
+    if kind == "deepseek_yarn":
+        raise FactorError(
+            "rope_scaling.rope_type: 'deepseek_yarn': vLLM scales the softmax of this model's layers for that name alone, "
+            "once for all lengths, so no ladder is exact. Serve it with vllm serve without a ladder"
+        )
     if kind not in SCALINGS:
         raise FactorError(
             f"rope_scaling.rope_type: {quoted(kind)} is unsupported; allowed: {', '.join((PLAIN, *SCALINGS))} and "
             "longrope. Serve other models with a factor file: --ladder file:PATH"
         )
     original = longest if stated is None or kind in ("linear", "dynamic", "ntk") else stated
+    # NomicBert's dynamic NTK scales from here, and its maximum length includes the scaling.
+    if kind == "dynamic" and (trained_on := config.get("max_trained_positions")) is not None:
+        original = whole_value("max_trained_positions", trained_on, most=longest)
     original = whole_value("rope_scaling.original_max_position_embeddings", original, most=math.inf)
     if kind == "dynamic" and values.get("alpha") is not None:
         factor = 1.0
@@ -185,8 +195,10 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
     trained, why = _training(config, kind, values)
     # Only these include the scaling in their maximum length, and users often leave yarn's unchanged.
     end = max(longest, round(original * factor)) if kind == "yarn" else longest
-    end = end if kind in ("yarn", "llama3") or states_scaled_length(config, kind) else round(longest * factor)
+    whole = kind in ("yarn", "llama3") or original < longest or states_scaled_length(config, kind)
+    end = end if whole else round(longest * factor)
     name = field if original == longest else "original_max_position_embeddings"
+    name = "max_trained_positions" if kind == "dynamic" and original < longest else name
     source = f"{name} of the config" if window is None else "--native-window"
     scaling = Scaling(kind, values, factor, softmax_slope(config))
     return Native(_rope(config, original, window, original), source, end, scaling, trained, why)

@@ -21,6 +21,8 @@ def softmax_slope(config: Mapping[str, Any]) -> float | None:
     rope = rope_parameters(config)
     if not config.get("kv_lora_rank") or rope["rope_type"] == "default":
         return None
+    if rope["rope_type"] == "deepseek_yarn":
+        return None  # refused by name, with the reason
     given = [key for key in ("mscale", "mscale_all_dim") if rope.get(key)]
     if not given:
         return None

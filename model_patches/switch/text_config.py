@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.factors.hf_config import YARN_COEFFICIENTS, rope_parameters
 from ropeswitch.factors.ladders.native import LENGTH_FIELDS
 from ropeswitch.factors.places import check_places
 from ropeswitch.factors.rope_layers import marked
@@ -73,10 +73,24 @@ def text_config(engine_args: Any) -> TextConfig:
     if path is None:
         raise UnsupportedError(f"MODEL: {source!r} builds its text config in code, where no ladder can override it")
     values = TextConfig(text.to_dict())
+    _restore_name(values, written or {})
     values.path = path
     # A nested config does not name the model's class.
     values["architectures"] = values.get("architectures") or getattr(config, "architectures", None)
     return values
+
+
+def _restore_name(values: dict[str, Any], written: Mapping[str, Any]) -> None:
+    """Undo ``patch_legacy_rope_type``, which turns a vendor's YaRN rule into the attention factor of one length."""
+    inner = written.get("text_config")
+    block = (
+        (inner if isinstance(inner, Mapping) else written).get("rope_scaling") or written.get("rope_parameters") or {}
+    )
+    name = block.get("rope_type", block.get("type"))
+    rope = values.get("rope_parameters")
+    if name in YARN_COEFFICIENTS and rope and rope.get("rope_type") == "yarn":
+        kept = {key: value for key, value in rope.items() if key != "attention_factor"}
+        values["rope_parameters"] = kept | {"rope_type": name}
 
 
 def _check_dropped(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:

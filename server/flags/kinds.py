@@ -85,6 +85,15 @@ def _size(text: str, allowed: str = "a whole number, such as 65536, 64k (64,000)
 def _length(text: str) -> int:
     if text.strip().lower() in ("-1", "auto"):
         return -1
+    return max_model_len(text)
+
+
+def max_model_len(text: str) -> int:
+    """Parse a value of ``--max-model-len`` in tokens.
+
+    Raises:
+        argparse.ArgumentTypeError: for text that is no number of tokens.
+    """
     return _size(text, "a number of tokens, such as 131072, 128k (128,000) or 128K (131,072), or auto")
 
 

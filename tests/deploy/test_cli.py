@@ -159,6 +159,8 @@ def test_a_cached_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
             [*PHI, "--max-model-len", "131073"],
             "--max-model-len: 131073 exceeds 131072, where the last factor set, 'long', ends",
         ),
+        ([*PHI, "--max-model-len", "200k"], "--max-model-len: 200000 exceeds 131072"),
+        ([*PHI, "--max-model-len", "long"], "--max-model-len: 'long' must be a number of tokens, such as 131072, 128k"),
         ([*PHI, "--max-model-len", "0"], "--max-model-len: '0' must be a whole number from 1 to"),
         ([*PHI, "--gpu-file", "none.toml"], "--gpu-file: 'none.toml' does not exist"),
         ([*PHI, "--factors", "none.json"], "factor file 'none.json': does not exist"),
@@ -260,3 +262,16 @@ def test_quantized_weights(config: Config, kib: float, capsys: pytest.CaptureFix
     linear = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
     rest = 2 * 32000 * 4096 + 65 * 4096
     assert plan["recommended"]["weight_bytes_per_gpu"] == linear * kib + 2 * rest  # type: ignore[index]
+
+
+def test_a_gguf_file_is_explained_as_serve_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(20))
+    assert main(["plan", str(tmp_path / "model.gguf"), "--gpu", "A100-80GB", "--gpus", "8"]) == 2
+    assert "GGUF files are not supported, so use the folder of the original weights" in capsys.readouterr().err
+
+
+def test_a_config_that_serve_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rope = {"type": "linear", "rope_type": "yarn", "factor": 4.0}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "rope_scaling": rope}))
+    assert main(["plan", str(tmp_path), "--gpu", "A100-80GB", "--gpus", "8"]) == 2
+    assert "rope_scaling.rope_type: 'yarn', but rope_scaling.type: 'linear'" in capsys.readouterr().err

@@ -7,8 +7,10 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from vllm.model_executor.layers.rotary_embedding.dynamic_ntk_alpha_rope import DynamicNTKAlphaRotaryEmbedding
+from vllm.model_executor.layers.rotary_embedding.dynamic_ntk_scaling_rope import DynamicNTKScalingRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.ntk_scaling_rope import NTKScalingRotaryEmbedding
 
+from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.factors.ladders.choice import parse
 from ropeswitch.factors.ladders.choose import choose
@@ -99,3 +101,33 @@ def test_dynamic_with_alpha_of_vllm(default_vllm_config: None) -> None:
     table = module._compute_cos_sin_cache()
     angles = torch.arange(4096, dtype=torch.float64)[:, None] * frequencies(each)
     torch.testing.assert_close(table[:, : DIM // 2].double(), angles.cos(), rtol=0, atol=2e-3)
+
+
+def test_telechat_has_an_attention_scale_of_its_own_at_each_rung() -> None:
+    """``patch_legacy_rope_type`` of vLLM: 0.07 ln s + 1, which it works out for the config's length alone."""
+    kind = {"rope_type": "telechat3-yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    made = choose(parse("yarn"), configs.config("telechat3", 4096, **kind) | {"rope_theta": THETA}, 32768)
+    assert [each.scale for each in made.ladder.sets] == pytest.approx([1.0, 1.04852, 1.09704, 1.14556], abs=1e-5)
+    assert "attention 0.07 ln(factor) + 1" in made.origins[1].source
+    given = parse("yarn"), configs.config("telechat3", 4096, **kind, attention_factor=1.5)
+    assert choose(*given, 8192).ladder.sets[-1].scale == 1.5
+
+
+def test_nomic_bert_scales_from_the_length_it_was_trained_with(default_vllm_config: None) -> None:
+    config = {"model_type": "nomic_bert", "n_positions": 8192, "max_trained_positions": 2048, "head_dim": DIM}
+    config |= {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1000.0}, "hidden_size": 512}
+    made = choose(parse("auto"), config | {"num_attention_heads": 8}, 8192)
+    assert [(each.name, each.max_length) for each in made.ladder.sets] == [
+        ("original", 2048), ("4k", 4096), ("8k", 8192),
+    ]  # fmt: skip
+    theirs = DynamicNTKScalingRotaryEmbedding(DIM, DIM, 8192, 2048, 1000.0, True, 2.0, torch.float32)
+    ours = (1000.0 ** -(torch.arange(0, DIM, 2) / DIM)) / torch.tensor(made.ladder.sets[-1].factors)
+    torch.testing.assert_close(torch.cat((ours.cos(), ours.sin())), theirs.cos_sin_cache[1], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["auto", "yarn", "none"])
+def test_deepseek_yarn_is_refused_with_the_reason(rule: str) -> None:
+    kind = {"rope_type": "deepseek_yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+    config = configs.config("sarvam_mla", 4096, **kind) | {"kv_lora_rank": 64, "qk_rope_head_dim": DIM}
+    with pytest.raises(FactorError, match="scales the softmax of this model's layers for that name alone"):
+        choose(parse(rule), config, 8192)
