@@ -44,6 +44,36 @@ def check_places(config: Mapping[str, Any]) -> None:
                 raise _differ(place, value, f"{_TEXT}.{other}", inside, f"Remove {place}: it is ignored")
 
 
+def base_place(config: Mapping[str, Any]) -> str:
+    """Return the place of ``rope_theta`` in a config, as written, or an empty string if it does not state one."""
+    inner = config.get(_TEXT)
+    if isinstance(inner, Mapping):
+        found = base_place(inner)
+        return found and f"{_TEXT}.{found}"
+    for name in reversed(_BLOCKS):
+        block = config.get(name)
+        layers = block.get(FULL) if isinstance(block, Mapping) else None
+        for place, values in ((f"{name}.{FULL}", layers), (name, block)):
+            if isinstance(values, Mapping) and values.get("rope_theta") is not None:
+                return f"{place}.rope_theta"
+    return "rope_theta" if config.get("rope_theta") is not None else ""
+
+
+def base_line(theta: float, place: str, model_type: str) -> str:
+    """Return the startup line that names the rotary base and where it comes from.
+
+    Args:
+        theta: The base.
+        place: Its place in ``config.json``, another source with spaces, or empty for the default of ``model_type``.
+        model_type: The text config's.
+    """
+    if not place:
+        source = f"the default of model_type {model_type}: config.json states none"
+    else:
+        source = place if " " in place else f"{place} of config.json"
+    return f"rope_theta {theta:.12g}, from {source}"
+
+
 def _check(config: Mapping[str, Any], where: str) -> None:
     """Check one level of a config, whose fields are called ``where`` and their name in messages."""
     blocks = {name: config[name] for name in _BLOCKS if isinstance(config.get(name), Mapping) and config[name]}

@@ -12,6 +12,7 @@ from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, FILE, Choice, from_flags, parse
 from ropeswitch.factors.ladders.choose import check_theta, choose
 from ropeswitch.factors.ladders.made import MadeLadder
+from ropeswitch.factors.places import base_line
 from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.model_patches.switch import packages, variables
 from ropeswitch.model_patches.switch.engine_args import configure
@@ -166,7 +167,8 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         tool_notes = tool_parsers.choose(args, hf_config)
         settings, made = _settings(args, hf_config, taken)
         configure(args, settings, hf_config, device_name=device_name)
-        notes = _fit_memory(args, vllm_adapter.machine(args), settings, hf_config)
+        base = base_line(settings.theta, hf_config.base, str(hf_config.get("model_type")))
+        notes = [base, *_fit_memory(args, vllm_adapter.machine(args), settings, hf_config)]
     except UnsupportedError as error:
         raise UsageError(str(error)) from error
     with refusals.channel() as file:

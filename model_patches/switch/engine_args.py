@@ -12,6 +12,7 @@ from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, parse
 from ropeswitch.factors.ladders.choose import check_length, choose, from_file, from_sets
 from ropeswitch.factors.ladders.made import MadeLadder, Origin
 from ropeswitch.factors.numbers import is_number, is_whole
+from ropeswitch.factors.places import base_line
 from ropeswitch.model_patches.switch import connectors, parts, patching, variables
 from ropeswitch.model_patches.switch.plugin import KEY
 from ropeswitch.model_patches.switch.process_inputs import reading_filled_in_limits, reading_sets
@@ -58,7 +59,8 @@ def configure_from_key(engine_args: Any) -> None:
     settings, made = settings_from_key(key, hf_config, engine_args.max_model_len, names)
     # A key with origins was written by `configure`, whose caller has already shown the ladder.
     if "origins" not in key:
-        for line in (*made.lines(engine_args.max_model_len), *([RESERVES] if settings.policy == RESERVE else [])):
+        base = base_line(settings.theta, hf_config.base, str(hf_config.get("model_type")))
+        for line in (*made.lines(engine_args.max_model_len), base, *([RESERVES] if settings.policy == RESERVE else [])):
             logger.info("ropeswitch: %s", line)
     configure(engine_args, settings, hf_config, device_name=current_platform.device_name)
     if parts.SERVER not in settings.parts:

@@ -7,7 +7,7 @@ from typing import Any
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import YARN_COEFFICIENTS, rope_parameters
 from ropeswitch.factors.ladders.native import LENGTH_FIELDS
-from ropeswitch.factors.places import check_places
+from ropeswitch.factors.places import base_place, check_places
 from ropeswitch.factors.rope_layers import marked
 from ropeswitch.factors.rules.rope import PROPORTIONAL
 from ropeswitch.model_patches.switch.packages import check_torchvision
@@ -24,9 +24,11 @@ class TextConfig(dict[str, Any]):
 
     Attributes:
         path: Names of the fields that lead from the model's config to it; empty if they are the same.
+        base: Where its ``rope_theta`` comes from, as in :func:`~ropeswitch.factors.places.base_line`.
     """
 
     path: tuple[str, ...] = ()
+    base: str = ""
 
 
 def text_config(engine_args: Any) -> TextConfig:
@@ -75,6 +77,7 @@ def text_config(engine_args: Any) -> TextConfig:
     values = TextConfig(text.to_dict())
     _restore_name(values, written or {})
     values.path = path
+    values.base = "the flag --hf-overrides" if base_place(overrides) else base_place(written or {})
     # A nested config does not name the model's class.
     values["architectures"] = values.get("architectures") or getattr(config, "architectures", None)
     return values

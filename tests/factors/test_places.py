@@ -6,7 +6,7 @@ import pytest
 
 from ropeswitch.factors.errors import FactorError, UsageError
 from ropeswitch.factors.hf_config import rope_parameters
-from ropeswitch.factors.places import check_places
+from ropeswitch.factors.places import base_line, base_place, check_places
 from ropeswitch.server.model_folder import check_fields
 
 KEPT = {"rope_type": "default", "rope_theta": 5e6}
@@ -104,3 +104,19 @@ def test_places_that_disagree_are_named(config: dict[str, Any], places: tuple[st
 )
 def test_places_that_agree_are_accepted(config: dict[str, Any]) -> None:
     check_places(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ({"rope_theta": 1e4}, "rope_theta 5000000, from rope_theta of config.json"),
+        ({"rope_parameters": KEPT}, "rope_theta 5000000, from rope_parameters.rope_theta of config.json"),
+        (
+            {"text_config": {"rope_scaling": {"full_attention": KEPT}}},
+            "rope_theta 5000000, from text_config.rope_scaling.full_attention.rope_theta of config.json",
+        ),
+        ({}, "rope_theta 5000000, from the default of model_type llama: config.json states none"),
+    ],
+)
+def test_the_line_of_the_base(config: dict[str, Any], line: str) -> None:
+    assert base_line(5e6, base_place(config), "llama") == line

@@ -57,8 +57,9 @@ def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> No
         summary = [line for line in shown if not line.endswith(" s)")]
         assert summary[0].startswith("ladder file:") and summary[0].endswith("longest sequence 262,144 tokens")
         assert [line.split()[0] for line in summary[1:6]] == ["set", "r1", "r2", "x64", "x512"]
-        assert summary[6].startswith("starting the engine for ") and summary[6].endswith(", served as longrope-mini")
-        assert summary[7:] == []
+        assert summary[6] == "rope_theta 10000, from rope_parameters.rope_theta of config.json"
+        assert summary[7].startswith("starting the engine for ") and summary[7].endswith(", served as longrope-mini")
+        assert summary[8:] == []
         assert (
             ready.startswith("ropeswitch: ready in ") and ready.endswith("; a first request:") and server.url in ready
         )
