@@ -7,6 +7,53 @@ from typing import Any
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.numbers import positive_value, whole_value
 
+# Rotated part of each head in transformers' config classes, where a config does not state it.
+PARTIAL = {
+    "bamba": 0.5,
+    "glm": 0.5,
+    "glm4": 0.5,
+    "glm4_moe": 0.5,
+    "glm4v_moe_text": 0.5,
+    "gpt_neox": 0.25,
+    "nemotron": 0.5,
+    "persimmon": 0.5,
+    "phi": 0.5,
+    "qwen3_5_moe_text": 0.25,
+    "qwen3_5_text": 0.25,
+    "qwen3_next": 0.25,
+    "recurrent_gemma": 0.5,
+    "stablelm": 0.25,
+}
+# Families whose class has a block of its own, which a config without a block gets whatever else it states: the fields of
+# that block, or None if it has scaling or parameters by layer type.
+CLASS_BLOCKS: dict[str, dict[str, float] | None] = {
+    "apertus": None,
+    "cwm": None,
+    "diffusion_gemma_text": None,
+    "gemma4_text": None,
+    "gemma4_unified_text": None,
+    "gpt_oss": None,
+    "higgs_audio_v2": None,
+    "laguna": {"rope_theta": 500000.0, "partial_rotary_factor": 0.5},
+    "mellum": {"rope_theta": 500000.0},
+    "mimo_v2_flash": {"rope_theta": 5000000.0, "partial_rotary_factor": 0.334},
+    "ministral3": None,
+    "mistral4": None,
+}
+# Places that a family's class ignores. `flat` is a `rope_parameters` that is not by layer type, `layers` one that is, and
+# `scaling` any rope type but the default.
+_BY_LAYER = ("flat", "partial_rotary_factor")
+IGNORED = {
+    "cohere2_moe": ("scaling", "layers"),
+    "gemma3_text": _BY_LAYER,
+    "gemma3n_text": _BY_LAYER,
+    "gpt_neox": ("rope_theta", "partial_rotary_factor"),
+    "gpt_neox_japanese": ("rope_theta", "partial_rotary_factor"),
+    "modernbert-decoder": ("rope_theta", *_BY_LAYER),
+    "olmo3": _BY_LAYER,
+    "zaya": ("scaling",),
+}
+
 
 def with_family_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a text config with the standard rotary fields added; fields that the family's code reads are unchanged.
@@ -14,8 +61,10 @@ def with_family_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         FactorError: naming the family's field that is missing or wrong.
     """
-    family = _FAMILIES.get(config.get("model_type", ""))
-    return config if family is None else family(config)
+    kind = config.get("model_type", "")
+    family = _FAMILIES.get(kind)
+    config = config if family is None else family(config)
+    return {"partial_rotary_factor": PARTIAL[kind]} | dict(config) if kind in PARTIAL else config
 
 
 def _gptj(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +113,17 @@ def _zamba2(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"head_dim": config.get("attention_head_dim")} | dict(config)
 
 
+def _gpt_neox(config: Mapping[str, Any]) -> dict[str, Any]:
+    """GPT-NeoX (``transformers.models.gpt_neox``): its own names for the base and the rotated part of each head."""
+    names = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
+    return (
+        {"rope_theta": 10000} | {field: config[name] for field, name in names.items() if name in config} | dict(config)
+    )
+
+
 _FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "gpt_neox": _gpt_neox,
+    "gpt_neox_japanese": _gpt_neox,
     "gptj": _gptj,
     "chatglm": _chatglm,
     "dbrx": _dbrx,

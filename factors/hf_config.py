@@ -41,8 +41,9 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("rope_theta", "partial_rotary_factor"):
         if rope.get(key) is None and config.get(key) is not None:
             rope[key] = config[key]
-    if rope["rope_type"] in YARN_COEFFICIENTS:
-        rope |= {"rope_type": "yarn", COEFFICIENT: YARN_COEFFICIENTS[rope["rope_type"]]}
+    kind = rope["rope_type"]
+    if isinstance(kind, str) and kind in YARN_COEFFICIENTS:
+        rope |= {"rope_type": "yarn", COEFFICIENT: YARN_COEFFICIENTS[kind]}
         rope.pop("type", None)
     if config.get(WINDOW) is not None:
         rope[WINDOW] = config[WINDOW]

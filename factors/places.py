@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ropeswitch.factors.errors import FactorError
+from ropeswitch.factors.family_config import CLASS_BLOCKS, IGNORED, PARTIAL
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.rope_layers import FULL
 
@@ -85,6 +86,7 @@ def _check(config: Mapping[str, Any], where: str) -> None:
                 if (value := block.get(field)) is not None and value != layers.get(field):
                     place, other = f"{where}{name}.{field}", f"{where}{name}.{FULL}.{field}"
                     raise _differ(place, value, other, layers.get(field), f"Remove {place}: it is ignored")
+    _check_family(config, blocks, where)
     if len(blocks) < 2:
         return
     kept, added = (_filled(config, blocks[name]) for name in _BLOCKS)
@@ -100,6 +102,35 @@ def _check(config: Mapping[str, Any], where: str) -> None:
             )
 
 
+def _check_family(config: Mapping[str, Any], blocks: Mapping[str, Mapping[str, Any]], where: str) -> None:
+    """Refuse what the config class of the model's family ignores (``family_config.py``)."""
+    family, theta = str(config.get("model_type", "")), config.get("rope_theta")
+    if family in CLASS_BLOCKS and not blocks and theta is not None:
+        own = CLASS_BLOCKS[family]
+        if own is None or any(config.get(field) != value for field, value in own.items()):
+            raise FactorError(
+                f"{where}rope_theta: {quoted(theta)}, but {where}rope_parameters: missing. For model_type {family}, "
+                f"transformers uses {own or 'a scaling of its own'} then. Write the parameters into rope_parameters"
+            )
+    for place in (config, *blocks.values()) if family in PARTIAL else ():
+        if "partial_rotary_factor" in place and place["partial_rotary_factor"] is None:
+            raise FactorError(f"{where}partial_rotary_factor: null has two readings for model_type {family}. Remove it")
+    for place in IGNORED.get(family, ()):
+        if place == "flat":
+            found = "rope_parameters" in blocks and not isinstance(blocks["rope_parameters"].get(FULL), Mapping)
+            name, remedy = "rope_parameters", f"Write it by layer type, under {FULL!r}"
+        elif place == "layers":
+            found = any(isinstance(block.get(FULL), Mapping) for block in blocks.values())
+            name, remedy = f"rope_parameters.{FULL}", "Remove it"
+        elif place == "scaling":
+            kinds = [block.get("rope_type", block.get("type", "default")) for block in blocks.values()]
+            found, name, remedy = any(kind != "default" for kind in kinds), "rope_scaling.rope_type", "Remove it"
+        else:
+            found, name, remedy = config.get(place) is not None, place, "Remove it"
+        if found:
+            raise FactorError(f"{where}{name}: transformers ignores it for model_type {family}. {remedy}")
+
+
 def _check_block(config: Mapping[str, Any], block: Mapping[str, Any], name: str, where: str) -> None:
     kinds = [block[key] for key in ("rope_type", "type") if key in block]
     if (
@@ -109,7 +140,7 @@ def _check_block(config: Mapping[str, Any], block: Mapping[str, Any], name: str,
         raise _differ(f"{name}rope_type", kinds[0], f"{name}type", kinds[1], f"Remove {name}type")
     top, kind = config.get(WINDOW), kinds[0] if kinds else None
     # Only Phi's config classes read the window at the top level; for others vLLM does, and transformers does not.
-    by_class = str(config.get("model_type", "phi")).startswith("phi")
+    by_class = str(config.get("model_type", "phi3")).startswith(("phi3", "phi4", "phimoe"))
     if top is not None and WINDOW not in block and kind in WINDOWED and not by_class:
         remedy = f"transformers does not read the former. Move it into {name.removesuffix('.')}"
         raise _differ(f"{where}{WINDOW}", top, f"{name}{WINDOW}", None, remedy)

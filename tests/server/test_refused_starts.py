@@ -45,7 +45,7 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"max_position_embeddings": "x"}, "max_position_embeddings: 'x' must be a whole number"),
     (
         {"original_max_position_embeddings": "x"},
-        "'original_max_position_embeddings' expected int, got str (value: 'x')",
+        "original_max_position_embeddings: 'x', but rope_parameters.original_max_position_embeddings: 256",
     ),
     ({"head_dim": "x"}, "head_dim: 'x' must be a whole number"),
     ({"num_attention_heads": 0}, "num_attention_heads: 0 must be a whole number of at least 1"),

@@ -121,6 +121,7 @@ def test_models_that_cannot_be_searched(
         shutil.copytree(plain, tmp_path / name)
         config = json.loads((tmp_path / name / "config.json").read_text())
         config |= {"model_type": "llama", "rope_parameters": {"rope_theta": 10000.0} | rope}
+        del config["original_max_position_embeddings"]
         (tmp_path / name / "config.json").write_text(json.dumps(config))
         return str(tmp_path / name)
 
