@@ -112,8 +112,8 @@ def _check_family(config: Mapping[str, Any], blocks: Mapping[str, Mapping[str, A
                 f"{where}rope_theta: {quoted(theta)}, but {where}rope_parameters: missing. For model_type {family}, "
                 f"transformers uses {own or 'a scaling of its own'} then. Write the parameters into rope_parameters"
             )
-    for place in (config, *blocks.values()) if family in PARTIAL else ():
-        if "partial_rotary_factor" in place and place["partial_rotary_factor"] is None:
+    for fields in (config, *blocks.values()) if family in PARTIAL else ():
+        if "partial_rotary_factor" in fields and fields["partial_rotary_factor"] is None:
             raise FactorError(f"{where}partial_rotary_factor: null has two readings for model_type {family}. Remove it")
     for place in IGNORED.get(family, ()):
         if place == "flat":
