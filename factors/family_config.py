@@ -14,8 +14,8 @@ PARTIAL = {
     "glm4": 0.5,
     "glm4_moe": 0.5,
     "glm4v_moe_text": 0.5,
-    "gpt_neox": 0.25,
     "nemotron": 0.5,
+    "neomme": 0.25,
     "persimmon": 0.5,
     "phi": 0.5,
     "qwen3_5_moe_text": 0.25,
@@ -28,6 +28,7 @@ PARTIAL = {
 # that block, or None if it has scaling or parameters by layer type.
 CLASS_BLOCKS: dict[str, dict[str, float] | None] = {
     "apertus": None,
+    "cosmos3_edge_text": {"rope_theta": 100000000.0},
     "cwm": None,
     "diffusion_gemma_text": None,
     "gemma4_text": None,
@@ -39,18 +40,34 @@ CLASS_BLOCKS: dict[str, dict[str, float] | None] = {
     "mimo_v2_flash": {"rope_theta": 5000000.0, "partial_rotary_factor": 0.334},
     "ministral3": None,
     "mistral4": None,
+    "openai_privacy_filter": None,
 }
-# Places that a family's class ignores. `flat` is a `rope_parameters` that is not by layer type, `layers` one that is, and
-# `scaling` any rope type but the default.
-_BY_LAYER = ("flat", "partial_rotary_factor")
+# Names that a family's class reads in place of the standard ones, which it ignores, and what it takes without them.
+NAMES: dict[str, dict[str, tuple[str, float]]] = {
+    "gpt_neox": {"rope_theta": ("rotary_emb_base", 10000), "partial_rotary_factor": ("rotary_pct", 0.25)},
+    "gpt_neox_japanese": {"rope_theta": ("rotary_emb_base", 10000), "partial_rotary_factor": ("rotary_pct", 1.0)},
+}
+# Places that a family's class ignores. `flat` is a `rope_parameters` that is not by layer type, `layers` one that is, `type`
+# the old name of `rope_type`, and `scaling` any rope type but the default.
+_BY_LAYER = ("flat", "type", "partial_rotary_factor")
 IGNORED = {
+    "bamba": ("layers",),
     "cohere2_moe": ("scaling", "layers"),
+    "embedding_gemma2_text": ("rope_theta",),
     "gemma3_text": _BY_LAYER,
     "gemma3n_text": _BY_LAYER,
-    "gpt_neox": ("rope_theta", "partial_rotary_factor"),
-    "gpt_neox_japanese": ("rope_theta", "partial_rotary_factor"),
+    "glm": ("layers",),
+    "glm4": ("layers",),
+    "gpt_neox": ("layers",),
+    "hunyuan_vl": ("partial_rotary_factor",),
+    "modernbert": ("rope_theta", *_BY_LAYER),
     "modernbert-decoder": ("rope_theta", *_BY_LAYER),
     "olmo3": _BY_LAYER,
+    "qwen2_5_vl": ("partial_rotary_factor",),
+    "qwen2_5_vl_text": ("partial_rotary_factor",),
+    "qwen2_vl": ("partial_rotary_factor",),
+    "qwen2_vl_text": ("partial_rotary_factor",),
+    "step3p5": _BY_LAYER,
     "zaya": ("scaling",),
 }
 
@@ -115,10 +132,16 @@ def _zamba2(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gpt_neox(config: Mapping[str, Any]) -> dict[str, Any]:
     """GPT-NeoX (``transformers.models.gpt_neox``): its own names for the base and the rotated part of each head."""
-    names = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
-    return (
-        {"rope_theta": 10000} | {field: config[name] for field, name in names.items() if name in config} | dict(config)
-    )
+    names = NAMES[config["model_type"]]
+    return {field: config.get(name, default) for field, (name, default) in names.items()} | dict(config)
+
+
+def _minimax_m2(config: Mapping[str, Any]) -> dict[str, Any]:
+    """MiniMax M2 (``transformers.models.minimax_m2``): the number of rotated values of each head."""
+    if config.get("rotary_dim") is None:
+        return dict(config)
+    head = whole_value("head_dim", config.get("head_dim", 128), most=math.inf)
+    return {"partial_rotary_factor": whole_value("rotary_dim", config["rotary_dim"], most=head) / head} | dict(config)
 
 
 _FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
@@ -127,5 +150,6 @@ _FAMILIES: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "gptj": _gptj,
     "chatglm": _chatglm,
     "dbrx": _dbrx,
+    "minimax_m2": _minimax_m2,
     "zamba2": _zamba2,
 }

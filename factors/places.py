@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ropeswitch.factors.errors import FactorError
-from ropeswitch.factors.family_config import CLASS_BLOCKS, IGNORED, PARTIAL
+from ropeswitch.factors.family_config import CLASS_BLOCKS, IGNORED, NAMES, PARTIAL
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.rope_layers import FULL
 
@@ -22,7 +22,10 @@ WINDOW = "original_max_position_embeddings"
 _SHARED = ("rope_theta", "partial_rotary_factor", WINDOW)
 # Old names of types that mean the same.
 _SAME = {"su": "longrope", "mrope": "default"}
-_TEXT = "text_config"
+# Configs within a config that hold the text model's.
+_TEXT = ("text_config", "language_config", "llm_config", "thinker_config")
+# Other names of the base: GPT-NeoX's and Nomic's, ModernBERT's, ChatGLM's, and DBRX's.
+_BASES = ("rotary_emb_base", "global_rope_theta", "rope_ratio")
 
 
 def check_places(config: Mapping[str, Any]) -> None:
@@ -34,30 +37,73 @@ def check_places(config: Mapping[str, Any]) -> None:
     Raises:
         FactorError: naming both places, both values and the line to change.
     """
-    _check(config, "")
-    inner = config.get(_TEXT)
-    if isinstance(inner, Mapping):
-        _check(inner, f"{_TEXT}.")
+    _check_level(config, "")
+
+
+def _check_level(config: Mapping[str, Any], where: str) -> None:
+    _check(config, where)
+    for name in _TEXT:
+        if not isinstance(inner := config.get(name), Mapping):
+            continue
+        within, kind = f"{where}{name}.", f"{config.get('model_type')}_text"
+        if "model_type" not in inner and (kind in IGNORED or kind in PARTIAL or kind in CLASS_BLOCKS):
+            raise FactorError(f"{within}model_type: missing; transformers would take {kind!r}. Write it there")
+        _check_level(inner, within)
         outer_rope, inner_rope = (dict(_stated(each, "")) for each in (config, inner))
         for field, (place, value) in outer_rope.items():
             other, inside = inner_rope.get(field, ("", None))
             if inside is not None and inside != value:
-                raise _differ(place, value, f"{_TEXT}.{other}", inside, f"Remove {place}: it is ignored")
+                raise _differ(f"{where}{place}", value, within + other, inside, f"Remove {where}{place}: it is ignored")
+
+
+def check_effect(stated: Mapping[str, Any], effect: Mapping[str, Any], flag: str = "") -> None:
+    """Check that the rotation that a config or overrides state is the one in effect.
+
+    Args:
+        stated: The values of a ``config.json`` or of ``--hf-overrides``.
+        effect: The rotary parameters that the engine's config ended with (``hf_config.rope_parameters``).
+        flag: The flag that states them, for the message.
+
+    Raises:
+        FactorError: naming the place, its value and the one in effect.
+    """
+    where = ""
+    while (name := next((each for each in _TEXT if isinstance(stated.get(each), Mapping)), None)) is not None:
+        stated, where = stated[name], f"{where}{name}."
+    blocks = [(f"{name}.", stated[name]) for name in _BLOCKS if isinstance(stated.get(name), Mapping)]
+    blocks = [
+        (f"{name}{FULL}.", block[FULL]) if isinstance(block.get(FULL), Mapping) else (name, block)
+        for name, block in blocks
+    ]
+    places = [("rope_theta", "", stated)] + [
+        (field, name, block) for name, block in blocks for field in ("rope_theta", "factor", "rope_type", "type")
+    ]
+    for field, name, values in places:
+        value, used = values.get(field), effect.get("rope_type" if field == "type" else field)
+        alike = isinstance(value, str) and isinstance(used, str) and _SAME.get(value, value) == _SAME.get(used, used)
+        comparable = all(isinstance(each, str | int | float) for each in (value, used))
+        if comparable and value != used and not alike:
+            raise FactorError(
+                f"{flag}{where}{name}{field}: {quoted(value)} has no effect: the model's config class ends with "
+                f"{quoted(used)}. Write it where the class reads it, or remove it"
+            )
 
 
 def base_place(config: Mapping[str, Any]) -> str:
     """Return the place of ``rope_theta`` in a config, as written, or an empty string if it does not state one."""
-    inner = config.get(_TEXT)
-    if isinstance(inner, Mapping):
-        found = base_place(inner)
-        return found and f"{_TEXT}.{found}"
+    for name in _TEXT:
+        if isinstance(inner := config.get(name), Mapping):
+            found = base_place(inner)
+            return found and f"{name}.{found}"
     for name in reversed(_BLOCKS):
         block = config.get(name)
         layers = block.get(FULL) if isinstance(block, Mapping) else None
         for place, values in ((f"{name}.{FULL}", layers), (name, block)):
             if isinstance(values, Mapping) and values.get("rope_theta") is not None:
                 return f"{place}.rope_theta"
-    return "rope_theta" if config.get("rope_theta") is not None else ""
+    if isinstance(attention := config.get("attn_config"), Mapping) and "rope_theta" in attention:
+        return "attn_config.rope_theta"
+    return next((name for name in ("rope_theta", *_BASES) if config.get(name) is not None), "")
 
 
 def base_line(theta: float, place: str, model_type: str) -> str:
@@ -77,6 +123,9 @@ def base_line(theta: float, place: str, model_type: str) -> str:
 
 def _check(config: Mapping[str, Any], where: str) -> None:
     """Check one level of a config, whose fields are called ``where`` and their name in messages."""
+    for name in _BLOCKS:
+        if config.get(name) is not None and not isinstance(config[name], Mapping):
+            raise FactorError(f"{where}{name}: {quoted(config[name])} must be a JSON object")
     blocks = {name: config[name] for name in _BLOCKS if isinstance(config.get(name), Mapping) and config[name]}
     for name, block in blocks.items():
         _check_block(config, block, f"{where}{name}.", where)
@@ -112,7 +161,11 @@ def _check_family(config: Mapping[str, Any], blocks: Mapping[str, Mapping[str, A
                 f"{where}rope_theta: {quoted(theta)}, but {where}rope_parameters: missing. For model_type {family}, "
                 f"transformers uses {own or 'a scaling of its own'} then. Write the parameters into rope_parameters"
             )
-    for fields in (config, *blocks.values()) if family in PARTIAL else ():
+    for field, (name, default) in NAMES.get(family, {}).items():
+        value, own = config.get(field), config.get(name, default)
+        if value is not None and value != own:
+            raise _differ(f"{where}{field}", value, f"{where}{name}", own, f"Remove {where}{field}: it is ignored")
+    for fields in (config, *blocks.values()) if family in PARTIAL or family in NAMES else ():
         if "partial_rotary_factor" in fields and fields["partial_rotary_factor"] is None:
             raise FactorError(f"{where}partial_rotary_factor: null has two readings for model_type {family}. Remove it")
     for place in IGNORED.get(family, ()):
@@ -122,6 +175,9 @@ def _check_family(config: Mapping[str, Any], blocks: Mapping[str, Mapping[str, A
         elif place == "layers":
             found = any(isinstance(block.get(FULL), Mapping) for block in blocks.values())
             name, remedy = f"rope_parameters.{FULL}", "Remove it"
+        elif place == "type":
+            found = any("type" in block and "rope_type" not in block for block in blocks.values())
+            name, remedy = "rope_scaling.type", "Write rope_type"
         elif place == "scaling":
             kinds = [block.get("rope_type", block.get("type", "default")) for block in blocks.values()]
             found, name, remedy = any(kind != "default" for kind in kinds), "rope_scaling.rope_type", "Remove it"
@@ -137,19 +193,21 @@ def _check_block(config: Mapping[str, Any], block: Mapping[str, Any], name: str,
         len({_SAME.get(str(kind), kind) if kind is None or isinstance(kind, str) else quoted(kind) for kind in kinds})
         > 1
     ):
-        raise _differ(f"{name}rope_type", kinds[0], f"{name}type", kinds[1], f"Remove {name}type")
+        null = next((key for key in ("rope_type", "type") if block[key] is None), "")
+        remedy = f"Remove {name}{null or 'type'}"
+        raise FactorError(f"{name}rope_type: {quoted(kinds[0])}, but {name}type: {quoted(kinds[1])}. {remedy}")
     top, kind = config.get(WINDOW), kinds[0] if kinds else None
     # Only Phi's config classes read the window at the top level; for others vLLM does, and transformers does not.
-    by_class = str(config.get("model_type", "phi3")).startswith(("phi3", "phi4", "phimoe"))
+    by_class = str(config.get("model_type", "" if where else "phi3")).startswith(("phi3", "phi4", "phimoe"))
     if top is not None and WINDOW not in block and kind in WINDOWED and not by_class:
         remedy = f"transformers does not read the former. Move it into {name.removesuffix('.')}"
         raise _differ(f"{where}{WINDOW}", top, f"{name}{WINDOW}", None, remedy)
     for field in _SHARED:
         top = config.get(field)
         if field in block and top is not None and block[field] != top:
-            raise _differ(
-                f"{where}{field}", top, f"{name}{field}", block[field], f"Remove {where}{field}, or {name}{field}"
-            )
+            read, other = (where, name) if field == WINDOW else (name, where)
+            remedy = f"transformers reads {read}{field}. Remove {other}{field}"
+            raise _differ(f"{where}{field}", top, f"{name}{field}", block[field], remedy)
 
 
 def _filled(config: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,8 @@ def object_from_json(text: str) -> dict[str, Any]:
     Raises:
         FactorError: with the line and column of a syntax error, or the rejected key or literal.
     """
+    if text.startswith("GGUF"):
+        raise FactorError("is a GGUF file, which is not supported; use the folder of the original weights")
     try:
         value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
     except json.JSONDecodeError as error:

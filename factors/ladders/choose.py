@@ -223,8 +223,9 @@ def _rungs(window: int, longest: int | None) -> tuple[int, ...]:
         power *= 2
     if len(lengths) + 2 > MOST_SETS:
         raise FactorError(
-            f"--max-model-len: {longest} needs {len(lengths) + 2} sets from the native window of {window} up; at most "
-            f"{MOST_SETS} are allowed. Give fewer lengths, such as --ladder yarn:64x,4096x"
+            f"--max-model-len: {longest} needs {len(lengths) + 2} sets from the native window of {window} up; {MOST_SETS} "
+            f"sets reach {1 << (window.bit_length() + MOST_SETS - 2)} tokens. Use at most that, or give fewer lengths, such "
+            "as --ladder yarn:64x,4096x"
         )
     return (*lengths, longest)
 

@@ -7,14 +7,16 @@ from typing import Any
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import YARN_COEFFICIENTS, rope_parameters
 from ropeswitch.factors.ladders.native import LENGTH_FIELDS
-from ropeswitch.factors.places import base_place, check_places
-from ropeswitch.factors.rope_layers import marked
+from ropeswitch.factors.places import base_place, check_effect, check_places
+from ropeswitch.factors.rope_layers import FULL, marked
 from ropeswitch.factors.rules.rope import PROPORTIONAL
 from ropeswitch.model_patches.switch.packages import check_torchvision
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
 
 # Keys of plain rope parameters that models read in addition to base and type.
 KEPT = ("partial_rotary_factor", "rope_dim", "mrope_section", "mrope_interleaved")
+# Values that mean the same as none.
+_UNSTATED = {"partial_rotary_factor": 1.0}
 # Models that read their scaling parameters themselves, so the config keeps them.
 SCALING_READERS = ("GptOssForCausalLM",)
 
@@ -62,7 +64,7 @@ def text_config(engine_args: Any) -> TextConfig:
     nested = {key: value for key, value in overrides.items() if isinstance(value, dict)}
     before = dict(getattr(get_hf_text_config(config), "rope_parameters", None) or {})
     ModelConfig.__new__(ModelConfig)._apply_dict_overrides(config, nested)
-    _check_dropped(before, getattr(get_hf_text_config(config), "rope_parameters", None) or {})
+    _check_dropped(before, getattr(get_hf_text_config(config), "rope_parameters", None) or {}, overrides)
     if (length := getattr(config, "canvas_length", None)) is not None:
         # Upstream refuses diffusion models only on the V1 runner, with another message.
         raise UnsupportedError(
@@ -78,6 +80,11 @@ def text_config(engine_args: Any) -> TextConfig:
     _restore_name(values, written or {})
     values.path = path
     values.base = "the flag --hf-overrides" if base_place(overrides) else base_place(written or {})
+    effect = rope_parameters(values)
+    check_effect(overrides, effect, "--hf-overrides: ")
+    # What the overrides replace is not in effect.
+    if not base_place(overrides) and not _blocks(overrides):
+        check_effect(written or {}, effect)
     # A nested config does not name the model's class.
     values["architectures"] = values.get("architectures") or getattr(config, "architectures", None)
     return values
@@ -96,19 +103,33 @@ def _restore_name(values: dict[str, Any], written: Mapping[str, Any]) -> None:
         values["rope_parameters"] = kept | {"rope_type": name}
 
 
-def _check_dropped(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def _blocks(overrides: Mapping[str, Any]) -> list[str]:
+    """Return the names of the blocks of rotary parameters in overrides, at any level."""
+    inner = [name for value in overrides.values() if isinstance(value, Mapping) for name in _blocks(value)]
+    return [name for name in ("rope_parameters", "rope_scaling") if name in overrides] + inner
+
+
+def _check_dropped(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
     """Check that overrides keep what the checkpoint states: an object in ``hf_overrides`` replaces the config's whole one.
 
     Raises:
-        UnsupportedError: naming the value that was dropped.
+        UnsupportedError: naming the values that were dropped.
     """
-    for key, default in (("rope_theta", None), ("partial_rotary_factor", 1.0), ("mrope_section", None)):
-        if before.get(key) not in (None, default) and after.get(key) is None:
-            raise UnsupportedError(
-                f"--hf-overrides: its rope_parameters replace those of the model's config, and drop {key} {before[key]!r}. "
-                "Leave them out: --max-model-len LENGTH extends the context, and --ladder chooses the rule. Or add "
-                f'"{key}": {json.dumps(before[key])} to them'
-            )
+    before, after = (each[FULL] if isinstance(each.get(FULL), Mapping) else each for each in (before, after))
+    # Another rule has other parameters; these belong to the model.
+    kept = set(before) if before.get("rope_type") == after.get("rope_type") else set(KEPT)
+    dropped = {
+        key: value
+        for key, value in before.items()
+        if key in (kept | {"rope_theta"}) and value not in (None, _UNSTATED.get(key)) and after.get(key) is None
+    }
+    if dropped:
+        raise UnsupportedError(
+            f"--hf-overrides: {' and '.join(_blocks(overrides)) or 'they'} replaces that of the model's config, and drops "
+            f"{', '.join(f'{key} {value!r}' for key, value in dropped.items())}. "
+            "Leave it out: --max-model-len LENGTH extends the context, and --ladder chooses the rule. Or add "
+            f"{', '.join(f'{json.dumps(key)}: {json.dumps(value)}' for key, value in dropped.items())} to it"
+        )
 
 
 def overrides(hf_config: Mapping[str, Any], settings: RopeSettings) -> dict[str, Any]:

@@ -6,6 +6,8 @@ vLLM makes every sequence, and tokenizes every banned word, on the event loop be
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from ropeswitch.server.ingest.faults import Fault
 from ropeswitch.server.ingest.token_ids import TokenIds
 
@@ -16,13 +18,15 @@ _PROMPTS = ("prompt", "input", "queries", "documents", "items", "data_1", "data_
 # /inference/v1/generate nests the sampling parameters.
 _SAMPLING = "sampling_params"
 _WORDS = ("bad_words", "stop", "stop_sequences")
+# The validator of `n`: it also takes text, "1_000.0" too.
+_NUMBER = TypeAdapter(int)
 
 
 def find_excess(body: Any, most_sequences: int) -> Fault | None:
     """Return the field by which a body exceeds a limit, or None.
 
     Args:
-        body: The body's values, before validation.
+        body: The values of a JSON body or a form, before validation.
         most_sequences: Maximum sequences of a body: prompts times ``n``, the answers or beams of each.
     """
     if not isinstance(body, Mapping):
@@ -38,9 +42,8 @@ def find_excess(body: Any, most_sequences: int) -> Fault | None:
     for where, words in _words(body):
         size += sum(len(word.encode("utf-8", "surrogatepass")) for word in words)
         if size > WORD_BYTES:
-            return Fault(
-                "too_long", where, f"Input should have at most {WORD_BYTES} bytes in all of {', '.join(_WORDS)}"
-            )
+            text = f"Input should have at most {WORD_BYTES} bytes in all of {', '.join(_WORDS)}; found more"
+            return Fault("too_long", where, text)
     return None
 
 
@@ -73,10 +76,9 @@ def _answers(body: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
 
 
 def _whole(value: Any) -> int:
-    # Like pydantic, which also reads numbers from text.
     try:
-        return max(1, int(value)) if isinstance(value, int | float | str) else 1
-    except (ValueError, OverflowError):
+        return max(1, _NUMBER.validate_python(value))
+    except ValidationError:
         return 1
 
 

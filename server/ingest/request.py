@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fastapi import Request
+from starlette.datastructures import FormData
 
 from ropeswitch.server.context import RequestContext
 from ropeswitch.server.front.refusal import RefusedError, bodies_too_many
@@ -89,6 +90,12 @@ class LongRequest(Request):
                 values |= samples
             self._json = values
         return self._json
+
+    async def form(self, **limits: Any) -> FormData:  # type: ignore[override]
+        """Return the fields of a form, as ``starlette.requests.Request.form``; only for ``await``."""
+        values = await super().form(**limits)
+        self.context.fault = find_excess(values, self.most_sequences)
+        return values
 
     def release(self) -> None:
         """Release this body's share of the memory limit, when the request's handler is done."""

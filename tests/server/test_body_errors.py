@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import httpx
 import pytest
-from fastapi import Request
+from fastapi import Form, Request
 from pydantic import BaseModel, model_validator
 
 from ropeswitch.server.body_errors import name_wrong_fields
@@ -190,6 +190,25 @@ def test_json_in_too_many_levels_is_the_client_s_fault(tmp_path: Path) -> None:
     for path in ("/v1/completions", "/invocations"):
         found = ask(app, "POST", path, content=b"[" * 100_000, headers={"content-type": "application/json"})
         assert found.status_code == 400, found.text
+
+
+def test_a_form_starts_no_more_sequences_than_a_body(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path)[0])
+
+    class Upload(BaseModel):
+        n: int = 1
+
+    @app.post("/v1/audio/transcriptions")
+    async def transcribe(request: Annotated[Upload, Form()]) -> int:
+        return request.n
+
+    read_long_bodies(app)
+    name_wrong_fields(app)
+    path = "/v1/audio/transcriptions"
+    assert ask(app, "POST", path, data={"n": "1024"}).json() == 1024
+    for number in ("1025", "16384.0"):
+        found = ask(app, "POST", path, data={"n": number})
+        assert found.status_code == 400 and error_of(found)["param"] == "n", found.text
 
 
 def test_the_route_that_chooses_checks_long_lists_first(tmp_path: Path) -> None:

@@ -131,8 +131,10 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 def test_a_base_that_would_be_dropped(refusal: Any, checkpoint: Path, tmp_path: Path) -> None:
     checkpoints.llama(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 5e6})
     message = refusal(str(tmp_path), "--hf-overrides", json.dumps({"rope_parameters": YARN}), "--max-model-len", "256")
-    assert message.startswith("--hf-overrides:") and "drop rope_theta 5000000" in message
+    assert message.startswith("--hf-overrides:") and "drops rope_theta 5000000" in message
     assert "--max-model-len LENGTH" in message and '"rope_theta": 5000000' in message
+    message = refusal(str(tmp_path), "--hf-overrides", '{"rope_theta": 1000000.0}')
+    assert message.startswith("--hf-overrides: rope_theta: 1000000.0 has no effect") and "5000000.0" in message
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"rope_scaling": YARN}))
     message = refusal(str(tmp_path))

@@ -92,6 +92,66 @@ def test_items_that_must_be_text(name: str) -> None:
         assert valid_or_refused(values_of(place, ITEMS[name](text))), text
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "resources.limits", "affinity.nodeAffinity", "loadTest.argumentsByWorkload.chat",
+        "longPool.values.server", "longPool.values.server.extraEnv", "longPool.values.resources",
+        "longPool.values.autoscaling", "longPool.values.tolerations",
+    ],
+)  # fmt: skip
+def test_null_is_absent_below_the_second_level(place: str) -> None:
+    pools = {"longPool": {"enabled": True, "values": {}}}
+    values = {"longPool": {"enabled": True}} | values_of(tuple(place.split(".")), None)
+    if place.startswith("longPool"):
+        values["longPool"]["enabled"] = True
+    assert render(values) == render(pools)
+
+
+# Fields of Kubernetes' own objects, right and wrong.
+CONTAINER = {"name": "a", "image": "b"}
+RIGHT: list[dict[str, Any]] = [
+    {"server": {"extraContainers": [CONTAINER | {"lifecycle": {"preStop": {"sleep": {"seconds": 5}}}}]}},
+    {
+        "server": {
+            "extraInitContainers": [
+                CONTAINER
+                | {"restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]}
+            ]
+        }
+    },
+    {"server": {"extraContainers": [CONTAINER | {"livenessProbe": {"grpc": {"port": 80}}}]}},
+    {"resources": {"limits": {"cpu": "500m", "memory": "64Gi"}, "requests": {"cpu": 1.5}}},
+]
+WRONG: list[dict[str, Any]] = [
+    {"gateway": {"enabled": True, "parentRefs": [{"name": "a", "port": "443"}]}},
+    {"server": {"extraContainers": [CONTAINER | {"livenessProbe": {"grpc": {"port": "80"}}}]}},
+    {"server": {"extraContainers": [CONTAINER | {"command": "sh"}]}},
+    {"server": {"extraContainers": [CONTAINER | {"args": {"a": "b"}}]}},
+    {"server": {"extraContainers": [CONTAINER | {"image": ["b"]}]}},
+    {"server": {"extraVolumes": [{"name": "a", "configMap": "x"}]}},
+    {"server": {"extraVolumeMounts": [{"name": "a", "mountPath": ["x"]}]}},
+    {"networkPolicy": {"from": [{"ipBlock": "10.0.0.0/8"}]}},
+    {"networkPolicy": {"extraEgress": [{"ports": {"port": 443}}]}},
+    {"ingress": {"tls": [{"hosts": "a.b"}]}},
+    {"podSecurityContext": {"sysctls": {"a": "b"}}},
+    {"resources": {"limits": {"memory": "64GB"}}},
+    {"resources": {"limits": {"cpu": -1}}},
+    {"extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": 1}}]},
+]
+
+
+@pytest.mark.parametrize("values", RIGHT)
+def test_what_kubernetes_takes_is_taken(values: Values) -> None:
+    assert findings(values, "1.31") == []
+
+
+@pytest.mark.parametrize("values", WRONG)
+def test_what_kubernetes_refuses_is_refused(values: Values) -> None:
+    with pytest.raises(HelmValuesError):
+        render(values)
+
+
 def test_a_field_of_kubernetes_can_be_removed() -> None:
     assert "runAsUser" not in pod_of({"podSecurityContext": {"runAsUser": None}})["securityContext"]
 

@@ -18,6 +18,8 @@ IDS = TokenIds([list(range(5000))])
         ({"prompt": ["a"] * 1025}, ("prompt",)),
         ({"prompt": [[1]] * 1025}, ("prompt",)),
         ({"prompt": "a", "n": "1025"}, ("n",)),
+        ({"prompt": "a", "n": "1500.0"}, ("n",)),
+        ({"prompt": ["a"] * 8, "n": "2_00.00"}, ("n",)),
         ({"prompt": "a", "n": 1025.0, "use_beam_search": True}, ("n",)),
         ({"messages": [{"role": "user", "content": "a"}], "n": 1025}, ("n",)),
         ({"messages": [[{"role": "user", "content": "a"}]] * 33, "n": 32}, ("n",)),

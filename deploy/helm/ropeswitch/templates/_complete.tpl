@@ -4,6 +4,18 @@ comments below its name. files/defaults.yaml repeats values.yaml, which template
 */}}
 {{- define "ropeswitch.complete" -}}
 {{- include "ropeswitch.fill" (dict "onto" .Values "from" (.Files.Get "files/defaults.yaml" | fromYaml)) -}}
+{{- include "ropeswitch.prune" .Values -}}
+{{- end -}}
+
+{{- /* Remove what is null from maps at any level: Kubernetes reads it as absent, and schemas of its objects do not allow it. */ -}}
+{{- define "ropeswitch.prune" -}}
+{{- range $key, $value := . -}}
+{{- if kindIs "invalid" $value -}}
+{{- $_ := unset $ $key -}}
+{{- else if kindIs "map" $value -}}
+{{- include "ropeswitch.prune" $value -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "ropeswitch.fill" -}}

@@ -4,7 +4,7 @@
 {{- range $key, $value := .from -}}
 {{- if and (kindIs "map" $value) (kindIs "map" (index $onto $key)) -}}
 {{- include "ropeswitch.overlay" (dict "onto" (index $onto $key) "from" $value) -}}
-{{- else -}}
+{{- else if not (kindIs "invalid" $value) -}}
 {{- $_ := set $onto $key $value -}}
 {{- end -}}
 {{- end -}}
