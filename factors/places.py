@@ -56,13 +56,12 @@ def _check_level(config: Mapping[str, Any], where: str) -> None:
                 raise _differ(f"{where}{place}", value, within + other, inside, f"Remove {where}{place}: it is ignored")
 
 
-def check_effect(stated: Mapping[str, Any], effect: Mapping[str, Any], flag: str = "") -> None:
+def check_effect(stated: Mapping[str, Any], effect: Mapping[str, Any]) -> None:
     """Check that the rotation that a config or overrides state is the one in effect.
 
     Args:
         stated: The values of a ``config.json`` or of ``--hf-overrides``.
         effect: The rotary parameters that the engine's config ended with (``hf_config.rope_parameters``).
-        flag: The flag that states them, for the message.
 
     Raises:
         FactorError: naming the place, its value and the one in effect.
@@ -84,7 +83,7 @@ def check_effect(stated: Mapping[str, Any], effect: Mapping[str, Any], flag: str
         comparable = all(isinstance(each, str | int | float) for each in (value, used))
         if comparable and value != used and not alike:
             raise FactorError(
-                f"{flag}{where}{name}{field}: {quoted(value)} has no effect: the model's config class ends with "
+                f"{where}{name}{field}: {quoted(value)} has no effect: the model's config class ends with "
                 f"{quoted(used)}. Write it where the class reads it, or remove it"
             )
 

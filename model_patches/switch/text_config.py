@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.hf_config import YARN_COEFFICIENTS, rope_parameters
 from ropeswitch.factors.ladders.native import LENGTH_FIELDS
 from ropeswitch.factors.places import base_place, check_effect, check_places
@@ -81,7 +81,10 @@ def text_config(engine_args: Any) -> TextConfig:
     values.path = path
     values.base = "the flag --hf-overrides" if base_place(overrides) else base_place(written or {})
     effect = rope_parameters(values)
-    check_effect(overrides, effect, "--hf-overrides: ")
+    try:
+        check_effect(overrides, effect)
+    except FactorError as error:
+        raise UnsupportedError(f"--hf-overrides: {error}") from error
     # What the overrides replace is not in effect.
     if not base_place(overrides) and not _blocks(overrides):
         check_effect(written or {}, effect)

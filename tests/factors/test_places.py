@@ -163,10 +163,10 @@ EFFECT = {"rope_theta": 5e6, "rope_type": "default"}
 @pytest.mark.parametrize(
     ("stated", "message"),
     [
-        ({"rope_theta": 1e6}, "--hf-overrides: rope_theta: 1000000.0 has no effect: .* ends with 5000000.0"),
+        ({"rope_theta": 1e6}, "rope_theta: 1000000.0 has no effect: .* ends with 5000000.0"),
         (
             {"rope_scaling": ADDED},
-            "--hf-overrides: rope_scaling.rope_type: 'yarn' has no effect: .* ends with 'default'",
+            "rope_scaling.rope_type: 'yarn' has no effect: .* ends with 'default'",
         ),
         (
             {"text_config": {"rope_parameters": {"full_attention": KEPT | {"rope_theta": 1e4}}}},
@@ -179,7 +179,7 @@ EFFECT = {"rope_theta": 5e6, "rope_type": "default"}
 )
 def test_what_a_config_or_an_override_states_is_in_effect(stated: dict[str, Any], message: str | None) -> None:
     if message is None:
-        check_effect(stated, EFFECT, "--hf-overrides: ")
+        check_effect(stated, EFFECT)
         return
     with pytest.raises(FactorError, match=message):
-        check_effect(stated, EFFECT, "--hf-overrides: ")
+        check_effect(stated, EFFECT)
