@@ -1,8 +1,7 @@
 """``vllm.entrypoints.openai.models.serving.OpenAIServingModels``: subclassed so that ``MODEL@SET`` is a model name.
 
 ``MODEL`` is a served name or a LoRA adapter, ``SET`` a factor set: all requests for ``qwen3@128k`` go to the model ``qwen3``
-and are rotated with the set ``128k``. On a server with named ladders, ``MODEL@LADDER:SET`` is also a model name, and so is
-``MODEL@LADDER:``, whose requests use the sets of that ladder by length.
+and are rotated with the set ``128k``.
 
 Every handler looks up a request's model in one ``OpenAIServingModels``, so no other code handles such names. The lookup
 records the alias in the request's context; the engine client forces its set (:func:`forcing`), and the response's ``model``
@@ -10,17 +9,15 @@ is the alias.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from ropeswitch.model_patches.switch.settings import FORCED_SET, LADDER_ID
+from ropeswitch.model_patches.switch.settings import FORCED_SET
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import Alias, RequestContext, current
 from ropeswitch.server.in_place import become
-from ropeswitch.server.ladders import SEPARATOR as LADDER_SEPARATOR
-from ropeswitch.server.ladders import ServedLadders, set_name
 
 SEPARATOR = "@"
 
@@ -31,12 +28,12 @@ class Aliases:
 
     Attributes:
         exact: Its models as vLLM serves them, without aliases.
-        ladders: Its ladders.
-        listed: Whether ``/v1/models`` lists the aliases of single sets; those of named ladders are always listed.
+        sets: The names of its factor sets.
+        listed: Whether ``/v1/models`` lists the aliases.
     """
 
     exact: Any
-    ladders: ServedLadders
+    sets: tuple[str, ...]
     listed: bool
 
     def resolve(self, name: object) -> object:
@@ -46,8 +43,7 @@ class Aliases:
         context no set could be forced, so no name is an alias.
 
         Raises:
-            vllm.exceptions.VLLMValidationError: answered with a 400, when the model is served and the set or ladder is
-                unknown.
+            vllm.exceptions.VLLMValidationError: answered with a 400, when the model is served and the set is unknown.
         """
         context = current.get()
         if context is None:
@@ -56,32 +52,21 @@ class Aliases:
         asked = context.model if name is None else name
         if not isinstance(asked, str) or self._serves(asked):
             return name
-        model, separator, rest = asked.rpartition(SEPARATOR)
+        model, separator, factor_set = asked.rpartition(SEPARATOR)
         if not separator or not self._serves(model):
             return name
-        ladder, factor_set = split(rest)
-        rule = self.ladders.default if ladder is None else self.ladders.named.get(ladder)
-        if rule is None:
+        if factor_set not in self.sets:
             raise vllm_adapter.validation_error(
-                f"model: {asked!r} asks for the unknown ladder {ladder!r}; known ladders: {known(self.ladders.named)}",
+                f"model: {asked!r} asks for the unknown factor set {factor_set!r} of {model!r}; known sets: "
+                f"{', '.join(map(repr, self.sets))}",
                 "model",
             )
-        if factor_set not in (None, *rule.ladder.names):
-            raise vllm_adapter.validation_error(
-                f"model: {asked!r} asks for the unknown factor set {factor_set!r} of "
-                f"{model + (f'{SEPARATOR}{ladder}:' if ladder else '')!r}; known sets: {known(rule.ladder.names)}",
-                "model",
-            )
-        context.alias, context.rule = Alias(asked, factor_set), rule
+        context.alias = Alias(asked, factor_set)
         return model
 
     def names(self, model: str) -> list[str]:
         """Return the aliases of a served name that ``/v1/models`` lists."""
-        rules = [self.ladders.default, *self.ladders.named.values()]
-        found = [f"{model}{SEPARATOR}{rule.name}{LADDER_SEPARATOR}" for rule in rules if rule.name]
-        if self.listed:
-            found += [f"{model}{SEPARATOR}{set_name(rule, i)}" for rule in rules for i in range(len(rule.ladder.sets))]
-        return found
+        return [f"{model}{SEPARATOR}{each}" for each in self.sets] if self.listed else []
 
     def _serves(self, name: str) -> bool:
         return name in self.exact.lora_requests or self.exact.is_base_model(name)
@@ -147,30 +132,19 @@ class AliasedModels(vllm_adapter.OpenAIServingModels):
         return await self.ropeswitch.exact.resolve_lora(model)
 
 
-def split(text: str) -> tuple[str | None, str | None]:
-    """Split ``SET``, ``LADDER:SET`` or ``LADDER:`` into ladder and set; a missing part is None."""
-    ladder, separator, factor_set = text.partition(LADDER_SEPARATOR)
-    return (ladder, factor_set or None) if separator else (None, text)
-
-
-def known(names: Iterable[str]) -> str:
-    """Format names for an error message."""
-    return ", ".join(map(repr, names)) or "none"
-
-
-def accept_aliases(models: Any, ladders: ServedLadders, *, listed: bool) -> None:
+def accept_aliases(models: Any, sets: tuple[str, ...], *, listed: bool) -> None:
     """Make a server's models accept ``MODEL@SET`` as a name.
 
     Args:
         models: The app's ``OpenAIServingModels``, with its static LoRA adapters loaded.
-        ladders: The ladders that the engine runs.
-        listed: Whether ``/v1/models`` lists the aliases of single sets.
+        sets: The names of the factor sets.
+        listed: Whether ``/v1/models`` lists the aliases.
 
     Raises:
         TypeError: when the models are of another class.
     """
     # The copy shares everything with the object that handlers hold, so adapters loaded later are in both.
-    aliases = Aliases(copy.copy(models), ladders, listed)
+    aliases = Aliases(copy.copy(models), sets, listed)
     become(models, AliasedModels)
     models.ropeswitch = aliases
     models.lora_requests = Adapters(aliases)
@@ -186,7 +160,7 @@ def alias_set(params: Any, context: RequestContext | None) -> str | None:
     Raises:
         vllm.exceptions.VLLMValidationError: answered with a 400, when ``vllm_xargs`` asks for another set.
     """
-    if context is None or (alias := context.alias) is None or alias.factor_set is None:
+    if context is None or (alias := context.alias) is None:
         return None
     values = getattr(params, "extra_args", None) or {}
     asked = values.get(FORCED_SET) if context.asked is None else context.asked
@@ -199,16 +173,11 @@ def alias_set(params: Any, context: RequestContext | None) -> str | None:
     return alias.factor_set
 
 
-def forcing(params: Any, factor_set: str | None, ladder_id: str | None = None) -> Any:
-    """Return a copy of ``vllm.SamplingParams`` or ``vllm.PoolingParams`` that forces a set, or a ladder by its engine ID.
-
-    Without either, return the same object.
-    """
-    forced = {FORCED_SET: factor_set, LADDER_ID: ladder_id}
-    if forced == dict.fromkeys(forced):
+def forcing(params: Any, factor_set: str | None) -> Any:
+    """Return a copy of ``vllm.SamplingParams`` or ``vllm.PoolingParams`` that forces a set; without one, the same object."""
+    if factor_set is None:
         return params
     field = "extra_args" if hasattr(params, "extra_args") else "extra_kwargs"
     copied = copy.copy(params)
-    values = {name: value for name, value in forced.items() if value is not None}
-    setattr(copied, field, {**(getattr(params, field) or {}), **values})
+    setattr(copied, field, {**(getattr(params, field) or {}), FORCED_SET: factor_set})
     return copied

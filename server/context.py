@@ -41,15 +41,15 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Alias:
-    """The model name ``MODEL@SET``, ``MODEL@LADDER:SET`` or ``MODEL@LADDER:`` of a request.
+    """The model name ``MODEL@SET`` of a request.
 
     Attributes:
         model: The whole name.
-        factor_set: The set that it asks for, or None.
+        factor_set: The set that it asks for.
     """
 
     model: str
-    factor_set: str | None
+    factor_set: str
 
 
 @dataclass
@@ -65,8 +65,7 @@ class RequestContext:
         fault: The first value of its body that no engine accepts, or None (``body_errors.py``).
         asked: The value of ``vllm_xargs.rope_factor_set`` in its body, or None.
         model: The value of ``model`` in its body, or None.
-        alias: Its model name, if that asks for a set or a ladder; None before the model is looked up.
-        rule: The rule of its ladder (``ladders.py``); None before its model or its first prompt is handled.
+        alias: Its model name, if that asks for a set; None before the model is looked up.
         asked_policy: The value of ``vllm_xargs.rope_ladder_policy`` in its body, or None.
         limited: Whether its body limits the output tokens.
         limited_to_none: Whether it limits them to 0.
@@ -97,7 +96,6 @@ class RequestContext:
     asked: object = None
     model: object = None
     alias: Alias | None = None
-    rule: Any = None
     asked_policy: object = None
     limited: bool = False
     limited_to_none: bool = False

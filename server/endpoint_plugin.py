@@ -22,12 +22,10 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.guard.registry import in_play, require
-from ropeswitch.model_patches.switch.ladders import START
 from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError, settings_of
 from ropeswitch.server import (
     engine_utilities,
-    ladder_route,
     life_cycle,
     refusals,
     rope_route,
@@ -50,8 +48,6 @@ from ropeswitch.server.front.tasks import go_on
 from ropeswitch.server.ingest.detokenizer import decode_prompt_ends
 from ropeswitch.server.ingest.renderer import take_long_prompts
 from ropeswitch.server.ingest.routes import read_long_bodies
-from ropeswitch.server.ladder_updates import DRAFTLESS, LadderUpdates
-from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.left_out_routes import leave_out
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.start import start as start_length_metrics
@@ -80,7 +76,6 @@ class RopeSwitchEndpoints:
         # For init_state, which runs after vLLM has added the app's error handlers.
         app.state.app = app
         app.include_router(rope_route.router)
-        app.include_router(ladder_route.router)
         app.include_router(models_route.router)
         app.include_router(life_cycle.router)
         app.include_router(page.router)
@@ -124,14 +119,14 @@ class _Checked:
 
     Attributes:
         settings: The ladder and the scheduling settings.
-        ladders: The ladders from which the engine chooses sets.
+        rule: The rule by which the engine chooses sets.
         patches: The patches that its processes run.
         front: API keys and request limits.
         admission: Admits prompts to the queue.
     """
 
     settings: RopeSettings
-    ladders: ServedLadders
+    rule: SetRule
     patches: Sequence[Patch]
     front: FrontState
     admission: Admission
@@ -154,24 +149,15 @@ async def _checked(engine_client: Any, args: Namespace) -> _Checked:
     max_model_len = engine_client.model_config.max_model_len
     waits = vllm_adapter.prompt_waits(engine_client)
     front, admission = build(args.ropeswitch_front, settings.ladder, max_model_len, waits, vllm_adapter.AdmissionError)
-    speculative = engine_client.vllm_config.speculative_config
-    if args.allow_ladder_updates and speculative is not None and speculative.method not in DRAFTLESS:
-        raise UnsupportedError(
-            f"--allow-ladder-updates: cannot be combined with the draft model of speculative_config.method "
-            f"{speculative.method!r}, whose rotary modules keep the startup ladder; leave one of the two out"
-        )
     rule = SetRule(settings.ladder, settings.policy, max_model_len)
-    ladders = ServedLadders(rule, START if args.allow_ladder_updates else None)
-    return _Checked(settings, ladders, patches, front, admission)
+    return _Checked(settings, rule, patches, front, admission)
 
 
 def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerParts:
     """Make every part of the process. Metrics need Prometheus, which vLLM has already set up."""
     settings, ladder, model = checked.settings, checked.settings.ladder, engine_client.model_config
     rope_info = rope_route.rope_info(settings, model.max_model_len, checked.patches)
-    ladders = checked.ladders
-    length_metrics = start_length_metrics(engine_client, ladders.start, ladders.names)
-    updates = LadderUpdates(engine_client, settings, ladders, rope_info) if args.allow_ladder_updates else None
+    length_metrics = start_length_metrics(engine_client, checked.rule)
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
     log, registry = args.ropeswitch_access_log, vllm_adapter.metrics_registry()
     return ServerParts(
@@ -182,22 +168,23 @@ def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerPart
             model=model.served_model_name,
             rope=rope_info,
             registry=registry,
-            measured=None if length_metrics is None else _measured(engine_client, length_metrics, ladders, registry),
+            measured=None
+            if length_metrics is None
+            else _measured(engine_client, length_metrics, ladder.names, registry),
         ),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
         length_metrics=length_metrics,
-        access_log=None if log is None else start_access_log(log, ladder, engine_client, ladders.names),
+        access_log=None if log is None else start_access_log(log, ladder, engine_client),
         prefill_progress=engine_utilities.prefill_progress(engine_client),
         request_ids=args.enable_request_id_headers,
-        ladder_updates=updates,
     )
 
 
-def _measured(engine_client: Any, metrics: LengthMetrics, ladders: ServedLadders, registry: Any) -> status.Measured:
+def _measured(engine_client: Any, metrics: LengthMetrics, names: Sequence[str], registry: Any) -> status.Measured:
     """Return the measurements that the status page shows."""
     states, computed = engine_client.output_processor.request_states, engine_utilities.computed_tokens(engine_client)
-    running = RunningSequences(states, ladders.names, computed)
-    return status.Measured(metrics, running, History(registry, metrics.plan.bands), ladders.names)
+    running = RunningSequences(states, names, computed)
+    return status.Measured(metrics, running, History(registry, metrics.plan.bands), names)
 
 
 def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed: bool) -> None:
@@ -213,17 +200,17 @@ def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed
         # OpenTelemetry's packages are required only with tracing.
         from ropeswitch.server import traces
 
-        traces.start(engine_client.output_processor, checked.settings.ladder, checked.ladders.names)
+        traces.start(engine_client.output_processor, checked.settings.ladder)
     take_long_prompts(engine_client.renderer, picklable=vllm_adapter.is_fast(engine_client.renderer.tokenizer))
     decode_prompt_ends(vllm_adapter.FastIncrementalDetokenizer)
     length = vllm_adapter.prompt_length(engine_client.model_config)
     limits_output = engine_client.model_config.get_diff_sampling_param().get("max_tokens") is not None
     bounds_whitespace = engine_client.vllm_config.structured_outputs_config.disable_any_whitespace
     prompts = Prompts(
-        checked.ladders, checked.admission, length, limits_output=limits_output, bounds_whitespace=bounds_whitespace
+        checked.rule, checked.admission, length, limits_output=limits_output, bounds_whitespace=bounds_whitespace
     )
     take_over(engine_client, state, prompts)
-    accept_aliases(state.openai_serving_models, checked.ladders, listed=aliases_listed)
+    accept_aliases(state.openai_serving_models, checked.rule.ladder.names, listed=aliases_listed)
 
 
 def _by_ropeswitch(args: Namespace) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.datastructures import State
 
-from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.request_set import SetRule, go_by_length
 from ropeswitch.model_patches.switch.settings import (
     ANSWER_LIMIT_FIELD,
@@ -28,7 +28,6 @@ from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.in_place import become
 from ropeswitch.server.ingest.faults import LARGE_NUMBER
-from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.prompt_set import PromptSet, asks_for_policy, asks_for_set, decide
 from ropeswitch.server.structural_tag import bound_whitespace
 
@@ -48,7 +47,7 @@ class Prompts:
     """Decides the factor set of every prompt on its way to the engine; refuses unknown sets, and prompts for a full queue.
 
     Args:
-        ladders: The rules by which the engine chooses sets.
+        rule: The rule by which the engine chooses sets.
         admission: Admits prompts to the queue.
         length: Counts a prompt's tokens (:func:`~ropeswitch.server.vllm_adapter.prompt_length`).
         limits_output: Whether the server limits the output of requests without a limit.
@@ -57,14 +56,14 @@ class Prompts:
 
     def __init__(
         self,
-        ladders: ServedLadders,
+        rule: SetRule,
         admission: Admission,
         length: Callable[[Any], int | None],
         *,
         limits_output: bool = False,
         bounds_whitespace: bool = False,
     ) -> None:
-        self._ladders = ladders
+        self._rule = rule
         self._admission = admission
         self._length = length
         self._limits_output = limits_output
@@ -94,11 +93,9 @@ class Prompts:
         # A step of a prompt that was already admitted.
         step = context is not None and context.answering
         limited = self._limits_output or context is None or context.limited
-        rule = self._ladders.of(context)
-        decision = self._follow_search(rule, params, context, request_id)
+        decision = self._follow_search(params, context, request_id)
         if decision is None:
-            classes = self._ladders.start.ladder
-            decision = _decide(rule, num_tokens, params, context, alias, classes, limited=limited)
+            decision = _decide(self._rule, num_tokens, params, context, alias, limited=limited)
         if context is not None and request_id is not None:
             context.decided[request_id] = decision
         if context is not None and search is not None:
@@ -109,16 +106,14 @@ class Prompts:
             self._admission.follow(request_id)
         if self._bounds_whitespace and (outputs := getattr(params, "structured_outputs", None)) is not None:
             bound_whitespace(outputs)
-        return forcing(params, alias, rule.ladder_id) if request_id is not None else params
+        return forcing(params, alias) if request_id is not None else params
 
-    def _follow_search(
-        self, rule: SetRule, params: Any, context: RequestContext | None, request_id: str | None
-    ) -> PromptSet | None:
+    def _follow_search(self, params: Any, context: RequestContext | None, request_id: str | None) -> PromptSet | None:
         """Make a beam-search step keep the set reserved for its search, and return that decision; None for other prompts.
 
         Each step is a request for one token, and would otherwise reserve a set for that token alone.
         """
-        if context is None or request_id is None or rule.policy != RESERVE:
+        if context is None or request_id is None or self._rule.policy != RESERVE:
             return None
         # Upstream's ID of a step is that of the search and three more parts.
         search = context.searches.get(request_id.rsplit("-", 3)[0])
@@ -127,7 +122,7 @@ class Prompts:
         if search.policy != RESERVE:
             go_by_length(params)
             return None
-        params.extra_args = (params.extra_args or {}) | {FORCED_SET: rule.ladder.names[search.index]}
+        params.extra_args = (params.extra_args or {}) | {FORCED_SET: self._rule.ladder.names[search.index]}
         return search
 
 
@@ -225,7 +220,6 @@ def _decide(
     params: Any,
     context: RequestContext | None,
     alias: str | None,
-    classes: FactorLadder,
     *,
     limited: bool,
 ) -> PromptSet:
@@ -237,7 +231,6 @@ def _decide(
         params: Its parameters. Without an output limit they are changed to choose by length, here and in the engine.
         context: The request's context, or None.
         alias: The set that its model name asks for, or None.
-        classes: The ladder of the length classes.
         limited: Whether the request or the server limits the output; otherwise vLLM's handlers have set the limit to the
             rest of the context.
 
@@ -246,13 +239,13 @@ def _decide(
             is not supported on its route, or the prompt is longer than the ladder.
     """
     try:
-        decision = decide(rule, num_tokens, params, alias, classes)
+        decision = decide(rule, num_tokens, params, alias)
         if decision.policy == RESERVE and not limited and num_tokens + params.max_tokens == rule.max_model_len:
             if hasattr(params, "extra_args"):
                 go_by_length(params)
             # Beam-search parameters have no field for it; `Prompts._follow_search` sets it on each step.
             by_length = rule if hasattr(params, "extra_args") else replace(rule, policy=BY_LENGTH, max_model_len=None)
-            decision = decide(by_length, num_tokens, params, None, classes)
+            decision = decide(by_length, num_tokens, params)
     except FactorError as error:
         field = next((name for name in (POLICY_FIELD, FIELD, ANSWER_LIMIT_FIELD) if str(error).startswith(name)), None)
         field = field or (FIELD if asks_for_set(params) else "prompt")

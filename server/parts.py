@@ -6,7 +6,6 @@ from ropeswitch.server.access_log.log import AccessLog
 from ropeswitch.server.front.queue_metrics import QueueMetrics
 from ropeswitch.server.front.state import FrontState
 from ropeswitch.server.ingest.progress import Progress
-from ropeswitch.server.ladder_updates import LadderUpdates
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.rope_route import RopeInfo
 from ropeswitch.server.scheduling_metrics import SchedulingMetrics
@@ -18,7 +17,6 @@ class ServerParts:
     """The app's ``state.ropeswitch``, the only place from which middlewares and routes get their dependencies.
 
     Attributes:
-        ladder_updates: Changes the served ladders, None without ``--allow-ladder-updates``.
         front: API keys and request limits.
         queue_metrics: Gauges of the queue.
         rope_info: The response of ``/v1/rope``.
@@ -40,4 +38,3 @@ class ServerParts:
     access_log: AccessLog | None
     prefill_progress: Progress
     request_ids: bool = False
-    ladder_updates: LadderUpdates | None = None

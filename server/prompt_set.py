@@ -26,19 +26,19 @@ class PromptSet:
     """The decision for one prompt.
 
     Attributes:
-        index: The index of its factor set in its ladder.
-        length_class: The index of its set by length alone in the startup ladder; the last one for a prompt that is longer
-            than the ladder and asks for a set by name.
+        index: The index of its factor set.
+        length_class: The index of its set by length alone; the last one for a prompt that is longer than the ladder and asks
+            for a set by name.
         forced: The name of the set that the request asks for, or None.
         policy: The ladder policy that chose the set if none is forced.
-        rule: The rule of its ladder; None for the startup ladder.
+        name: The name of its factor set.
     """
 
     index: int
     length_class: int
     forced: str | None = None
     policy: str = BY_LENGTH
-    rule: SetRule | None = field(default=None, compare=False, repr=False)
+    name: str = field(default="", compare=False)
 
     @property
     def chosen_by(self) -> str:
@@ -53,9 +53,7 @@ class PromptSet:
         return max(by_length, self.index) if self.policy == RESERVE else by_length
 
 
-def decide(
-    rule: SetRule, num_tokens: int, params: Any, alias: str | None = None, classes: FactorLadder | None = None
-) -> PromptSet:
+def decide(rule: SetRule, num_tokens: int, params: Any, alias: str | None = None) -> PromptSet:
     """Decide a prompt's set.
 
     Args:
@@ -63,7 +61,6 @@ def decide(
         num_tokens: The prompt's length.
         params: ``vllm.SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
         alias: The set that the request's model name asks for, or None (``aliases.py``).
-        classes: The ladder of the length classes (default: that of the rule).
 
     Raises:
         FactorError: when the requested set or policy is unknown, or the prompt is longer than the ladder.
@@ -74,9 +71,9 @@ def decide(
             f"vllm_xargs.{LADDER_POLICY}: {asked!r} cannot be combined with a model name that forces a set; leave one out"
         )
     index = rule.index(params, num_tokens, num_tokens) if alias is None else set_for(rule.ladder, num_tokens, alias)
-    classes = classes or rule.ladder
-    by_length = set_for(classes, min(num_tokens, classes.max_length), None)
-    return PromptSet(index, by_length, forced, BY_LENGTH if forced is not None else rule.policy_of(params), rule)
+    by_length = set_for(rule.ladder, min(num_tokens, rule.ladder.max_length), None)
+    policy = BY_LENGTH if forced is not None else rule.policy_of(params)
+    return PromptSet(index, by_length, forced, policy, rule.ladder.names[index])
 
 
 def asks_for_set(params: Any) -> bool:

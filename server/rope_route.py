@@ -38,18 +38,10 @@ class PatchInfo(BaseModel):
     file: str = Field(description="The module of ropeswitch that patches it.")
 
 
-class LadderInfo(BaseModel):
-    """One ladder served by name, as MODEL@LADDER:SET and MODEL@LADDER:."""
-
-    name: str
-    sets: list[FactorSetInfo]
-
-
 class RopeInfo(BaseModel):
-    """The ladders in use. A sequence of n tokens uses the first set with n <= max_length."""
+    """The ladder in use. A sequence of n tokens uses the first set with n <= max_length."""
 
-    sets: list[FactorSetInfo] = Field(description="The ladder of requests that name none.")
-    ladders: list[LadderInfo] = Field(default=[], description="Other ladders, by name (--allow-ladder-updates).")
+    sets: list[FactorSetInfo] = Field(description="Its factor sets, in order of length.")
     theta: float = Field(description="The model's rotary base.")
     rotary_dim: int = Field(description="Rotated values per head.")
     policy: str = Field(description="Ladder policy of requests that choose none: length or reserve.")

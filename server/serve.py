@@ -72,8 +72,6 @@ Start an OpenAI-compatible server that rotates every request with the factors fo
                         JSON line for each HTTP request; all adds probes and /metrics (default: json)
   --log-prompts         add the prompts to the access log
   --ladder-aliases      list MODEL@SET, the model with each factor set, in /v1/models
-  --allow-ladder-updates
-                        serve POST /v1/rope/ladder, which replaces the ladder of the running engine
   --tool-call-parser NAME
                         format of tool calls (default: by the chat template of known model families)
   --max-model-len N     maximum tokens of a sequence, or auto for as many as fit the KV cache (default: the model's maximum)
@@ -226,12 +224,6 @@ def _add_flags(parser: Any) -> None:
         action="store_true",
         help="List the model names MODEL@SET, which force a factor set, in /v1/models; they are accepted either way "
         "(default: not listed).",
-    )
-    group.add_argument(
-        "--allow-ladder-updates",
-        action="store_true",
-        help="Serve POST /v1/rope/ladder, which replaces the ladder of the running engine or adds a named one; any API "
-        "key may use it (default: off).",
     )
     group.add_argument(
         "--ladder-policy",

@@ -32,20 +32,19 @@ class AddAttributes(SpanProcessor):
             span.set_attributes(noted)
 
 
-def start(processor: Any, ladder: FactorLadder, sets: Sequence[str]) -> None:
+def start(processor: Any, ladder: FactorLadder) -> None:
     """Add our attributes to the spans of a process from now on.
 
     Args:
         processor: ``WatchedOutputs`` with ``tracing_enabled`` and metrics.
-        ladder: The ladder that the engines started with.
-        sets: The names of the factor sets, including those of later ladders.
+        ladder: The engines' ladder.
 
     Raises:
         AttributeError: when the installed trace provider is not that of OpenTelemetry's SDK; we cannot extend its spans.
     """
     provider: Any = trace.get_tracer_provider()
     provider.add_span_processor(AddAttributes())
-    processor.ropeswitch.spans = partial(_noting, Bands(ladder), sets)
+    processor.ropeswitch.spans = partial(_noting, Bands(ladder), ladder.names)
 
 
 def attributes(track: Track, bands: Bands, sets: Sequence[str]) -> Attributes:

@@ -15,14 +15,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ropeswitch.model_patches.guard.registry import in_play, require
 from ropeswitch.model_patches.switch.plugin import turned_on
-from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
 from ropeswitch.server import engine_utilities, rope_route, vllm_adapter
 from ropeswitch.server.aliases import accept_aliases, alias_set, forcing
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front.routes import route_path
 from ropeswitch.server.in_place import become
-from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.patches import VLLM_SERVE_PATCHES
 from ropeswitch.server.scheduling_metrics import PATHS, SchedulingMetrics, fresh
 
@@ -103,4 +101,4 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, name),
     )
     become(engine_client, AliasClient)
-    accept_aliases(state.openai_serving_models, ServedLadders(SetRule(settings.ladder)), listed=False)
+    accept_aliases(state.openai_serving_models, settings.ladder.names, listed=False)

@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +83,8 @@ def install() -> None:
 
     upstream = start.start
 
-    def started(engine_client: Any, rule: Any, names: Sequence[str] = ()) -> Any:
-        metrics = upstream(engine_client, rule, names)
+    def started(engine_client: Any, rule: Any) -> Any:
+        metrics = upstream(engine_client, rule)
         _Switch(engine_client.output_processor, engine_client.logger_manager)
         return metrics
 

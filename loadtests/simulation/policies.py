@@ -155,7 +155,7 @@ class Builder:
             scheduler.calibrate([(tokens, self.costs.seconds([(0, tokens)])) for tokens in sizes])
         hasher = get_request_block_hasher(BLOCK_SIZE, sha256) if options.prefix_caching else None
         if hasher is not None and policy.kind in LADDERED:
-            hasher = AssigningHasher(hasher, scheduler.ladders)
+            hasher = AssigningHasher(hasher, scheduler.ladder)
         return Simulation(
             scheduler,
             clock,

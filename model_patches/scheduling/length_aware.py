@@ -19,7 +19,7 @@ from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost
 from ropeswitch.model_patches.scheduling.step_plan import StepPlan
 from ropeswitch.model_patches.scheduling.view import Limits, StepView, chunks, split
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
-from ropeswitch.model_patches.switch.ladders import LadderTable
+from ropeswitch.model_patches.switch.request_set import EngineLadder
 
 # Default target as a multiple of a one-token step, so that a step's fixed cost is a small part of it.
 TARGET_STEPS = 50
@@ -52,7 +52,7 @@ class LengthAware:
 
     def calibrate(
         self, measured: Sequence[tuple[int, float]], limits: Limits, hidden_size: int, target: float | None,
-        ladders: LadderTable | None,
+        ladder: EngineLadder | None,
     ) -> None:  # fmt: skip
         """Set the latency target and the cost model from measured steps; call once, before the first step.
 
@@ -61,15 +61,15 @@ class LengthAware:
             limits: The engine's limits.
             hidden_size: The model's width.
             target: Seconds that a step should take, or None to derive it from the measured steps.
-            ladders: The engine's ladders, or None to disable background prefill.
+            ladder: The engine's ladder, or None to disable background prefill.
         """
         suits = min(max(TARGET_STEPS * min(measured)[1], LEAST_TARGET), MOST_TARGET)
         self.target = target or suits
         self.cost = StepCost(measured, hidden_size)
         self._plan = StepPlan(limits, self._engine, self.queue, self.cost, self.target)
         self.next_set: NextSetPrefill | None = None
-        if ladders is not None:
-            self.next_set = NextSetPrefill(limits, self._engine, self.queue, ladders, self.cost)
+        if ladder is not None:
+            self.next_set = NextSetPrefill(limits, self._engine, self.queue, ladder, self.cost)
 
     @property
     def background(self) -> Request | None:

@@ -18,8 +18,7 @@ from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
 from ropeswitch.model_patches.scheduling.view import Limits, StepView, lengths
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
-from ropeswitch.model_patches.switch.ladders import LadderTable
-from ropeswitch.model_patches.switch.request_set import assign, assigned_set, client_salt, forced_set
+from ropeswitch.model_patches.switch.request_set import EngineLadder, assign, assigned_set, client_salt, forced_set
 from ropeswitch.model_patches.switch.settings import FORCED_SET
 
 # The internal request's time in a step, as a multiple of the decoding requests'; the smallest that is fast enough is used.
@@ -43,7 +42,7 @@ class NextSetPrefill:
         limits: The engine's limits.
         engine: Answers queries about single requests.
         queue: The waiting queue.
-        ladders: The engine's ladders.
+        ladder: The engine's ladder.
         cost: Predicts step times.
 
     Attributes:
@@ -52,10 +51,10 @@ class NextSetPrefill:
     """
 
     def __init__(
-        self, limits: Limits, engine: SchedulerEngine, queue: WaitingQueue, ladders: LadderTable, cost: StepCost
+        self, limits: Limits, engine: SchedulerEngine, queue: WaitingQueue, ladder: EngineLadder, cost: StepCost
     ) -> None:
         self._limits, self._engine, self._queue = limits, engine, queue
-        self._ladders = ladders
+        self._ladder = ladder
         self._cost = cost
         self._block = limits.block
         self._made = 0
@@ -111,13 +110,13 @@ class NextSetPrefill:
         # No step computes fewer tokens than at the greatest depth, so a request of n tokens needs at most n / slowest steps.
         slowest = max(self._cost.tokens_within(PACES[1] * busy, int(known.max())), 0.5)
         near = np.zeros(len(known), dtype=bool)
-        for end in self._ladders.ends():
+        for end in self._ladder.ends[:-1]:
             near |= (known <= end) & (2 * known / slowest >= end - known)
         return (running[i] for i in np.flatnonzero(near))
 
     def _worth(self, decode: Request) -> bool:
         """Whether a request is decoding and may outgrow its set."""
-        index, ends = assigned_set(decode), decode.rope_ladder.ends
+        index, ends = assigned_set(decode), self._ladder.ends
         if decode.status != RequestStatus.RUNNING or decode.is_prefill_chunk or decode is self.request:
             return False
         if index + 1 == len(ends) or forced_set(decode.sampling_params) is not None:
@@ -129,11 +128,7 @@ class NextSetPrefill:
             return False
         if not decode.num_tokens <= ends[index] < decode.num_prompt_tokens + decode.max_tokens:
             return False
-        # A decoding request that has moved to another ladder needs another internal request.
-        request = self.request
-        return request is None or (
-            request.status != RequestStatus.PREEMPTED and request.rope_ladder is decode.rope_ladder
-        )
+        return self.request is None or self.request.status != RequestStatus.PREEMPTED
 
     def _full(self, decode: Request) -> int:
         """Return the number of tokens in full blocks, leaving at least one token after them."""
@@ -143,7 +138,7 @@ class NextSetPrefill:
         return self._done if self.request is None else max(self._done, self.request.num_computed_tokens)
 
     def _steps(self, decode: Request) -> int:
-        end = decode.rope_ladder.ends[assigned_set(decode)]
+        end = self._ladder.ends[assigned_set(decode)]
         return max(int(end) - decode.num_tokens, 1)
 
     def _needed(self, before: int, tokens: int, pace: float) -> float:
@@ -179,19 +174,20 @@ class NextSetPrefill:
         if admission.slots < 2 or needed > min(admission.blocks, MOST_BLOCKS * self._limits.blocks):
             return
         self._made += 1
-        index, ladder = assigned_set(decode) + 1, decode.rope_ladder
+        index = assigned_set(decode) + 1
         request = Request(
             f"{decode.request_id}-next-set-{self._made}",
             list(decode.all_token_ids[: full + 1]),
-            SamplingParams(max_tokens=1, temperature=0.0, extra_args={FORCED_SET: ladder.rule.ladder.names[index]}),
+            SamplingParams(
+                max_tokens=1, temperature=0.0, extra_args={FORCED_SET: self._ladder.rule.ladder.names[index]}
+            ),
             None,
             client_index=decode.client_index,
             lora_request=decode.lora_request,
             cache_salt=client_salt(decode),
             priority=LAST_PRIORITY,
         )
-        request.rope_ladder = ladder
-        assign(request, index, ladder.keys)
+        assign(request, index, self._ladder.keys)
         request._block_hasher = decode._block_hasher
         request.block_hashes = list(self._hashes)
         request.update_block_hashes()

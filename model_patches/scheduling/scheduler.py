@@ -70,7 +70,7 @@ class LengthAwareScheduler(LadderScheduler):
             self._engine.limits(),
             self.vllm_config.model_config.get_hidden_size(),
             self._settings.step_latency_target,
-            self.ladders if self.cache_config.enable_prefix_caching else None,
+            self.ladder if self.cache_config.enable_prefix_caching else None,
         )
 
     def schedule(self, throttle_prefills: bool = False) -> LadderSchedulerOutput:

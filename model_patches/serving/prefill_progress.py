@@ -1,10 +1,8 @@
-"""The engine core utility ``prefill_progress``: reports how much of a prompt is computed. Installs all our utilities."""
+"""The engine core utility ``prefill_progress``: reports how much of a prompt is computed."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
-
-from ropeswitch.model_patches.serving.ladder_updates import utilities
 
 
 def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -26,12 +24,11 @@ def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tu
 def reporting_progress(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
     """Wrap ``EngineCore._initialize_effective_attention_block_size``, which runs once the scheduler exists.
 
-    Adds the utilities to the engine core; the server calls them by name.
+    Adds the utility to the engine core; the server calls it by name.
     """
 
     def initialize(self: Any) -> None:
         upstream(self)
         self.prefill_progress = partial(prefill_progress, self.scheduler)
-        vars(self).update(utilities(self))
 
     return initialize

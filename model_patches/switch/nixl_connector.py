@@ -22,8 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector as upstr
 from vllm.logger import init_logger
 from vllm.v1.request import Request
 
-from ropeswitch.model_patches.switch.request_set import assigned_key
-from ropeswitch.model_patches.switch.set_keys import set_keys
+from ropeswitch.model_patches.switch.set_keys import key_part, set_keys
 from ropeswitch.model_patches.switch.settings import settings_of
 from ropeswitch.model_patches.switch.transfers import (
     SET,
@@ -112,7 +111,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
                     request.request_id,
                 )
                 return 0, False
-            elif params[SET] != assigned_key(request):
+            elif params[SET] != key_part(request.cache_salt):
                 # Nothing is loaded, so upstream has the prefill side free its blocks, as after a prefix cache hit.
                 logger.info(
                     "ropeswitch: request %s: the prefill engine used another factor set; the prompt is computed here",
@@ -139,7 +138,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
         if params and held and params["remote_num_tokens"] >= request.num_prompt_tokens:
             assert request.kv_transfer_params is not None
             until = time.time() + IN_TIME * self._lease
-            params = sealed(params, assigned_key(request), until, request.kv_transfer_params[_PROMPT])
+            params = sealed(params, key_part(request.cache_salt), until, request.kv_transfer_params[_PROMPT])
         return held, params
 
     def _note_step(self) -> None:

@@ -11,22 +11,20 @@ when it can go: when requests can carry their own extra hash keys.
 from collections.abc import Callable
 from typing import Any
 
-from ropeswitch.model_patches.switch.ladders import LadderTable
-from ropeswitch.model_patches.switch.request_set import place, wanted_set
+from ropeswitch.model_patches.switch.request_set import EngineLadder, place, wanted_set
 from ropeswitch.model_patches.switch.settings import settings_of
 
 
 class AssigningHasher:
     """A block hasher that assigns a new request's factor set before it hashes block 0."""
 
-    def __init__(self, upstream: Callable[[Any], list[Any]] | None, ladders: LadderTable) -> None:
+    def __init__(self, upstream: Callable[[Any], list[Any]] | None, ladder: EngineLadder) -> None:
         self._upstream = upstream
-        self._ladders = ladders
+        self._ladder = ladder
 
     def __call__(self, request: Any) -> list[Any]:
         if not hasattr(request, "rope_set"):
-            request.rope_ladder = self._ladders.of(request)
-            place(request, wanted_set(request, request.rope_ladder.rule), request.rope_ladder.keys)
+            place(request, wanted_set(request, self._ladder.rule), self._ladder.keys)
         return [] if self._upstream is None else self._upstream(request)
 
 
@@ -36,7 +34,7 @@ def assigning(upstream: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def preprocess_add_request(self: Any, request: Any) -> Any:
         hasher = self.request_block_hasher
         if not isinstance(hasher, AssigningHasher) and settings_of(self.vllm_config) is not None:
-            self.request_block_hasher = AssigningHasher(hasher, self.scheduler.ladders)
+            self.request_block_hasher = AssigningHasher(hasher, self.scheduler.ladder)
         return upstream(self, request)
 
     return preprocess_add_request

@@ -1,7 +1,7 @@
 """Decides which factor set a request is in; no other module does.
 
-A request's ladder and set are stored on vLLM's ``Request`` object as ``rope_ladder`` (``ladders.py``) and ``rope_set`` (an
-index into that ladder), because the scheduler, the block hasher and the preemption path all hold the request. Its
+A request's set is stored on vLLM's ``Request`` object as ``rope_set`` (an index into the ladder), because the scheduler, the
+block hasher and the preemption path all hold the request. Its
 ``cache_salt`` identifies the set too: vLLM puts the salt into the hash of block 0, hashes chain, and KV events and
 connectors that key by tokens carry it.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch.set_keys import client_part, salt_of
+from ropeswitch.model_patches.switch.set_keys import client_part, salt_of, set_keys
 from ropeswitch.model_patches.switch.settings import (
     ANSWER_LIMIT,
     ANSWER_LIMIT_FIELD,
@@ -20,6 +20,7 @@ from ropeswitch.model_patches.switch.settings import (
     LADDER_POLICY,
     POLICIES,
     RESERVE,
+    RopeSettings,
 )
 
 
@@ -137,6 +138,27 @@ class SetRule:
         return set_for(self.ladder, num_tokens, forced)
 
 
+@dataclass(frozen=True, eq=False)
+class EngineLadder:
+    """The ladder of one engine.
+
+    Attributes:
+        rule: How it chooses a request's set.
+        ends: The longest sequence of each set, in tokens.
+        keys: The key of each set (:func:`~ropeswitch.model_patches.switch.set_keys.set_keys`).
+    """
+
+    rule: SetRule
+    ends: tuple[int, ...]
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, settings: RopeSettings, max_model_len: int | None) -> "EngineLadder":
+        """Return an engine's ladder; ``max_model_len`` is the longest sequence, in tokens."""
+        rule = SetRule(settings.ladder, settings.policy, max_model_len)
+        return cls(rule, tuple(each.max_length for each in settings.ladder.sets), set_keys(settings))
+
+
 def go_by_length(sampling_params: Any) -> None:
     """Set the policy of a request without an output limit to ``length``, unless it forces a set."""
     if forced_set(sampling_params) is None:
@@ -160,12 +182,6 @@ def wanted_set(request: Any, rule: SetRule) -> int:
 def assigned_set(request: Any) -> int:
     """Return the set that a request's cached keys and block hashes are in; 0 before one is assigned."""
     return getattr(request, "rope_set", 0)
-
-
-def assigned_key(request: Any) -> str:
-    """Return the key of the set that a request's cached keys are in (``set_keys.py``)."""
-    key: str = request.rope_ladder.keys[assigned_set(request)]
-    return key
 
 
 def client_salt(request: Any) -> str | None:

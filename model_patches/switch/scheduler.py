@@ -29,9 +29,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
 from ropeswitch.model_patches.switch.connector_requests import forget
-from ropeswitch.model_patches.switch.ladders import EngineLadder, LadderTable
 from ropeswitch.model_patches.switch.patching import patch_process
-from ropeswitch.model_patches.switch.request_set import assign, assigned_key, assigned_set, forced_set_of, wanted_set
+from ropeswitch.model_patches.switch.request_set import EngineLadder, assign, assigned_set, forced_set_of, wanted_set
+from ropeswitch.model_patches.switch.set_keys import key_part
 from ropeswitch.model_patches.switch.settings import settings_of
 
 # Maximum steps between two checks of a running request against its set's end; bounds the entries of finished requests.
@@ -40,7 +40,7 @@ MOST_STEPS = 512
 
 @dataclass
 class LadderSchedulerOutput(SchedulerOutput):
-    """A step's plan with the factor set of each new or resumed request: its row in the workers' table, by request id."""
+    """A step's plan with the factor set of each new or resumed request: its index, by request id."""
 
     rope_sets: dict[str, int] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ class LadderScheduler(Scheduler):
         super().__init__(vllm_config, *args, **kwargs)
         settings = settings_of(vllm_config)
         assert settings is not None
-        self.ladders = LadderTable(settings, self.max_model_len)
+        self.ladder = EngineLadder.of(settings, self.max_model_len)
         # Maximum tokens that a request grows by per step.
         self._growth = 1 + self.num_spec_tokens
         # Step after which each running request is next checked against its set's end, by id; and the ids by that step.
@@ -83,52 +83,14 @@ class LadderScheduler(Scheduler):
         self._draining: set[Request] = set()
         # Requests whose next output must report the recomputed tokens.
         self._moved_up: set[str] = set()
-        # The ladder that a request moves to once it has no tokens in flight, by id.
-        self._moving: dict[str, EngineLadder] = {}
 
     def add_request(self, request: Request) -> None:
         if not hasattr(request, "rope_set"):
-            request.rope_ladder = self.ladders.of(request)
-            assign(request, wanted_set(request, request.rope_ladder.rule), request.rope_ladder.keys)
+            self._assign(request)
         if not isinstance(request.kv_transfer_params, Mapping):
             # Clients may send other types, which no connector could read.
             request.kv_transfer_params = None
         super().add_request(request)
-
-    def move(self, ladder: EngineLadder) -> list[str]:
-        """Move requests in earlier ladders of the same name to this one, as if their tokens so far were their prompt.
-
-        Requests whose set rotates alike in both ladders keep their keys. Requests that force a set missing from this ladder
-        do not move.
-
-        Returns:
-            The IDs of the requests that move.
-        """
-        moving = [
-            each
-            for each in self.requests.values()
-            # A finished request is kept while a connector sends its blocks.
-            if not each.is_finished()
-            and each.rope_ladder is not ladder
-            and self.ladders.replaces(ladder, each.rope_ladder)
-            and ladder.has(forced_set_of(each))
-        ]
-        for request in moving:
-            before = request.rope_ladder, request.rope_set
-            key = assigned_key(request)
-            _enter(request, ladder)
-            request.rope_set = wanted_set(request, ladder.rule)
-            if key == assigned_key(request):
-                # An earlier update's move may still be pending.
-                self._moving.pop(request.request_id, None)
-            else:
-                request.rope_ladder, request.rope_set = before
-                self._moving[request.request_id] = ladder
-            if request.status == RequestStatus.RUNNING:
-                self._check_after(request.request_id, self.current_step)
-            elif request.request_id in self._moving and request in self.waiting and not request.num_computed_tokens:
-                self._move_up(request)
-        return [each.request_id for each in moving]
 
     def schedule(self, throttle_prefills: bool = False) -> LadderSchedulerOutput:
         self._prepare_step()
@@ -137,7 +99,7 @@ class LadderScheduler(Scheduler):
         self._serve_while_paused()
         placed = [new.req_id for new in output.scheduled_new_reqs]
         placed += output.scheduled_cached_reqs.resumed_req_ids
-        sets = {req_id: _row(self.requests[req_id]) for req_id in placed}
+        sets = {req_id: assigned_set(self.requests[req_id]) for req_id in placed}
         for req_id in placed:
             self._report_switch(self.requests[req_id], output.num_scheduled_tokens[req_id])
             self._check_after(req_id, self.current_step)
@@ -169,9 +131,7 @@ class LadderScheduler(Scheduler):
                 del self._due[req_id]
                 continue
             # Placeholders stand for tokens in flight, some of them drafts that may be rejected.
-            left = -1.0
-            if req_id not in self._moving:
-                left = self._end(request) - request.num_tokens - request.num_output_placeholders
+            left = self._end(request) - request.num_tokens - request.num_output_placeholders
             if left < 0 and not request.num_in_flight_tokens:
                 outgrown.append(request)
                 continue
@@ -206,20 +166,18 @@ class LadderScheduler(Scheduler):
         """Return the maximum tokens that the request may have in its set; infinite for a forced set."""
         if forced_set_of(request) is not None:
             return float("inf")
-        return float(request.rope_ladder.ends[assigned_set(request)])
+        return float(self.ladder.ends[assigned_set(request)])
 
     def _move_up(self, request: Request) -> None:
-        """Move a request that holds no keys into the set it needs now, if it has outgrown its set or changes ladders."""
-        ladder = self._moving.pop(request.request_id, None)
-        if ladder is not None:
-            _enter(request, ladder)
-        elif request.num_tokens <= self._end(request):
+        """Move a request that holds no keys into the set it needs now, if it has outgrown its set."""
+        if request.num_tokens <= self._end(request):
             return
-        assign(request, wanted_set(request, request.rope_ladder.rule), request.rope_ladder.keys)
+        self._assign(request)
         forget(self.connector, request, keys=True)
-        # A request without output reports its prompt with its first token.
-        if ladder is None or request.num_output_tokens:
-            self._moved_up.add(request.request_id)
+        self._moved_up.add(request.request_id)
+
+    def _assign(self, request: Request) -> None:
+        assign(request, wanted_set(request, self.ladder.rule), self.ladder.keys)
 
     def _report_switch(self, request: Request, scheduled: int) -> None:
         """Have the next output of a switched request report how many of its tokens are recomputed.
@@ -258,7 +216,6 @@ class LadderScheduler(Scheduler):
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self._moved_up.discard(request.request_id)
-        self._moving.pop(request.request_id, None)
         self._draining.discard(request)
         return super()._free_request(request, *args, **kwargs)
 
@@ -267,7 +224,7 @@ class LadderScheduler(Scheduler):
         for req_id in list(scheduler_output.scheduled_spec_decode_tokens):
             request, drafts = self.requests[req_id], scheduler_output.scheduled_spec_decode_tokens[req_id]
             length = request.num_computed_tokens + scheduler_output.num_scheduled_tokens[req_id]
-            if length <= request.rope_ladder.ends[assigned_set(request)]:
+            if length <= self.ladder.ends[assigned_set(request)]:
                 continue
             surplus = min(int(max(length - self._end(request), 0)), len(drafts))
             scheduler_output.num_scheduled_tokens[req_id] -= surplus
@@ -280,11 +237,8 @@ class LadderScheduler(Scheduler):
 
     def _update_request_as_session(self, session: Request, update: StreamingUpdate) -> None:
         super()._update_request_as_session(session, update)
-        before = assigned_key(session)
-        if (ladder := self._moving.pop(session.request_id, None)) is not None:
-            _enter(session, ladder)
-        keys, index = session.rope_ladder.keys, wanted_set(session, session.rope_ladder.rule)
-        moves = keys[index] != before
+        keys, index = self.ladder.keys, wanted_set(session, self.ladder.rule)
+        moves = keys[index] != key_part(session.cache_salt or "")
         if moves:
             self._free_request_blocks(session)
             # Connectors may still be reading the blocks, as with a preempted request.
@@ -293,17 +247,6 @@ class LadderScheduler(Scheduler):
             assign(session, index, keys)
         session.rope_set = index
         forget(self.connector, session, keys=moves)
-
-
-def _row(request: Request) -> int:
-    """Return the row of the request's set in the workers' table."""
-    row: int = request.rope_ladder.rows[assigned_set(request)]
-    return row
-
-
-def _enter(request: Request, ladder: EngineLadder) -> None:
-    """Put a request into another ladder; the caller assigns its set."""
-    request.rope_ladder, request.rope_set = ladder, 0
 
 
 class LadderAsyncScheduler(LadderScheduler, AsyncScheduler):

@@ -32,6 +32,11 @@ def salt_of(key: str, client_salt: str | None) -> str:
     return f"rope_set:{key}:{client_salt or ''}"
 
 
+def key_part(salt: str) -> str:
+    """Return the set's key from the result of :func:`salt_of`."""
+    return salt.split(":", 2)[1]
+
+
 def client_part(salt: str) -> str | None:
     """Return the client's salt from the result of :func:`salt_of`, or None."""
     return salt.split(":", 2)[2] or None

@@ -33,9 +33,6 @@ LADDER_POLICY = "rope_ladder_policy"
 ANSWER_LIMIT = "rope_max_tokens"
 ANSWER_LIMIT_FIELD = f"kv_transfer_params.{ANSWER_LIMIT}"
 
-# Key in `extra_args` under which `ropeswitch serve` passes the ID of a request's ladder.
-LADDER_ID = "rope_ladder_id"
-
 # For the startup log, next to the ladder.
 RESERVES = (
     f"ladder policy {RESERVE}: a request is in the set of its prompt and output limit; without a limit, of its length"

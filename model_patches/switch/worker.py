@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.draft_sets import DraftSets
-from ropeswitch.model_patches.switch.ladders import table_from_json
 from ropeswitch.model_patches.switch.patching import patch_process
 from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.model_patches.switch.step_rows import StepRows
@@ -64,11 +64,11 @@ class LadderWorker:
     def _rows_holder(self) -> Any:
         return getattr(self.model_runner, "model_state", None) or self.model_runner
 
-    def load_sets(self, table: Sequence[Mapping[str, Any]]) -> str | None:
-        """Rotate with this table of factor sets from the next step on (``ladders.py``).
+    def load_sets(self, sets: Sequence[Mapping[str, Any]]) -> str | None:
+        """Rotate with these sets from the next step on, in an engine without requests (``search/engine_evaluator.py``).
 
         Args:
-            table: All of its rows as JSON. Rows of running requests are the same as before.
+            sets: The ladder as JSON.
 
         Returns:
             An error message, or None. An exception would leave the other workers' responses unread, and vLLM's executor
@@ -78,7 +78,7 @@ class LadderWorker:
             drafts: DraftSets | None = self._rows_holder.draft_sets
             if drafts is not None and drafts.bound:
                 raise UnsupportedError("speculative_config: the draft model's rotary modules keep the startup ladder")
-            self.step_rows.load(replace(self.settings, ladder=table_from_json(table)))
+            self.step_rows.load(replace(self.settings, ladder=FactorLadder.checked(sets)))
         except Exception as error:
             logger.exception("ropeswitch: loading factor sets failed")
             return f"worker {self.rank}: {type(error).__name__}: {error}"

@@ -33,7 +33,7 @@ class Names:
 
     Attributes:
         bands: The length bands.
-        sets: The names of the factor sets, including those of later ladders.
+        sets: The names of the factor sets.
         model: The name that the model is served under.
         measured: Whether sequences are tracked; False with ``--disable-log-stats``.
     """
@@ -154,21 +154,18 @@ class AccessLog:
         self._logger.info("%s", json.dumps(line))
 
 
-def start(
-    config: AccessLogConfig, ladder: FactorLadder, engine_client: Any, sets: Sequence[str] | None = None
-) -> AccessLog:
+def start(config: AccessLogConfig, ladder: FactorLadder, engine_client: Any) -> AccessLog:
     """Return the log of this process, ready to write.
 
     Args:
         config: Values of the flags.
         ladder: The engine's ladder.
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
-        sets: See :class:`Names`; those of the ladder by default.
     """
     # vLLM prefixes every line written to sys.stdout with the process's name, which would break the JSON.
     stream = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - open for the life of the process
     measured = engine_client.logger_manager is not None
-    names = Names(Bands(ladder), sets or ladder.names, engine_client.model_config.served_model_name, measured)
+    names = Names(Bands(ladder), ladder.names, engine_client.model_config.served_model_name, measured)
     return AccessLog(config, names, logger(stream))
 
 

@@ -18,6 +18,7 @@ _IGNORED = re.compile(r"ignored explicit argument (?P<value>.*)")
 MOST_NAMES = 6
 # Flags of earlier vLLM versions, and what replaces them.
 _GONE = {
+    "--allow-ladder-updates": "a ladder is fixed at startup; roll out replicas with another one",
     "--task": "use --runner pooling for embedding, reranking and reward models, with --convert where needed",
     "--rope-scaling": (
         "vLLM removed it in 0.11.1. Use --max-model-len LENGTH: each request beyond the model's window is scaled for its "

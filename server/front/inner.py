@@ -12,7 +12,6 @@ from ropeswitch.factors.factor_set import SET_HEADER
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front.answer import is_event_stream
-from ropeswitch.server.ladders import set_name
 
 
 class Inner:
@@ -60,5 +59,5 @@ class Inner:
 def _headed(message: Message, context: RequestContext) -> Message:
     if message["status"] >= 400 or not context.prompts:
         return message
-    names = ", ".join(set_name(each.rule, each.index) for each in context.prompts if each.rule is not None)
+    names = ", ".join(each.name for each in context.prompts)
     return {**message, "headers": [*message.get("headers", ()), (SET_HEADER.encode(), names.encode())]}

@@ -62,7 +62,6 @@ class LengthMetrics:
         ladder: The factor sets that the engine was started with.
         model_name: Value of the label ``model_name``, as in vLLM's own metrics.
         registry: Where to register the metrics.
-        names: See :class:`~ropeswitch.server.length_metrics.series.SeriesPlan`.
 
     Attributes:
         recent_switches: The process's last 50 switches, oldest first, each with the monotonic time at which it was added.
@@ -73,9 +72,8 @@ class LengthMetrics:
         ladder: FactorLadder,
         model_name: str,
         registry: CollectorRegistry = REGISTRY,
-        names: Sequence[str] = (),
     ) -> None:
-        self.plan = SeriesPlan(ladder, names)
+        self.plan = SeriesPlan(ladder)
         self._model_name = model_name
         self._histograms: dict[Instrument, StepHistogram] = {}
         self._counters: dict[Instrument, StepCounter] = {}

@@ -13,16 +13,13 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from ropeswitch.model_patches.switch.request_set import SetRule
-from ropeswitch.model_patches.switch.settings import RESERVE
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import current
 from ropeswitch.server.ingest.token_ids import pack
-from ropeswitch.server.ladders import label
 from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
 from ropeswitch.server.length_metrics.series import BandSet
@@ -61,28 +58,13 @@ class OutputWatch:
         """Return the band and set of a sequence of ``length`` tokens, ``prompt`` of them in its prompt."""
         if length > track.until:
             grown = track.until >= 0
-            rule = track.decision.rule or self._rule
-            sets = rule.ladder.sets
-            index = track.decision.index_at(rule.ladder, length) if grown else track.decision.index
+            ladder = self._rule.ladder
+            sets = ladder.sets
+            index = track.decision.index_at(ladder, length) if grown else track.decision.index
             last = track.decision.forced is not None or index == len(sets) - 1
             track.until = sys.maxsize if last else sets[index].max_length
-            track.band_set = (min(self._bands.index(prompt), len(self._bands.names) - 1), label(rule, index))
+            track.band_set = (min(self._bands.index(prompt), len(self._bands.names) - 1), index)
         return track.band_set
-
-    def move(self, state: Any, rule: SetRule) -> None:
-        """Record that a sequence continues in another ladder.
-
-        Args:
-            state: Its ``vllm.v1.engine.output_processor.RequestState``.
-            rule: The other ladder's rule.
-        """
-        track: Track = state.ropeswitch
-        decision, index = track.decision, 0
-        if decision.forced is not None:
-            index = rule.ladder.index_of(decision.forced)
-        elif decision.policy == RESERVE:
-            index = rule.ladder.index_for(rule.reserved_length(state.prompt_len, state.max_tokens_param))
-        track.decision, track.until = replace(decision, index=index, rule=rule), 0
 
     def begin(self, state: Any, params: Any) -> None:
         """Track a new sequence, also in its request's context.

@@ -4,7 +4,7 @@ A histogram has one series per bucket and combination, so combinations and bucke
 ladder alone: every process, and every start, exposes the same series.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.length_metrics.bands import OTHER, Bands
@@ -29,10 +29,7 @@ QUEUE_SERIES = 2
 # likely series and all counters, or else for the likely series only.
 RATIOS = (1.1, 1.12, 1.14, 1.16, 1.18, 1.2)
 
-# Maximum sets of later ladders with their own series, each one series for all bands; further sets have none.
-LATER_SETS = 16
-
-# The index of a band, and that of a factor set among the names of all sets served so far (``server/ladders.py``).
+# The index of a band and that of a factor set.
 BandSet = tuple[int, int]
 
 
@@ -75,14 +72,12 @@ class SeriesPlan:
         ratio: Ratio between the ends of neighbouring fine buckets.
     """
 
-    def __init__(self, ladder: FactorLadder, names: Sequence[str] = ()) -> None:
+    def __init__(self, ladder: FactorLadder) -> None:
         """
         Args:
-            ladder: The ladder that the engine was started with.
-            names: Names of its sets, then of those of later ladders as they are added; empty without later ladders.
+            ladder: The engine's ladder.
         """
         self.bands = bands = Bands(ladder)
-        self._names = names
         self._ladder = ladder
         left = MOST_SERIES - SCHEDULER_SERIES - POLICY_SERIES - QUEUE_SERIES * len(ladder.sets) - outside_series(bands)
         likely, unlikely = set(self._likely()), list(self._unlikely())
@@ -103,8 +98,6 @@ class SeriesPlan:
 
     def labels(self, instrument: Instrument, band_set: BandSet) -> tuple[str, str]:
         """Return the values of ``input_sequence_length`` and ``factor_set`` for a band and set in a metric."""
-        if len(self._ladder.sets) <= band_set[1] < len(self._ladder.sets) + LATER_SETS:
-            return OTHER, self._names[band_set[1]]
         if band_set not in self._shown[instrument]:
             return OTHER, OTHER
         return self.bands.names[band_set[0]], self._ladder.names[band_set[1]]

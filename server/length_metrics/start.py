@@ -1,6 +1,6 @@
 """Starts the per-length metrics in an API server process, once its engine client exists."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ropeswitch.model_patches.switch.request_set import SetRule
@@ -10,7 +10,7 @@ from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 
 
-def start(engine_client: Any, rule: SetRule, names: Sequence[str] = ()) -> LengthMetrics | None:
+def start(engine_client: Any, rule: SetRule) -> LengthMetrics | None:
     """Measure every request of a process from now on, and count those that its front refuses.
 
     The output processor's class is changed in place, because the engine client's output handler already holds it.
@@ -18,7 +18,6 @@ def start(engine_client: Any, rule: SetRule, names: Sequence[str] = ()) -> Lengt
     Args:
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, which has had no request yet.
         rule: The rule that its engines started with.
-        names: The names of all sets that are served, later ones too; see ``ServedLadders.names``.
 
     Returns:
         The metrics; None with ``--disable-log-stats``, where vLLM measures nothing.
@@ -27,7 +26,7 @@ def start(engine_client: Any, rule: SetRule, names: Sequence[str] = ()) -> Lengt
     become(processor, WatchedOutputs)
     if engine_client.logger_manager is None:
         return None
-    metrics = LengthMetrics(rule.ladder, engine_client.model_config.served_model_name, names=names)
+    metrics = LengthMetrics(rule.ladder, engine_client.model_config.served_model_name)
     processor.ropeswitch = OutputWatch(rule, metrics, engine_finder(engine_client.engine_core))
     # Last, so that a step is in vLLM's metrics before it is in ours.
     engine_client.logger_manager.stat_loggers.append(StepLogger(metrics))

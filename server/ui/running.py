@@ -38,7 +38,7 @@ class RunningSequences:
     Args:
         states: ``vllm.v1.engine.output_processor.OutputProcessor.request_states``, each with its
             :class:`~ropeswitch.server.length_metrics.track.Track` as ``ropeswitch``.
-        names: The names of all factor sets that were ever served; see ``ServedLadders.names``.
+        names: The names of the factor sets.
         computed: Returns the computed prompt tokens of engine requests, by internal ID.
     """
 

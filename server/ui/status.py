@@ -149,7 +149,7 @@ class Measured:
         metrics: The metrics by length.
         running: The sequences in flight.
         history: The latencies of the last minutes.
-        names: The names of all factor sets that were ever served.
+        names: The names of the factor sets.
     """
 
     metrics: LengthMetrics
@@ -215,16 +215,13 @@ def _events(measured: Measured) -> Iterable[SwitchEvent]:
 def _live(readings: Readings, bands: Bands, ladder: Sequence[FactorSetInfo]) -> Iterable[LiveRequests]:
     """Yield every band with the set of its prompts, and other pairs that have sequences."""
     name, sets = instruments.LIVE.name, [each.name for each in ladder]
-    # The bands are those of the ladder at startup, which an update may have replaced.
     ends = (
         (band, next((each for each in ladder if each.max_length >= end), ladder[-1]))
         for band, end in zip(bands.names, bands.ends, strict=True)
     )
     starts = [(band, each.name) for band, each in ends]
     seen = readings.values(name, "input_sequence_length", "factor_set")
-    # Sets of later ladders come between those of the current one and OTHER.
-    later = sorted({factor_set for _, factor_set in seen} - {*sets, OTHER})
-    order = {each: position for position, each in enumerate((*bands.names, *sets, *later, OTHER))}
+    order = {each: position for position, each in enumerate((*bands.names, *sets, OTHER))}
     for band, factor_set in sorted({*starts, *seen}, key=lambda pair: (order[pair[0]], order[pair[1]])):
         here = {"input_sequence_length": band, "factor_set": factor_set}
         waiting = readings.total(name, state=instruments.WAITING, **here)

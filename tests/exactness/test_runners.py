@@ -6,7 +6,7 @@ from tests.exactness.runner_process import run_cases
 
 CORE = ["runner_cases.py", "test_modes.py"]
 ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py", "test_policy.py"]
-ALL += ["test_kv_offloading.py", "test_ladder_updates.py", "test_sleep.py"]
+ALL += ["test_kv_offloading.py", "test_sleep.py"]
 # Long tests are left out but for those of offloading, and models but for a few that sleep, since test_runners_models.py has
 # them. Of two cases that differ in a number only, one runs.
 CHOSEN = (
@@ -23,7 +23,7 @@ RUNS = [
     pytest.param("0", "1", "0", ALL, CHOSEN, 47, id="v1-async", marks=pytest.mark.full),
     pytest.param("1", "1", "0", [*ALL, "test_sleep_families.py"], CHOSEN, 52, id="v2-async-all", marks=pytest.mark.full),
     pytest.param(
-        "1", "1", "1", [*CORE, "test_ladder_updates.py", "test_auto_modes.py", "test_latent_modes.py"],
+        "1", "1", "1", [*CORE, "test_auto_modes.py", "test_latent_modes.py"],
         "asked_for or recomputed_in_the_new", 4, id="v2-async-triton", marks=pytest.mark.full,
     ),
     pytest.param("0", "0", "1", CORE, "asked_for", 1, id="v1-triton", marks=pytest.mark.full),

@@ -27,12 +27,12 @@ ROOT = Path(__file__).parents[2]
 STOP_SECONDS = 60
 PACKAGES = ("ropeswitch", "vllm", "torch", "triton", "transformers", "flashinfer-python")
 EXACTNESS = ["runner_cases", "test_modes", "test_prefix_cache", "test_ladders", "test_policy", "test_features"]
-EXACTNESS += ["test_drafts", "test_speculation", "test_ladder_updates", "test_kv_offloading", "test_auto_kinds"]
+EXACTNESS += ["test_drafts", "test_speculation", "test_kv_offloading", "test_auto_kinds"]
 EXACTNESS = [f"tests/exactness/{name}.py" for name in EXACTNESS]
 BFLOAT16 = ["tests/exactness/test_bfloat16.py"]
 SLEEP = ["tests/exactness/gpu_cases.py"]
 SERVER = ["test_exactness", "test_openai_api", "test_length_metrics", "test_scheduling_metrics"]
-SERVER += ["test_factor_sets_api", "test_ladder_updates_api"]
+SERVER += ["test_factor_sets_api"]
 SERVER = [f"tests/server/{name}.py" for name in SERVER]
 V1, V2 = ({"VLLM_USE_V2_MODEL_RUNNER": number, "ROPESWITCH_TEST_ASYNC": "1"} for number in "01")
 

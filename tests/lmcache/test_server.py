@@ -54,7 +54,7 @@ def test_sets_stay_apart(start_store: StartStore, start: Start, phi3: Path, phi3
     again.llm_engine.add_request("moves", {"prompt_token_ids": above[:64]}, greedy(1))
     request = next(each for each in scheduler.requests.values() if each.num_tokens == 64)
     assert answer(scheduler.connector, request) == 32
-    assign(request, LONG, request.rope_ladder.keys)
+    assign(request, LONG, scheduler.ladder.keys)
     assert answer(scheduler.connector, request) == 63
     again.llm_engine.abort_request(["moves"])
     # A client's salt keeps separating, one too that LMCache would reject.

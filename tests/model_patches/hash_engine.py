@@ -171,7 +171,7 @@ class Engine:
                 patched.setattr(length_aware, "LEAST_TARGET", 0.0)
                 scheduler.calibrate([(count, seconds([(count, 0)])) for count in (1, 12)])
         self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), scheduler.ladders)
+        self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), scheduler.ladder)
         self.slots: dict[tuple[int, int], int] = {}
         self.transfers = None if tier is None else tier.transfers(config, kv_cache_config, self.slots)
         self.sequences: dict[str, Sequence] = {}

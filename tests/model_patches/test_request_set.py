@@ -12,10 +12,16 @@ from vllm.exceptions import VLLMValidationError
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.engine_args import checked_max_model_len
-from ropeswitch.model_patches.switch.ladders import LadderTable
 from ropeswitch.model_patches.switch.preprocess_add_request import assigning
 from ropeswitch.model_patches.switch.process_inputs import reading_filled_in_limits, reading_sets
-from ropeswitch.model_patches.switch.request_set import SetRule, asked_policy, forced_set, set_for, wanted_set
+from ropeswitch.model_patches.switch.request_set import (
+    EngineLadder,
+    SetRule,
+    asked_policy,
+    forced_set,
+    set_for,
+    wanted_set,
+)
 from ropeswitch.model_patches.switch.set_keys import salt_of, set_keys
 from ropeswitch.model_patches.switch.settings import RopeSettings
 
@@ -70,7 +76,7 @@ def test_a_set_is_decided_before_the_scheduler_sees_the_request(cached: bool) ->
             additional_config={"ropeswitch": settings.to_json()},
             model_config=SimpleNamespace(max_model_len=64),
         ),
-        scheduler=SimpleNamespace(ladders=LadderTable(settings, 64)),
+        scheduler=SimpleNamespace(ladder=EngineLadder.of(settings, 64)),
     )
 
     def upstream(self: Any, message: Any) -> Any:

@@ -13,7 +13,6 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
 from tests.examples import examples
 from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Mode, expected
@@ -173,26 +172,6 @@ def test_requests_that_switch_together_keep_their_order(configs: Configs, mode: 
     for _ in range(60):
         engine.step()
     assert len(orders) > 1 and all(order == [name for name in names if name in order] for order in orders), orders
-
-
-@pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
-def test_an_update_back_to_an_equal_set_cancels_a_move(configs: Configs, mode: Mode) -> None:
-    engine = Engine(configs(mode), mode, blocks=40)
-    engine.add("runs", [1] * 3, 20, None, None)
-    for _ in range(3):
-        engine.step()
-    scheduler = engine.scheduler
-    other = FactorLadder.checked([{"name": "to64", "max_length": 64, "factors": [2.0] * 16}])
-    for ladder_id, sets in (("other", other), ("back", LADDER)):
-        scheduler.ladders.add(ladder_id, "", sets, scheduler.ladders.place(sets))
-        assert scheduler.move(scheduler.ladders.activate(ladder_id)) == ["runs"]
-    request = scheduler.requests["runs"]
-    for _ in range(3):
-        engine.step()
-    assert request.rope_ladder is scheduler.ladders.find("back") and not request.num_preemptions
-    for _ in range(40):
-        engine.step()
-    assert engine.generated["runs"] == expected([1] * 3, 20, None)
 
 
 SESSION_MODES = [name for name, mode in MODES.items() if mode.drafter is None and mode.stages == 1]

@@ -27,7 +27,6 @@ from ropeswitch.server.aliases import accept_aliases, forcing
 from ropeswitch.server.context import Alias, RequestContext, current
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints
 from ropeswitch.server.engine_client import Prompts, take_over
-from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.prompt_set import PromptSet
 from ropeswitch.server.vllm_serve import AliasClient
 from tests.server.front.parts import LADDER
@@ -57,7 +56,7 @@ def served(*names: str, adapters: tuple[str, ...] = (), listed: bool = False) ->
     models: Any = OpenAIServingModels(client, [BaseModelPath(name, "/weights") for name in names])
     for number, name in enumerate(adapters, start=1):
         models.lora_requests[name] = LoRARequest(name, number, f"/{name}")
-    accept_aliases(models, ServedLadders(SetRule(LADDER)), listed=listed)
+    accept_aliases(models, LADDER.names, listed=listed)
     return models
 
 
@@ -222,7 +221,7 @@ def test_every_prompt_of_the_request_is_forced_and_decided(
     beams: list[Any] = []
     handler = SimpleNamespace(beam_search=lambda **kwargs: beams.append(kwargs["params"]))
     state = State({"openai_serving_completion": handler})
-    take_over(client, state, Prompts(ServedLadders(SetRule(LADDER)), admission, len))
+    take_over(client, state, Prompts(SetRule(LADDER), admission, len))
     context.alias = Alias("qwen3@long", "long")
     client.generate([1], SamplingParams(), "r1")
     client.encode([1], PoolingParams(), "r2")

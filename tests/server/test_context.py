@@ -19,7 +19,6 @@ from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.front.refusal import RefusedError, listeners, prompt_too_long, too_many_at_once
-from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.prompt_set import PromptSet, decide, names_output_limit
 from tests.server.front.parts import LADDER
 
@@ -44,7 +43,7 @@ def test_a_prompt_is_decided_once_and_noted_for_header_queue_and_metrics(monkeyp
     take_over(
         client,
         State(),
-        Prompts(ServedLadders(SetRule(LADDER)), admission, lambda prompt: len(prompt["prompt_token_ids"])),
+        Prompts(SetRule(LADDER), admission, lambda prompt: len(prompt["prompt_token_ids"])),
     )
     context = RequestContext()
     token = current.set(context)
@@ -93,7 +92,7 @@ def test_no_other_module_keeps_the_state_of_a_request() -> None:
 def noted(params: Any, *, prompt: int, context: RequestContext, policy: str = "length", **options: Any) -> PromptSet:
     """What is decided for a prompt of a server whose sequences may have 14 tokens, of which the first set has 8."""
     admission: Any = SimpleNamespace(admit=lambda *_: None)
-    prompts = Prompts(ServedLadders(SetRule(LADDER, policy, 14)), admission, len, **options)
+    prompts = Prompts(SetRule(LADDER, policy, 14), admission, len, **options)
     token = current.set(context)
     try:
         prompts.note([1] * prompt, params, "r")
@@ -191,7 +190,7 @@ def test_a_beam_search_reserves_as_a_whole(
 ) -> None:
     """Its steps have one token each, and IDs that begin with the search's."""
     admission: Any = SimpleNamespace(admit=lambda *_: None, follow=lambda _: None)
-    prompts = Prompts(ServedLadders(SetRule(LADDER, "reserve", 14)), admission, len)
+    prompts = Prompts(SetRule(LADDER, "reserve", 14), admission, len)
     context = RequestContext(limited=named)
     token = current.set(context)
     prompts.note([1] * 5, BeamSearchParams(beam_width=2, max_tokens=max_tokens), None, "cmpl-1-0")
@@ -208,7 +207,7 @@ def test_a_beam_search_reserves_as_a_whole(
 def test_a_number_that_the_engine_cannot_be_sent_is_refused(field: str) -> None:
     """Pydantic reads it from a string. Without this, the prompt would stay in the queue for ever."""
     admitted: list[Any] = []
-    prompts = Prompts(ServedLadders(SetRule(LADDER)), SimpleNamespace(admit=lambda *args: admitted.append(args)), len)  # type: ignore[arg-type]
+    prompts = Prompts(SetRule(LADDER), SimpleNamespace(admit=lambda *args: admitted.append(args)), len)  # type: ignore[arg-type]
     for number, fits in ((2**63, False), (2**63 - 1, True)):
         params = SamplingParams(repetition_detection=RepetitionDetectionParams())
         owner, _, name = field.rpartition(".")

@@ -34,7 +34,7 @@ SHORT, LONG = "1-256", "257-1024"
 PROMPTLESS = re.compile(
     r".*/(render|derender|count_tokens|cancel|abort_requests|shutdown_weight_transfer_engine)"
     r"|/(tokenize|detokenize|ping|pause|resume|sleep|wake_up|scale_elastic_ep|is_scaling_elastic_ep|v1/load_lora_adapter)"
-    r"|/(v1/unload_lora_adapter|v1/rope/ladder|start_profile|stop_profile|abort_requests)"
+    r"|/(v1/unload_lora_adapter|start_profile|stop_profile|abort_requests)"
 )
 
 Found = dict[tuple[str, Labels], float]

@@ -10,7 +10,6 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 from ropeswitch.model_patches.switch.request_set import SetRule
 from ropeswitch.server.engine_client import Prompts
-from ropeswitch.server.ladders import ServedLadders
 from tests.server.test_context import LADDER
 
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Oslo"]}}, "required": ["city"]}
@@ -24,7 +23,7 @@ PLAIN = '<tool_call>{"city": "Oslo"}</tool_call>'
 def sent(tag: Any, *, bounds_whitespace: bool = True) -> str:
     """The tag that the engine gets for one that a handler made."""
     admission: Any = SimpleNamespace(admit=lambda *_: None)
-    prompts = Prompts(ServedLadders(SetRule(LADDER)), admission, len, bounds_whitespace=bounds_whitespace)
+    prompts = Prompts(SetRule(LADDER), admission, len, bounds_whitespace=bounds_whitespace)
     text = tag if isinstance(tag, str) else json.dumps(tag)
     params = SamplingParams(structured_outputs=StructuredOutputsParams(structural_tag=text))
     outputs = prompts.note([1], params, "r").structured_outputs

@@ -17,7 +17,6 @@ from ropeswitch.model_patches.switch.settings import UnsupportedError
 from ropeswitch.server import refusals
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints, check_reports
 from ropeswitch.server.engine_client import LATE, Prompts, RopeClient, take_over
-from ropeswitch.server.ladders import ServedLadders
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import plugin_names
 from ropeswitch.server.prompt_set import asked_set
@@ -58,7 +57,7 @@ def test_every_worker_must_be_patched() -> None:
             check_reports(reports, LADDER, PATCHES)
 
 
-PROMPTS = Prompts(ServedLadders(SetRule(LADDER)), ADMISSION, lambda _: None)
+PROMPTS = Prompts(SetRule(LADDER), ADMISSION, lambda _: None)
 
 
 def engine_client() -> AsyncLLM:

@@ -123,40 +123,6 @@ def test_hosts_that_are_no_address(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("", None),
-        ("--allow-ladder-updates", None),
-        ("--api-server-count 2", None),
-        ("--allow-ladder-updates --api-server-count 2 --headless", None),
-        ("--allow-ladder-updates --api-server-count 1 --data-parallel-size 2", None),
-        ("--allow-ladder-updates --api-server-count 2", "--api-server-count: 2 processes: one would miss an update"),
-        ("--allow-ladder-updates --data-parallel-size 2", "--api-server-count: 2 processes: one would miss an update"),
-    ],
-)
-def test_every_api_server_process_must_learn_of_updates(flags: str, message: str | None) -> None:
-    found = refusal(*flags.split())
-    assert found == message if message is None else str(found).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("flag", "value"),
-    [
-        ("--data-parallel-rank", "0"),
-        ("--data-parallel-start-rank", "0"),
-        ("--data-parallel-external-lb", None),
-        ("--data-parallel-hybrid-lb", None),
-        ("--data-parallel-multi-port-external-lb", None),
-    ],
-)
-def test_each_rank_with_its_own_api_server_would_miss_updates(flag: str, value: str | None) -> None:
-    words = [flag] if value is None else [flag, value]
-    assert refusal(*words) is None
-    message = refusal("--allow-ladder-updates", *words)
-    assert message is not None and message.startswith(f"{flag}: {value or True} gives each rank its own API server")
-
-
-@pytest.mark.parametrize(
     ("flags", "protocol", "message"),
     [
         ("--disable-log-stats", "smoke", None),

@@ -1,7 +1,7 @@
 """The data of the status page, as the route answers it, from metrics that the server's own code has filled."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -90,14 +90,12 @@ def shown() -> Iterator[Shown]:
     yield server(*DEFAULT)
 
 
-def server(*ends: int, later: Sequence[str] = ()) -> Shown:
-    """With the ladder of these ends, and sets of later ladders with the names ``later``."""
+def server(*ends: int) -> Shown:
     registry, sets, engine = CollectorRegistry(), ladder(*ends), Engine()
-    names = [*sets.names, *later]
-    metrics = LengthMetrics(sets, "m", registry, names)
+    metrics = LengthMetrics(sets, "m", registry)
     history = History(registry, metrics.plan.bands)
-    running = RunningSequences(engine.states, names, engine)
-    measured = status.Measured(metrics, running, history, names)
+    running = RunningSequences(engine.states, sets.names, engine)
+    measured = status.Measured(metrics, running, history, sets.names)
     return Shown(metrics, app_of(sets, registry, measured), engine, history)
 
 
@@ -160,18 +158,6 @@ def test_switches_and_refusals(shown: Shown) -> None:
     assert switches["stall"]["count"] == 2 and switches["stall"]["mean"] == pytest.approx(0.3)
     assert figures["rejections"] == {"invalid": 1, "prompt_tokens": 1}
     assert (figures["outcomes"]["rejected"], figures["outcomes"]["disconnect"]) == (2, 1)
-
-
-def test_switches_into_sets_outside_the_ladder_in_use() -> None:
-    """Into sets of named and of replaced ladders, and into one that is now its ladder's first set."""
-    shown = server(*DEFAULT, later=["b:near", "b:far"])
-    step = Step(switches=[((0, 3), 0.2, 50, 206), ((0, 1), 0.4, 6, 250)])
-    shown.metrics.add_step(step, 0)
-    counts = [(each["factor_set"], each["count"]) for each in shown.figures()["switches"]]
-    assert counts == [("set1", 1), ("b:far", 1)]
-    source = shown.client.app.state.ropeswitch.status  # type: ignore[attr-defined]
-    source._rope.sets = source._rope.sets[1:]
-    assert [each["factor_set"] for each in shown.figures()["switches"]] == ["set1", "b:far"]
 
 
 def test_what_has_no_series_of_its_own_has_a_row() -> None:
@@ -239,16 +225,6 @@ def test_viewers_share_a_reading(shown: Shown, monkeypatch: pytest.MonkeyPatch) 
     before = shown.data()
     shown.metrics.count_rejection("invalid")
     assert shown.data() == before
-
-
-@pytest.mark.parametrize(("now", "expected"), [((1024,), ["now0", "now0"]), ((128, 300, 4096), ["now1", "now2"])])
-def test_bands_after_an_update_of_the_ladder(now: tuple[int, ...], expected: list[str]) -> None:
-    shown = server(*DEFAULT)
-    names = [f"now{number}" for number in range(len(now))]
-    sets = [{"name": name, "max_length": end, "factors": [1.0]} for name, end in zip(names, now, strict=True)]
-    source = shown.client.app.state.ropeswitch.status  # type: ignore[attr-defined]
-    source._rope.sets = rope_info(RopeSettings(FactorLadder.checked(sets), theta=10000.0), now[-1], []).sets
-    assert [each["factor_set"] for each in shown.figures()["live"]] == expected
 
 
 def test_the_oldest_of_too_many_are_listed(shown: Shown) -> None:
