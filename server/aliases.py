@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from ropeswitch.model_patches.switch.settings import FORCED_SET
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import Alias, RequestContext, current
 from ropeswitch.server.in_place import become

@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
 
-from ropeswitch.model_patches.switch.settings import FORCED_SET, LADDER_POLICY
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY
 from ropeswitch.server.context import current
 from ropeswitch.server.error_sentences import describe
 from ropeswitch.server.field_errors import STUMBLES, Errors, errors_of, wrong_fields, wrong_items

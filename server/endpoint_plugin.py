@@ -22,8 +22,8 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.guard.registry import in_play, require
-from ropeswitch.model_patches.switch.request_set import SetRule
-from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server import (
     engine_utilities,
     life_cycle,

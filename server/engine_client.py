@@ -13,14 +13,14 @@ from typing import Any
 from starlette.datastructures import State
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.switch.request_set import SetRule, go_by_length
-from ropeswitch.model_patches.switch.settings import (
+from ropeswitch.model_patches.switch.config.settings import (
     ANSWER_LIMIT_FIELD,
     BY_LENGTH,
     FORCED_SET,
     LADDER_POLICY,
     RESERVE,
 )
+from ropeswitch.model_patches.switch.placement import SetRule, go_by_length
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.aliases import alias_set, forcing
 from ropeswitch.server.context import RequestContext, current

@@ -3,8 +3,8 @@
 from fastapi import FastAPI
 from starlette.datastructures import State
 
-# Elastic expert parallelism is refused at start (model_patches/switch/unsupported.py). Its route would refuse every other
-# request while it waits for those in flight, and then fail.
+# Elastic expert parallelism is refused at start (model_patches/switch/models/unsupported.py). Its route would refuse every
+# other request while it waits for those in flight, and then fail.
 _ELASTIC = frozenset({"/scale_elastic_ep", "/is_scaling_elastic_ep"})
 # Only one kind of model has a handler; for others the route answers 501, which counts as a fault.
 _DECISIONS = "/v1/systemone"

@@ -7,9 +7,9 @@ from pathlib import Path
 from huggingface_hub.errors import StrictDataclassError
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.model_patches.switch.settings import UnsupportedError
-from ropeswitch.model_patches.switch.text_config import TextConfig
-from ropeswitch.model_patches.switch.text_config import text_config as read
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.text_config import TextConfig
+from ropeswitch.model_patches.switch.config.text_config import text_config as read
 from ropeswitch.server import legacy_config
 from ropeswitch.server.model_folder import check_fields, check_model_folder
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.model_patches.switch.plugin import NAME, left_out
+from ropeswitch.model_patches.switch.config.key import NAME, left_out
 
 # The switch and the server's endpoints; the hook that reports refusals of child processes.
 PLUGIN, REFUSALS = NAME, "ropeswitch_refusals"

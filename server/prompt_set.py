@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch.request_set import SetRule, forced_set, set_for
-from ropeswitch.model_patches.switch.request_set import asked_policy as asked_policy_of
-from ropeswitch.model_patches.switch.settings import BY_LENGTH, FORCED_SET, LADDER_POLICY, POLICIES, RESERVE
+from ropeswitch.model_patches.switch.config.settings import BY_LENGTH, FORCED_SET, LADDER_POLICY, POLICIES, RESERVE
+from ropeswitch.model_patches.switch.placement import SetRule, forced_set, set_for
+from ropeswitch.model_patches.switch.placement import asked_policy as asked_policy_of
 
 # How a request's set was chosen: by a ladder policy, or forced by the request.
 FORCED = "forced"

@@ -119,7 +119,7 @@ def reason_of(error: BaseException) -> str | None:
     from ropeswitch.factors.errors import UsageError
     from ropeswitch.factors.factor_set import FactorError
     from ropeswitch.model_patches.guard.fingerprints import RegistryError
-    from ropeswitch.model_patches.switch.settings import UnsupportedError
+    from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 
     if isinstance(error, FactorError | UnsupportedError | RegistryError | UsageError):
         return str(error)
@@ -157,16 +157,7 @@ def died(error: BaseException) -> bool:
 
 
 def install() -> None:
-    """vLLM's ``vllm.general_plugins`` hook, run at the start of every engine and worker process.
-
-    Without a channel, which the ``ropeswitch`` command opens, it only prepares a command of vLLM (``vllm_command.py``).
-    """
-    if VARIABLE not in os.environ:
-        # Imported here: it imports this module.
-        from ropeswitch.server import vllm_command
-
-        vllm_command.attach(os.environ)
-        return
+    """Have this engine or worker process report a refusal through the channel, and ignore Ctrl-C."""
     if multiprocessing.parent_process() is not None:
         # A terminal's Ctrl-C reaches every process. The server's finishes the requests in flight, and then stops these.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.ladders.made import Origin
 from ropeswitch.model_patches.guard.fingerprints import VLLM_VERSION, Patch
-from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.server.patches import SERVER_PATCHES
 
 router = APIRouter()

@@ -5,7 +5,7 @@ from typing import Any
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import seconds
-from ropeswitch.model_patches.switch.settings import MOST_STEP_SECONDS
+from ropeswitch.model_patches.switch.config.settings import MOST_STEP_SECONDS
 
 
 def add(parser: Any) -> None:

@@ -14,10 +14,10 @@ from ropeswitch.factors.ladders.choose import check_theta, choose
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.factors.places import base_line
 from ropeswitch.factors.rules.lengths import parse_length
-from ropeswitch.model_patches.switch import packages, variables
+from ropeswitch.model_patches.switch.config import packages, variables
+from ropeswitch.model_patches.switch.config.settings import ANGLES, POLICIES, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.engine_args import configure
-from ropeswitch.model_patches.switch.settings import ANGLES, POLICIES, RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
+from ropeswitch.model_patches.switch.models.unsupported import check_device, check_features, check_model, check_rotation
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import refusals, scheduling_flags
 from ropeswitch.server.access_log import flags as access_log_flags

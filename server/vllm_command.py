@@ -9,8 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import mkdtemp
 
-from ropeswitch.model_patches.switch import variables
+from ropeswitch.model_patches.switch.config import variables
 from ropeswitch.server import refusals
+
+
+def install() -> None:
+    """vLLM's ``vllm.general_plugins`` hook, run at the start of every process: reports refusals, if there is a channel.
+
+    The ``ropeswitch`` command opens the channel; without one, this only prepares a command of vLLM.
+    """
+    if refusals.VARIABLE in os.environ:
+        refusals.install()
+    else:
+        attach(os.environ)
 
 
 def attach(environment: Mapping[str, str]) -> None:

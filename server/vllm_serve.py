@@ -14,8 +14,8 @@ from starlette.datastructures import State
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ropeswitch.model_patches.guard.registry import in_play, require
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.plugin import turned_on
-from ropeswitch.model_patches.switch.settings import UnsupportedError, settings_of
 from ropeswitch.server import engine_utilities, rope_route, vllm_adapter
 from ropeswitch.server.aliases import accept_aliases, alias_set, forcing
 from ropeswitch.server.context import RequestContext, current

@@ -11,7 +11,7 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, from_flags, parse
 from ropeswitch.factors.numbers import LARGEST, number, positive, whole
 from ropeswitch.factors.rules.lengths import parse_length
-from ropeswitch.model_patches.switch.settings import POLICIES
+from ropeswitch.model_patches.switch.config.settings import POLICIES
 from ropeswitch.server.flags.kinds import max_model_len
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}

@@ -12,7 +12,7 @@ from ropeswitch.factors.evaluate.endpoint import Endpoint, connect, error_messag
 from ropeswitch.factors.evaluate.target import SERVED, SWITCHED, Window, special_tokens
 from ropeswitch.factors.evaluate.tokenizers import LocalTokenizer, ServedTokenizer, Tokenizer
 from ropeswitch.factors.factor_set import SET_HEADER, FactorError
-from ropeswitch.model_patches.switch.settings import FORCED_SET
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 # vLLM's replacement for minus infinity, which JSON cannot represent.

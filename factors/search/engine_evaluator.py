@@ -40,9 +40,9 @@ class EngineEvaluator:
         from vllm import LLM, SamplingParams
         from vllm.transformers_utils.config import get_config
 
+        from ropeswitch.model_patches.switch.config.key import KEY, left_out
+        from ropeswitch.model_patches.switch.config.settings import FORCED_SET, UnsupportedError
         from ropeswitch.model_patches.switch.parts import PARTS
-        from ropeswitch.model_patches.switch.plugin import KEY, left_out
-        from ropeswitch.model_patches.switch.settings import FORCED_SET, UnsupportedError
 
         if (reason := left_out(os.environ)) is not None:
             raise FactorError(reason)

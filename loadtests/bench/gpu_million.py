@@ -34,7 +34,7 @@ class Rows:
 def watch(llm: Any, every: int) -> Rows:
     """Compare the first, the middle and the last row of every such step with float64, while the engine runs."""
     from ropeswitch.kernels.reference import fill_rows_reference
-    from ropeswitch.model_patches.switch.settings import settings_of
+    from ropeswitch.model_patches.switch.config.settings import settings_of
 
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     settings = settings_of(llm.llm_engine.vllm_config)

@@ -12,7 +12,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
-from ropeswitch.model_patches.switch.request_set import SetRule
+from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 

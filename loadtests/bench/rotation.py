@@ -16,8 +16,8 @@ from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotary
 
 from ropeswitch.kernels.angles import Frequencies, build_tables
 from ropeswitch.kernels.fill_rows import ExactRows
-from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
-from ropeswitch.model_patches.switch.rotation import Rotation
+from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.rows.rotation import Rotation
 
 LAYERS, QUERY_HEADS, KEY_HEADS, HEAD = 32, 32, 8, 128
 # Layers per compiled graph: all 32 in one graph take minutes to compile.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
+from ropeswitch.model_patches.switch.config.key import KEY, left_out
 from ropeswitch.model_patches.switch.parts import PARTS
-from ropeswitch.model_patches.switch.plugin import KEY, left_out
 
 STOP_SECONDS = 30
 

@@ -19,7 +19,7 @@ from vllm.sampling_params import RequestOutputKind
 
 from ropeswitch.loadtests.scheduling.arrivals import BEFORE, BEHIND, CROSSINGS, SHORT, arrivals
 from ropeswitch.loadtests.scheduling.settings import VOCABULARY, WINDOW
-from ropeswitch.model_patches.switch.settings import LADDER_POLICY
+from ropeswitch.model_patches.switch.config.settings import LADDER_POLICY
 
 
 @dataclass

@@ -29,10 +29,10 @@ from ropeswitch.loadtests.simulation.driver import Simulation
 from ropeswitch.loadtests.simulation.records import Clock
 from ropeswitch.loadtests.simulation.workloads import FIRST_SET, SHORT, Arrival, Workload
 from ropeswitch.model_patches.scheduling import scheduler as length_aware
-from ropeswitch.model_patches.switch import scheduler as switch
+from ropeswitch.model_patches.switch.config.settings import LADDER_POLICY, RopeSettings
+from ropeswitch.model_patches.switch.engine import scheduler as switch
+from ropeswitch.model_patches.switch.engine.preprocess_add_request import AssigningHasher
 from ropeswitch.model_patches.switch.engine_args import configure
-from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
-from ropeswitch.model_patches.switch.settings import LADDER_POLICY, RopeSettings
 
 # The simulated ladder: recovered short factors up to 8k tokens, long ones above. Equal factors would share cached keys.
 LADDER_ENDS = (("8k", FIRST_SET), ("2048k", MAX_MODEL_LEN))

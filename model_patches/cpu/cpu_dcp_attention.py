@@ -33,7 +33,7 @@ from ropeswitch.kernels.causal_attention import causal_attention
 from ropeswitch.kernels.merge_attention import merge_attention
 from ropeswitch.kernels.paged_attention import paged_attention
 from ropeswitch.kernels.write_cache import write_cache
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 
 TARGET = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend"
 # KV cache dtypes without scales.

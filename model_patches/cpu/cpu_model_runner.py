@@ -15,7 +15,7 @@ import torch
 from vllm.config import VllmConfig
 from vllm.distributed.parallel_state import get_pp_group
 
-from ropeswitch.model_patches.switch.cpu_worker import LadderCPUModelRunner
+from ropeswitch.model_patches.switch.engine.cpu_worker import LadderCPUModelRunner
 
 
 class CPUPartModelRunner(LadderCPUModelRunner):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ropeswitch.model_patches.cpu import cpu_dcp_attention, slot_mapping_kernel
 from ropeswitch.model_patches.cpu.cpu_model_runner import CPUPartModelRunner
-from ropeswitch.model_patches.switch.cpu_worker import LadderCPUWorker
+from ropeswitch.model_patches.switch.engine.cpu_worker import LadderCPUWorker
 
 
 class CPUPartWorker(LadderCPUWorker):

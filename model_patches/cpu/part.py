@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ropeswitch.model_patches.switch.connectors import OFFLOADING, configured
-from ropeswitch.model_patches.switch.patching import replace
-from ropeswitch.model_patches.switch.settings import WORKERS, RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import WORKERS, RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.engine.patching import replace
+from ropeswitch.model_patches.switch.kv.connectors import OFFLOADING, configured
 
 # Config fields with the number of heads of Mamba-2 layers.
 MAMBA_2_HEADS = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads")

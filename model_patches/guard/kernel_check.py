@@ -9,10 +9,10 @@ from torch import nn
 
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.reference import apply_rows_reference, fill_rows_reference
-from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
-from ropeswitch.model_patches.switch.rotation import Rotation
-from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.step_rows import StepRows
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.rows.rotation import Rotation
+from ropeswitch.model_patches.switch.rows.step_rows import StepRows
 
 # Kernels are exact to 2e-7 of a row's scale and to float32 rounding of a value; a wrong row or pair is off by far more.
 TOLERANCE = 1e-5

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
+from ropeswitch.model_patches.switch.config.key import KEY
+from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.parts import SERVER
-from ropeswitch.model_patches.switch.plugin import KEY
-from ropeswitch.model_patches.switch.settings import settings_of
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 STATES = "vllm.v1.worker.gpu.model_states"
@@ -67,7 +67,7 @@ PATCHES = (
     Patch(
         target="vllm.model_executor.layers.rotary_embedding._ROPE_DICT",
         kind="replaced",
-        file="model_patches/switch/rope_dict.py",
+        file="model_patches/switch/engine/rope_dict.py",
         tests="tests/exactness/test_ladders.py",
         relies_on=("vllm.model_executor.layers.rotary_embedding.get_rope",),
     ),
@@ -75,14 +75,14 @@ PATCHES = (
         # Loaders that build models in another way are refused.
         target="vllm.model_executor.model_loader.base_loader.initialize_model",
         kind="wrapped",
-        file="model_patches/switch/initialize_model.py",
+        file="model_patches/switch/engine/initialize_model.py",
         tests="tests/exactness/test_families.py",
         relies_on=(),
     ),
     Patch(
         target="vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale",
         kind="wrapped",
-        file="model_patches/switch/position_readers.py",
+        file="model_patches/switch/rows/position_readers.py",
         tests="tests/exactness/test_families.py",
         relies_on=(
             "vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale",
@@ -92,7 +92,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.engine.core.EngineCore.preprocess_add_request",
         kind="wrapped",
-        file="model_patches/switch/preprocess_add_request.py",
+        file="model_patches/switch/engine/preprocess_add_request.py",
         tests="tests/model_patches/test_request_set.py",
         relies_on=(
             "vllm.v1.engine.core.EngineCore.preprocess_add_request",
@@ -104,7 +104,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.engine.input_processor.InputProcessor.process_inputs",
         kind="wrapped",
-        file="model_patches/switch/process_inputs.py",
+        file="model_patches/switch/engine/process_inputs.py",
         tests="tests/exactness/test_plugin.py",
         relies_on=("vllm.v1.engine.input_processor.InputProcessor.process_inputs",),
         when="without `ropeswitch serve`",
@@ -122,7 +122,7 @@ PATCHES = (
     Patch(
         target=SCHEDULER,
         kind="subclassed",
-        file="model_patches/switch/scheduler.py",
+        file="model_patches/switch/engine/scheduler.py",
         tests="tests/model_patches/test_scheduler_properties.py",
         relies_on=(
             f"{SCHEDULER}.schedule",
@@ -158,7 +158,7 @@ PATCHES = (
     Patch(
         target=RUNNER,
         kind="subclassed",
-        file="model_patches/switch/gpu_model_runner.py",
+        file="model_patches/switch/engine/gpu_model_runner.py",
         tests="tests/exactness/test_modes.py",
         relies_on=(
             f"{RUNNER}.execute_model",
@@ -173,14 +173,14 @@ PATCHES = (
     Patch(
         target=f"{STATES}.resolve_model_state_cls",
         kind="wrapped",
-        file="model_patches/switch/gpu_model_state.py",
+        file="model_patches/switch/engine/gpu_model_state.py",
         tests="tests/exactness/test_runners.py",
         relies_on=(),
     ),
     Patch(
         target=f"{STATES}.default.DefaultModelState",
         kind="subclassed",
-        file="model_patches/switch/gpu_model_state.py",
+        file="model_patches/switch/engine/gpu_model_state.py",
         tests="tests/exactness/test_runners.py",
         relies_on=(
             f"{STATES}.resolve_model_state_cls",
@@ -197,7 +197,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.worker.gpu_worker.Worker",
         kind="subclassed",
-        file="model_patches/switch/gpu_worker.py",
+        file="model_patches/switch/engine/gpu_worker.py",
         tests="tests/exactness/test_modes.py",
         relies_on=("vllm.v1.worker.gpu_worker.Worker._make_model_runner",),
         when="GPUs",
@@ -205,7 +205,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.worker.cpu_worker.CPUWorker",
         kind="subclassed",
-        file="model_patches/switch/cpu_worker.py",
+        file="model_patches/switch/engine/cpu_worker.py",
         tests="tests/exactness/test_modes.py",
         relies_on=(),
         when="CPUs",
@@ -246,7 +246,7 @@ PATCHES = (
     Patch(
         target=LATENT,
         kind="wrapped",
-        file="model_patches/switch/softmax_scales.py",
+        file="model_patches/switch/rows/softmax_scales.py",
         tests="tests/exactness/test_latent_attention.py",
         relies_on=(LATENT, EXPANDED),
         when="softmax scales",
@@ -254,7 +254,7 @@ PATCHES = (
     Patch(
         target=EXPANDED,
         kind="wrapped",
-        file="model_patches/switch/softmax_scales.py",
+        file="model_patches/switch/rows/softmax_scales.py",
         tests="tests/exactness/test_latent_expanded.py",
         relies_on=(),
         when="softmax scales",
@@ -262,7 +262,7 @@ PATCHES = (
     Patch(
         target=f"{NIXL}.connector.NixlPullConnector",
         kind="subclassed",
-        file="model_patches/switch/nixl_connector.py",
+        file="model_patches/switch/kv/nixl_connector.py",
         tests="tests/disaggregation/",
         relies_on=(f"{NIXL}.pull_scheduler.NixlPullConnectorScheduler",),
         when=NIXL_ONLY,

@@ -4,7 +4,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import Request
 
 from ropeswitch.model_patches.scheduling.view import Limits, StepView, computed_tokens, decode_load, single_load, split
-from ropeswitch.model_patches.switch.scheduler import LadderScheduler
+from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler
 
 # Minimum tokens of a chunk, however deep in its prompt.
 LEAST_CHUNK = 16

@@ -19,7 +19,7 @@ from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost
 from ropeswitch.model_patches.scheduling.step_plan import StepPlan
 from ropeswitch.model_patches.scheduling.view import Limits, StepView, chunks, split
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
-from ropeswitch.model_patches.switch.request_set import EngineLadder
+from ropeswitch.model_patches.switch.placement import EngineLadder
 
 # Default target as a multiple of a one-token step, so that a step's fixed cost is a small part of it.
 TARGET_STEPS = 50

@@ -18,8 +18,8 @@ from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
 from ropeswitch.model_patches.scheduling.view import Limits, StepView, lengths
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
-from ropeswitch.model_patches.switch.request_set import EngineLadder, assign, assigned_set, client_salt, forced_set
-from ropeswitch.model_patches.switch.settings import FORCED_SET
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET
+from ropeswitch.model_patches.switch.placement import EngineLadder, assign, assigned_set, client_salt, forced_set
 
 # The internal request's time in a step, as a multiple of the decoding requests'; the smallest that is fast enough is used.
 PACES = (0.5, 1.0, 1.5, 2.0)

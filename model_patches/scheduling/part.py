@@ -3,8 +3,8 @@
 from typing import Any
 
 from ropeswitch.model_patches.scheduling.step_times import calibrating_scheduler, run_every_step
-from ropeswitch.model_patches.switch.patching import replace
-from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
+from ropeswitch.model_patches.switch.engine.patching import replace
 
 SCHEDULER = "ropeswitch.model_patches.scheduling.scheduler.make_scheduler"
 

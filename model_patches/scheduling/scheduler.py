@@ -26,13 +26,13 @@ from ropeswitch.model_patches.scheduling.decision import StepDecision
 from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
 from ropeswitch.model_patches.scheduling.length_aware import LengthAware
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
-from ropeswitch.model_patches.switch.scheduler import (
+from ropeswitch.model_patches.switch.config.settings import settings_of
+from ropeswitch.model_patches.switch.engine.scheduler import (
     LadderAsyncScheduler,
     LadderScheduler,
     LadderSchedulerOutput,
     build,
 )
-from ropeswitch.model_patches.switch.settings import settings_of
 
 
 def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:

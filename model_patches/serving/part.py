@@ -5,7 +5,7 @@ from typing import Any
 from ropeswitch.model_patches.serving.executor_shutdown import ending_survivors
 from ropeswitch.model_patches.serving.packed_prompt import unpacking
 from ropeswitch.model_patches.serving.prefill_progress import reporting_progress
-from ropeswitch.model_patches.switch.patching import replace
+from ropeswitch.model_patches.switch.engine.patching import replace
 
 
 def prepare(vllm_config: Any) -> None:

@@ -13,10 +13,10 @@ from ropeswitch.factors.ladders.choose import check_length, choose, from_file, f
 from ropeswitch.factors.ladders.made import MadeLadder, Origin
 from ropeswitch.factors.numbers import is_number, is_whole
 from ropeswitch.factors.places import base_line
-from ropeswitch.model_patches.switch import connectors, parts, patching, variables
-from ropeswitch.model_patches.switch.plugin import KEY
-from ropeswitch.model_patches.switch.process_inputs import reading_filled_in_limits, reading_sets
-from ropeswitch.model_patches.switch.settings import (
+from ropeswitch.model_patches.switch import parts
+from ropeswitch.model_patches.switch.config import variables
+from ropeswitch.model_patches.switch.config.key import KEY
+from ropeswitch.model_patches.switch.config.settings import (
     ANGLES,
     MOST_STEP_SECONDS,
     POLICIES,
@@ -27,9 +27,12 @@ from ropeswitch.model_patches.switch.settings import (
     RopeSettings,
     UnsupportedError,
 )
-from ropeswitch.model_patches.switch.text_config import overrides, text_config, with_overrides
-from ropeswitch.model_patches.switch.unsupported import check_device, check_features, check_model, check_rotation
-from ropeswitch.model_patches.switch.variables import SOURCES
+from ropeswitch.model_patches.switch.config.text_config import overrides, text_config, with_overrides
+from ropeswitch.model_patches.switch.config.variables import SOURCES
+from ropeswitch.model_patches.switch.engine import patching
+from ropeswitch.model_patches.switch.engine.process_inputs import reading_filled_in_limits, reading_sets
+from ropeswitch.model_patches.switch.kv import connectors
+from ropeswitch.model_patches.switch.models.unsupported import check_device, check_features, check_model, check_rotation
 
 # A child of vLLM's logger, to inherit its format and level.
 logger = logging.getLogger("vllm.ropeswitch")

@@ -11,26 +11,13 @@ from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
-from ropeswitch.model_patches.switch import variables
-
-KEY = "ropeswitch"
-NAME = "ropeswitch"
-"""The entry point's name, which ``VLLM_PLUGINS`` must list if it is set."""
+from ropeswitch.model_patches.switch.config import variables
+from ropeswitch.model_patches.switch.config.key import KEY
 
 
 def turned_on(additional_config: Any) -> bool:
     """Return whether :data:`KEY` is in ``additional_config``, or one of our environment variables is set."""
     return (isinstance(additional_config, Mapping) and KEY in additional_config) or variables.given(os.environ)
-
-
-def left_out(environment: Mapping[str, str]) -> str | None:
-    """Return why vLLM will not load this plugin, so that the key would have no effect; None if it will."""
-    chosen = environment.get("VLLM_PLUGINS")
-    if chosen is None or NAME in (name.strip() for name in chosen.split(",")):
-        return None
-    return (
-        f"VLLM_PLUGINS: {chosen!r} leaves out {NAME!r}, which rotates requests by length; add it, or unset the variable"
-    )
 
 
 def register() -> None:

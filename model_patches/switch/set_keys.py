@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Any
 
-from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
 
 
 def set_keys(settings: RopeSettings) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 why: vLLM measures every request there, but its metrics lack lengths, factor sets and clients that disconnected.
 what differs: nothing for the client. Each sequence's state keeps a :class:`Track`. Upstream's measurements of an output are
     stored by length band and factor set, and :class:`StepLogger` adds them to our metrics when vLLM records the step. The
-    first output after a switch brings prefill statistics (``model_patches/switch/scheduler.py``). A request is registered
-    here just before it is sent to the engine, so a long prompt is packed into bytes here.
+    first output after a switch brings prefill statistics (``model_patches/switch/engine/scheduler.py``). A request is
+    registered here just before it is sent to the engine, so a long prompt is packed into bytes here.
 limits: with ``--disable-log-stats`` nothing is measured. A realtime session's prompt is as long as its chunks so far.
 when it can go: when vLLM labels its metrics by length and counts clients that disconnect.
 """
@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any
 
-from ropeswitch.model_patches.switch.request_set import SetRule
+from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import current
 from ropeswitch.server.ingest.token_ids import pack

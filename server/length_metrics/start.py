@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ropeswitch.model_patches.switch.request_set import SetRule
+from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server.front import refusal
 from ropeswitch.server.in_place import become
 from ropeswitch.server.length_metrics.metrics import LengthMetrics

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from ropeswitch.factors.ladders.made import MadeLadder
-from ropeswitch.model_patches.switch.settings import RESERVE, RESERVES
+from ropeswitch.model_patches.switch.config.settings import RESERVE, RESERVES
 
 # Maximum factor sets to list; of more, the first ones and the last are listed.
 MOST_SETS = 5

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.model_patches.switch.nixl_connector import IN_TIME
+from ropeswitch.model_patches.switch.kv.nixl_connector import IN_TIME
 from tests.disaggregation.proxy import prefill_body
 from tests.disaggregation.servers import LEASE, MODEL, PATH, Pair, body, fetched, first_choice, transfer
 from tests.exactness.engines import prompts

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from ropeswitch.model_patches.switch.request_set import assigned_set
+from ropeswitch.model_patches.switch.placement import assigned_set
 
 
 @dataclass

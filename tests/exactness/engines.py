@@ -11,8 +11,8 @@ from vllm import LLM, SamplingParams
 from vllm.v1.request import Request
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.parts import PARTS
-from ropeswitch.model_patches.switch.plugin import KEY
 from tests.exactness import plugin_engine
 from tests.exactness.preloaded import COLLECTIVES, GLOO
 

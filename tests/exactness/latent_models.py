@@ -7,8 +7,8 @@ from typing import Any
 import transformers
 from vllm import LLM
 
+from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.parts import PARTS
-from ropeswitch.model_patches.switch.settings import settings_of
 from tests.exactness import checkpoints
 from tests.exactness.auto_cases import AUTO, PLAIN, WINDOW
 from tests.exactness.checkpoints import SHAPE

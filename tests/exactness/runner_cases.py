@@ -9,8 +9,8 @@ import pytest
 import torch
 from vllm import LLM
 
-from ropeswitch.model_patches.switch.rotary import rotate_by_row
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.rows.rotary import rotate_by_row
 from tests.exactness import checkpoints
 from tests.exactness.acceptance import watch
 from tests.exactness.engines import greedy, prompts, run, worker_of

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from vllm import LLM
 
+from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.parts import PARTS
-from ropeswitch.model_patches.switch.settings import settings_of
 from tests.exactness.auto_cases import AUTO, PLAIN, check_twice, yarn_sets
 from tests.exactness.engines import greedy, prompts, run
 from tests.exactness.static_reference import StaticReference

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from vllm import LLM
 
-from ropeswitch.model_patches.switch.position_readers import METHODS
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.rows.position_readers import METHODS
 from tests.exactness.auto_cases import CHUNKED, check_twice
 from tests.exactness.families import FAMILIES
 
@@ -39,6 +39,6 @@ def test_a_layer_that_reads_positions_is_found(
         weights.unlink()
     upstream = getattr(owner, method)
     monkeypatch.setattr(owner, method, getattr(upstream, "__wrapped__", upstream))
-    monkeypatch.setattr("ropeswitch.model_patches.switch.position_readers.METHODS", {})
+    monkeypatch.setattr("ropeswitch.model_patches.switch.rows.position_readers.METHODS", {})
     with pytest.raises(UnsupportedError, match=f"{owner.__name__}.{method} reads positions outside a rotary module"):
         start(folder, each.key, **CHUNKED, **each.engine)

@@ -10,9 +10,9 @@ from vllm import LLM, AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.model_patches.guard.registry import in_play
+from ropeswitch.model_patches.switch.config.key import KEY
+from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.parts import PARTS
-from ropeswitch.model_patches.switch.plugin import KEY
-from ropeswitch.model_patches.switch.settings import settings_of
 from tests.exactness.auto_cases import LONGEST, check_twice
 from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
 from tests.exactness.families import FAMILIES

@@ -59,7 +59,7 @@ def test_the_switch_alone_is_exact(phi3: Path, phi3_reference: Reference) -> Non
     values = found(run_engine(phi3, {"parts": []}, LENGTHS, enable_prefix_caching=False))
     check(phi3_reference, values["outputs"][0])
     assert values["refused"] == UNKNOWN
-    assert values["scheduler"] == "ropeswitch.model_patches.switch.scheduler.LadderScheduler"
+    assert values["scheduler"] == "ropeswitch.model_patches.switch.engine.scheduler.LadderScheduler"
     beside = [name for name in values["modules"] if name.count(".") > 1 and not f"{name}.".startswith(SWITCH)]
     assert set(beside) == {"ropeswitch.server.refusals", "ropeswitch.server.vllm_command"}
 
@@ -97,7 +97,7 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
     assert [name for name in values["modules"] if name.count(".") > 1] == [
         "ropeswitch.model_patches.switch",
         "ropeswitch.model_patches.switch.plugin",
-        "ropeswitch.model_patches.switch.variables",
+        "ropeswitch.model_patches.switch.config.variables",
         "ropeswitch.server.refusals",
         "ropeswitch.server.vllm_command",
     ]

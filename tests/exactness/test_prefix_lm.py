@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import HrmTextConfig, HrmTextForCausalLM
 
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from tests.exactness.checkpoints import SHAPE, save
 
 

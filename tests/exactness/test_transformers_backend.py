@@ -15,8 +15,8 @@ import transformers
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from vllm import LLM
 
-from ropeswitch.model_patches.switch.settings import UnsupportedError
-from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedding
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.rows.transformers_rotary import RowsRotaryEmbedding
 from tests.exactness import checkpoints, test_bfloat16, test_features
 from tests.exactness.auto_cases import AUTO, CHUNKED, PLAIN, WINDOW, check_twice, yarn_sets
 from tests.exactness.checkpoints import SHAPE

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.file import LadderFile, save
-from ropeswitch.model_patches.switch import variables
-from ropeswitch.model_patches.switch.settings import settings_of
+from ropeswitch.model_patches.switch.config import variables
+from ropeswitch.model_patches.switch.config.settings import settings_of
 
 SETS = [
     {"name": "short", "max_length": 64, "factors": [1.0] * 16},

@@ -6,7 +6,7 @@ from ropeswitch.factors import file
 from ropeswitch.factors.errors import InputError, UsageError
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.guard.fingerprints import RegistryError
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.server.cli import main
 
 

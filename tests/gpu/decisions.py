@@ -20,7 +20,7 @@ from vllm.v1.attention.selector import get_attn_backend
 
 from ropeswitch.model_patches.guard import registry
 from ropeswitch.model_patches.switch import parts
-from ropeswitch.model_patches.switch.patching import patch_process
+from ropeswitch.model_patches.switch.engine.patching import patch_process
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server import vllm_adapter
 
@@ -76,7 +76,7 @@ def built(made: VllmConfig) -> dict[str, Any]:
     with (
         patch("vllm.v1.worker.gpu.model_runner.GPUModelRunner", lambda *_: "upstream's V2"),
         patch("vllm.v1.worker.gpu_model_runner.GPUModelRunner", lambda *_: "upstream's V1"),
-        patch("ropeswitch.model_patches.switch.gpu_worker.LadderGPUModelRunner", lambda *_: "ours on V1"),
+        patch("ropeswitch.model_patches.switch.engine.gpu_worker.LadderGPUModelRunner", lambda *_: "ours on V1"),
     ):
         runner = bare._make_model_runner()
     from vllm.v1.worker.gpu import model_states

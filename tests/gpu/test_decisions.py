@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="Triton has no build for this machine")
 
 CLASSES = [
     "ropeswitch.model_patches.scheduling.scheduler.make_scheduler",
-    "ropeswitch.model_patches.switch.gpu_worker.LadderGPUWorker",
+    "ropeswitch.model_patches.switch.engine.gpu_worker.LadderGPUWorker",
 ]
 # Patches of classes that are subclassed, whose upstream names stay upstream's.
 SUBCLASSED = {

@@ -9,8 +9,8 @@ import pytest
 from vllm import LLM
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.plugin import KEY
-from ropeswitch.model_patches.switch.request_set import assign
+from ropeswitch.model_patches.switch.config.key import KEY
+from ropeswitch.model_patches.switch.placement import assign
 from tests.exactness.checkpoints import factors
 from tests.exactness.engines import first_choice, greedy, prompts
 from tests.exactness.reference import Reference

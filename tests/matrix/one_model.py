@@ -16,8 +16,8 @@ from vllm import EngineArgs
 from vllm.transformers_utils.config import get_hf_text_config
 
 from ropeswitch.factors.errors import FactorError
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.engine_args import configure_from_key
-from ropeswitch.model_patches.switch.settings import UnsupportedError
 from tests.exactness.engines import ENGINE
 from tests.matrix import checkpoint, made_up
 from tests.matrix.oracle import HuggingFace, Scored, error_of, score, worst_of

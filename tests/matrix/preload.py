@@ -13,7 +13,7 @@ MODULES = (
     "vllm.v1.engine.llm_engine",
     "vllm.v1.worker.cpu_worker",
     "vllm.v1.worker.cpu_model_runner",
-    "ropeswitch.model_patches.switch.cpu_worker",
+    "ropeswitch.model_patches.switch.engine.cpu_worker",
 )
 
 # A fork has no other thread than the one that forked it.

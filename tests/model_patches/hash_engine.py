@@ -29,10 +29,10 @@ from vllm.v1.structured_output import StructuredOutputManager
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.scheduling import engine, length_aware
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
+from ropeswitch.model_patches.switch.engine.preprocess_add_request import AssigningHasher
+from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler, LadderSchedulerOutput
 from ropeswitch.model_patches.switch.engine_args import configure
-from ropeswitch.model_patches.switch.preprocess_add_request import AssigningHasher
-from ropeswitch.model_patches.switch.scheduler import LadderScheduler, LadderSchedulerOutput
-from ropeswitch.model_patches.switch.settings import RopeSettings
 from tests.model_patches.hash_tier import HashTier
 
 BLOCK, VOCABULARY, DRAFTS = 4, 5, 3

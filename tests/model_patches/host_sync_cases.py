@@ -9,13 +9,13 @@ from torch import nn
 from vllm.utils.torch_utils import async_tensor_h2d
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.draft_rotary import DraftRotaryEmbedding
-from ropeswitch.model_patches.switch.draft_sets import DraftSets
-from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
-from ropeswitch.model_patches.switch.rotation import Rotation
-from ropeswitch.model_patches.switch.settings import RopeSettings
-from ropeswitch.model_patches.switch.softmax_scales import SoftmaxScales
-from ropeswitch.model_patches.switch.step_rows import StepRows
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
+from ropeswitch.model_patches.switch.drafts.draft_rotary import DraftRotaryEmbedding
+from ropeswitch.model_patches.switch.drafts.draft_sets import DraftSets
+from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.rows.rotation import Rotation
+from ropeswitch.model_patches.switch.rows.softmax_scales import SoftmaxScales
+from ropeswitch.model_patches.switch.rows.step_rows import StepRows
 from tests.model_patches.host_syncs import DEVICE, HostSyncError, no_host_syncs
 
 THETA, WIDTH, END, MOST = 10000.0, 16, 4096, 64

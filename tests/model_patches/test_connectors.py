@@ -10,8 +10,9 @@ import pytest
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-from ropeswitch.model_patches.switch import lmcache_checks
-from ropeswitch.model_patches.switch.connectors import (
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.kv import lmcache_checks
+from ropeswitch.model_patches.switch.kv.connectors import (
     BY_NAME,
     CONNECTORS,
     MULTI,
@@ -19,8 +20,7 @@ from ropeswitch.model_patches.switch.connectors import (
     check_connected_engine,
     check_connector,
 )
-from ropeswitch.model_patches.switch.settings import UnsupportedError
-from ropeswitch.model_patches.switch.unsupported import check_features
+from ropeswitch.model_patches.switch.models.unsupported import check_features
 
 
 def config(name: str | None, **changes: Any) -> KVTransferConfig:

@@ -10,9 +10,9 @@ from torch import nn
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.reference import apply_rows_reference, fill_rows_reference
-from ropeswitch.model_patches.switch.draft_rotary import DraftRotaryEmbedding, building_a_draft, draft_rotary
-from ropeswitch.model_patches.switch.draft_sets import DraftSets, check_tables
-from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.drafts.draft_rotary import DraftRotaryEmbedding, building_a_draft, draft_rotary
+from ropeswitch.model_patches.switch.drafts.draft_sets import DraftSets, check_tables
 
 HEAD, PAIRS, BASE = 16, 8, 10000.0
 PLAIN = FactorSet("short", 64, (1.0,) * PAIRS)

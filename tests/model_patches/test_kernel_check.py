@@ -7,7 +7,7 @@ from ropeswitch.kernels.angles import Frequencies, build_tables
 from ropeswitch.kernels.apply_rows import apply_rows
 from ropeswitch.kernels.fill_rows import ExactRows
 from ropeswitch.model_patches.guard.kernel_check import check_rotation, check_rows, sample_positions
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 
 THETA, END = 10000.0, 2_097_152
 SETS = (Frequencies((1.0,) * 16), Frequencies(tuple(1.0 + i for i in range(16)), scale=1.4, start_tokens=100))

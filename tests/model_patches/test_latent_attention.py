@@ -10,9 +10,9 @@ from vllm.model_executor.layers.mla import MultiHeadLatentAttentionWrapper
 from vllm.model_executor.models.deepseek_v2 import DeepseekV2MLAAttention
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.softmax_scales import SoftmaxScales
-from ropeswitch.model_patches.switch.unsupported import check_model
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.models.unsupported import check_model
+from ropeswitch.model_patches.switch.rows.softmax_scales import SoftmaxScales
 
 YARN = {
     "rope_type": "yarn",

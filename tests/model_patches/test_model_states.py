@@ -8,9 +8,9 @@ import vllm
 from transformers import DiffusionGemmaConfig
 from vllm import EngineArgs
 
+from ropeswitch.model_patches.switch.config.key import KEY
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.engine_args import configure_from_key
-from ropeswitch.model_patches.switch.plugin import KEY
-from ropeswitch.model_patches.switch.settings import UnsupportedError
 
 
 @pytest.mark.parametrize("v2", ["0", "1"])

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from ropeswitch.model_patches.switch.packages import TORCHVISION, check_torchvision, command
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.packages import TORCHVISION, check_torchvision, command
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from tests.docs.pages import ROOT
 
 # With an encoder, text alone from the same module, and one whose import error does not name the package by itself.

@@ -10,9 +10,9 @@ from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.linear_scaling_rope import LinearScalingRotaryEmbedding
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.plain_rotary import replace_plain_rotary
-from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
-from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
+from ropeswitch.model_patches.switch.rows.plain_rotary import replace_plain_rotary
+from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
 
 SETTINGS = RopeSettings(FactorLadder.checked([{"name": "one", "max_length": 64, "factors": [1.0] * 8}]), theta=10000.0)
 

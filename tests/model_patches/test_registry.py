@@ -79,7 +79,8 @@ _PATCHING = """
 from types import SimpleNamespace
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.model_patches.guard import registry
-from ropeswitch.model_patches.switch import patching, settings
+from ropeswitch.model_patches.switch.engine import patching
+from ropeswitch.model_patches.switch.config import settings
 ladder = FactorLadder((FactorSet("short", 10, (1.0,)),))
 patching.check_engine = lambda vllm_config: settings.RopeSettings(ladder, 1e4)
 device, parallel = SimpleNamespace(device_type="cpu"), SimpleNamespace(decode_context_parallel_size=1)

@@ -11,10 +11,11 @@ from vllm.exceptions import VLLMValidationError
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch import parts
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
+from ropeswitch.model_patches.switch.engine.preprocess_add_request import assigning
+from ropeswitch.model_patches.switch.engine.process_inputs import reading_filled_in_limits, reading_sets
 from ropeswitch.model_patches.switch.engine_args import checked_max_model_len
-from ropeswitch.model_patches.switch.preprocess_add_request import assigning
-from ropeswitch.model_patches.switch.process_inputs import reading_filled_in_limits, reading_sets
-from ropeswitch.model_patches.switch.request_set import (
+from ropeswitch.model_patches.switch.placement import (
     EngineLadder,
     SetRule,
     asked_policy,
@@ -23,7 +24,6 @@ from ropeswitch.model_patches.switch.request_set import (
     wanted_set,
 )
 from ropeswitch.model_patches.switch.set_keys import salt_of, set_keys
-from ropeswitch.model_patches.switch.settings import RopeSettings
 
 # The parts of an engine that another server than ours serves.
 PLUGIN = tuple(name for name in parts.PARTS if name != parts.SERVER)

@@ -13,14 +13,14 @@ from vllm.model_executor.models.moondream3 import Moondream3Attention
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.initialize_model import check_loader, checking, require_checked
-from ropeswitch.model_patches.switch.plugin import KEY
-from ropeswitch.model_patches.switch.position_readers import looked_up
-from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding
-from ropeswitch.model_patches.switch.rotation import Rotation
-from ropeswitch.model_patches.switch.row_numbers import RowNumbers
-from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedding
+from ropeswitch.model_patches.switch.config.key import KEY
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.engine.initialize_model import check_loader, checking, require_checked
+from ropeswitch.model_patches.switch.rows.position_readers import looked_up
+from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.rows.rotation import Rotation
+from ropeswitch.model_patches.switch.rows.row_numbers import RowNumbers
+from ropeswitch.model_patches.switch.rows.transformers_rotary import RowsRotaryEmbedding
 
 COUNT, WIDTH = 6, 8
 NUMBERS = torch.arange(COUNT).as_subclass(RowNumbers)

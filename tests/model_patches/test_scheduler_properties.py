@@ -13,7 +13,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
+from ropeswitch.model_patches.switch.engine.scheduler import LadderSchedulerOutput
 from tests.examples import examples
 from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Mode, expected
 from tests.model_patches.hash_tier import HashTier

@@ -16,11 +16,11 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.rope_layers import axes_of
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.reference import fill_rows_reference
-from ropeswitch.model_patches.switch import step_rows as module_
-from ropeswitch.model_patches.switch.rotary import LadderRotaryEmbedding, rotate_by_row
-from ropeswitch.model_patches.switch.rotation import Rotation, rotation_of
-from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.step_rows import StepRows, check_axes
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.rows import step_rows as module_
+from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding, rotate_by_row
+from ropeswitch.model_patches.switch.rows.rotation import Rotation, rotation_of
+from ropeswitch.model_patches.switch.rows.step_rows import StepRows, check_axes
 from ropeswitch.model_patches.triton import part
 
 THETA, ROTARY, END, MOST = 10000.0, 16, 4096, 64

@@ -18,7 +18,7 @@ from ropeswitch.model_patches.scheduling.step_times import (
     measure,
     time_step,
 )
-from ropeswitch.model_patches.switch.gpu_worker import LadderGPUWorker
+from ropeswitch.model_patches.switch.engine.gpu_worker import LadderGPUWorker
 
 
 def config(most: int, engines: int = 1, jit_warm_up: bool = True, longest: int = 4096) -> Any:

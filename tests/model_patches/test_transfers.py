@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
-from ropeswitch.model_patches.switch.set_keys import set_keys
-from ropeswitch.model_patches.switch.settings import RopeSettings
-from ropeswitch.model_patches.switch.transfers import (
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
+from ropeswitch.model_patches.switch.kv.transfers import (
     SEAL,
     SET,
     UNTIL,
@@ -20,6 +19,7 @@ from ropeswitch.model_patches.switch.transfers import (
     prompt_digest,
     sealed,
 )
+from ropeswitch.model_patches.switch.set_keys import set_keys
 
 SHORT, LONG = FactorSet("short", 16, (1.0, 1.0)), FactorSet("long", 64, (1.0, 4.0))
 SETTINGS = RopeSettings(FactorLadder((SHORT, LONG)), 10000.0)
@@ -98,7 +98,7 @@ def test_an_address_has_the_types_of_upstream() -> None:
 
 def test_blocks_are_left_after_a_pause_without_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """The prefill side keeps blocks for 30 s, and longer while heartbeats come with the decode side's steps."""
-    from ropeswitch.model_patches.switch import nixl_connector
+    from ropeswitch.model_patches.switch.kv import nixl_connector
 
     connector = object.__new__(nixl_connector.NixlPullConnector)
     connector._lease, connector._last_step, connector._kept_since = 30, 0.0, 0.0

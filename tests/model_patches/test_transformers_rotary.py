@@ -9,9 +9,9 @@ import transformers
 from torch import nn
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.rotation import Rotation
-from ropeswitch.model_patches.switch.settings import RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.transformers_rotary import RowsRotaryEmbedding, replace_rotary
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.rows.rotation import Rotation
+from ropeswitch.model_patches.switch.rows.transformers_rotary import RowsRotaryEmbedding, replace_rotary
 
 THETA, LOCAL, HEAD, WINDOW = 5000.0, 100.0, 32, 64
 PLAIN = {"rope_type": "default", "rope_theta": THETA}

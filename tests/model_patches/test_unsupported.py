@@ -8,10 +8,10 @@ from vllm.config import KVTransferConfig
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch import parts
+from ropeswitch.model_patches.switch.config.key import KEY
+from ropeswitch.model_patches.switch.config.settings import SCHEDULER, WORKERS, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.engine_args import configure
-from ropeswitch.model_patches.switch.plugin import KEY
-from ropeswitch.model_patches.switch.settings import SCHEDULER, WORKERS, RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.unsupported import check_device, check_engine, check_features, check_model
+from ropeswitch.model_patches.switch.models.unsupported import check_device, check_engine, check_features, check_model
 
 LADDER = FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0] * 8}])
 MODEL: dict[str, Any] = {"rope_theta": 10000.0, "hidden_size": 32, "num_attention_heads": 2}

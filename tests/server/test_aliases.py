@@ -20,8 +20,8 @@ from vllm.sampling_params import BeamSearchParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch.request_set import SetRule, forced_set
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.placement import SetRule, forced_set
 from ropeswitch.server import aliases
 from ropeswitch.server.aliases import accept_aliases, forcing
 from ropeswitch.server.context import Alias, RequestContext, current

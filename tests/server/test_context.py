@@ -15,7 +15,7 @@ from vllm.utils import random_uuid
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.switch.request_set import SetRule
+from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.front.refusal import RefusedError, listeners, prompt_too_long, too_many_at_once

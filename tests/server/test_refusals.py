@@ -9,7 +9,7 @@ import pytest
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.guard.fingerprints import RegistryError
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.server import refusals
 
 

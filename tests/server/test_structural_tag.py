@@ -8,7 +8,7 @@ import pytest
 import xgrammar
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
-from ropeswitch.model_patches.switch.request_set import SetRule
+from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server.engine_client import Prompts
 from tests.server.test_context import LADDER
 

@@ -12,8 +12,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import require
-from ropeswitch.model_patches.switch.request_set import SetRule
-from ropeswitch.model_patches.switch.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server import refusals
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints, check_reports
 from ropeswitch.server.engine_client import LATE, Prompts, RopeClient, take_over

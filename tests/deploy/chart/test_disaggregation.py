@@ -7,7 +7,7 @@ import pytest
 import yaml
 from vllm.config import KVTransferConfig
 
-from ropeswitch.model_patches.switch.connectors import check_connector
+from ropeswitch.model_patches.switch.kv.connectors import check_connector
 from tests.deploy.chart.helm import CHART, Values, one, pods, render
 from tests.deploy.chart.kinds import check
 from tests.deploy.chart.test_flags import parsed

@@ -13,7 +13,7 @@ from ropeswitch.deploy.plan.serve_flags import Serving, helm_values, serve_flags
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.ladders.choice import parse
 from ropeswitch.factors.rules.catalogue import RULES
-from ropeswitch.model_patches.switch.settings import POLICIES
+from ropeswitch.model_patches.switch.config.settings import POLICIES
 from tests.deploy.chart.helm import Object, Values, case, chart, notes, pods, render
 from tests.deploy.configs import QWEN3_8B
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ropeswitch.model_patches.switch import variables
+from ropeswitch.model_patches.switch.config import variables
 from ropeswitch.server.flags.check import parse
 from tests.deploy.chart.helm import Object, render
 from tests.docs.pages import ROOT

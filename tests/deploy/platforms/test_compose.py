@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ropeswitch.model_patches.switch import variables
+from ropeswitch.model_patches.switch.config import variables
 from ropeswitch.models import BUNDLED_MODEL
 from tests.deploy.monitoring.files import rules
 from tests.deploy.platforms.rendered import FILES, IMAGE, read

@@ -5,7 +5,7 @@ Dynamo's CRD has 1.6 MB and is not here; the fields around the pods are those of
 
 import kubernetes_validate
 
-from ropeswitch.model_patches.switch import variables
+from ropeswitch.model_patches.switch.config import variables
 from tests.deploy.platforms.rendered import FILES, environment, read, vllm_arguments
 
 COMPONENT = {"name", "type", "replicas", "podTemplate"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from ropeswitch.model_patches.switch import variables
+from ropeswitch.model_patches.switch.config import variables
 from ropeswitch.server.flags.check import parse
 from ropeswitch.server.serve import _add_flags
 from tests.deploy.platforms.rendered import FILES, IMAGE, read

@@ -13,7 +13,7 @@ from ropeswitch.factors.ladders.choose import from_file
 from ropeswitch.factors.rules.catalogue import RULES, Rule
 from ropeswitch.factors.rules.lengths import length_name, parse_length
 from ropeswitch.factors.rules.rope import Rope, rope_from_config, rope_from_model
-from ropeswitch.model_patches.switch.unsupported import check_model
+from ropeswitch.model_patches.switch.models.unsupported import check_model
 from ropeswitch.server.cli import main
 
 SIZE = ["--rotary-dim", "128", "--rope-theta", "10000", "--original-length", "4k"]

@@ -18,7 +18,7 @@ from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
 from ropeswitch.model_patches.scheduling.view import Limits
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
-from ropeswitch.model_patches.switch.scheduler import LadderScheduler
+from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler
 
 BLOCK, BLOCKS = 16, 1001
 

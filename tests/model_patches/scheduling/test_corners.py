@@ -8,7 +8,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
-from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
+from ropeswitch.model_patches.switch.engine.scheduler import LadderSchedulerOutput
 from tests.exactness.engines import preemptions
 from tests.model_patches.hash_engine import MODES, Engine, Mode, expected
 

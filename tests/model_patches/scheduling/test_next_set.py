@@ -13,7 +13,7 @@ from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.request import RequestStatus
 
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
-from ropeswitch.model_patches.switch.scheduler import LadderSchedulerOutput
+from ropeswitch.model_patches.switch.engine.scheduler import LadderSchedulerOutput
 from tests.model_patches.hash_engine import BLOCK, DRAFTS, MODES, Engine, Mode, expected
 
 pytestmark = pytest.mark.usefixtures("looks_at_every_step")

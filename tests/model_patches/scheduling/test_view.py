@@ -13,8 +13,8 @@ from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, chunk
 from ropeswitch.model_patches.scheduling.view import StepView
-from ropeswitch.model_patches.switch import scheduler as switch_scheduler
-from ropeswitch.model_patches.switch.scheduler import LadderScheduler
+from ropeswitch.model_patches.switch.engine import scheduler as switch_scheduler
+from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler
 from tests.examples import examples
 from tests.model_patches.hash_engine import LADDER, MODES, Engine, Mode
 

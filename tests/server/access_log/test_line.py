@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.model_patches.switch.request_set import SetRule
+from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server.access_log.log import Names, fields
 from ropeswitch.server.context import RequestContext
 from ropeswitch.server.front.refusal import prompt_too_long

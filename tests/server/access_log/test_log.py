@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.model_patches.switch.request_set import SetRule
+from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server.access_log.flags import AccessLogConfig, take
 from ropeswitch.server.access_log.log import AccessLog, Names, logger
 from ropeswitch.server.context import RequestContext, current

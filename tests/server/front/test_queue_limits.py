@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
-from ropeswitch.model_patches.switch.request_set import SetRule
+from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server.context import Ticket
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
 from ropeswitch.server.front.key_limits import EVERYONE

@@ -15,7 +15,7 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.loggers import StatLoggerManager
 from vllm.v1.metrics.stats import PrefillStats
 
-from ropeswitch.model_patches.switch.request_set import SetRule
+from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front import refusal
 from ropeswitch.server.length_metrics import start as start_module

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from prometheus_client import CollectorRegistry
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.settings import RopeSettings
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
 from ropeswitch.server.length_metrics.track import Track

@@ -1,0 +1,65 @@
+"""Checks for packages that vLLM's code for a model needs and the CPU engine's environment lacks."""
+
+import importlib
+from collections.abc import Iterator, Sequence
+
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+
+# The release that matches the pinned torch.
+TORCHVISION = "0.28.0"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def check_torchvision(architectures: Sequence[str]) -> None:
+    """Refuse a model whose code needs torchvision if it cannot be imported.
+
+    vLLM would only report that the model cannot be inspected, or fail later if an earlier inspection is cached.
+
+    Args:
+        architectures: Class names from the model's config.
+
+    Raises:
+        UnsupportedError: with the command that installs torchvision.
+    """
+    # If it is installed, vLLM has already imported it.
+    try:
+        importlib.import_module("torchvision")
+        return
+    except (ImportError, RuntimeError) as error:
+        missing = error
+    for name in architectures:
+        if _needs_torchvision(name):
+            raise UnsupportedError(
+                f"MODEL: {name} needs torchvision, which cannot be imported ({missing}). Install the build for the "
+                f"installed torch: {command()}"
+            )
+
+
+def command() -> str:
+    """Return the command that installs torchvision for the installed torch."""
+    import torch
+
+    if torch.version.cuda is not None:
+        return f"pip install torchvision=={TORCHVISION}"
+    return f"pip install torchvision=={TORCHVISION}+cpu --index-url {CPU_INDEX}"
+
+
+def _needs_torchvision(architecture: str) -> bool:
+    """Return whether vLLM's module for an architecture fails to import because of torchvision."""
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    module = getattr(ModelRegistry.models.get(architecture), "module_name", None)
+    if module is None:
+        return False
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        # vLLM reports any other error.
+        return any("torchvision" in str(each) for each in _chain(error))
+    return False
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

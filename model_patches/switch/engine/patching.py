@@ -1,0 +1,69 @@
+"""Patches the switch into an engine or worker process: the parts' checks first, then every replacement, once."""
+
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+from ropeswitch.model_patches.switch import parts
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
+from ropeswitch.model_patches.switch.models.unsupported import check_engine
+
+_done: set[tuple[str, Any]] = set()
+
+
+def replace(target: str, wrap: Callable[[Any], Any]) -> None:
+    """Replace an upstream symbol with ``wrap(upstream)``; a second call with the same arguments does nothing.
+
+    Args:
+        target: The symbol's dotted path.
+        wrap: Makes the replacement. If upstream's symbol is callable, it is kept as ``__wrapped__``.
+
+    Raises:
+        AttributeError: when the installed vLLM has no such symbol.
+    """
+    if (target, wrap) in _done:
+        return
+    owner_path, _, name = target.rpartition(".")
+    owner = pkgutil.resolve_name(owner_path)
+    upstream = getattr(owner, name)
+    new = wrap(upstream)
+    if callable(upstream):
+        new.__wrapped__ = upstream
+    setattr(owner, name, new)
+    _done.add((target, wrap))
+
+
+def patch_process(vllm_config: Any) -> RopeSettings:
+    """Check and patch this process for an engine and return its settings; every engine core and worker calls it first.
+
+    Args:
+        vllm_config: ``vllm.config.VllmConfig``.
+
+    Raises:
+        UnsupportedError: when the engine has no ladder, or uses a feature that would rotate wrongly.
+        RegistryError: from the guard, when the installed vLLM is not the one that the patches were written for.
+    """
+    # Imported here because they load vLLM's models and runners, which importing this module should not.
+    from ropeswitch.model_patches.switch.engine.gpu_model_state import laddered
+    from ropeswitch.model_patches.switch.engine.initialize_model import TARGET as INITIALIZE_MODEL
+    from ropeswitch.model_patches.switch.engine.initialize_model import check_loader, checking
+    from ropeswitch.model_patches.switch.engine.preprocess_add_request import assigning
+    from ropeswitch.model_patches.switch.engine.rope_dict import LadderRopeDict
+    from ropeswitch.model_patches.switch.rows.position_readers import METHODS, reading_true_positions
+    from ropeswitch.model_patches.switch.rows.softmax_scales import TARGETS, scaling_queries
+
+    settings = check_engine(vllm_config)
+    check_loader(vllm_config.load_config.load_format)
+    if (draft := getattr(vllm_config.speculative_config, "draft_load_config", None)) is not None:
+        check_loader(draft.load_format)
+    parts.call("prepare", settings.parts, vllm_config)
+    replace("vllm.model_executor.layers.rotary_embedding._ROPE_DICT", LadderRopeDict)
+    replace("vllm.v1.engine.core.EngineCore.preprocess_add_request", assigning)
+    replace("vllm.v1.worker.gpu.model_states.resolve_model_state_cls", laddered)
+    replace(INITIALIZE_MODEL, checking)
+    for owner, method in METHODS.items():
+        replace(f"{owner}.{method}", reading_true_positions)
+    if settings.ladder.scales_softmax:
+        for target in TARGETS:
+            replace(target, scaling_queries)
+    return settings

@@ -1,0 +1,90 @@
+"""The mixin shared by our workers on all device types."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.switch import parts
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.drafts.draft_sets import DraftSets
+from ropeswitch.model_patches.switch.engine.patching import patch_process
+from ropeswitch.model_patches.switch.rows.step_rows import StepRows
+
+# A child of vLLM's logger, to inherit its format and level.
+logger = logging.getLogger("vllm.ropeswitch")
+
+
+class LadderWorker:
+    """A mixin before an upstream worker class: patches the process first, and lets the parts check the loaded model."""
+
+    vllm_config: Any
+    rank: int
+    model_runner: Any
+
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        self.settings = patch_process(vllm_config)
+        super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        super().load_model(*args, **kwargs)  # type: ignore[misc]
+        self._bind_speculator()
+        parts.call("model_loaded", self.settings.parts, self)
+
+    def _bind_speculator(self) -> None:
+        """Attach the requests' sets to the V2 runner's draft model, if it has one; our V1 runner does so itself."""
+        speculator: Any = getattr(self.model_runner, "speculator", None)
+        if not isinstance(getattr(speculator, "model", None), nn.Module):
+            return
+        # Upstream writes this buffer before the draft's prefill and before its decode steps.
+        starts = speculator.input_buffers.query_start_loc
+        sets = DraftSets(len(starts) - 1, starts.device, starts)
+        sets.bind(speculator.model)
+        self.model_runner.model_state.draft_sets = sets
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """Wake up, and rewrite rows and tables: they are in weight memory, which sleep level 2 discards.
+
+        Upstream saves only a model's registered buffers.
+        """
+        super().wake_up(tags)  # type: ignore[misc]
+        if tags is None or "weights" in tags:
+            self._rows_holder.restore_rows()
+
+    @property
+    def step_rows(self) -> StepRows:
+        """The rows that the model runner fills: in the V2 runner's model state, or in our V1 runner itself."""
+        rows: StepRows = self._rows_holder.step_rows
+        return rows
+
+    @property
+    def _rows_holder(self) -> Any:
+        return getattr(self.model_runner, "model_state", None) or self.model_runner
+
+    def load_sets(self, sets: Sequence[Mapping[str, Any]]) -> str | None:
+        """Rotate with these sets from the next step on, in an engine without requests (``search/engine_evaluator.py``).
+
+        Args:
+            sets: The ladder as JSON.
+
+        Returns:
+            An error message, or None. An exception would leave the other workers' responses unread, and vLLM's executor
+            would mistake them for responses to its next call.
+        """
+        try:
+            drafts: DraftSets | None = self._rows_holder.draft_sets
+            if drafts is not None and drafts.bound:
+                raise UnsupportedError("speculative_config: the draft model's rotary modules keep the startup ladder")
+            self.step_rows.load(replace(self.settings, ladder=FactorLadder.checked(sets)))
+        except Exception as error:
+            logger.exception("ropeswitch: loading factor sets failed")
+            return f"worker {self.rank}: {type(error).__name__}: {error}"
+        return None
+
+    def patch_report(self) -> dict[str, Any]:
+        """Return this worker's rank, patches and factor sets (``model_patches/guard/patch_report.py``)."""
+        report: dict[str, Any] = parts.ask("guard", "report", self)
+        return report

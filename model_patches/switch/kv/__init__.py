@@ -1,0 +1,1 @@
+"""KV connectors: blocks of different sets apart in stores and transfers."""

@@ -1,0 +1,1 @@
+"""What cannot be rotated per request, and is refused by a model's config."""

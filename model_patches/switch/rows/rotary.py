@@ -1,0 +1,75 @@
+"""The rotary module that replaces every layer's own: rotates token i by row i of the step.
+
+The runner passes the model row numbers as ``positions`` and keeps the rows up to date (``step_rows.py``). So a layer looks
+up nothing by length, and its cost does not depend on the number of factor sets in a batch.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from ropeswitch.kernels.apply_rows import apply_rows
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.rows.rotation import Rotation
+
+Rotated = tuple[torch.Tensor, torch.Tensor | None]
+# Arguments: query, key, rows, row numbers, head_size, neox.
+Rotate = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor, int, bool], Rotated]
+
+
+def rotate_by_row(
+    query: torch.Tensor, key: torch.Tensor | None, rows: torch.Tensor, numbers: torch.Tensor, head_size: int, neox: bool
+) -> Rotated:
+    """Rotate token i by ``rows[numbers[i]]``, in plain torch; see :class:`LadderRotaryEmbedding`."""
+    return apply_rows(rows.index_select(0, numbers), query, key, head_size, neox)
+
+
+class LadderRotaryEmbedding(nn.Module):
+    """Replaces ``vllm.model_executor.layers.rotary_embedding.RotaryEmbedding`` and its variants.
+
+    Args:
+        head_size: Values per head.
+        rotation: The rotation whose rows it reads.
+        neox: Whether values pair up in NeoX style.
+
+    Attributes:
+        rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines. The runner assigns its own buffer when the
+            model is loaded and fills it before each forward.
+        rotate: Rotates queries and keys, possibly in place; the part ``triton`` assigns its own function.
+    """
+
+    rows: torch.Tensor
+
+    def __init__(self, head_size: int, rotation: Rotation, neox: bool) -> None:
+        super().__init__()
+        self.head_size = head_size
+        self.rotation = rotation
+        self.rotary_dim = rotary_dim = rotation.rotary_dim
+        self.is_neox_style = neox
+        self.rotate: Rotate = rotate_by_row
+        self.register_buffer("rows", torch.empty(0, rotary_dim, dtype=torch.float32), persistent=False)
+
+    def forward(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) -> Rotated:
+        """Rotate ``query`` and ``key``.
+
+        Args:
+            positions: ``[tokens]`` int64 row numbers, not positions in the sequence; for M-RoPE ``[axes, tokens]``, the
+                same on each axis.
+            query: ``[tokens, query heads * head_size]`` or ``[tokens, query heads, head_size]``.
+            key: Laid out as ``query``, with the key heads; or None.
+        """
+        positions = positions if positions.dim() == 1 else positions[0]
+        return self.rotate(query, key, self.rows, positions, self.head_size, self.is_neox_style)
+
+    @property
+    def cos_sin_cache(self) -> torch.Tensor:
+        """Refuse to return upstream's table of angles by position, which some models read directly.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("model: reads cos_sin_cache by itself, where a ladder has no angles by position")
+
+    def extra_repr(self) -> str:
+        return f"head_size={self.head_size}, rotary_dim={self.rotary_dim}, neox={self.is_neox_style}"

@@ -1,0 +1,184 @@
+"""The step's rows: buffers that a model's rotary modules read, filled before each forward.
+
+The buffers are allocated once and keep their addresses, as captured CUDA graphs require.
+"""
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from vllm.distributed.parallel_state import get_pp_group, model_parallel_is_initialized
+from vllm.model_executor.layers.rotary_embedding import Phi3LongRoPEScaledRotaryEmbedding
+from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbeddingBase
+from vllm.model_executor.models.interfaces import supports_mrope, supports_multimodal
+from vllm.model_executor.models.transformers.base import Base as TransformersBackend
+from vllm.utils.torch_utils import async_tensor_h2d
+
+from ropeswitch.model_patches.switch import parts
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.rows.plain_rotary import replace_plain_rotary
+from ropeswitch.model_patches.switch.rows.position_readers import give_positions
+from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.rows.rotation import Rotation
+from ropeswitch.model_patches.switch.rows.rotation_rows import RotationRows
+from ropeswitch.model_patches.switch.rows.softmax_scales import SoftmaxScales
+from ropeswitch.model_patches.switch.rows.transformers_rotary import replace_rotary
+
+T = TypeVar("T")
+
+
+def check_axes(model: nn.Module, model_config: Any) -> None:
+    """Refuse M-RoPE for a model without positions on several axes; upstream would fail at its first request.
+
+    Args:
+        model: The whole model.
+        model_config: ``vllm.config.ModelConfig``.
+
+    Raises:
+        UnsupportedError: with the config field.
+    """
+    if model_config.uses_mrope and not supports_mrope(model):
+        raise UnsupportedError(
+            f"rope_parameters.mrope_section: {type(model).__name__} has no positions on several axes (M-RoPE); leave it out"
+        )
+
+
+def on_all_stages(value: T) -> list[T]:
+    """Return what each pipeline stage passes here, one value without pipeline parallelism.
+
+    A model's layers decide together which of them the ladder rotates, but a stage builds only its own.
+    """
+    if not model_parallel_is_initialized() or (group := get_pp_group()).world_size == 1:
+        return [value]
+    values: list[Any] = [None] * group.world_size
+    torch.distributed.all_gather_object(values, value, group=group.cpu_group)
+    return values
+
+
+class StepRows:
+    """The rows of one step, on one device.
+
+    Args:
+        settings: The ladder and the model's rotary base.
+        max_model_len: Maximum positions in a sequence.
+        max_num_tokens: Maximum tokens in a step.
+        device: The model's device.
+
+    Attributes:
+        by_rotation: The rows of each kind of rotary module in the model, once it is bound.
+        numbers: ``[max_num_tokens]`` int64 row numbers, counting from 0, which the model gets instead of positions.
+        positions: ``[max_num_tokens]`` int64 true positions, for layers that read them; None if no layer does.
+        softmax: The step's softmax scales if a set of the ladder has one, else None.
+        sets: The names of the ladder's sets.
+        max_model_len: Maximum positions in a sequence.
+    """
+
+    def __init__(self, settings: RopeSettings, max_model_len: int, max_num_tokens: int, device: torch.device) -> None:
+        self.numbers = torch.arange(max_num_tokens, dtype=torch.int64, device=device)
+        self.positions: torch.Tensor | None = None
+        self.sets = settings.ladder.names
+        self.max_model_len = max_model_len
+        self.by_rotation: dict[Rotation, RotationRows] = {}
+        self._rotates = False
+        self._settings = settings
+        scaled = settings.ladder.scales_softmax
+        self.softmax = SoftmaxScales(settings.ladder, max_num_tokens, device) if scaled else None
+        self._kernels = parts.ask("triton", "kernels", device) if "triton" in settings.parts else None
+
+    def bind(self, model: nn.Module) -> None:
+        """Attach the rows to every rotary module of ``model``'s language model, on all pipeline stages at the same time.
+
+        Raises:
+            UnsupportedError: when it has a rotary module that the ladder does not support.
+        """
+        text: nn.Module = model.get_language_model() if supports_multimodal(model) else model
+        if isinstance(text, TransformersBackend):
+            replace_rotary(text.model, text.text_config, self._settings, lambda rotation: self._rows_of(rotation).rows)
+        elif text is not model:
+            replace_plain_rotary(text, self._settings)
+        ours = [module for module in text.modules() if isinstance(module, LadderRotaryEmbedding)]
+        stages = on_all_stages(({module.rotation for module in ours}, set(self.by_rotation)))
+        rotations = {rotation for of_modules, _ in stages for rotation in of_modules}
+        replaced = {rotation for _, of_backend in stages for rotation in of_backend}
+        # A model that sets its local layers' parameters itself may give them the ladder's base.
+        by_config = any(rotation.marked and rotation.laddered for rotation in rotations)
+        self._rotates = any(rotation.laddered and (rotation.marked or not by_config) for rotation in rotations) or any(
+            rotation.laddered for rotation in replaced
+        )
+        for module in ours:
+            if by_config and module.rotation.scaled:
+                raise UnsupportedError("model: a layer scales its rotary embedding itself, which no ladder reaches")
+            if by_config and not module.rotation.marked:
+                module.rotation = replace(module.rotation, laddered=False)
+        for name, module in text.named_modules():
+            if isinstance(module, RotaryEmbeddingBase | Phi3LongRoPEScaledRotaryEmbedding):
+                raise UnsupportedError(f"model: {name} builds its own {type(module).__name__}, which no ladder reaches")
+            if isinstance(module, LadderRotaryEmbedding):
+                module.rows = self._rows_of(module.rotation).rows
+                if self._kernels is not None:
+                    module.rotate = self._kernels.rotate
+        if len({rotation.axes is None for rotation in rotations | replaced}) > 1:
+            raise UnsupportedError(
+                "rope_parameters.mrope_section: only some layers have it; M-RoPE must be that of all layers"
+            )
+        positions = torch.zeros_like(self.numbers)
+        if give_positions(text, positions):
+            self.positions = positions
+        if self.softmax is not None:
+            self.softmax.bind(text)
+
+    def require_rotation(self) -> None:
+        """Refuse a bound model that has no rotary module for the ladder on any pipeline stage.
+
+        Raises:
+            UnsupportedError: when it has none.
+        """
+        if not self._rotates:
+            raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
+
+    def load(self, settings: RopeSettings) -> None:
+        """Fill rows with these sets from the next step on: any number of sets, each with as many factors as before."""
+        for rotation, rows in self.by_rotation.items():
+            if rotation.laddered:
+                rows.load(settings)
+        if self.softmax is not None:
+            self.softmax.load(settings.ladder)
+        # Set only once loaded: waking up restores these settings.
+        self._settings = settings
+
+    def restore(self) -> None:
+        """Rewrite everything that is constant across steps; buffers with fixed addresses are written in place."""
+        torch.arange(len(self.numbers), out=self.numbers)
+        for rows in self.by_rotation.values():
+            rows.restore(self._settings)
+        if self.positions is not None:
+            self.positions.zero_()
+        if self.softmax is not None:
+            self.softmax.restore(self._settings.ladder)
+
+    def fill(self, positions: torch.Tensor, request_sets: npt.NDArray[np.int64], query_start_loc: torch.Tensor) -> None:
+        """Write the rows of a step's tokens, without a host-device sync; later rows are left unchanged.
+
+        Args:
+            positions: ``[tokens]``, or for M-RoPE ``[axes, tokens]``, int64 true positions, on the device.
+            request_sets: ``[requests]`` int64: the factor set of each request in the step.
+            query_start_loc: ``[requests + 1]`` int32, on the device: start offset of each request's tokens, followed by the
+                end offset.
+        """
+        # A new tensor each step: the previous step may still be reading its own.
+        sets = async_tensor_h2d(request_sets, device=self.numbers.device)
+        for rows in self.by_rotation.values():
+            rows.fill(positions, sets, query_start_loc)
+        if self.positions is not None:
+            self.positions[: positions.shape[-1]] = positions if positions.dim() == 1 else positions[0]
+        if self.softmax is not None:
+            self.softmax.fill(positions.shape[-1], sets, query_start_loc)
+
+    def _rows_of(self, rotation: Rotation) -> RotationRows:
+        if rotation not in self.by_rotation:
+            rows = RotationRows(rotation, self._settings, self.max_model_len, self.numbers, self._kernels)
+            self.by_rotation[rotation] = rows
+        return self.by_rotation[rotation]
