@@ -137,6 +137,22 @@ def imports(root: Path = ROOT) -> list[Import]:
     return list(found)
 
 
+def circles(root: Path = ROOT) -> list[str]:
+    """The modules in circles of imports among the product modules below ``root``; modules that strings name do not count."""
+    graph: dict[str, set[str]] = {module: set() for module in modules(root)}
+    for each in imports(root):
+        if not each.in_string and each.target != each.module:
+            graph[each.module].add(each.target)
+    # What imports nothing left, or is imported by nothing left, is in no circle.
+    before = None
+    while before != len(graph):
+        before = len(graph)
+        imported = {target for targets in graph.values() for target in targets}
+        graph = {module: targets & graph.keys() for module, targets in graph.items() if module in imported}
+        graph = {module: targets & graph.keys() for module, targets in graph.items() if targets & graph.keys()}
+    return sorted(graph)
+
+
 def outside(path: Path) -> set[str]:
     """The top-level packages, other than ours, that a file imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

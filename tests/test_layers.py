@@ -6,12 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.layers import LAYERS, PARTS, ROOT, imports, modules, outside, part_of, without_user
+from tests.layers import LAYERS, PARTS, ROOT, circles, imports, modules, outside, part_of, without_user
 
 
 def test_no_import_goes_up() -> None:
     up = [each for each in imports() if each.goes_up]
     assert not up, "\n" + "\n".join(map(str, up))
+
+
+def test_no_imports_in_a_circle(tmp_path: Path) -> None:
+    """Inside a part too, and those inside functions."""
+    assert not circles()
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server/a.py").write_text("from ropeswitch.server import b\n")
+    (tmp_path / "server/b.py").write_text("def f():\n    from ropeswitch.server import c\n")
+    (tmp_path / "server/c.py").write_text("import ropeswitch.server.a\n")
+    (tmp_path / "server/d.py").write_text("import ropeswitch.server.a\n")
+    assert circles(tmp_path) == ["server.a", "server.b", "server.c"]
 
 
 def test_every_module_and_part_has_its_place() -> None:
