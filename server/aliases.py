@@ -171,13 +171,3 @@ def alias_set(params: Any, context: RequestContext | None) -> str | None:
             "model",
         )
     return alias.factor_set
-
-
-def forcing(params: Any, factor_set: str | None) -> Any:
-    """Return a copy of ``vllm.SamplingParams`` or ``vllm.PoolingParams`` that forces a set; without one, the same object."""
-    if factor_set is None:
-        return params
-    field = "extra_args" if hasattr(params, "extra_args") else "extra_kwargs"
-    copied = copy.copy(params)
-    setattr(copied, field, {**(getattr(params, field) or {}), FORCED_SET: factor_set})
-    return copied

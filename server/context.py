@@ -10,10 +10,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from ropeswitch.model_patches.switch.placement import Placement
 from ropeswitch.server.front.refusal import Refusal, RefusedError, refused
 from ropeswitch.server.ingest.faults import Fault
 from ropeswitch.server.length_metrics.track import Track
-from ropeswitch.server.prompt_set import PromptSet
 
 
 @dataclass
@@ -70,9 +70,8 @@ class RequestContext:
         limited: Whether its body limits the output tokens.
         limited_to_none: Whether it limits them to 0.
         token_ids: Token IDs of its prompts that skip validation, by the body's field (``ingest/request.py``).
-        prompts: The decision for each of its prompts, in the order in which they were passed to the engine.
-        decided: The decision for each request to the engine, by its ID in the engine.
-        searches: The decision for each of its beam searches, by the ID from which the search's steps derive theirs.
+        prompts: The placement of each of its prompts, in the order in which they were passed to the engine.
+        searches: The placement of each of its beam searches, by the ID from which the search's steps derive theirs.
         answering: Whether all its prompts are known; later prompts are steps of their answers.
         tickets: Its prompts in the queue.
         sequences: Its sequences in an engine.
@@ -100,9 +99,8 @@ class RequestContext:
     limited: bool = False
     limited_to_none: bool = False
     token_ids: Mapping[str, Any] = field(default_factory=dict)
-    prompts: list[PromptSet] = field(default_factory=list)
-    decided: dict[str, PromptSet] = field(default_factory=dict)
-    searches: dict[str, PromptSet] = field(default_factory=dict)
+    prompts: list[Placement] = field(default_factory=list)
+    searches: dict[str, Placement] = field(default_factory=dict)
     answering: bool = False
     tickets: list[Ticket] = field(default_factory=list)
     sequences: list[Track] = field(default_factory=list)

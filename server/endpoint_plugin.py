@@ -21,9 +21,10 @@ from starlette.datastructures import State
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
-from ropeswitch.model_patches.guard.registry import in_play, require
+from ropeswitch.model_patches.guard.records import CLIENTS
+from ropeswitch.model_patches.guard.registry import applied, in_play, require
 from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError, settings_of
-from ropeswitch.model_patches.switch.placement import SetRule
+from ropeswitch.model_patches.switch.placement import EngineLadder
 from ropeswitch.server import (
     engine_utilities,
     life_cycle,
@@ -119,14 +120,14 @@ class _Checked:
 
     Attributes:
         settings: The ladder and the scheduling settings.
-        rule: The rule by which the engine chooses sets.
+        ladder: The engine's ladder.
         patches: The patches that its processes run.
         front: API keys and request limits.
         admission: Admits prompts to the queue.
     """
 
     settings: RopeSettings
-    rule: SetRule
+    ladder: EngineLadder
     patches: Sequence[Patch]
     front: FrontState
     admission: Admission
@@ -146,18 +147,19 @@ async def _checked(engine_client: Any, args: Namespace) -> _Checked:
         raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
     patches = in_play(engine_client.vllm_config)
     check_reports(await engine_utilities.worker_reports(engine_client), settings.ladder, patches)
+    if missing := [patch.target for patch in patches if patch.when == CLIENTS and patch.target not in applied()]:
+        raise UnsupportedError(f"patch_report: the API server runs without the patch of {missing[0]}")
     max_model_len = engine_client.model_config.max_model_len
     waits = vllm_adapter.prompt_waits(engine_client)
     front, admission = build(args.ropeswitch_front, settings.ladder, max_model_len, waits, vllm_adapter.AdmissionError)
-    rule = SetRule(settings.ladder, settings.policy, max_model_len)
-    return _Checked(settings, rule, patches, front, admission)
+    return _Checked(settings, EngineLadder.of(settings, max_model_len), patches, front, admission)
 
 
 def _parts(engine_client: Any, args: Namespace, checked: _Checked) -> ServerParts:
     """Make every part of the process. Metrics need Prometheus, which vLLM has already set up."""
     settings, ladder, model = checked.settings, checked.settings.ladder, engine_client.model_config
     rope_info = rope_route.rope_info(settings, model.max_model_len, checked.patches)
-    length_metrics = start_length_metrics(engine_client, checked.rule)
+    length_metrics = start_length_metrics(engine_client, checked.ladder)
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
     log, registry = args.ropeswitch_access_log, vllm_adapter.metrics_registry()
     return ServerParts(
@@ -207,10 +209,10 @@ def _wrap(engine_client: Any, state: State, checked: _Checked, *, aliases_listed
     limits_output = engine_client.model_config.get_diff_sampling_param().get("max_tokens") is not None
     bounds_whitespace = engine_client.vllm_config.structured_outputs_config.disable_any_whitespace
     prompts = Prompts(
-        checked.rule, checked.admission, length, limits_output=limits_output, bounds_whitespace=bounds_whitespace
+        checked.ladder, checked.admission, length, limits_output=limits_output, bounds_whitespace=bounds_whitespace
     )
     take_over(engine_client, state, prompts)
-    accept_aliases(state.openai_serving_models, checked.rule.ladder.names, listed=aliases_listed)
+    accept_aliases(state.openai_serving_models, checked.settings.ladder.names, listed=aliases_listed)
 
 
 def _by_ropeswitch(args: Namespace) -> bool:
@@ -232,7 +234,8 @@ def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patch
     if not reports:
         raise UnsupportedError("patch_report: no worker answered, so the engine's patches cannot be verified")
     for report in reports:
-        if missing := [patch.target for patch in patches if patch.target not in report["patches"]]:
+        needed = (patch.target for patch in patches if patch.when != CLIENTS)
+        if missing := [target for target in needed if target not in report["patches"]]:
             raise UnsupportedError(f"patch_report: worker {report['rank']} runs without the patch of {missing[0]}")
         if tuple(report["sets"]) != ladder.names:
             raise UnsupportedError(

@@ -7,7 +7,6 @@ handlers are wrapped for the same purpose (:data:`LATE`).
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 from starlette.datastructures import State
@@ -15,20 +14,27 @@ from starlette.datastructures import State
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.config.settings import (
     ANSWER_LIMIT_FIELD,
-    BY_LENGTH,
     FORCED_SET,
     LADDER_POLICY,
+    PLACEMENT,
     RESERVE,
 )
-from ropeswitch.model_patches.switch.placement import SetRule, go_by_length
+from ropeswitch.model_patches.switch.placement import (
+    EngineLadder,
+    Placement,
+    asked_placement,
+    extra_of,
+    place,
+    set_for,
+    with_extra,
+)
 from ropeswitch.server import vllm_adapter
-from ropeswitch.server.aliases import alias_set, forcing
+from ropeswitch.server.aliases import alias_set
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.engine_watch import WATCH
 from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.in_place import become
 from ropeswitch.server.ingest.faults import LARGE_NUMBER
-from ropeswitch.server.prompt_set import PromptSet, asks_for_policy, asks_for_set, decide
 from ropeswitch.server.structural_tag import bound_whitespace
 
 FIELD = f"vllm_xargs.{FORCED_SET}"
@@ -47,7 +53,7 @@ class Prompts:
     """Decides the factor set of every prompt on its way to the engine; refuses unknown sets, and prompts for a full queue.
 
     Args:
-        rule: The rule by which the engine chooses sets.
+        ladder: The engine's ladder.
         admission: Admits prompts to the queue.
         length: Counts a prompt's tokens (:func:`~ropeswitch.server.vllm_adapter.prompt_length`).
         limits_output: Whether the server limits the output of requests without a limit.
@@ -56,14 +62,14 @@ class Prompts:
 
     def __init__(
         self,
-        rule: SetRule,
+        ladder: EngineLadder,
         admission: Admission,
         length: Callable[[Any], int | None],
         *,
         limits_output: bool = False,
         bounds_whitespace: bool = False,
     ) -> None:
-        self._rule = rule
+        self._ladder = ladder
         self._admission = admission
         self._length = length
         self._limits_output = limits_output
@@ -79,7 +85,7 @@ class Prompts:
             search: The ID of the beam search that it starts, or None.
 
         Returns:
-            The parameters for the engine, which force the set that the request's model name asks for.
+            The parameters for the engine, which carry the prompt's placement.
 
         Raises:
             vllm.exceptions.VLLMValidationError: answered with a 400; see :func:`_decide`.
@@ -93,37 +99,40 @@ class Prompts:
         # A step of a prompt that was already admitted.
         step = context is not None and context.answering
         limited = self._limits_output or context is None or context.limited
-        decision = self._follow_search(params, context, request_id)
-        if decision is None:
-            decision = _decide(self._rule, num_tokens, params, context, alias, limited=limited)
-        if context is not None and request_id is not None:
-            context.decided[request_id] = decision
+        salt = vllm_adapter.client_salt(prompt)
+        placement = self._follow_search(num_tokens, salt, context, request_id)
+        if placement is None:
+            placement = _placed(self._ladder, num_tokens, params, context, alias, salt, limited=limited)
         if context is not None and search is not None:
-            context.searches[search] = decision
+            context.searches[search] = placement
         if not step:
-            self._admission.admit(num_tokens, decision.length_class, _answers(params), request_id)
+            sets = self._ladder.sets
+            length_class = set_for(sets, min(num_tokens, sets.max_length), None)
+            self._admission.admit(num_tokens, length_class, _answers(params), request_id)
         elif request_id is not None:
             self._admission.follow(request_id)
         if self._bounds_whitespace and (outputs := getattr(params, "structured_outputs", None)) is not None:
             bound_whitespace(outputs)
-        return forcing(params, alias) if request_id is not None else params
+        if request_id is None:
+            return params
+        # Only this process makes a Placement; a client's field of that name is none (process_inputs.py).
+        return with_extra(params, {PLACEMENT: placement})
 
-    def _follow_search(self, params: Any, context: RequestContext | None, request_id: str | None) -> PromptSet | None:
-        """Make a beam-search step keep the set reserved for its search, and return that decision; None for other prompts.
+    def _follow_search(
+        self, num_tokens: int, salt: str | None, context: RequestContext | None, request_id: str | None
+    ) -> Placement | None:
+        """Return the placement of a beam-search step that forces no set; None for other prompts.
 
-        Each step is a request for one token, and would otherwise reserve a set for that token alone.
+        Each step is a request for one token, and would reserve a set for that token alone: it keeps the set that its search
+        has reserved, or goes by length.
         """
-        if context is None or request_id is None or self._rule.policy != RESERVE:
+        if context is None or request_id is None:
             return None
         # Upstream's ID of a step is that of the search and three more parts.
         search = context.searches.get(request_id.rsplit("-", 3)[0])
-        if search is None or search.forced is not None:
+        if search is None or search.forced:
             return None
-        if search.policy != RESERVE:
-            go_by_length(params)
-            return None
-        params.extra_args = (params.extra_args or {}) | {FORCED_SET: self._rule.ladder.names[search.index]}
-        return search
+        return search if search.policy == RESERVE else place(self._ladder, num_tokens, client_salt=salt)
 
 
 class RopeClient(vllm_adapter.AsyncLLM):
@@ -214,23 +223,25 @@ def _answers(params: Any) -> int:
     return int(getattr(params, "n", None) or getattr(params, "beam_width", None) or 1)
 
 
-def _decide(
-    rule: SetRule,
+def _placed(
+    ladder: EngineLadder,
     num_tokens: int,
     params: Any,
     context: RequestContext | None,
     alias: str | None,
+    salt: str | None,
     *,
     limited: bool,
-) -> PromptSet:
-    """Decide a prompt's set, and record it in the request's context.
+) -> Placement:
+    """Place a prompt, and record the placement in the request's context.
 
     Args:
-        rule: The rule by which the engine chooses the set.
+        ladder: The engine's ladder.
         num_tokens: The prompt's length.
-        params: Its parameters. Without an output limit they are changed to choose by length, here and in the engine.
+        params: Its parameters.
         context: The request's context, or None.
         alias: The set that its model name asks for, or None.
+        salt: The client's ``cache_salt``, or None.
         limited: Whether the request or the server limits the output; otherwise vLLM's handlers have set the limit to the
             rest of the context.
 
@@ -238,32 +249,34 @@ def _decide(
         vllm.exceptions.VLLMValidationError: answered with a 400, when the set that the request asks for is unknown, or
             is not supported on its route, or the prompt is longer than the ladder.
     """
+    asked = extra_of(params)
     try:
-        decision = decide(rule, num_tokens, params, alias)
-        if decision.policy == RESERVE and not limited and num_tokens + params.max_tokens == rule.max_model_len:
-            if hasattr(params, "extra_args"):
-                go_by_length(params)
-            # Beam-search parameters have no field for it; `Prompts._follow_search` sets it on each step.
-            by_length = rule if hasattr(params, "extra_args") else replace(rule, policy=BY_LENGTH, max_model_len=None)
-            decision = decide(by_length, num_tokens, params)
+        if alias is not None and (policy := asked.get(LADDER_POLICY)) is not None:
+            raise FactorError(
+                f"{POLICY_FIELD}: {policy!r} cannot be combined with a model name that forces a set; leave one out"
+            )
+        limited = limited or num_tokens + (getattr(params, "max_tokens", None) or 0) != ladder.max_model_len
+        placement = asked_placement(ladder, params, num_tokens, salt, limited=limited)
+        if alias is not None:
+            placement = place(ladder, num_tokens, forced=alias, client_salt=salt)
     except FactorError as error:
         field = next((name for name in (POLICY_FIELD, FIELD, ANSWER_LIMIT_FIELD) if str(error).startswith(name)), None)
-        field = field or (FIELD if asks_for_set(params) else "prompt")
+        field = field or (FIELD if asked.get(FORCED_SET) is not None else "prompt")
         message = str(error).removeprefix(f"{field}: ")
         raise vllm_adapter.validation_error(f"{field}: {message}", field) from error
     if context is None or context.answering:
-        return decision
-    if decision.forced is None and context.asked is not None:
+        return placement
+    if not placement.forced and context.asked is not None:
         raise vllm_adapter.validation_error(
             f"{FIELD}: {context.asked!r} is not supported here: pooling, beam search and routes that do not read vllm_xargs "
             "choose the factor set by length alone; leave it out, or name the set in the model: MODEL@SET",
             FIELD,
         )
-    if context.asked_policy is not None and not asks_for_policy(params):
+    if context.asked_policy is not None and asked.get(LADDER_POLICY) is None:
         raise vllm_adapter.validation_error(
             f"{POLICY_FIELD}: {context.asked_policy!r} is not supported here: pooling, beam search and routes that do not "
             "read vllm_xargs go by the server's --ladder-policy; leave it out",
             POLICY_FIELD,
         )
-    context.prompts.append(decision)
-    return decision
+    context.prompts.append(placement)
+    return placement

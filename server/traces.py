@@ -58,7 +58,7 @@ def attributes(track: Track, bands: Bands, sets: Sequence[str]) -> Attributes:
     return {
         "ropeswitch.length_band": bands.names[track.first[0]],
         "ropeswitch.factor_set": sets[track.first[1]],
-        "ropeswitch.ladder_policy": track.decision.chosen_by,
+        "ropeswitch.ladder_policy": track.placement.chosen_by,
         "ropeswitch.factor_set_end": sets[track.band_set[1]],
         "ropeswitch.switches": len(track.later),
         "ropeswitch.recomputed_tokens": track.recomputed,

@@ -298,6 +298,17 @@ def prompt_length(model_config: Any) -> Callable[[Any], int | None]:
     return length
 
 
+def client_salt(prompt: Any) -> str | None:
+    """Return the ``cache_salt`` that a client sent with a prompt of ``EngineClient.generate`` or ``encode``, or None."""
+    if isinstance(prompt, EngineCoreRequest):
+        return prompt.cache_salt
+    if not isinstance(prompt, dict):
+        return None
+    # Upstream reads that of an encoder-decoder's decoder (split_enc_dec_input).
+    inner = prompt.get("decoder_prompt")
+    return (inner if isinstance(inner, dict) else prompt).get("cache_salt")
+
+
 def prompt_waits(engine_client: Any) -> Callable[[str], bool | None]:
     """Make a function that returns whether any answer of a request still waits for its prompt to be computed.
 

@@ -14,10 +14,11 @@ from starlette.datastructures import State
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ropeswitch.model_patches.guard.registry import in_play, require
-from ropeswitch.model_patches.switch.config.settings import UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET, UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.placement import with_extra
 from ropeswitch.model_patches.switch.plugin import turned_on
 from ropeswitch.server import engine_utilities, rope_route, vllm_adapter
-from ropeswitch.server.aliases import accept_aliases, alias_set, forcing
+from ropeswitch.server.aliases import accept_aliases, alias_set
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front.routes import route_path
 from ropeswitch.server.in_place import become
@@ -62,12 +63,16 @@ class AliasClient(vllm_adapter.AsyncLLM):
     """An engine client that forces the factor set of an alias."""
 
     def generate(self, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        params = forcing(sampling_params, alias_set(sampling_params, current.get()))
-        return super().generate(prompt, params, *args, **kwargs)
+        return super().generate(prompt, _forced(sampling_params), *args, **kwargs)
 
     def encode(self, prompt: Any, pooling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        params = forcing(pooling_params, alias_set(pooling_params, current.get()))
-        return super().encode(prompt, params, *args, **kwargs)
+        return super().encode(prompt, _forced(pooling_params), *args, **kwargs)
+
+
+def _forced(params: Any) -> Any:
+    """Return the parameters with the set that the request's model name asks for."""
+    alias = alias_set(params, current.get())
+    return params if alias is None else with_extra(params, {FORCED_SET: alias})
 
 
 def attach(app: FastAPI) -> None:

@@ -12,11 +12,15 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
-from ropeswitch.model_patches.switch.placement import SetRule
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
+from ropeswitch.model_patches.switch.placement import EngineLadder, place
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 
 PROMPT = 100
+LADDER = EngineLadder.of(
+    RopeSettings(FactorLadder((FactorSet("short", 256, (1.0,)), FactorSet("long", 1024, (2.0,)))), 1e4)
+)
 
 
 def measure(streams: int, tokens: int, rounds: int) -> tuple[list[float], list[float]]:
@@ -27,10 +31,9 @@ def measure(streams: int, tokens: int, rounds: int) -> tuple[list[float], list[f
         tokens: Output tokens per request.
         rounds: Measured rounds per side.
     """
-    ladder = FactorLadder((FactorSet("short", 256, (1.0,)), FactorSet("long", 1024, (2.0,))))
-    metrics = LengthMetrics(ladder, "model", CollectorRegistry())
+    metrics = LengthMetrics(LADDER.sets, "model", CollectorRegistry())
     watched = WatchedOutputs(None, log_stats=True)
-    watched.ropeswitch = OutputWatch(SetRule(ladder), metrics, lambda _: 0)
+    watched.ropeswitch = OutputWatch(LADDER, metrics, lambda _: 0)
     bare = OutputProcessor(None, log_stats=True)
     sides: list[tuple[Any, Any]] = [(bare, SimpleNamespace(record=_upstream)), (watched, StepLogger(metrics))]
     results: dict[int, list[float]] = {0: [], 1: []}
@@ -65,6 +68,7 @@ def _serve(processor: Any, manager: Any, streams: int, tokens: int) -> float:
 
 def _request(name: str) -> EngineCoreRequest:
     params = SamplingParams(max_tokens=1, detokenize=False, output_kind=RequestOutputKind.DELTA)
+    params = place(LADDER, PROMPT).carried_by(params)
     return EngineCoreRequest(
         request_id=name, external_req_id=name, prompt_token_ids=[5] * PROMPT, mm_features=None, sampling_params=params,
         pooling_params=None, arrival_time=time.time(), lora_request=None, cache_salt=None, data_parallel_rank=None,

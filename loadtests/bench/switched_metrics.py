@@ -83,8 +83,8 @@ def install() -> None:
 
     upstream = start.start
 
-    def started(engine_client: Any, rule: Any) -> Any:
-        metrics = upstream(engine_client, rule)
+    def started(engine_client: Any, ladder: Any) -> Any:
+        metrics = upstream(engine_client, ladder)
         _Switch(engine_client.output_processor, engine_client.logger_manager)
         return metrics
 

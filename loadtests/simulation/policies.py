@@ -31,8 +31,8 @@ from ropeswitch.loadtests.simulation.workloads import FIRST_SET, SHORT, Arrival,
 from ropeswitch.model_patches.scheduling import scheduler as length_aware
 from ropeswitch.model_patches.switch.config.settings import LADDER_POLICY, RopeSettings
 from ropeswitch.model_patches.switch.engine import scheduler as switch
-from ropeswitch.model_patches.switch.engine.preprocess_add_request import AssigningHasher
 from ropeswitch.model_patches.switch.engine_args import configure
+from ropeswitch.model_patches.switch.placement import EngineLadder, asked_placement
 
 # The simulated ladder: recovered short factors up to 8k tokens, long ones above. Equal factors would share cached keys.
 LADDER_ENDS = (("8k", FIRST_SET), ("2048k", MAX_MODEL_LEN))
@@ -154,14 +154,13 @@ class Builder:
             sizes = (1, policy.max_num_batched_tokens)
             scheduler.calibrate([(tokens, self.costs.seconds([(0, tokens)])) for tokens in sizes])
         hasher = get_request_block_hasher(BLOCK_SIZE, sha256) if options.prefix_caching else None
-        if hasher is not None and policy.kind in LADDERED:
-            hasher = AssigningHasher(hasher, scheduler.ladder)
+        ladder = scheduler.ladder if policy.kind in LADDERED else None
         return Simulation(
             scheduler,
             clock,
             self.costs,
             workload.arrivals,
-            _Requests(hasher, policy),
+            _Requests(hasher, policy, ladder),
             depth,
             interval=policy.interval,
             noise=options.noise,
@@ -196,8 +195,10 @@ class Builder:
 class _Requests:
     """Makes the scheduler's requests as the engine makes them from client requests."""
 
-    def __init__(self, hasher: Callable[[Request], list[Any]] | None, policy: Policy) -> None:
-        self._hasher = hasher
+    def __init__(
+        self, hasher: Callable[[Request], list[Any]] | None, policy: Policy, ladder: EngineLadder | None
+    ) -> None:
+        self._hasher, self._ladder = hasher, ladder
         self._by_length = policy.priority
         self._extra = {LADDER_POLICY: "reserve"} if policy.reserve else None
 
@@ -205,7 +206,11 @@ class _Requests:
         params = SamplingParams(temperature=0.0, max_tokens=arrival.output, ignore_eos=True, extra_args=self._extra)
         priority = int(arrival.prompt > SHORT) if self._by_length else 0
         # All prompts repeat one token; the salt keeps their prefixes apart.
+        salt = arrival.session or name
+        if self._ladder is not None:
+            placement = asked_placement(self._ladder, params, len(prompt), salt, limited=True)
+            params, salt = placement.carried_by(params), placement.salt
         return Request(
-            name, prompt, params, None, arrival_time=arrival.at, cache_salt=arrival.session or name, priority=priority,
+            name, prompt, params, None, arrival_time=arrival.at, cache_salt=salt, priority=priority,
             block_hasher=self._hasher,
         )  # fmt: skip

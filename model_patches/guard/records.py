@@ -43,6 +43,9 @@ def _has_nixl(vllm_config: Any) -> bool:
     return config is not None and any(config.has_connector(name) for name in ("NixlConnector", "NixlPullConnector"))
 
 
+# Patched where prompts enter, in the process of the engine client, and so in no worker.
+CLIENTS = "engine clients"
+SERVED = "`ropeswitch serve`"
 CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "always": lambda _: True,
     "CPUs": lambda config: _on(config, "cpu"),
@@ -50,9 +53,8 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "V2 runner": lambda config: bool(config.use_v2_model_runner),
     "V1 runner": lambda config: not config.use_v2_model_runner,
     "V1 runner on CPUs": lambda config: _on(config, "cpu") and not config.use_v2_model_runner,
-    "without `ropeswitch serve`": lambda config: (
-        _has_key(config) and SERVER not in config.additional_config[KEY]["parts"]
-    ),
+    CLIENTS: lambda _: True,
+    SERVED: lambda config: _has_key(config) and SERVER in config.additional_config[KEY]["parts"],
     "softmax scales": _scales_softmax,
     NIXL_ONLY: _has_nixl,
     "decode context parallel on CPUs": lambda config: (
@@ -90,24 +92,25 @@ PATCHES = (
         ),
     ),
     Patch(
-        target="vllm.v1.engine.core.EngineCore.preprocess_add_request",
-        kind="wrapped",
-        file="model_patches/switch/engine/preprocess_add_request.py",
-        tests="tests/model_patches/test_request_set.py",
-        relies_on=(
-            "vllm.v1.engine.core.EngineCore.preprocess_add_request",
-            "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
-            "vllm.v1.core.kv_cache_utils.get_request_block_hasher",
-            "vllm.v1.request.Request",
-        ),
-    ),
-    Patch(
         target="vllm.v1.engine.input_processor.InputProcessor.process_inputs",
         kind="wrapped",
         file="model_patches/switch/engine/process_inputs.py",
         tests="tests/exactness/test_plugin.py",
-        relies_on=("vllm.v1.engine.input_processor.InputProcessor.process_inputs",),
-        when="without `ropeswitch serve`",
+        relies_on=(
+            "vllm.v1.engine.input_processor.InputProcessor.process_inputs",
+            "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
+            "vllm.v1.core.kv_cache_utils.get_request_block_hasher",
+            "vllm.v1.request.Request",
+        ),
+        when=CLIENTS,
+    ),
+    Patch(
+        target="vllm.v1.engine.core.EngineCore.preprocess_add_request",
+        kind="wrapped",
+        file="model_patches/serving/packed_prompt.py",
+        tests="tests/model_patches/test_packed_prompt.py",
+        relies_on=("vllm.v1.engine.core.EngineCore.preprocess_add_request",),
+        when=SERVED,
     ),
     Patch(
         target="vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size",

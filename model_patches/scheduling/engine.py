@@ -5,6 +5,7 @@ from vllm.v1.request import Request
 
 from ropeswitch.model_patches.scheduling.view import Limits, StepView, computed_tokens, decode_load, single_load, split
 from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler
+from ropeswitch.model_patches.switch.placement import Placement
 
 # Minimum tokens of a chunk, however deep in its prompt.
 LEAST_CHUNK = 16
@@ -42,6 +43,10 @@ class SchedulerEngine:
             max_loras=scheduler.lora_config.max_loras if scheduler.lora_config else None,
             whole_items=scheduler.scheduler_config.disable_chunked_mm_input,
         )
+
+    def placement(self, request: Request) -> Placement:
+        """Return where a request is on the ladder."""
+        return self._scheduler.placements[request.request_id]
 
     def view(self, now: float, background: Request | None, settled: bool) -> StepView:
         """Take a snapshot of the scheduler's state.

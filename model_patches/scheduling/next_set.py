@@ -18,8 +18,8 @@ from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
 from ropeswitch.model_patches.scheduling.view import Limits, StepView, lengths
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
-from ropeswitch.model_patches.switch.config.settings import FORCED_SET
-from ropeswitch.model_patches.switch.placement import EngineLadder, assign, assigned_set, client_salt, forced_set
+from ropeswitch.model_patches.switch.placement import EngineLadder, place
+from ropeswitch.model_patches.switch.set_keys import client_part
 
 # The internal request's time in a step, as a multiple of the decoding requests'; the smallest that is fast enough is used.
 PACES = (0.5, 1.0, 1.5, 2.0)
@@ -43,6 +43,7 @@ class NextSetPrefill:
         engine: Answers queries about single requests.
         queue: The waiting queue.
         ladder: The engine's ladder.
+        placements: Where each request is on it, by id.
         cost: Predicts step times.
 
     Attributes:
@@ -110,23 +111,23 @@ class NextSetPrefill:
         # No step computes fewer tokens than at the greatest depth, so a request of n tokens needs at most n / slowest steps.
         slowest = max(self._cost.tokens_within(PACES[1] * busy, int(known.max())), 0.5)
         near = np.zeros(len(known), dtype=bool)
-        for end in self._ladder.ends[:-1]:
+        for end in (each.max_length for each in self._ladder.sets.sets[:-1]):
             near |= (known <= end) & (2 * known / slowest >= end - known)
         return (running[i] for i in np.flatnonzero(near))
 
     def _worth(self, decode: Request) -> bool:
         """Whether a request is decoding and may outgrow its set."""
-        index, ends = assigned_set(decode), self._ladder.ends
         if decode.status != RequestStatus.RUNNING or decode.is_prefill_chunk or decode is self.request:
             return False
-        if index + 1 == len(ends) or forced_set(decode.sampling_params) is not None:
+        placement = self._engine.placement(decode)
+        if placement.forced or placement.index + 1 == len(self._ladder.sets.sets):
             return False
         if decode.sampling_params is None or decode.skip_reading_prefix_cache:
             return False
         # The internal request has only token IDs, and those of an image or of embeddings are placeholders.
         if decode.mm_features or decode.prompt_embeds is not None:
             return False
-        if not decode.num_tokens <= ends[index] < decode.num_prompt_tokens + decode.max_tokens:
+        if not decode.num_tokens <= self._ladder.end(placement.index) < decode.num_prompt_tokens + decode.max_tokens:
             return False
         return self.request is None or self.request.status != RequestStatus.PREEMPTED
 
@@ -138,8 +139,7 @@ class NextSetPrefill:
         return self._done if self.request is None else max(self._done, self.request.num_computed_tokens)
 
     def _steps(self, decode: Request) -> int:
-        end = self._ladder.ends[assigned_set(decode)]
-        return max(int(end) - decode.num_tokens, 1)
+        return max(self._ladder.end(self._engine.placement(decode).index) - decode.num_tokens, 1)
 
     def _needed(self, before: int, tokens: int, pace: float) -> float:
         """Predict how many steps ``tokens`` tokens after ``before`` others take, at ``pace`` seconds per step."""
@@ -174,20 +174,19 @@ class NextSetPrefill:
         if admission.slots < 2 or needed > min(admission.blocks, MOST_BLOCKS * self._limits.blocks):
             return
         self._made += 1
-        index = assigned_set(decode) + 1
+        before = self._engine.placement(decode)
+        name = self._ladder.sets.names[before.index + 1]
+        placement = place(self._ladder, full + 1, forced=name, client_salt=client_part(before.salt))
         request = Request(
             f"{decode.request_id}-next-set-{self._made}",
             list(decode.all_token_ids[: full + 1]),
-            SamplingParams(
-                max_tokens=1, temperature=0.0, extra_args={FORCED_SET: self._ladder.rule.ladder.names[index]}
-            ),
+            placement.carried_by(SamplingParams(max_tokens=1, temperature=0.0)),
             None,
             client_index=decode.client_index,
             lora_request=decode.lora_request,
-            cache_salt=client_salt(decode),
+            cache_salt=placement.salt,
             priority=LAST_PRIORITY,
         )
-        assign(request, index, self._ladder.keys)
         request._block_hasher = decode._block_hasher
         request.block_hashes = list(self._hashes)
         request.update_block_hashes()

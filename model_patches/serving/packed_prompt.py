@@ -1,7 +1,11 @@
-"""Sends long prompts to the engine core as bytes.
+"""``vllm.v1.engine.core.EngineCore.preprocess_add_request``: wrapped to unpack a prompt that was sent as bytes.
 
-vLLM's messages hold a prompt as a list of numbers. An engine core decodes one million numbers in 28 ms and two million in
-56 ms, in one call that holds the GIL and blocks its loop. Bytes are decoded immediately, and converted to numbers in pieces.
+replaces: the step that turns a client's message into a ``Request``.
+why: vLLM's messages hold a prompt as a list of numbers. An engine core decodes one million numbers in 28 ms and two million
+    in 56 ms, in one call that holds the GIL and blocks its loop.
+what differs: a long prompt arrives as bytes, which are decoded immediately, and converted to numbers in pieces.
+limits: prompts of token IDs.
+when it can go: when vLLM sends prompts as arrays.
 """
 
 from collections.abc import Callable

@@ -30,7 +30,7 @@ from ropeswitch.model_patches.switch.config.settings import (
 from ropeswitch.model_patches.switch.config.text_config import overrides, text_config, with_overrides
 from ropeswitch.model_patches.switch.config.variables import SOURCES
 from ropeswitch.model_patches.switch.engine import patching
-from ropeswitch.model_patches.switch.engine.process_inputs import reading_filled_in_limits, reading_sets
+from ropeswitch.model_patches.switch.engine.process_inputs import placing, placing_filled_in_limits
 from ropeswitch.model_patches.switch.kv import connectors
 from ropeswitch.model_patches.switch.models.unsupported import check_device, check_features, check_model, check_rotation
 
@@ -66,10 +66,9 @@ def configure_from_key(engine_args: Any) -> None:
         for line in (*made.lines(engine_args.max_model_len), base, *([RESERVES] if settings.policy == RESERVE else [])):
             logger.info("ropeswitch: %s", line)
     configure(engine_args, settings, hf_config, device_name=current_platform.device_name)
-    if parts.SERVER not in settings.parts:
-        # `AsyncEngineArgs` come from `vllm serve` and other users of `AsyncLLM`.
-        reading = reading_filled_in_limits if isinstance(engine_args, AsyncEngineArgs) else reading_sets
-        patching.replace("vllm.v1.engine.input_processor.InputProcessor.process_inputs", reading)
+    # `AsyncEngineArgs` come from `vllm serve` and other users of `AsyncLLM`.
+    placed = placing_filled_in_limits if isinstance(engine_args, AsyncEngineArgs) else placing
+    patching.replace("vllm.v1.engine.input_processor.InputProcessor.process_inputs", placed)
 
 
 def settings_from_key(

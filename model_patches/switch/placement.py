@@ -1,12 +1,13 @@
-"""Decides which factor set a request is in; no other module does.
+"""Decides where a request is on the ladder: its factor set, and the salt that keeps sets apart. No other module does.
 
-A request's set is stored on vLLM's ``Request`` object as ``rope_set`` (an index into the ladder), because the scheduler, the
-block hasher and the preemption path all hold the request. Its
-``cache_salt`` identifies the set too: vLLM puts the salt into the hash of block 0, hashes chain, and KV events and
-connectors that key by tokens carry it.
+A :class:`Placement` is made by :func:`place` where a prompt enters an engine client: ``InputProcessor.process_inputs`` for
+``vllm.LLM`` and ``vllm serve``; ``generate`` and ``encode`` of the engine client for ``ropeswitch serve``, whose headers
+need it first. vLLM carries it to the engine: ``cache_salt`` is in the hash of block 0, hashes chain, and KV events and
+connectors that key by tokens carry it; ``extra_args`` has the rest. A request that outgrows its set is placed again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +18,189 @@ from ropeswitch.model_patches.switch.config.settings import (
     BY_LENGTH,
     FORCED_SET,
     LADDER_POLICY,
+    PLACEMENT,
     POLICIES,
     RESERVE,
     RopeSettings,
 )
 from ropeswitch.model_patches.switch.set_keys import client_part, salt_of, set_keys
+
+# How a request's set was chosen: by a ladder policy, or forced by the request.
+FORCED = "forced"
+CHOSEN_BY = (*POLICIES, FORCED)
+
+
+@dataclass(frozen=True)
+class EngineLadder:
+    """The ladder of one engine.
+
+    Attributes:
+        sets: The factor sets.
+        keys: The key of each set (:func:`~ropeswitch.model_patches.switch.set_keys.set_keys`).
+        policy: One of ``settings.POLICIES``, for requests that choose none.
+        max_model_len: Maximum sequence length, in tokens; None for the ladder's end.
+    """
+
+    sets: FactorLadder
+    keys: tuple[str, ...]
+    policy: str = BY_LENGTH
+    max_model_len: int | None = None
+
+    @classmethod
+    def of(cls, settings: RopeSettings, max_model_len: int | None = None) -> "EngineLadder":
+        """Return the ladder of an engine with these settings and this longest sequence, in tokens."""
+        return cls(settings.ladder, set_keys(settings), settings.policy, max_model_len)
+
+    def end(self, index: int) -> int:
+        """Return the longest sequence of a set, in tokens."""
+        return self.sets.sets[index].max_length
+
+    def reserved_length(self, num_prompt_tokens: int, limit: int) -> int:
+        """Return the longest length of a sequence with this prompt length and output limit, in tokens."""
+        most = self.sets.max_length if self.max_model_len is None else self.max_model_len
+        return min(num_prompt_tokens + limit, most)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a request is on the ladder.
+
+    Attributes:
+        index: The index of its factor set.
+        name: The name of its factor set.
+        salt: Its ``cache_salt``: that of the set and the client's own.
+        policy: The ladder policy that chose the set if none is forced; ``length`` for a request without an output limit.
+        forced: Whether the request asks for the set, and so keeps it at any length.
+        limit: Its output limit in tokens, None without one.
+    """
+
+    index: int
+    name: str
+    salt: str
+    policy: str = BY_LENGTH
+    forced: bool = False
+    limit: int | None = None
+
+    @property
+    def chosen_by(self) -> str:
+        """One of :data:`CHOSEN_BY`."""
+        return FORCED if self.forced else self.policy
+
+    def carried_by(self, params: Any) -> Any:
+        """Return a copy of ``SamplingParams`` or ``PoolingParams`` that carries this placement to the engine."""
+        return with_extra(params, {PLACEMENT: [self.index, self.name, self.policy, self.forced, self.limit]})
+
+    def moved(self, ladder: EngineLadder, num_tokens: int, num_prompt_tokens: int) -> "Placement":
+        """Return the placement of the same request at another length.
+
+        Args:
+            ladder: The engine's ladder.
+            num_tokens: The sequence's length.
+            num_prompt_tokens: How many of them are its prompt.
+
+        Raises:
+            FactorError: when the sequence is longer than the ladder.
+        """
+        return place(
+            ladder,
+            num_tokens,
+            num_prompt_tokens=num_prompt_tokens,
+            limit=self.limit,
+            policy=self.policy,
+            forced=self.name if self.forced else None,
+            client_salt=client_part(self.salt),
+        )
+
+
+def place(
+    ladder: EngineLadder,
+    num_tokens: int,
+    *,
+    num_prompt_tokens: int | None = None,
+    limit: int | None = None,
+    policy: str = BY_LENGTH,
+    forced: str | None = None,
+    client_salt: str | None = None,
+) -> Placement:
+    """Decide where a request is on the ladder.
+
+    Args:
+        ladder: The engine's ladder.
+        num_tokens: The sequence's length.
+        num_prompt_tokens: How many of them are its prompt (default: all).
+        limit: Its output limit in tokens, None without one.
+        policy: The ladder policy; ``reserve`` needs a limit, and is ``length`` without one.
+        forced: The name of the set that the request asks for, or None.
+        client_salt: The ``cache_salt`` that the client sent, or None.
+
+    Raises:
+        FactorError: for an unknown set, or a sequence longer than the ladder.
+    """
+    policy = policy if limit is not None and forced is None else BY_LENGTH
+    length = num_tokens
+    if policy == RESERVE and limit is not None:
+        length = max(length, ladder.reserved_length(num_prompt_tokens or num_tokens, limit))
+    index = set_for(ladder.sets, length, forced)
+    salt = salt_of(ladder.keys[index], client_salt)
+    return Placement(index, ladder.sets.names[index], salt, policy, forced is not None, limit)
+
+
+def placement_of(request: Any) -> Placement:
+    """Return the placement that a request carries.
+
+    Args:
+        request: ``vllm.v1.engine.EngineCoreRequest`` or ``vllm.v1.request.Request``.
+
+    Raises:
+        FactorError: when it carries none.
+    """
+    carried = extra_of(request.pooling_params if request.sampling_params is None else request.sampling_params)
+    if (values := carried.get(PLACEMENT)) is None:
+        raise FactorError(
+            f"request {request.request_id}: no factor set was chosen for it. Add requests through vllm.LLM, AsyncLLM or a "
+            "server, whose InputProcessor chooses one"
+        )
+    index, name, policy, forced, limit = values
+    return Placement(index, name, request.cache_salt, policy, forced, limit)
+
+
+def carried_index(data: Any) -> int:
+    """Return the index of the set of a ``vllm.v1.core.sched.output.NewRequestData``."""
+    return int(extra_of(data.pooling_params if data.sampling_params is None else data.sampling_params)[PLACEMENT][0])
+
+
+def asked_placement(
+    ladder: EngineLadder, params: Any, num_tokens: int, client_salt: str | None, *, limited: bool
+) -> Placement:
+    """Place a prompt by its parameters.
+
+    Args:
+        ladder: The engine's ladder.
+        params: ``vllm.SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
+        num_tokens: The prompt's length.
+        client_salt: The ``cache_salt`` that the client sent, or None.
+        limited: Whether the client or the server limits the output; otherwise vLLM has set the limit to the rest of the
+            context.
+
+    Raises:
+        FactorError: for an unknown set or policy, a policy with a forced set, an invalid output limit for a decode engine,
+            or a prompt longer than the ladder.
+    """
+    policy = asked_policy(params) or ladder.policy
+    limit = answer_limit(params) if limited and getattr(params, "max_tokens", None) is not None else None
+    return place(ladder, num_tokens, limit=limit, policy=policy, forced=forced_set(params), client_salt=client_salt)
+
+
+def extra_of(params: Any) -> Mapping[str, Any]:
+    """Return ``SamplingParams.extra_args`` (``vllm_xargs`` over HTTP), or ``PoolingParams.extra_kwargs``."""
+    return getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
+
+
+def with_extra(params: Any, values: Mapping[str, Any]) -> Any:
+    """Return a copy of ``SamplingParams`` or ``PoolingParams`` with more of :func:`extra_of`."""
+    copied = copy(params)
+    setattr(copied, "extra_args" if hasattr(params, "extra_args") else "extra_kwargs", {**extra_of(params), **values})
+    return copied
 
 
 def set_for(ladder: FactorLadder, num_tokens: int, forced: str | None) -> int:
@@ -43,21 +222,10 @@ def forced_set(params: Any) -> str | None:
     Raises:
         FactorError: when the value is not a string.
     """
-    extra = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
-    name = extra.get(FORCED_SET)
+    name = extra_of(params).get(FORCED_SET)
     if name is not None and not isinstance(name, str):
         raise FactorError(f"vllm_xargs.{FORCED_SET}: {name!r} must be the name of a factor set")
     return name
-
-
-def params_of(request: Any) -> Any:
-    """Return the ``SamplingParams`` or ``PoolingParams`` of a ``vllm.v1.request.Request``."""
-    return request.pooling_params if request.sampling_params is None else request.sampling_params
-
-
-def forced_set_of(request: Any) -> str | None:
-    """Return the name of the set that a ``vllm.v1.request.Request`` forces, or None."""
-    return forced_set(params_of(request))
 
 
 def asked_policy(sampling_params: Any) -> str | None:
@@ -94,117 +262,3 @@ def answer_limit(sampling_params: Any) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise FactorError(f"{ANSWER_LIMIT_FIELD}: {limit!r} must be a number of tokens above 0")
     return limit
-
-
-@dataclass(frozen=True)
-class SetRule:
-    """How an engine chooses the set of a request.
-
-    Attributes:
-        ladder: The factor sets.
-        policy: One of ``settings.POLICIES``, for requests that choose none.
-        max_model_len: Maximum sequence length, in tokens.
-    """
-
-    ladder: FactorLadder
-    policy: str = BY_LENGTH
-    max_model_len: int | None = None
-
-    def policy_of(self, sampling_params: Any) -> str:
-        """Return a request's policy; ``length`` for pooling requests and those without an output limit.
-
-        Raises:
-            FactorError: see :func:`asked_policy`.
-        """
-        asked = asked_policy(sampling_params)
-        if getattr(sampling_params, "max_tokens", None) is None:
-            return BY_LENGTH
-        return asked or self.policy
-
-    def reserved_length(self, num_prompt_tokens: int, max_tokens: int) -> int:
-        """Return the maximum length of a sequence with this prompt length and output limit, in tokens."""
-        most = self.ladder.max_length if self.max_model_len is None else self.max_model_len
-        return min(num_prompt_tokens + max_tokens, most)
-
-    def index(self, sampling_params: Any, num_tokens: int, num_prompt_tokens: int) -> int:
-        """Return the set for a sequence of ``num_tokens`` tokens, of which ``num_prompt_tokens`` are its prompt.
-
-        Raises:
-            FactorError: for an unknown set or policy, or a sequence longer than the ladder.
-        """
-        forced = forced_set(sampling_params)
-        if self.policy_of(sampling_params) == RESERVE and forced is None:
-            num_tokens = max(num_tokens, self.reserved_length(num_prompt_tokens, answer_limit(sampling_params)))
-        return set_for(self.ladder, num_tokens, forced)
-
-
-@dataclass(frozen=True, eq=False)
-class EngineLadder:
-    """The ladder of one engine.
-
-    Attributes:
-        rule: How it chooses a request's set.
-        ends: The longest sequence of each set, in tokens.
-        keys: The key of each set (:func:`~ropeswitch.model_patches.switch.set_keys.set_keys`).
-    """
-
-    rule: SetRule
-    ends: tuple[int, ...]
-    keys: tuple[str, ...]
-
-    @classmethod
-    def of(cls, settings: RopeSettings, max_model_len: int | None) -> "EngineLadder":
-        """Return an engine's ladder; ``max_model_len`` is the longest sequence, in tokens."""
-        rule = SetRule(settings.ladder, settings.policy, max_model_len)
-        return cls(rule, tuple(each.max_length for each in settings.ladder.sets), set_keys(settings))
-
-
-def go_by_length(sampling_params: Any) -> None:
-    """Set the policy of a request without an output limit to ``length``, unless it forces a set."""
-    if forced_set(sampling_params) is None:
-        sampling_params.extra_args = (sampling_params.extra_args or {}) | {LADDER_POLICY: BY_LENGTH}
-
-
-def wanted_set(request: Any, rule: SetRule) -> int:
-    """Return the set that a ``vllm.v1.request.Request`` must be in at its current length.
-
-    Raises:
-        FactorError: for an unknown set or policy, or a request longer than the ladder.
-    """
-    params = params_of(request)
-    index = rule.index(params, request.num_tokens, request.num_prompt_tokens)
-    if forced_set(params) is None and rule.policy_of(params) == RESERVE:
-        # A streaming session's next chunk may reserve less than the last; moving down would recompute the session.
-        return max(index, assigned_set(request))
-    return index
-
-
-def assigned_set(request: Any) -> int:
-    """Return the set that a request's cached keys and block hashes are in; 0 before one is assigned."""
-    return getattr(request, "rope_set", 0)
-
-
-def client_salt(request: Any) -> str | None:
-    """Return the ``cache_salt`` that the client sent, or None."""
-    salt: str | None = request.cache_salt
-    return client_part(salt or "") if hasattr(request, "rope_set") else salt
-
-
-def place(request: Any, index: int, keys: Sequence[str]) -> None:
-    """Put a request whose blocks are not hashed yet into set ``index``.
-
-    Args:
-        request: ``vllm.v1.request.Request``.
-        index: Index of the set.
-        keys: The key of each set (:func:`~ropeswitch.model_patches.switch.set_keys.set_keys`).
-    """
-    request.cache_salt = salt_of(keys[index], client_salt(request))
-    request.rope_set = index
-
-
-def assign(request: Any, index: int, keys: Sequence[str]) -> None:
-    """Move a request that holds no KV blocks into set ``index`` and rehash its blocks; arguments as in :func:`place`."""
-    place(request, index, keys)
-    if request.block_hashes:
-        request.block_hashes.clear()
-        request.update_block_hashes()

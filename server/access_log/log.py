@@ -90,7 +90,7 @@ def _prompt_fields(context: RequestContext, names: Names) -> dict[str, Any]:
         "generated_tokens": sum(track.stats.num_generation_tokens for track in tracks),
         "length_band": band,
         "factor_set": None if longest is None else names.sets[longest.first[1]],
-        "ladder_policy": None if longest is None else longest.decision.chosen_by,
+        "ladder_policy": None if longest is None else longest.placement.chosen_by,
         "later_factor_sets": [names.sets[index] for track in tracks for index in track.later],
         "switches": sum(len(track.later) for track in tracks),
         "recomputed_tokens": sum(track.recomputed for track in tracks),

@@ -171,7 +171,7 @@ class Admission:
 
         Args:
             tokens: The prompt's length.
-            length_class: :attr:`~ropeswitch.server.prompt_set.PromptSet.length_class`.
+            length_class: The index of its set by length alone; the last one for a prompt that is longer than the ladder.
             copies: Number of answers to generate.
             request_id: Its ID in the engine; None if that is assigned later (:meth:`follow`).
 

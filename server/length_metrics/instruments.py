@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ropeswitch.server.prompt_set import CHOSEN_BY
+from ropeswitch.model_patches.switch.placement import CHOSEN_BY
 
 LABELS = ("model_name", "engine", "input_sequence_length", "factor_set")
 # A sequence is counted as live before an engine is chosen for it.

@@ -105,7 +105,7 @@ class LengthMetrics:
         """Add the statistics of one step of an engine."""
         for track in step.begun:
             track.engine = engine
-            self._policies.labels(self._model_name, track.decision.chosen_by).inc()
+            self._policies.labels(self._model_name, track.placement.chosen_by).inc()
         for band_set, gaps, tokens in step.later:
             self.add_later(engine, band_set, gaps, tokens)
         for band_set, seconds, prompt, tokens in step.firsts:

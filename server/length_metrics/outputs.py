@@ -16,7 +16,8 @@ from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any
 
-from ropeswitch.model_patches.switch.placement import SetRule
+from ropeswitch.model_patches.switch.config.settings import RESERVE
+from ropeswitch.model_patches.switch.placement import EngineLadder, placement_of
 from ropeswitch.server import vllm_adapter
 from ropeswitch.server.context import current
 from ropeswitch.server.ingest.token_ids import pack
@@ -24,7 +25,6 @@ from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
 from ropeswitch.server.length_metrics.series import BandSet
 from ropeswitch.server.length_metrics.track import Track
-from ropeswitch.server.prompt_set import decide
 
 # The attribute of a step's statistics, a sequence's state and the output processor that holds our data.
 KEPT = "ropeswitch"
@@ -38,7 +38,7 @@ class OutputWatch:
     """Measures the sequences of one API server process.
 
     Args:
-        rule: The rule that the engines started with.
+        ladder: The engines' ladder.
         metrics: The metrics to add to.
         engine_of: Returns the index of a request's engine by its internal ID; None if it has none.
 
@@ -46,46 +46,46 @@ class OutputWatch:
         spans: Returns a context in which a sequence's span is made (``traces.py``); None without traces.
     """
 
-    def __init__(self, rule: SetRule, metrics: LengthMetrics, engine_of: Callable[[str], int | None]) -> None:
-        self._rule = rule
+    def __init__(self, ladder: EngineLadder, metrics: LengthMetrics, engine_of: Callable[[str], int | None]) -> None:
+        self._ladder = ladder
         self._bands = metrics.plan.bands
         self._metrics = metrics
         self._engine_of = engine_of
         self._numbers = count(1)
         self.spans: Callable[[Track], AbstractContextManager[None]] | None = None
 
-    def place(self, track: Track, prompt: int, length: int) -> BandSet:
-        """Return the band and set of a sequence of ``length`` tokens, ``prompt`` of them in its prompt."""
-        if length > track.until:
-            grown = track.until >= 0
-            ladder = self._rule.ladder
-            sets = ladder.sets
-            index = track.decision.index_at(ladder, length) if grown else track.decision.index
-            last = track.decision.forced is not None or index == len(sets) - 1
-            track.until = sys.maxsize if last else sets[index].max_length
-            track.band_set = (min(self._bands.index(prompt), len(self._bands.names) - 1), index)
-        return track.band_set
-
-    def begin(self, state: Any, params: Any) -> None:
+    def begin(self, state: Any, request: Any) -> None:
         """Track a new sequence, also in its request's context.
 
         Args:
             state: Its ``vllm.v1.engine.output_processor.RequestState``.
-            params: Its ``SamplingParams``, None for pooling.
+            request: Its ``vllm.v1.engine.EngineCoreRequest``.
         """
-        context = current.get()
-        decision = context.decided.get(state.external_req_id) if context is not None else None
-        if decision is None:
-            # A realtime session, whose prompt grows, or one of the server's own prompts.
-            decision = decide(self._rule, min(state.prompt_len, self._rule.ladder.max_length), params)
-        track = Track(decision, state)
+        track = Track(placement_of(request), state)
         track.number = next(self._numbers)
-        track.first = self.place(track, state.prompt_len, state.prompt_len)
+        track.first = track.band_set = self._band_set(track, state.prompt_len)
         setattr(state, KEPT, track)
         self.live(track, WAITING)
-        if context is not None:
+        if (context := current.get()) is not None:
             context.entered = True
             context.add(track, state)
+
+    def move(self, track: Track, prompt: int, length: int) -> None:
+        """Record the set that a sequence is in from now on.
+
+        Args:
+            track: The sequence.
+            prompt: Its prompt's length, which grows in a realtime session.
+            length: The length at which the engine placed it.
+        """
+        moved = track.placement.moved(self._ladder, min(length, self._ladder.sets.max_length), prompt)
+        # A chunk of a session that reserves less stays where the last one was (model_patches/switch/engine/scheduler.py).
+        if moved.index > track.placement.index or moved.policy != RESERVE:
+            track.placement = moved
+        track.band_set = self._band_set(track, prompt)
+
+    def _band_set(self, track: Track, prompt: int) -> BandSet:
+        return min(self._bands.index(prompt), len(self._bands.names) - 1), track.placement.index
 
     def live(self, track: Track, state: str | None) -> None:
         """Count a sequence as live in a state, under its band and set only; None when it has ended."""
@@ -128,7 +128,7 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
         if (watch := self.ropeswitch) is not None:
             state = self.request_states.get(request.request_id)
             if before is None:
-                watch.begin(state, request.sampling_params)
+                watch.begin(state, request)
             elif state is None:
                 # The last chunk of a session that had answered all others ends it.
                 watch.end(before, None)
@@ -143,20 +143,16 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
             return
         stats = state.stats
         before = stats.last_token_ts
-        # The length that the output was computed from; it determines the set.
-        length = state.prompt_len + stats.num_generation_tokens
         _update_stats(self, state, output, timestamp, iteration)
         tokens = len(output.new_token_ids)
         if not tokens and output.pooling_output is None:
             return
-        if length > track.until:
-            _report(track, iteration)
-            watch.place(track, state.prompt_len, length)
-            watch.live(track, GENERATING)
         now, prefill = stats.last_token_ts, output.prefill_stats
         if state.is_prefilling:
             # Repeated for each chunk of a session.
             _report(track, iteration)
+            if track.waited is not None:
+                watch.move(track, state.prompt_len, state.prompt_len)
             track.first, track.reported = track.band_set, now
             watch.live(track, GENERATING)
             track.waited = stats.first_token_latency
@@ -165,6 +161,11 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
             step.begun.append(track)
             step.firsts.append((track.band_set, stats.first_token_latency, prompt, tokens))
             return
+        if prefill is not None:
+            # The engine reports a switch; its statistics lack the last token, whose keys no prefill computes.
+            _report(track, iteration)
+            watch.move(track, state.prompt_len, prefill.num_prompt_tokens + 1)
+            watch.live(track, GENERATING)
         track.gaps.append(now - before)
         track.tokens += tokens
         if prefill is not None:

@@ -3,21 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
-from ropeswitch.model_patches.switch.placement import SetRule
+from ropeswitch.model_patches.switch.placement import EngineLadder
 from ropeswitch.server.front import refusal
 from ropeswitch.server.in_place import become
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 
 
-def start(engine_client: Any, rule: SetRule) -> LengthMetrics | None:
+def start(engine_client: Any, ladder: EngineLadder) -> LengthMetrics | None:
     """Measure every request of a process from now on, and count those that its front refuses.
 
     The output processor's class is changed in place, because the engine client's output handler already holds it.
 
     Args:
         engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, which has had no request yet.
-        rule: The rule that its engines started with.
+        ladder: Its engines' ladder.
 
     Returns:
         The metrics; None with ``--disable-log-stats``, where vLLM measures nothing.
@@ -26,8 +26,8 @@ def start(engine_client: Any, rule: SetRule) -> LengthMetrics | None:
     become(processor, WatchedOutputs)
     if engine_client.logger_manager is None:
         return None
-    metrics = LengthMetrics(rule.ladder, engine_client.model_config.served_model_name)
-    processor.ropeswitch = OutputWatch(rule, metrics, engine_finder(engine_client.engine_core))
+    metrics = LengthMetrics(ladder.sets, engine_client.model_config.served_model_name)
+    processor.ropeswitch = OutputWatch(ladder, metrics, engine_finder(engine_client.engine_core))
     # Last, so that a step is in vLLM's metrics before it is in ours.
     engine_client.logger_manager.stat_loggers.append(StepLogger(metrics))
     refusal.listeners.append(metrics.count_rejection)

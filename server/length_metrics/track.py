@@ -2,20 +2,19 @@
 
 from typing import Any
 
+from ropeswitch.model_patches.switch.placement import Placement
 from ropeswitch.server.length_metrics.series import BandSet
-from ropeswitch.server.prompt_set import PromptSet
 
 
 class Track:
     """One sequence.
 
     Attributes:
-        decision: The factor set chosen for its prompt when the engine client received it.
+        placement: Where it is on the ladder: where its prompt was placed, then as the engine reports.
         number: Unique among the sequences of its API server process.
         band_set: Its band and current set.
         first: The band and set of its first output.
         engine: The index of its engine; None before its first output.
-        until: The maximum tokens for which ``band_set`` is right.
         request_id: The ID under which its prompt came; sequences that answer one prompt share it.
         prompt: Tokens of its prompt.
         adapter: The name of the LoRA that it runs with, or None.
@@ -33,7 +32,6 @@ class Track:
     __slots__ = (
         "adapter",
         "band_set",
-        "decision",
         "engine",
         "first",
         "gaps",
@@ -41,28 +39,27 @@ class Track:
         "live",
         "number",
         "outcome",
+        "placement",
         "prompt",
         "recomputed",
         "reported",
         "request_id",
         "stats",
         "tokens",
-        "until",
         "waited",
     )
 
-    def __init__(self, decision: PromptSet, state: Any) -> None:
+    def __init__(self, placement: Placement, state: Any) -> None:
         """
         Args:
-            decision: The factor set chosen for its prompt.
+            placement: Where its prompt was placed.
             state: ``vllm.v1.engine.output_processor.RequestState``, of which nothing large is kept.
         """
         self.number = 0
-        self.decision = decision
+        self.placement = placement
         self.band_set: BandSet = (0, 0)
         self.first: BandSet = (0, 0)
         self.engine: int | None = None
-        self.until = -1
         self.request_id: str = state.external_req_id
         self.prompt: int = state.prompt_len
         self.adapter: str | None = state.lora_name

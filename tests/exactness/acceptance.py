@@ -4,8 +4,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from ropeswitch.model_patches.switch.placement import assigned_set
-
 
 @dataclass
 class Count:
@@ -49,7 +47,7 @@ def watch(scheduler: Any) -> Acceptance:
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         name = kwargs["request_id"]
-        index = assigned_set(scheduler.requests[name])
+        index = scheduler.placements[name].index
         if sets.setdefault(name, index) != index:
             sets[name], steps[name] = index, 0
         counts = [found.by_set[index]]
@@ -65,9 +63,9 @@ def watch(scheduler: Any) -> Acceptance:
         output = schedule(*args, **kwargs)
         for name in output.num_scheduled_tokens:
             request = scheduler.requests[name]
-            sets.setdefault(name, assigned_set(request))
+            sets.setdefault(name, scheduler.placements[name].index)
             # Counted as computed already, drafts with them.
-            index = assigned_set(request)
+            index = scheduler.placements[name].index
             found.longest[index] = max(found.longest[index], request.num_computed_tokens)
         return output
 

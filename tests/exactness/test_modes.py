@@ -104,7 +104,7 @@ def test_priority_scheduling(start: Start, phi3: Path, phi3_reference: Reference
 def test_forced_sets(start: Start, phi3: Path) -> None:
     """A set asked for by name serves the request at every length, beside requests that switch."""
     llm = start(phi3)
-    ladder = scheduler_of(llm).ladder.rule.ladder
+    ladder = scheduler_of(llm).ladder.sets
     token_lists = prompts([30, 60, 100]) * 2
     names = ["short"] * 3 + ["long"] * 3
     params = [greedy(12, extra_args={"rope_factor_set": name}) for name in names]
@@ -133,7 +133,7 @@ def test_streamed_steps_deliver_every_token_once_through_aborts(
             log_probs[output.request_id] += scores
         # An asynchronous engine may have planned its next step within this one, and then they wait already.
         for request in list(scheduler.requests.values()):
-            if request.num_tokens <= scheduler.ladder.ends[0]:
+            if request.num_tokens <= scheduler.ladder.end(0):
                 continue
             key = request.request_id.split("-")[0]
             if key in {"1", "3"} and key not in aborted:
@@ -153,7 +153,7 @@ def test_long_positions(start: Start, tmp_path: Path, angles: str) -> None:
     """At positions near 8k, float32 angles are off by 1e-3: the hf mode agrees with Hugging Face, exact with float64."""
     folder = checkpoints.phi3(tmp_path, window=8192, maximum=16384, num_attention_heads=2, hidden_size=64)
     llm = start(folder, angles=angles, max_num_batched_tokens=4096, max_num_seqs=4)
-    reference = Reference.load(folder, None if angles == "hf" else scheduler_of(llm).ladder.rule.ladder)
+    reference = Reference.load(folder, None if angles == "hf" else scheduler_of(llm).ladder.sets)
     reference.model.set_attn_implementation("sdpa")
     for prompt, (tokens, log_probs) in zip(
         token_lists := prompts([8190, 100]), run(llm, token_lists, greedy(5)), strict=True

@@ -84,13 +84,14 @@ class Lookups:
 
     def __init__(self, llm: LLM) -> None:
         self.found: list[tuple[int, int]] = []
-        connector = scheduler_of(llm).connector
+        scheduler = scheduler_of(llm)
+        connector = scheduler.connector
         upstream = connector.get_num_new_matched_tokens
 
         def recording(request: Any, num_computed_tokens: int) -> Any:
             answer = upstream(request, num_computed_tokens)
             if answer[0] is not None:
-                self.found.append((request.rope_set, answer[0]))
+                self.found.append((scheduler.placements[request.request_id].index, answer[0]))
             return answer
 
         connector.get_num_new_matched_tokens = recording

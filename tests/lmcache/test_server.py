@@ -10,7 +10,7 @@ from vllm import LLM
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.config.key import KEY
-from ropeswitch.model_patches.switch.placement import assign
+from ropeswitch.model_patches.switch.placement import place
 from tests.exactness.checkpoints import factors
 from tests.exactness.engines import first_choice, greedy, prompts
 from tests.exactness.reference import Reference
@@ -54,7 +54,8 @@ def test_sets_stay_apart(start_store: StartStore, start: Start, phi3: Path, phi3
     again.llm_engine.add_request("moves", {"prompt_token_ids": above[:64]}, greedy(1))
     request = next(each for each in scheduler.requests.values() if each.num_tokens == 64)
     assert answer(scheduler.connector, request) == 32
-    assign(request, LONG, scheduler.ladder.keys)
+    placed = place(scheduler.ladder, 64, forced=scheduler.ladder.sets.names[LONG], client_salt=None)
+    scheduler._place(request, placed)
     assert answer(scheduler.connector, request) == 63
     again.llm_engine.abort_request(["moves"])
     # A client's salt keeps separating, one too that LMCache would reject.

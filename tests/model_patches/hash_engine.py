@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,9 +31,9 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.scheduling import engine, length_aware
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
-from ropeswitch.model_patches.switch.engine.preprocess_add_request import AssigningHasher
 from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler, LadderSchedulerOutput
 from ropeswitch.model_patches.switch.engine_args import configure
+from ropeswitch.model_patches.switch.placement import asked_placement, carried_index, placement_of
 from tests.model_patches.hash_tier import HashTier
 
 BLOCK, VOCABULARY, DRAFTS = 4, 5, 3
@@ -171,7 +172,7 @@ class Engine:
                 patched.setattr(length_aware, "LEAST_TARGET", 0.0)
                 scheduler.calibrate([(count, seconds([(count, 0)])) for count in (1, 12)])
         self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        self.hasher = AssigningHasher(get_request_block_hasher(BLOCK, sha256), scheduler.ladder)
+        self.hasher = get_request_block_hasher(BLOCK, sha256)
         self.slots: dict[tuple[int, int], int] = {}
         self.transfers = None if tier is None else tier.transfers(config, kv_cache_config, self.slots)
         self.sequences: dict[str, Sequence] = {}
@@ -193,8 +194,19 @@ class Engine:
         extra = {field: value for field, value in asked.items() if value is not None} or None
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, extra_args=extra)
         self.generated[name] = []
+        self.enter(name, prompt, params, salt, priority=len(prompt) % 3)
+
+    def enter(self, name: str, prompt: list[int], params: SamplingParams, salt: str | None = None, **more: Any) -> None:
+        """Add a request as the engine client and the engine core do: placed by its prompt, then hashed."""
+        placement = asked_placement(self.scheduler.ladder, params, len(prompt), salt, limited=True)
         request = Request(
-            name, list(prompt), params, None, cache_salt=salt, priority=len(prompt) % 3, block_hasher=self.hasher
+            name,
+            list(prompt),
+            placement.carried_by(params),
+            None,
+            cache_salt=placement.salt,
+            block_hasher=self.hasher,
+            **more,
         )
         self.scheduler.add_request(request)
 
@@ -254,7 +266,7 @@ class Engine:
         # What a worker is told of requests that it does not know, or must forget: here the two runners' protocols differ.
         if self.mode.v2:
             tokens = {new.req_id: new.prefill_token_ids for new in output.scheduled_new_reqs}
-            assert {new.req_id: new.rope_set for new in output.scheduled_new_reqs} == output.rope_sets
+            assert {new.req_id: carried_index(new) for new in output.scheduled_new_reqs} == output.rope_sets
         else:
             tokens = {new.req_id: new.prompt_token_ids for new in output.scheduled_new_reqs}
             tokens |= {name: cached.all_token_ids[name] for name in cached.resumed_req_ids}
@@ -276,7 +288,9 @@ class Engine:
             drafts = sequence.drafts[: len(drafts)]
         real = [draft for draft in drafts if draft >= 0]
         extra = request.sampling_params.extra_args or {}
-        asked = extra.get("rope_factor_set"), extra.get("rope_ladder_policy")
+        # Internal requests ask for no set by name, but are placed in one.
+        forced = placement_of(request).name if "-next-set-" in name else extra.get("rope_factor_set")
+        asked = forced, extra.get("rope_ladder_policy")
         right = right_set(known + len(real), request.num_prompt_tokens, request.max_tokens, *asked)
         assert index == right, f"{name} of {known} tokens is in set {index}"
         tokens = sequence.tokens + [draft if draft >= 0 else 0 for draft in drafts]

@@ -11,7 +11,7 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import RequestStatus
 
 from ropeswitch.model_patches.switch.engine.scheduler import LadderSchedulerOutput
 from tests.examples import examples
@@ -191,8 +191,7 @@ def test_a_streaming_session_moves_up_as_its_prompt_grows(
     for turn, (length, count) in enumerate(turns):
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
         words = [1 + (i + turn) % (VOCABULARY - 1) for i in range(length)]
-        update = Request("s", words, params, None, block_hasher=engine.hasher, resumable=True)
-        engine.scheduler.add_request(update)
+        engine.enter("s", words, params, resumable=True)
         engine.generated["s"].clear()
         for _ in range(50):
             engine.step()

@@ -20,16 +20,16 @@ from vllm.sampling_params import BeamSearchParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from ropeswitch.model_patches.switch.placement import SetRule, forced_set
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET, UnsupportedError
+from ropeswitch.model_patches.switch.placement import forced_set, with_extra
 from ropeswitch.server import aliases
-from ropeswitch.server.aliases import accept_aliases, forcing
+from ropeswitch.server.aliases import accept_aliases
 from ropeswitch.server.context import Alias, RequestContext, current
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints
 from ropeswitch.server.engine_client import Prompts, take_over
-from ropeswitch.server.prompt_set import PromptSet
 from ropeswitch.server.vllm_serve import AliasClient
 from tests.server.front.parts import LADDER
+from tests.server.placing import carried, chosen, engine_ladder
 
 
 class Resolver:
@@ -204,10 +204,9 @@ def test_models_list_aliases_on_request(listed: bool) -> None:
 def test_a_forced_set_is_in_a_copy_of_the_parameters(params: Any) -> None:
     """Beams and prompts of one request may share them."""
     before = repr(params)
-    forced = forcing(params, "long")
+    forced = with_extra(params, {FORCED_SET: "long"})
     assert forced_set(forced) == "long" and type(forced) is type(params)
     assert forced_set(params) is None and repr(params) == before
-    assert forcing(params, None) is params
 
 
 def test_every_prompt_of_the_request_is_forced_and_decided(
@@ -221,16 +220,15 @@ def test_every_prompt_of_the_request_is_forced_and_decided(
     beams: list[Any] = []
     handler = SimpleNamespace(beam_search=lambda **kwargs: beams.append(kwargs["params"]))
     state = State({"openai_serving_completion": handler})
-    take_over(client, state, Prompts(SetRule(LADDER), admission, len))
+    take_over(client, state, Prompts(engine_ladder(LADDER), admission, len))
     context.alias = Alias("qwen3@long", "long")
     client.generate([1], SamplingParams(), "r1")
     client.encode([1], PoolingParams(), "r2")
     handler.beam_search(request_id="r", prompt=[1], params=(asked := BeamSearchParams(2, 4)))
     context.answering = True
     client.generate([1], SamplingParams(), "step")
-    assert [forced_set(each) for each in to_engine] == ["long"] * 3
-    assert context.prompts == [PromptSet(1, 0, "long")] * 3 and beams == [asked]
-    assert context.decided["step"] == PromptSet(1, 0, "long")
+    assert [chosen(carried(each)) for each in to_engine] == [("long", "forced")] * 3
+    assert [chosen(each) for each in context.prompts] == [("long", "forced")] * 3 and beams == [asked]
 
 
 @pytest.mark.parametrize("name", ["a:b", "a@b", "a b", "ä", ""])

@@ -5,8 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from starlette.datastructures import State
 from vllm import PoolingParams, SamplingParams
 from vllm.exceptions import VLLMValidationError
@@ -14,13 +12,12 @@ from vllm.sampling_params import BeamSearchParams, RepetitionDetectionParams
 from vllm.utils import random_uuid
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.engine_client import Prompts, take_over
 from ropeswitch.server.front.refusal import RefusedError, listeners, prompt_too_long, too_many_at_once
-from ropeswitch.server.prompt_set import PromptSet, decide, names_output_limit
+from ropeswitch.server.prompt_set import names_output_limit
 from tests.server.front.parts import LADDER
+from tests.server.placing import carried, chosen, engine_ladder
 
 SERVER = Path(__file__).resolve().parents[2] / "server"
 
@@ -43,7 +40,7 @@ def test_a_prompt_is_decided_once_and_noted_for_header_queue_and_metrics(monkeyp
     take_over(
         client,
         State(),
-        Prompts(SetRule(LADDER), admission, lambda prompt: len(prompt["prompt_token_ids"])),
+        Prompts(engine_ladder(LADDER), admission, lambda prompt: len(prompt["prompt_token_ids"])),
     )
     context = RequestContext()
     token = current.set(context)
@@ -52,24 +49,12 @@ def test_a_prompt_is_decided_once_and_noted_for_header_queue_and_metrics(monkeyp
     client.generate(prompts[1], asking(None), "r2", priority=3)
     client.encode(prompts[2], pooling := PoolingParams(), request_id="r3")
     current.reset(token)
-    assert context.prompts == [PromptSet(1, 0, "long"), PromptSet(1, 1), PromptSet(0, 0)]
-    assert context.decided == dict(zip(("r1", "r2", "r3"), context.prompts, strict=True))
+    assert [chosen(each) for each in context.prompts] == [("long", "forced"), ("long", "length"), ("short", "length")]
+    assert [carried(each[1]) for each in given_to_engine] == context.prompts
     assert admitted == [(5, 0, 1, "r1"), (9, 1, 1, "r2"), (3, 0, 1, "r3")]
-    assert given_to_engine[0][:-1] == (prompts[0], asking("long"), "r1")
-    assert given_to_engine[1] == (prompts[1], asking(None), "r2", {"priority": 3})
-    assert given_to_engine[2] == (prompts[2], pooling, "r3", {})
-
-
-@given(st.integers(1, 20), st.sampled_from([None, "short", "long"]), st.integers(0, 20))
-def test_a_decision_follows_the_sequence_as_the_engine_does(length: int, forced: str | None, more: int) -> None:
-    if forced is None and length > 16:
-        with pytest.raises(FactorError):
-            decide(SetRule(LADDER), length, asking(None))
-        return
-    decision = decide(SetRule(LADDER), length, asking(forced))
-    expected = {"short": 0, "long": 1}[forced] if forced is not None else int(length > 8)
-    assert (decision.index, decision.length_class) == (expected, int(length > 8))
-    assert decision.index_at(LADDER, length + more) == (expected if forced is not None else int(length + more > 8))
+    rest = [(prompt, *more) for prompt, _, *more in given_to_engine]
+    assert rest == [(prompts[0], "r1", {}), (prompts[1], "r2", {"priority": 3}), (prompts[2], "r3", {})]
+    assert pooling.extra_kwargs is None
 
 
 def test_a_request_is_refused_and_counted_once() -> None:
@@ -89,16 +74,17 @@ def test_no_other_module_keeps_the_state_of_a_request() -> None:
     assert keeping == {"context.py", "traces.py"}
 
 
-def noted(params: Any, *, prompt: int, context: RequestContext, policy: str = "length", **options: Any) -> PromptSet:
+def noted(
+    params: Any, *, prompt: int, context: RequestContext, policy: str = "length", **options: Any
+) -> tuple[str, str]:
     """What is decided for a prompt of a server whose sequences may have 14 tokens, of which the first set has 8."""
     admission: Any = SimpleNamespace(admit=lambda *_: None)
-    prompts = Prompts(SetRule(LADDER, policy, 14), admission, len, **options)
+    prompts = Prompts(engine_ladder(LADDER, policy, 14), admission, len, **options)
     token = current.set(context)
     try:
-        prompts.note([1] * prompt, params, "r")
+        return chosen(carried(prompts.note([1] * prompt, params, "r")))
     finally:
         current.reset(token)
-    return context.decided["r"]
 
 
 def limited(max_tokens: int | None, **extra: str) -> SamplingParams:
@@ -110,22 +96,19 @@ def test_reserve_is_decided_for_header_queue_and_metrics(asked: bool) -> None:
     """By the request or by the server; the queue's class stays that of the length."""
     extra, policy = ({"rope_ladder_policy": "reserve"}, "length") if asked else ({}, "reserve")
     decision = noted(limited(5, **extra), prompt=5, context=RequestContext(limited=True), policy=policy)
-    assert decision == PromptSet(1, 0, None, "reserve") and decision.chosen_by == "reserve"
-    assert decision.index_at(LADDER, 6) == 1
+    assert decision == ("long", "reserve")
     decision = noted(limited(3, **extra), prompt=5, context=RequestContext(limited=True), policy=policy)
-    assert decision == PromptSet(0, 0, None, "reserve")
-    # A session that has outgrown it.
-    assert decision.index_at(LADDER, 9) == 1
+    assert decision == ("short", "reserve")
     decision = noted(
         limited(9, rope_factor_set="short"), prompt=5, context=RequestContext(limited=True), policy="reserve"
     )
-    assert (decision, decision.chosen_by) == (PromptSet(0, 0, "short"), "forced")
+    assert decision == ("short", "forced")
 
 
 def test_a_request_goes_by_length_with_its_own_policy() -> None:
     context = RequestContext(limited=True)
     params = limited(5, rope_ladder_policy="length")
-    assert noted(params, prompt=5, context=context, policy="reserve") == PromptSet(0, 0)
+    assert noted(params, prompt=5, context=context, policy="reserve") == ("short", "length")
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -133,14 +116,14 @@ def test_a_limit_that_nobody_named_reserves_nothing(asked: bool) -> None:
     """vLLM's handlers fill in the rest of the context, 9 tokens after a prompt of 5; the engine gets policy ``length``."""
     extra, policy = ({"rope_ladder_policy": "reserve"}, "length") if asked else ({}, "reserve")
     params = limited(9, **extra)
-    assert noted(params, prompt=5, context=RequestContext(), policy=policy) == PromptSet(0, 0)
-    assert params.extra_args == {"rope_ladder_policy": "length"}
+    assert noted(params, prompt=5, context=RequestContext(), policy=policy) == ("short", "length")
+    assert params.extra_args == (extra or None)
     # Named by the request, or by the server's generation config.
     for context, options in ((RequestContext(limited=True), {}), (RequestContext(), {"limits_output": True})):
         params = limited(9, **extra)
         decision = noted(params, prompt=5, context=context, policy=policy, **options)
-        assert decision == PromptSet(1, 0, None, "reserve") and params.extra_args == (extra or None)
-    assert noted(limited(None, **extra), prompt=5, context=RequestContext(), policy=policy) == PromptSet(0, 0)
+        assert decision == ("long", "reserve") and params.extra_args == (extra or None)
+    assert noted(limited(None, **extra), prompt=5, context=RequestContext(), policy=policy) == ("short", "length")
 
 
 @pytest.mark.parametrize(
@@ -177,37 +160,36 @@ def test_a_wrong_policy_names_its_field(extra: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "named", "search", "step"),
+    ("max_tokens", "named", "search"),
     [
-        (5, True, PromptSet(1, 0, None, "reserve"), {"rope_factor_set": "long"}),
-        (2, True, PromptSet(0, 0, None, "reserve"), {"rope_factor_set": "short"}),
+        (5, True, ("long", "reserve")),
+        (2, True, ("short", "reserve")),
         # Filled in by vLLM's handler.
-        (9, False, PromptSet(0, 0), {"rope_ladder_policy": "length"}),
+        (9, False, ("short", "length")),
     ],
 )
-def test_a_beam_search_reserves_as_a_whole(
-    max_tokens: int, named: bool, search: PromptSet, step: dict[str, str]
-) -> None:
+def test_a_beam_search_reserves_as_a_whole(max_tokens: int, named: bool, search: tuple[str, str]) -> None:
     """Its steps have one token each, and IDs that begin with the search's."""
     admission: Any = SimpleNamespace(admit=lambda *_: None, follow=lambda _: None)
-    prompts = Prompts(SetRule(LADDER, "reserve", 14), admission, len)
+    prompts = Prompts(engine_ladder(LADDER, "reserve", 14), admission, len)
     context = RequestContext(limited=named)
     token = current.set(context)
     prompts.note([1] * 5, BeamSearchParams(beam_width=2, max_tokens=max_tokens), None, "cmpl-1-0")
     context.answering = True
-    params = limited(1)
-    for beam, length in ((0, 5), (1, 6)):
-        prompts.note([1] * length, params, f"cmpl-1-0-{random_uuid()}-beam-{beam}")
+    steps = [
+        carried(prompts.note([1] * length, limited(1), f"cmpl-1-0-{random_uuid()}-beam-{beam}"))
+        for beam, length in ((0, 5), (1, 8))
+    ]
     current.reset(token)
-    assert context.prompts == [search] and params.extra_args == step
-    assert [each.index for each in context.decided.values()] == [search.index] * 2
+    assert [chosen(each) for each in context.prompts] == [search]
+    assert [each.name for each in steps] == [search[0]] * 2
 
 
 @pytest.mark.parametrize("field", ["top_k", "stream_interval", "repetition_detection.max_pattern_size"])
 def test_a_number_that_the_engine_cannot_be_sent_is_refused(field: str) -> None:
     """Pydantic reads it from a string. Without this, the prompt would stay in the queue for ever."""
     admitted: list[Any] = []
-    prompts = Prompts(SetRule(LADDER), SimpleNamespace(admit=lambda *args: admitted.append(args)), len)  # type: ignore[arg-type]
+    prompts = Prompts(engine_ladder(LADDER), SimpleNamespace(admit=lambda *args: admitted.append(args)), len)  # type: ignore[arg-type]
     for number, fits in ((2**63, False), (2**63 - 1, True)):
         params = SamplingParams(repetition_detection=RepetitionDetectionParams())
         owner, _, name = field.rpartition(".")

@@ -8,8 +8,8 @@ import torch
 import vllm
 
 from ropeswitch.model_patches.guard.registry import in_play
+from ropeswitch.model_patches.switch.placement import CHOSEN_BY
 from ropeswitch.server.patches import SERVER_PATCHES
-from ropeswitch.server.prompt_set import CHOSEN_BY
 from tests.server.checkpoint import MAXIMUM, WINDOW
 from tests.server.conftest import MODEL
 from tests.server.length_metrics.ladders import total

@@ -58,7 +58,7 @@ def test_check_names_every_symbol_that_is_missing_and_its_files(
 ) -> None:
     """Functions that patches rely on, one of a target alone, and one with a text that the server matches."""
     files = {
-        HASHER: "model_patches/switch/engine/preprocess_add_request.py",
+        HASHER: "model_patches/switch/engine/process_inputs.py",
         SETUP: "server/starting.py",
         BUILDER: "model_patches/switch/engine/initialize_model.py",
         TEXT: "server/front/error_bodies.py",

@@ -8,8 +8,8 @@ import pytest
 import xgrammar
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
-from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server.engine_client import Prompts
+from tests.server.placing import engine_ladder
 from tests.server.test_context import LADDER
 
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Oslo"]}}, "required": ["city"]}
@@ -23,7 +23,7 @@ PLAIN = '<tool_call>{"city": "Oslo"}</tool_call>'
 def sent(tag: Any, *, bounds_whitespace: bool = True) -> str:
     """The tag that the engine gets for one that a handler made."""
     admission: Any = SimpleNamespace(admit=lambda *_: None)
-    prompts = Prompts(SetRule(LADDER), admission, len, bounds_whitespace=bounds_whitespace)
+    prompts = Prompts(engine_ladder(LADDER), admission, len, bounds_whitespace=bounds_whitespace)
     text = tag if isinstance(tag, str) else json.dumps(tag)
     params = SamplingParams(structured_outputs=StructuredOutputsParams(structural_tag=text))
     outputs = prompts.note([1], params, "r").structured_outputs

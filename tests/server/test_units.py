@@ -13,7 +13,6 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import require
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server import refusals
 from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints, check_reports
 from ropeswitch.server.engine_client import LATE, Prompts, RopeClient, take_over
@@ -21,6 +20,7 @@ from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.plugin_names import plugin_names
 from ropeswitch.server.prompt_set import asked_set
 from tests.server.front.parts import LADDER
+from tests.server.placing import engine_ladder
 
 STARTED_BY_US = Namespace(ropeswitch_front=None)
 # Of no use without an engine; what it does is tested in tests/server/front.
@@ -57,7 +57,7 @@ def test_every_worker_must_be_patched() -> None:
             check_reports(reports, LADDER, PATCHES)
 
 
-PROMPTS = Prompts(SetRule(LADDER), ADMISSION, lambda _: None)
+PROMPTS = Prompts(engine_ladder(LADDER), ADMISSION, lambda _: None)
 
 
 def engine_client() -> AsyncLLM:

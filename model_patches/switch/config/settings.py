@@ -29,6 +29,8 @@ FORCED_SET = "rope_factor_set"
 BY_LENGTH, RESERVE = POLICIES = ("length", "reserve")
 # Field of a request's `vllm_xargs` that chooses its policy.
 LADDER_POLICY = "rope_ladder_policy"
+# Field of `extra_args` or `extra_kwargs` in which a request carries its placement to the engine (placement.py).
+PLACEMENT = "rope_placement"
 # Field that a proxy adds to a prefill-only request's `kv_transfer_params`: the output limit of the decoding request.
 ANSWER_LIMIT = "rope_max_tokens"
 ANSWER_LIMIT_FIELD = f"kv_transfer_params.{ANSWER_LIMIT}"

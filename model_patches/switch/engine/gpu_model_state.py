@@ -24,6 +24,7 @@ from vllm.v1.worker.gpu.states import RequestState
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.drafts.draft_sets import DraftSets
 from ropeswitch.model_patches.switch.engine.initialize_model import require_checked
+from ropeswitch.model_patches.switch.placement import carried_index
 from ropeswitch.model_patches.switch.rows.step_rows import StepRows
 
 # Prefixes of request ids in ``vllm.v1.worker.gpu.warmup``.
@@ -81,9 +82,9 @@ class LadderModelState(DefaultModelState):
 
 def _rope_set(new_req_data: NewRequestData) -> int:
     # Upstream's kernel warm-up uses requests that no scheduler placed and whose output nothing reads.
-    if not hasattr(new_req_data, "rope_set") and new_req_data.req_id.startswith(WARM_UPS):
+    if new_req_data.req_id.startswith(WARM_UPS):
         return 0
-    return int(new_req_data.rope_set)
+    return carried_index(new_req_data)
 
 
 @cache

@@ -47,7 +47,6 @@ def patch_process(vllm_config: Any) -> RopeSettings:
     from ropeswitch.model_patches.switch.engine.gpu_model_state import laddered
     from ropeswitch.model_patches.switch.engine.initialize_model import TARGET as INITIALIZE_MODEL
     from ropeswitch.model_patches.switch.engine.initialize_model import check_loader, checking
-    from ropeswitch.model_patches.switch.engine.preprocess_add_request import assigning
     from ropeswitch.model_patches.switch.engine.rope_dict import LadderRopeDict
     from ropeswitch.model_patches.switch.rows.position_readers import METHODS, reading_true_positions
     from ropeswitch.model_patches.switch.rows.softmax_scales import TARGETS, scaling_queries
@@ -58,7 +57,6 @@ def patch_process(vllm_config: Any) -> RopeSettings:
         check_loader(draft.load_format)
     parts.call("prepare", settings.parts, vllm_config)
     replace("vllm.model_executor.layers.rotary_embedding._ROPE_DICT", LadderRopeDict)
-    replace("vllm.v1.engine.core.EngineCore.preprocess_add_request", assigning)
     replace("vllm.v1.worker.gpu.model_states.resolve_model_state_cls", laddered)
     replace(INITIALIZE_MODEL, checking)
     for owner, method in METHODS.items():

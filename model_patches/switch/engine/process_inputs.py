@@ -1,87 +1,88 @@
-"""``vllm.v1.engine.input_processor.InputProcessor.process_inputs``: wrapped to check a request's set and policy.
+"""``vllm.v1.engine.input_processor.InputProcessor.process_inputs``: wrapped to place each request on the ladder.
 
-replaces: the step that turns a request's parameters into a message for the engine core.
-why: the engine core can only drop a request for an unknown set, without a reason, and cannot see whether the user set an
-    output limit, because upstream fills in the rest of the context.
-what differs: ``vllm_xargs.rope_factor_set`` must name a set of the ladder and ``vllm_xargs.rope_ladder_policy`` a policy;
-    otherwise upstream's validation error is raised, which is status 400 over HTTP. A request without an output limit uses
-    the policy ``length``, regardless of the configured one.
-limits: not used under ``ropeswitch serve``, whose server does the same (``server/engine_client.py``). Other HTTP servers,
-    and all users of ``AsyncLLM``, fill in a missing limit before this step, so there a limit that ends exactly at the end
-    of the context counts as none.
-when it can go: when a plugin can validate a request's parameters.
+replaces: the step that turns a prompt and its parameters into a message for the engine core.
+why: the engine hashes a request's blocks when it unpacks the message, so the factor set must be chosen before. Only here is
+    it known whether the user set an output limit, because upstream fills in the rest of the context.
+what differs: the message carries the request's placement (``placement.py``) in ``cache_salt`` and ``extra_args``. An unknown
+    ``vllm_xargs.rope_factor_set`` or ``rope_ladder_policy`` raises upstream's validation error: status 400 over HTTP.
+limits: under ``ropeswitch serve``, prompts come with the placement that its response headers show. Other HTTP servers, and
+    all users of ``AsyncLLM``, fill in a missing limit before this step, so there a limit that ends exactly at the end of the
+    context counts as none.
+when it can go: when a plugin can set a request's cache salt.
 """
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.switch import parts
-from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import (
     ANSWER_LIMIT_FIELD,
     FORCED_SET,
     LADDER_POLICY,
-    RESERVE,
+    PLACEMENT,
     settings_of,
 )
-from ropeswitch.model_patches.switch.placement import answer_limit, asked_policy, forced_set, go_by_length
+from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, asked_placement, extra_of
 
 Upstream = Callable[..., Any]
+# Fields that the message of an error begins with.
+_FIELDS = (f"vllm_xargs.{FORCED_SET}", f"vllm_xargs.{LADDER_POLICY}", ANSWER_LIMIT_FIELD)
 
 
-def reading_sets(upstream: Upstream) -> Upstream:
+def placing(upstream: Upstream) -> Upstream:
     """Wrap ``InputProcessor.process_inputs`` for ``vllm.LLM``, where an output limit arrives as the user set it."""
     return _wrapped(upstream, filled_in=False)
 
 
-def reading_filled_in_limits(upstream: Upstream) -> Upstream:
-    """Like :func:`reading_sets`, for ``vllm.v1.engine.async_llm.AsyncLLM``, whose callers fill in a missing limit."""
+def placing_filled_in_limits(upstream: Upstream) -> Upstream:
+    """Like :func:`placing`, for ``vllm.v1.engine.async_llm.AsyncLLM``, whose callers fill in a missing limit."""
     return _wrapped(upstream, filled_in=True)
 
 
 def _wrapped(upstream: Upstream, *, filled_in: bool) -> Upstream:
+    # Parsing the settings takes longer than the rest. The process may also hold stock engines, which have none.
+    ladders: WeakKeyDictionary[Any, EngineLadder | None] = WeakKeyDictionary()
+
     def process_inputs(self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        config = self.vllm_config
-        values = config.additional_config.get(KEY) if isinstance(config.additional_config, dict) else None
-        # The process may also hold stock engines, and engines whose server checks requests against all their ladders.
-        if values is None or parts.SERVER in values["parts"]:
+        if self not in ladders:
+            settings, most = settings_of(self.vllm_config), self.vllm_config.model_config.max_model_len
+            ladders[self] = None if settings is None else EngineLadder.of(settings, most)
+        if (ladder := ladders[self]) is None:
             return upstream(self, request_id, prompt, params, *args, **kwargs)
         # Read first, because upstream may set `max_tokens` on the same object; pooling requests have none.
-        unlimited = getattr(params, "max_tokens", 0) is None
-        policy = _checked_policy(params, config) or values["policy"]
-        reserves = policy == RESERVE and hasattr(params, "max_tokens")
+        limited = getattr(params, "max_tokens", None) is not None
+        placement = extra_of(params).get(PLACEMENT)
+        if not isinstance(placement, Placement):
+            # Refused before upstream tokenizes and hashes images.
+            _asked(ladder, params, 1, None, limited=limited)
         request = upstream(self, request_id, prompt, params, *args, **kwargs)
-        if reserves and (unlimited or (filled_in and _ends_with_context(request, config))):
-            go_by_length(request.sampling_params)
+        if not isinstance(placement, Placement):
+            values = request.prompt_token_ids if request.prompt_token_ids is not None else request.prompt_embeds
+            if filled_in and limited and len(values) + params.max_tokens == ladder.max_model_len:
+                limited = False
+            placement = _asked(ladder, params, len(values), request.cache_salt, limited=limited)
+        request.cache_salt = placement.salt
+        if request.sampling_params is None:
+            request.pooling_params = placement.carried_by(request.pooling_params)
+        else:
+            request.sampling_params = placement.carried_by(request.sampling_params)
         return request
 
     return process_inputs
 
 
-def _checked_policy(params: Any, vllm_config: Any) -> str | None:
-    """Return the policy that a request chooses, or None.
+def _asked(ladder: EngineLadder, params: Any, num_tokens: int, salt: str | None, *, limited: bool) -> Placement:
+    """Like :func:`~ropeswitch.model_patches.switch.placement.asked_placement`.
 
     Raises:
-        VLLMValidationError: for an unknown set or policy, a policy with a forced set, or an invalid output limit for the
-            decode engine.
+        VLLMValidationError: naming the field.
     """
-    field = f"vllm_xargs.{FORCED_SET}"
     try:
-        # Parsing the settings takes longer than the rest, so only requests that force a set do it.
-        if (name := forced_set(params)) is not None and (settings := settings_of(vllm_config)) is not None:
-            settings.ladder.index_of(name)
-        field = ANSWER_LIMIT_FIELD
-        if getattr(params, "max_tokens", None) is not None:
-            answer_limit(params)
-        field = f"vllm_xargs.{LADDER_POLICY}"
-        return asked_policy(params)
+        return asked_placement(ladder, params, num_tokens, salt, limited=limited)
     except FactorError as error:
         from vllm.exceptions import VLLMValidationError
 
-        raise VLLMValidationError(f"{field}: {str(error).removeprefix(f'{field}: ')}", parameter=field) from error
-
-
-def _ends_with_context(request: Any, vllm_config: Any) -> bool:
-    prompt = request.prompt_token_ids if request.prompt_token_ids is not None else request.prompt_embeds
-    return bool(len(prompt) + request.sampling_params.max_tokens == vllm_config.model_config.max_model_len)
+        field = next((each for each in _FIELDS if str(error).startswith(each)), _FIELDS[0])
+        message = str(error).removeprefix(f"{field}: ")
+        raise VLLMValidationError(f"{field}: {message}", parameter=field) from error

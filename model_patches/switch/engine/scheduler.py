@@ -15,7 +15,7 @@ when it can go: when vLLM switches LongRoPE factors per request.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -28,11 +28,10 @@ from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
-from ropeswitch.model_patches.switch.config.settings import settings_of
+from ropeswitch.model_patches.switch.config.settings import RESERVE, settings_of
 from ropeswitch.model_patches.switch.engine.patching import patch_process
 from ropeswitch.model_patches.switch.kv.connector_requests import forget
-from ropeswitch.model_patches.switch.placement import EngineLadder, assign, assigned_set, forced_set_of, wanted_set
-from ropeswitch.model_patches.switch.set_keys import key_part
+from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, placement_of
 
 # Maximum steps between two checks of a running request against its set's end; bounds the entries of finished requests.
 MOST_STEPS = 512
@@ -74,6 +73,8 @@ class LadderScheduler(Scheduler):
         settings = settings_of(vllm_config)
         assert settings is not None
         self.ladder = EngineLadder.of(settings, self.max_model_len)
+        # Where each request is on it, by id; a request carries the same.
+        self.placements: dict[str, Placement] = {}
         # Maximum tokens that a request grows by per step.
         self._growth = 1 + self.num_spec_tokens
         # Step after which each running request is next checked against its set's end, by id; and the ids by that step.
@@ -85,8 +86,8 @@ class LadderScheduler(Scheduler):
         self._moved_up: set[str] = set()
 
     def add_request(self, request: Request) -> None:
-        if not hasattr(request, "rope_set"):
-            self._assign(request)
+        if request.request_id not in self.requests:
+            self.placements[request.request_id] = placement_of(request)
         if not isinstance(request.kv_transfer_params, Mapping):
             # Clients may send other types, which no connector could read.
             request.kv_transfer_params = None
@@ -99,13 +100,10 @@ class LadderScheduler(Scheduler):
         self._serve_while_paused()
         placed = [new.req_id for new in output.scheduled_new_reqs]
         placed += output.scheduled_cached_reqs.resumed_req_ids
-        sets = {req_id: assigned_set(self.requests[req_id]) for req_id in placed}
+        sets = {req_id: self.placements[req_id].index for req_id in placed}
         for req_id in placed:
             self._report_switch(self.requests[req_id], output.num_scheduled_tokens[req_id])
             self._check_after(req_id, self.current_step)
-        for new in output.scheduled_new_reqs:
-            # The V2 runner passes only this object to its model state (gpu_model_state.py).
-            new.rope_set = sets[new.req_id]
         return LadderSchedulerOutput(**vars(output), rope_sets=sets)
 
     def update_from_output(
@@ -164,20 +162,29 @@ class LadderScheduler(Scheduler):
 
     def _end(self, request: Request) -> float:
         """Return the maximum tokens that the request may have in its set; infinite for a forced set."""
-        if forced_set_of(request) is not None:
-            return float("inf")
-        return float(self.ladder.ends[assigned_set(request)])
+        placement = self.placements[request.request_id]
+        return float("inf") if placement.forced else float(self.ladder.end(placement.index))
 
     def _move_up(self, request: Request) -> None:
         """Move a request that holds no keys into the set it needs now, if it has outgrown its set."""
         if request.num_tokens <= self._end(request):
             return
-        self._assign(request)
+        before = self.placements[request.request_id]
+        self._place(request, before.moved(self.ladder, request.num_tokens, request.num_prompt_tokens))
         forget(self.connector, request, keys=True)
         self._moved_up.add(request.request_id)
 
-    def _assign(self, request: Request) -> None:
-        assign(request, wanted_set(request, self.ladder.rule), self.ladder.keys)
+    def _place(self, request: Request, placement: Placement) -> None:
+        """Place a request anew; if that changes its salt, it must hold no keys, and its blocks are rehashed."""
+        self.placements[request.request_id] = placement
+        if request.sampling_params is None:
+            request.pooling_params = placement.carried_by(request.pooling_params)
+        else:
+            request.sampling_params = placement.carried_by(request.sampling_params)
+        if request.cache_salt != placement.salt:
+            request.cache_salt = placement.salt
+            request.block_hashes.clear()
+            request.update_block_hashes()
 
     def _report_switch(self, request: Request, scheduled: int) -> None:
         """Have the next output of a switched request report how many of its tokens are recomputed.
@@ -216,6 +223,7 @@ class LadderScheduler(Scheduler):
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self._moved_up.discard(request.request_id)
+        self.placements.pop(request.request_id, None)
         self._draining.discard(request)
         return super()._free_request(request, *args, **kwargs)
 
@@ -224,8 +232,6 @@ class LadderScheduler(Scheduler):
         for req_id in list(scheduler_output.scheduled_spec_decode_tokens):
             request, drafts = self.requests[req_id], scheduler_output.scheduled_spec_decode_tokens[req_id]
             length = request.num_computed_tokens + scheduler_output.num_scheduled_tokens[req_id]
-            if length <= self.ladder.ends[assigned_set(request)]:
-                continue
             surplus = min(int(max(length - self._end(request), 0)), len(drafts))
             scheduler_output.num_scheduled_tokens[req_id] -= surplus
             scheduler_output.total_num_scheduled_tokens -= surplus
@@ -237,15 +243,18 @@ class LadderScheduler(Scheduler):
 
     def _update_request_as_session(self, session: Request, update: StreamingUpdate) -> None:
         super()._update_request_as_session(session, update)
-        keys, index = self.ladder.keys, wanted_set(session, self.ladder.rule)
-        moves = keys[index] != key_part(session.cache_salt or "")
-        if moves:
+        # Upstream has replaced the parameters by the chunk's, which was placed by its own length.
+        before, chunk = self.placements[session.request_id], placement_of(session)
+        placement = chunk.moved(self.ladder, session.num_tokens, session.num_prompt_tokens)
+        if chunk.policy == RESERVE and placement.index < before.index:
+            # The chunk may reserve less than the last; moving down would recompute the session.
+            placement = replace(placement, index=before.index, name=before.name, salt=before.salt)
+        if moves := placement.salt != before.salt:
             self._free_request_blocks(session)
             # Connectors may still be reading the blocks, as with a preempted request.
             self.reset_preempted_req_ids.add(session.request_id)
             session.num_computed_tokens = 0
-            assign(session, index, keys)
-        session.rope_set = index
+        self._place(session, placement)
         forget(self.connector, session, keys=moves)
 
 

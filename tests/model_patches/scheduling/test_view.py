@@ -151,8 +151,7 @@ def test_the_engine_s_config_is_not_written(configs: Configs) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=list(MODES))
-def test_requests_carry_only_their_set(configs: Configs, mode: Mode) -> None:
-    """No attribute on vLLM's Request but the core's own."""
+def test_nothing_hangs_on_requests(configs: Configs, mode: Mode) -> None:
     engine = Engine(configs(mode), mode, 40)
     engine.add("one", [1] * 8, 30, None, None)
     request = engine.scheduler.requests["one"]
@@ -160,4 +159,4 @@ def test_requests_carry_only_their_set(configs: Configs, mode: Mode) -> None:
     for _ in range(12):
         engine.step()
         for each in engine.scheduler.requests.values():
-            assert set(vars(each)) - stock == {"rope_set"}
+            assert set(vars(each)) == stock

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.model_patches.switch.placement import SetRule
+from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.access_log.log import Names, fields
 from ropeswitch.server.context import RequestContext
 from ropeswitch.server.front.refusal import prompt_too_long
 from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.length_metrics.track import Track
-from ropeswitch.server.prompt_set import decide
 from tests.server.length_metrics.ladders import ladder
+from tests.server.placing import engine_ladder
 
 LADDER = ladder(10, 20, 64)
 NAMES = Names(Bands(LADDER), LADDER.names, "m")
@@ -29,7 +29,7 @@ SCOPE = {
 def track(prompt: int = 5, tokens: int = 3, outcome: str | None = "stop", name: str = "a") -> Track:
     stats = SimpleNamespace(num_generation_tokens=tokens)
     made = Track(
-        decide(SetRule(LADDER), prompt, None),
+        place(engine_ladder(LADDER), prompt),
         SimpleNamespace(external_req_id=name, prompt_len=prompt, lora_name=None, stats=stats),
     )
     made.first = made.band_set = (NAMES.bands.index(prompt), LADDER.index_for(prompt))

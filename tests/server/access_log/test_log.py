@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.model_patches.switch.placement import SetRule
+from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.access_log.flags import AccessLogConfig, take
 from ropeswitch.server.access_log.log import AccessLog, Names, logger
 from ropeswitch.server.context import RequestContext, current
@@ -23,9 +23,9 @@ from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import RefusedError, queue_full
 from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.length_metrics.track import Track
-from ropeswitch.server.prompt_set import decide
 from tests.server.front.parts import parts, server_parts
 from tests.server.length_metrics.ladders import ladder
+from tests.server.placing import engine_ladder
 
 LADDER = ladder(10, 20)
 SECRET = "the prompt that nobody may read"
@@ -69,7 +69,7 @@ def add(record: RequestContext, prompt: str | None = SECRET, name: str = "a") ->
     stats = SimpleNamespace(num_generation_tokens=2)
     state = SimpleNamespace(external_req_id=name, prompt_len=5, lora_name=None, stats=stats)
     state.prompt, state.prompt_token_ids = prompt, [1, 2, 3, 4, 5]
-    track = Track(decide(SetRule(LADDER), 5, None), state)
+    track = Track(place(engine_ladder(LADDER), 5), state)
     track.outcome = "stop"
     record.add(track, state)
 

@@ -9,20 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
-from ropeswitch.model_patches.switch.placement import SetRule
 from ropeswitch.server.context import Ticket
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
 from ropeswitch.server.front.key_limits import EVERYONE
 from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, listeners
 from ropeswitch.server.front.state import FrontState
-from ropeswitch.server.prompt_set import decide
 from tests.server.front.parts import LADDER, Engine, HttpError, app_behind, ask, client_of, error_of, parts
 
 
 def class_of(tokens: int) -> int:
-    """The length class of a prompt, which ``prompt_set.py`` decides."""
-    return decide(SetRule(LADDER), min(tokens, LADDER.max_length), None).length_class
+    """The length class of a prompt, as ``engine_client.py`` decides it."""
+    return LADDER.index_for(min(tokens, LADDER.max_length))
 
 
 def app_with_prompts(state: FrontState, admission: Admission, engine: Engine) -> FastAPI:

@@ -12,10 +12,11 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.loggers import StatLoggerManager
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
-from ropeswitch.model_patches.switch.placement import SetRule
+from ropeswitch.model_patches.switch.placement import asked_placement
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 from tests.server.length_metrics.ladders import ladder, read, total
+from tests.server.placing import engine_ladder
 
 LADDER = ladder(10, 20, 64)
 # Its length bands.
@@ -29,7 +30,7 @@ class Server:
         self.registry = CollectorRegistry()
         metrics = LengthMetrics(LADDER, "m", self.registry)
         self.processor = WatchedOutputs(None, log_stats=True)
-        self.processor.ropeswitch = OutputWatch(SetRule(LADDER), metrics, {"lost": None}.get)
+        self.processor.ropeswitch = OutputWatch(engine_ladder(LADDER), metrics, {"lost": None}.get)
         self.manager = StatLoggerManager.__new__(StatLoggerManager)
         self.manager.stat_loggers = [StepLogger(metrics)]
         self.now = 100.0
@@ -64,22 +65,30 @@ def request(name: str, prompt: int, forced: str | None = None, policy: str | Non
     asked = {"rope_factor_set": forced, "rope_ladder_policy": policy}
     extra = {field: value for field, value in asked.items() if value is not None} or None
     params = SamplingParams(max_tokens=50, detokenize=False, extra_args=extra, output_kind=RequestOutputKind.DELTA)
+    placement = asked_placement(engine_ladder(LADDER), params, min(prompt, 64), None, limited=True)
     return EngineCoreRequest(
         request_id=name,
         external_req_id=name,
         prompt_token_ids=[5] * prompt,
         mm_features=None,
-        sampling_params=params,
+        sampling_params=placement.carried_by(params),
         pooling_params=None,
         arrival_time=time.time() - 2.0,
         lora_request=None,
-        cache_salt=None,
+        cache_salt=placement.salt,
         data_parallel_rank=None,
     )
 
 
 def output(name: str, tokens: int = 1, reason: FinishReason | None = None, **more: Any) -> EngineCoreOutput:
     return EngineCoreOutput(name, [7] * tokens, finish_reason=reason, **more)
+
+
+def switch(length: int) -> PrefillStats:
+    """The statistics of the first output after a switch at this length (``_report_switch`` of the scheduler)."""
+    stats = PrefillStats()
+    stats.set(length - 1, 0, 0)
+    return stats
 
 
 def first(name: str, prompt: int, started: float = 100.0) -> EngineCoreOutput:

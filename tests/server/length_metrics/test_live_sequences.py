@@ -6,7 +6,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
 
 from tests.server.length_metrics.ladders import read
-from tests.server.length_metrics.processor import LONG, SHORT, Server, first, output, request
+from tests.server.length_metrics.processor import LONG, SHORT, Server, first, output, request, switch
 
 
 def live(server: Server) -> dict[tuple[str, str, str], float]:
@@ -27,7 +27,7 @@ def test_live_sequences_move_and_end(server: Server) -> None:
     server.step(first("a", 9), first("b", 9))
     assert live(server) == {(SHORT, "set0", "waiting"): 2, (SHORT, "set0", "generating"): 2}
     server.step(output("a"))
-    server.step(output("a"))
+    server.step(output("a", prefill_stats=switch(11)))
     assert live(server)[SHORT, "set1", "generating"] == live(server)[SHORT, "set0", "generating"] == 1
     server.step(output("a", reason=FinishReason.STOP), output("b", tokens=0, reason=FinishReason.ABORT))
     assert live(server) == {(SHORT, "set0", "waiting"): 2}

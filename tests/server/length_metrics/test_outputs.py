@@ -15,7 +15,7 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.loggers import StatLoggerManager
 from vllm.v1.metrics.stats import PrefillStats
 
-from ropeswitch.model_patches.switch.placement import SetRule
+from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front import refusal
 from ropeswitch.server.length_metrics import start as start_module
@@ -23,10 +23,10 @@ from ropeswitch.server.length_metrics.bands import Bands
 from ropeswitch.server.length_metrics.metrics import LengthMetrics
 from ropeswitch.server.length_metrics.outputs import WatchedOutputs
 from ropeswitch.server.length_metrics.start import engine_finder, start
-from ropeswitch.server.prompt_set import PromptSet
 from ropeswitch.server.traces import attributes
 from tests.server.length_metrics.ladders import read
-from tests.server.length_metrics.processor import LADDER, LONG, MIDDLE, SHORT, Server, first, output, request
+from tests.server.length_metrics.processor import LADDER, LONG, MIDDLE, SHORT, Server, first, output, request, switch
+from tests.server.placing import engine_ladder
 
 
 def test_a_short_answer(server: Server) -> None:
@@ -119,9 +119,9 @@ def test_what_chose_the_set(server: Server) -> None:
 def test_several_tokens_at_once_across_two_sets(server: Server) -> None:
     server.add("a", 8)
     server.step(first("a", 8))
-    for _ in range(4):
-        server.step(output("a", tokens=4))
-    # Computed from 8, 9, 13, 17 and 21 tokens.
+    # Computed from 8, 9, 13, 17 and 21 tokens; the engine reports the switches.
+    for switched in (None, 13, None, 21):
+        server.step(output("a", tokens=4, prefill_stats=switched and switch(switched)))
     sets = [server.value("generated_tokens_total", factor_set=f"set{i}") for i in range(3)]
     assert sets == [5, 8, 4]
     # A histogram has no room for what two switches bring.
@@ -264,22 +264,26 @@ def test_a_prompt_that_reaches_an_engine_is_not_counted_as_a_request_too(server:
     assert context.entered
 
 
-def test_the_decision_for_a_prompt_is_taken_from_its_context(server: Server) -> None:
+def test_the_set_of_a_prompt_is_the_one_that_its_request_carries(server: Server) -> None:
     """Not worked out again by length, which would give another set here."""
-    context = RequestContext(decided={"a": PromptSet(2, 0)})
+    asked = request("a", 5)
+    placement = place(engine_ladder(LADDER), 5, forced="set2")
+    asked.sampling_params = placement.carried_by(asked.sampling_params)
+    asked.cache_salt = placement.salt
+    context = RequestContext()
     token = current.set(context)
-    server.add("a", 5)
+    server.processor.add_request(asked, None, None, 0, RequestOutputCollector(RequestOutputKind.DELTA, "a"))
     current.reset(token)
     server.step(first("a", 5))
     [track] = context.sequences
-    assert track.decision is context.decided["a"] and track.first[1] == 2
+    assert track.placement == placement and track.first[1] == 2
     assert server.value("generated_tokens_total", factor_set="set2") == 1
 
 
 def test_nothing_is_measured_where_upstream_measures_nothing() -> None:
     """With ``--disable-log-stats`` upstream makes no statistics of a step and no manager of them."""
     client = SimpleNamespace(logger_manager=None, output_processor=OutputProcessor(None, log_stats=False))
-    assert start(client, SetRule(LADDER)) is None
+    assert start(client, engine_ladder(LADDER)) is None
     assert type(client.output_processor) is WatchedOutputs and client.output_processor.ropeswitch is None
     server = Server()
     for processor in (client.output_processor, server.processor):
@@ -302,7 +306,7 @@ def test_what_is_seen_is_recorded_after_vllm_s_own_metrics(monkeypatch: pytest.M
     model = SimpleNamespace(served_model_name="m")
     start(
         SimpleNamespace(output_processor=processor, logger_manager=manager, engine_core=core, model_config=model),
-        SetRule(LADDER),
+        engine_ladder(LADDER),
     )
     server = Server()
     server.processor, server.manager, server.registry = processor, manager, registry

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.switch.placement import Placement
 from ropeswitch.server.length_metrics import instruments
 from ropeswitch.server.length_metrics.bands import OTHER
 from ropeswitch.server.length_metrics.instruments import GAP, INSTRUMENTS, TTFT
@@ -27,7 +28,6 @@ from ropeswitch.server.length_metrics.series import (
     bounds,
 )
 from ropeswitch.server.length_metrics.track import Track
-from ropeswitch.server.prompt_set import PromptSet
 from ropeswitch.server.scheduling_metrics import GAUGES
 from tests.server.length_metrics.ladders import DEFAULT, LADDERS, LLAMA2, PHI3, SEVEN, ladder, read
 
@@ -45,8 +45,8 @@ STATE = SimpleNamespace(external_req_id="a", prompt_len=1, lora_name=None, stats
 def use(metrics: LengthMetrics, band_set: BandSet) -> None:
     """Everything that can happen to a sequence in a band and set."""
     step = Step()
-    for policy, forced in (("length", None), ("reserve", None), ("length", "set0")):
-        track = Track(PromptSet(band_set[1], band_set[1], forced, policy), STATE)
+    for policy, forced in (("length", False), ("reserve", False), ("length", True)):
+        track = Track(Placement(band_set[1], "", "", policy, forced), STATE)
         track.first = band_set
         step.begun.append(track)
     step.later.append((band_set, [0.05], 1))

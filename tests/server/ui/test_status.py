@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
+from ropeswitch.model_patches.switch.placement import Placement
 from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
 from ropeswitch.server.length_metrics.track import Track
-from ropeswitch.server.prompt_set import PromptSet
 from ropeswitch.server.rope_route import rope_info
 from ropeswitch.server.ui import status
 from ropeswitch.server.ui.history import POINTS, History
@@ -63,7 +63,7 @@ class Engine:
     def add(self, name: str, prompt: int, generated: int = 0, factor_set: int = 0, **attributes: Any) -> None:
         stats = SimpleNamespace(num_generation_tokens=generated)
         state = SimpleNamespace(external_req_id=name, prompt_len=prompt, lora_name=None, stats=stats)
-        track = Track(PromptSet(0, 0, None, "length"), state)
+        track = Track(Placement(0, "", ""), state)
         track.number, track.band_set = len(self.states) + 1, (0, factor_set)
         track.live = track.band_set, GENERATING if generated else WAITING
         for attribute, value in attributes.items():

@@ -10,26 +10,50 @@ from vllm import PoolingParams, SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch import parts
-from ropeswitch.model_patches.switch.config.settings import RopeSettings
-from ropeswitch.model_patches.switch.engine.preprocess_add_request import assigning
-from ropeswitch.model_patches.switch.engine.process_inputs import reading_filled_in_limits, reading_sets
+from ropeswitch.model_patches.switch.config.settings import PLACEMENT, RopeSettings
+from ropeswitch.model_patches.switch.engine.process_inputs import placing, placing_filled_in_limits
 from ropeswitch.model_patches.switch.engine_args import checked_max_model_len
 from ropeswitch.model_patches.switch.placement import (
     EngineLadder,
-    SetRule,
+    Placement,
+    asked_placement,
     asked_policy,
+    carried_index,
     forced_set,
+    place,
+    placement_of,
     set_for,
-    wanted_set,
 )
 from ropeswitch.model_patches.switch.set_keys import salt_of, set_keys
 
-# The parts of an engine that another server than ours serves.
-PLUGIN = tuple(name for name in parts.PARTS if name != parts.SERVER)
 LADDER = FactorLadder.checked(
     [{"name": f"s{n}", "max_length": n, "factors": [1.0, 2.0], "start_tokens": n // 8} for n in (8, 16, 64)]
 )
+ENGINE = EngineLadder.of(RopeSettings(LADDER, 1e4), 64)
+
+
+class Processor:
+    """``InputProcessor``, of which :func:`placing` reads the config."""
+
+    def __init__(self, policy: str = "length") -> None:
+        key = {"ropeswitch": RopeSettings(LADDER, 1e4, policy=policy).to_json()}
+        self.vllm_config = SimpleNamespace(additional_config=key, model_config=SimpleNamespace(max_model_len=64))
+
+
+def upstream(self: Any, request_id: str, prompt: list[int], params: Any) -> Any:
+    """As ``InputProcessor.process_inputs``: the parameters are copied, and a missing limit is filled in."""
+    params = params.clone()
+    sampling = isinstance(params, SamplingParams)
+    if sampling and params.max_tokens is None:
+        params.max_tokens = 64 - len(prompt)
+    return SimpleNamespace(
+        request_id=request_id,
+        prompt_token_ids=prompt,
+        prompt_embeds=None,
+        cache_salt=None,
+        sampling_params=params if sampling else None,
+        pooling_params=None if sampling else params,
+    )
 
 
 @given(st.integers(0, 64))
@@ -66,77 +90,57 @@ def test_the_ladders_end_limits_the_model() -> None:
         checked_max_model_len(65, LADDER)
 
 
-@pytest.mark.parametrize("cached", [True, False])
-def test_a_set_is_decided_before_the_scheduler_sees_the_request(cached: bool) -> None:
-    """With a prefix cache and without; an unknown set raises here, where upstream ends that request alone."""
-    settings = RopeSettings(LADDER, 1e4)
-    engine = SimpleNamespace(
-        request_block_hasher=(lambda request: [request.cache_salt]) if cached else None,
-        vllm_config=SimpleNamespace(
-            additional_config={"ropeswitch": settings.to_json()},
-            model_config=SimpleNamespace(max_model_len=64),
-        ),
-        scheduler=SimpleNamespace(ladder=EngineLadder.of(settings, 64)),
-    )
-
-    def upstream(self: Any, message: Any) -> Any:
-        return message, self.request_block_hasher(message)
-
-    def message(num_tokens: int, forced: str | None) -> Any:
-        params = SimpleNamespace(extra_args={"rope_factor_set": forced} if forced else None, max_tokens=50)
-        return SimpleNamespace(
-            num_tokens=num_tokens, num_prompt_tokens=num_tokens, sampling_params=params, cache_salt="alice"
-        )
-
-    for _ in range(2):
-        made, hashes = assigning(upstream)(engine, message(9, None))
-        assert made.rope_set == LADDER.index_for(9) > 0 and hashes == ([made.cache_salt] if cached else [])
-        assert made.cache_salt == salt_of(set_keys(settings)[made.rope_set], "alice")
-        with pytest.raises(FactorError, match="unknown factor set 'nope'"):
-            assigning(upstream)(engine, message(9, "nope"))
-
-
-def request(prompt: int, generated: int, max_tokens: int | None, **extra: Any) -> Any:
-    params = SimpleNamespace(extra_args=extra or None, max_tokens=max_tokens)
-    return SimpleNamespace(num_tokens=prompt + generated, num_prompt_tokens=prompt, sampling_params=params)
+def placed(ladder: EngineLadder, prompt: int, generated: int = 0, **values: Any) -> Placement:
+    """Where a request is after its prompt, and then after ``generated`` tokens more."""
+    return place(ladder, prompt, **values).moved(ladder, prompt + generated, prompt)
 
 
 @given(
     prompt=st.integers(1, 64),
-    max_tokens=st.integers(1, 200),
+    limit=st.integers(1, 200),
     generated=st.integers(0, 63),
     most=st.integers(1, 64),
-    default=st.sampled_from(["length", "reserve"]),
-    asked=st.sampled_from([None, "length", "reserve"]),
+    policy=st.sampled_from(["length", "reserve"]),
+    salt=st.one_of(st.none(), st.sampled_from(["alice", "a:b", ":"])),
 )
 def test_reserve_is_the_set_of_prompt_and_limit_and_never_changes(
-    prompt: int, max_tokens: int, generated: int, most: int, default: str, asked: str | None
+    prompt: int, limit: int, generated: int, most: int, policy: str, salt: str | None
 ) -> None:
-    """Up to the longest sequence, whatever has been generated; a request's own policy comes before the engine's."""
+    """Up to the longest sequence, whatever has been generated; the client's salt stays in the set's."""
     prompt = min(prompt, most)
-    generated = min(generated, max_tokens, most - prompt)
-    rule = SetRule(LADDER, default, most)
-    extra = {} if asked is None else {"rope_ladder_policy": asked}
-    index = wanted_set(request(prompt, generated, max_tokens, **extra), rule)
-    if (asked or default) == "reserve":
-        assert index == LADDER.index_for(min(prompt + max_tokens, most))
-    else:
-        assert index == LADDER.index_for(prompt + generated)
-    assert wanted_set(request(prompt, generated, max_tokens, rope_factor_set="s64"), rule) == 2
+    generated = min(generated, limit, most - prompt)
+    ladder = EngineLadder.of(RopeSettings(LADDER, 1e4), most)
+    found = placed(ladder, prompt, generated, limit=limit, policy=policy, client_salt=salt)
+    length = min(prompt + limit, most) if policy == "reserve" else prompt + generated
+    assert (found.index, found.chosen_by) == (LADDER.index_for(length), policy)
+    assert found.name == LADDER.names[found.index] and found.limit == limit
+    assert found.salt == salt_of(set_keys(RopeSettings(LADDER, 1e4))[found.index], salt)
+    forced = placed(ladder, prompt, generated, limit=limit, policy=policy, forced="s64", client_salt=salt)
+    assert (forced.index, forced.name, forced.chosen_by) == (2, "s64", "forced")
 
 
-def test_reserve_never_moves_a_session_down_and_pooling_goes_by_length() -> None:
-    rule = SetRule(LADDER, "reserve")
-    chunk = request(5, 0, 2)
-    assert wanted_set(chunk, rule) == 0
-    chunk.rope_set = 1
-    assert wanted_set(chunk, rule) == 1
-    # A session may have grown beyond what its chunk reserves.
-    assert wanted_set(request(5, 20, 2), rule) == 2
-    assert (
-        wanted_set(SimpleNamespace(num_tokens=5, num_prompt_tokens=5, sampling_params=None, pooling_params=None), rule)
-        == 0
+def test_without_a_limit_nothing_is_reserved() -> None:
+    assert place(ENGINE, 5, policy="reserve").chosen_by == "length"
+    # A session may grow beyond what its chunk reserves.
+    assert placed(ENGINE, 5, 20, policy="reserve", limit=2).index == 2
+
+
+@pytest.mark.parametrize("params", [SamplingParams(max_tokens=3, extra_args={"a": 1}), PoolingParams()])
+def test_a_request_carries_its_placement(params: Any) -> None:
+    made = place(ENGINE, 9, limit=3, policy="reserve", client_salt="alice")
+    carrying = made.carried_by(params)
+    assert getattr(params, "extra_args", None) == ({"a": 1} if isinstance(params, SamplingParams) else None)
+    sampling = isinstance(params, SamplingParams)
+    message = SimpleNamespace(
+        request_id="r",
+        sampling_params=carrying if sampling else None,
+        pooling_params=None if sampling else carrying,
+        cache_salt=made.salt,
     )
+    assert placement_of(message) == made and carried_index(message) == made.index
+    message.sampling_params, message.pooling_params = (params, None) if sampling else (None, params)
+    with pytest.raises(FactorError, match="request r: no factor set was chosen for it"):
+        placement_of(message)
 
 
 @pytest.mark.parametrize(
@@ -171,26 +175,14 @@ def test_a_request_without_an_output_limit_goes_by_length(
     default: str, prompt: int, max_tokens: int | None, llm: str, http: str
 ) -> None:
     """Whether the engine's policy or its own is ``reserve``; the user's parameters stay as they are."""
-    processor = SimpleNamespace(
-        vllm_config=SimpleNamespace(
-            additional_config={"ropeswitch": RopeSettings(LADDER, 1e4, policy=default, parts=PLUGIN).to_json()},
-            model_config=SimpleNamespace(max_model_len=64),
-        )
-    )
-
-    def upstream(self: Any, request_id: str, prompt: list[int], params: SamplingParams) -> Any:
-        params = params.clone()
-        params.max_tokens = 64 - len(prompt) if params.max_tokens is None else params.max_tokens
-        return SimpleNamespace(prompt_token_ids=prompt, sampling_params=params)
-
-    rule = SetRule(LADDER, default, 64)
-    for wrap, policy in ((reading_sets, llm), (reading_filled_in_limits, http)):
+    for wrap, policy in ((placing, llm), (placing_filled_in_limits, http)):
         for asked in (None, "reserve"):
             extra = None if asked is None else {"rope_ladder_policy": asked}
             params = SamplingParams(max_tokens=max_tokens, extra_args=extra)
-            made = wrap(upstream)(processor, "r", [1] * prompt, params)
+            made = wrap(upstream)(Processor(policy=default), "r", [1] * prompt, params)
             expected = policy if asked or default == "reserve" else "length"
-            assert rule.policy_of(made.sampling_params) == expected
+            assert placement_of(made).policy == expected
+            assert made.cache_salt == placement_of(made).salt
             assert (params.max_tokens, params.extra_args) == (max_tokens, extra)
 
 
@@ -203,30 +195,32 @@ def test_a_request_without_an_output_limit_goes_by_length(
     ],
 )
 def test_plain_vllm_raises_its_validation_error(extra: dict[str, Any], field: str) -> None:
-    config = SimpleNamespace(additional_config={"ropeswitch": RopeSettings(LADDER, 1e4, parts=PLUGIN).to_json()})
     with pytest.raises(VLLMValidationError, match=f"vllm_xargs.{field}: ") as raised:
-        reading_sets(lambda *_: pytest.fail("passed on"))(
-            SimpleNamespace(vllm_config=config), "r", [1], SamplingParams(extra_args=extra)
-        )
+        placing(lambda *_: pytest.fail("passed on"))(Processor(), "r", [1], SamplingParams(extra_args=extra))
     assert raised.value.parameter == f"vllm_xargs.{field}"
 
 
-def test_stock_engines_those_of_our_server_and_pooling_pass() -> None:
-    def passes(params: Any, **key: Any) -> bool:
-        processor = SimpleNamespace(vllm_config=SimpleNamespace(additional_config=key))
-        return reading_sets(lambda *_: "passed")(processor, "r", [1], params) == "passed"
-
+def test_stock_engines_and_prompts_that_come_placed() -> None:
+    stock = Processor()
+    stock.vllm_config.additional_config = {}
     wrong = SamplingParams(extra_args={"rope_factor_set": "nope"})
-    assert passes(wrong)
-    assert passes(wrong, ropeswitch=RopeSettings(LADDER, 1e4).to_json())
-    assert passes(PoolingParams(), ropeswitch=RopeSettings(LADDER, 1e4, policy="reserve", parts=PLUGIN).to_json())
+    assert placing(lambda *_: "passed")(stock, "r", [1], wrong) == "passed"
+    before = place(ENGINE, 9, client_salt="alice")
+    params = SamplingParams(max_tokens=3, extra_args={PLACEMENT: before})
+    assert placement_of(placing(upstream)(Processor(), "r", [1] * 3, params)) == before
+    # A client's field of that name is none.
+    params = SamplingParams(max_tokens=3, extra_args={PLACEMENT: [2, "s64", "length", True, None]})
+    assert placement_of(placing(upstream)(Processor(), "r", [1] * 3, params)).name == "s8"
+    pooled = placing(upstream)(Processor(policy="reserve"), "r", [1] * 9, PoolingParams())
+    assert (placement_of(pooled).name, placement_of(pooled).chosen_by) == ("s16", "length")
 
 
 def test_a_prefill_reserves_for_the_answer_that_the_decode_engine_will_give() -> None:
-    rule = SetRule(LADDER, "reserve", 64)
+    ladder = EngineLadder.of(RopeSettings(LADDER, 1e4, policy="reserve"), 64)
 
     def index(prompt: int, **transfer: Any) -> int:
-        return rule.index(SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": transfer}), prompt, prompt)
+        params = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": transfer})
+        return asked_placement(ladder, params, prompt, None, limited=True).index
 
     assert index(6, do_remote_decode=True) == 0
     assert index(6, do_remote_decode=True, rope_max_tokens=3) == 1
