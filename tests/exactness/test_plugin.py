@@ -96,8 +96,10 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
     assert values["scheduler"] == "vllm.v1.core.sched.scheduler.Scheduler"
     assert [name for name in values["modules"] if name.count(".") > 1] == [
         "ropeswitch.model_patches.switch",
-        "ropeswitch.model_patches.switch.plugin",
+        "ropeswitch.model_patches.switch.config",
+        "ropeswitch.model_patches.switch.config.key",
         "ropeswitch.model_patches.switch.config.variables",
+        "ropeswitch.model_patches.switch.plugin",
         "ropeswitch.server.refusals",
         "ropeswitch.server.vllm_command",
     ]
