@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar
 
-from ropeswitch.factors.errors import FactorError
+from ropeswitch.factors.errors import FactorError, FieldError
 from ropeswitch.factors.quoted import quoted
 
 NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -121,4 +121,6 @@ def positive_value(field: str, value: Any, allowed: str = "a number") -> float:
 
 
 def _refused(field: str, value: Any, allowed: str) -> FactorError:
-    return FactorError(f"{field}: {quoted(value)} must be {allowed}".removeprefix(": "))
+    if not field:  # argparse adds the flag's name
+        return FactorError(f"{quoted(value)} must be {allowed}")
+    return FieldError(field, "{value} must be {allowed}", value=quoted(value), allowed=allowed)

@@ -11,15 +11,17 @@ from typing import Any
 
 from starlette.datastructures import State
 
+from ropeswitch.factors.errors import FieldError
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.config.settings import (
-    ANSWER_LIMIT_FIELD,
     FORCED_SET,
     LADDER_POLICY,
     PLACEMENT,
     RESERVE,
 )
+from ropeswitch.model_patches.switch.placement import FORCED_FIELD as FIELD
 from ropeswitch.model_patches.switch.placement import (
+    POLICY_FIELD,
     EngineLadder,
     Placement,
     asked_placement,
@@ -36,9 +38,6 @@ from ropeswitch.server.front.queue_limits import Admission
 from ropeswitch.server.in_place import become
 from ropeswitch.server.ingest.faults import LARGE_NUMBER
 from ropeswitch.server.structural_tag import bound_whitespace
-
-FIELD = f"vllm_xargs.{FORCED_SET}"
-POLICY_FIELD = f"vllm_xargs.{LADDER_POLICY}"
 
 # Handlers that pass prompts to the engine only while the response is being sent, or in many steps: the name in the app's
 # state, the method that is called once per prompt before the response starts, and its prompt argument.
@@ -252,17 +251,20 @@ def _placed(
     asked = extra_of(params)
     try:
         if alias is not None and (policy := asked.get(LADDER_POLICY)) is not None:
-            raise FactorError(
-                f"{POLICY_FIELD}: {policy!r} cannot be combined with a model name that forces a set; leave one out"
+            raise FieldError(
+                POLICY_FIELD,
+                "{policy!r} cannot be combined with a model name that forces a set; leave one out",
+                policy=policy,
             )
         limited = limited or num_tokens + (getattr(params, "max_tokens", None) or 0) != ladder.max_model_len
         placement = asked_placement(ladder, params, num_tokens, salt, limited=limited)
         if alias is not None:
             placement = place(ladder, num_tokens, forced=alias, client_salt=salt)
     except FactorError as error:
-        field = next((name for name in (POLICY_FIELD, FIELD, ANSWER_LIMIT_FIELD) if str(error).startswith(name)), None)
-        field = field or (FIELD if asked.get(FORCED_SET) is not None else "prompt")
-        message = str(error).removeprefix(f"{field}: ")
+        # The ladder's own errors name no field: an unknown set, or a prompt that is too long.
+        field = FIELD if asked.get(FORCED_SET) is not None else "prompt"
+        field = error.field if isinstance(error, FieldError) else field
+        message = error.reason if isinstance(error, FieldError) else str(error)
         raise vllm_adapter.validation_error(f"{field}: {message}", field) from error
     if context is None or context.answering:
         return placement

@@ -12,7 +12,7 @@ from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, from_flags, parse
 from ropeswitch.factors.numbers import LARGEST, number, positive, whole
 from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.model_patches.switch.config.settings import POLICIES
-from ropeswitch.server.flags.kinds import max_model_len
+from ropeswitch.server.flags.kinds import LENGTH, max_model_len
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 MAX_GPUS = 1024
@@ -156,6 +156,6 @@ def _write_helm(args: argparse.Namespace, serving: Any, shape: Any, chosen: Any)
 def _length(text: str) -> int:
     """Parse ``--max-model-len`` as ``ropeswitch serve`` does; there is no ``auto``, since no GPU is there to fit it to."""
     try:
-        return whole("--max-model-len", str(max_model_len(text)), 1, LARGEST)
+        return whole("max_model_len", str(max_model_len(text, LENGTH)), 1, LARGEST)
     except argparse.ArgumentTypeError as error:
-        raise UsageError(f"--max-model-len: {str(error).removesuffix(', or auto')}") from error
+        raise UsageError(f"--max-model-len: {error}") from error

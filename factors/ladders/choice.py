@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ropeswitch.factors.errors import FactorError, UsageError
+from ropeswitch.factors.errors import FieldError, UsageError
 from ropeswitch.factors.numbers import number
 from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.rules.catalogue import RULES, Rule
@@ -40,13 +40,18 @@ class Choice:
         """
         lengths = tuple(each if isinstance(each, int) else round(each * window) for each in self.lengths)
         if lengths and lengths[0] <= window:
-            raise FactorError(
-                f"--ladder: {quoted(self.text)}: {lengths[0]} tokens do not exceed the native window of {window}; "
-                "give longer lengths, because the window has a set of its own"
+            raise FieldError(
+                "ladder",
+                "{text}: {first} tokens do not exceed the native window of {window}; give longer lengths, because the "
+                "window has a set of its own",
+                text=quoted(self.text),
+                first=lengths[0],
+                window=window,
             )
         if any(after <= before for before, after in pairwise(lengths)):
-            raise FactorError(
-                f"--ladder: {quoted(self.text)}: lengths must increase, found {', '.join(map(str, lengths))}"
+            found = ", ".join(map(str, lengths))
+            raise FieldError(
+                "ladder", "{text}: lengths must increase, found {found}", text=quoted(self.text), found=found
             )
         return lengths
 
@@ -60,23 +65,30 @@ def parse(text: str) -> Choice:
     kind, colon, rest = text.partition(":")
     if kind == FILE:
         if not rest:
-            raise FactorError("--ladder: 'file:' must be followed by the path of a factor file")
+            raise FieldError("ladder", "'file:' must be followed by the path of a factor file")
         return Choice(text, FILE, path=rest)
     if kind in (AUTO, NONE):
         if colon:
-            raise FactorError(f"--ladder: {quoted(text)}: {kind} takes no lengths")
+            raise FieldError("ladder", "{text}: {kind} takes no lengths", text=quoted(text), kind=kind)
         return Choice(text, kind)
     rule = next((each for each in RULES if each.name == kind), None)
     if rule is None:
-        raise FactorError(
-            f"--ladder: {quoted(text)} is unknown; allowed: {EXAMPLES}; rules are {', '.join(r.name for r in RULES)}"
+        raise FieldError(
+            "ladder",
+            "{text} is unknown; allowed: {examples}; rules are {rules}",
+            text=quoted(text),
+            examples=EXAMPLES,
+            rules=", ".join(each.name for each in RULES),
         )
     if colon and not rest:
-        raise FactorError(f"--ladder: {quoted(text)}: no lengths after the colon; remove it, or give lengths")
+        raise FieldError("ladder", "{text}: no lengths after the colon; remove it, or give lengths", text=quoted(text))
     lengths = tuple(_length(part) for part in rest.split(",")) if rest else ()
     if len(lengths) >= MOST_SETS:
-        raise FactorError(
-            f"--ladder: {len(lengths)} lengths plus the native window; at most {MOST_SETS} sets are allowed"
+        raise FieldError(
+            "ladder",
+            "{count} lengths plus the native window; at most {most} sets are allowed",
+            count=len(lengths),
+            most=MOST_SETS,
         )
     return Choice(text, kind, rule, lengths)
 
@@ -97,5 +109,5 @@ def from_flags(ladder: str | None, factors: str | None) -> Choice | None:
 
 def _length(text: str) -> int | float:
     if text.strip().endswith("x"):
-        return number("--ladder", text.strip()[:-1], 1, 1e6, "a multiple of the native window, such as 4x")
-    return parse_length("--ladder", text)
+        return number("ladder", text.strip()[:-1], 1, 1e6, "a multiple of the native window, such as 4x")
+    return parse_length("ladder", text)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors import file
-from ropeswitch.factors.errors import FactorError
+from ropeswitch.factors.errors import FactorError, FieldError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import LONGROPE_TYPES, ladder_from_config, rope_parameters
 from ropeswitch.factors.ladders.choice import AUTO, FILE, MOST_SETS, NONE, Choice
@@ -41,14 +41,14 @@ def choose(
         return from_file(str(choice.path))
     longrope = rope_parameters(config)["rope_type"] in LONGROPE_TYPES
     if longrope or (choice.kind == NONE and native_window is not None):
-        _refuse_window(native_window, "LongRoPE factors" if longrope else "--ladder none")
+        _refuse_window(native_window, "LongRoPE factors" if longrope else "{ladder} none")
     if longrope:
         return _longrope(choice, config, longest)
     native = native_of(config, native_window)
     if choice.kind == NONE:
         return _static(native, longest)
     if native.scaling is not None and native.trained is None and choice.kind == AUTO:
-        raise FactorError(_undecided(config, native))
+        raise _undecided(config, native)
     if native.trained:
         _refuse_window(
             native_window,
@@ -96,7 +96,9 @@ def from_sets(sets: Sequence[Mapping[str, Any]], where: str, origins: tuple[Orig
 
 def _refuse_window(native_window: int | None, reason: str) -> None:
     if native_window is not None:
-        raise FactorError(f"--native-window: {native_window} cannot be combined with {reason}; leave it out")
+        raise FieldError(
+            "native_window", f"{{window}} cannot be combined with {reason}; leave it out", window=native_window
+        )
 
 
 def _longrope(choice: Choice, config: Mapping[str, Any], longest: int | None) -> MadeLadder:
@@ -104,9 +106,10 @@ def _longrope(choice: Choice, config: Mapping[str, Any], longest: int | None) ->
     ladder = ladder_from_config(config)
     assert ladder is not None
     if choice.rule is not None:
-        raise FactorError(
-            f"--ladder: {choice.text!r} would replace the LongRoPE factors that the model was trained with; "
-            "allowed: auto, none and file:PATH"
+        raise FieldError(
+            "ladder",
+            "{text!r} would replace the LongRoPE factors that the model was trained with; allowed: auto, none and file:PATH",
+            text=choice.text,
         )
     sets = ladder.to_json()
     name = "auto, LongRoPE factors of the model's config"
@@ -136,15 +139,22 @@ def _trained(choice: Choice, native: Native, longest: int | None) -> MadeLadder:
     scaling = native.scaling
     assert scaling is not None
     if choice.rule is not None and not _same(choice.rule, scaling):
-        raise FactorError(
-            f"--ladder: {choice.text!r} would replace {scaling.kind}, which the model was trained with "
-            f"({native.trained_source}); allowed: auto, none and file:PATH"
+        raise FieldError(
+            "ladder",
+            "{text!r} would replace {kind}, which the model was trained with ({source}); allowed: auto, none and file:PATH",
+            text=choice.text,
+            kind=scaling.kind,
+            source=native.trained_source,
         )
     lengths = choice.tokens(native.end) or _rungs(native.end, longest)
     if lengths and scaling.kind != "yarn":
-        raise FactorError(
-            f"--max-model-len: {lengths[-1]} exceeds {native.end}, the end of the {scaling.kind} scaling that the model was "
-            "trained with, and no published rule extends it; use a shorter length, or a factor file (--ladder file:PATH)"
+        raise FieldError(
+            "max_model_len",
+            "{longest} exceeds {end}, the end of the {kind} scaling that the model was trained with, and no published rule "
+            "extends it; use a shorter length, or a factor file ({ladder} file:PATH)",
+            longest=lengths[-1],
+            end=native.end,
+            kind=scaling.kind,
         )
     sets = [_scaled(ORIGINAL, native.end, native, scaling, scaling.factor)]
     origins = [Origin(scaling.factor, f"{scaling.kind} of the config, kept: {native.trained_source}")]
@@ -164,15 +174,18 @@ def _extended(choice: Choice, native: Native, longest: int | None, *, stated: bo
         if longest is None and scaling is not None:
             longest = native.end
         if longest is None and choice.rule is not None:
-            raise FactorError(
-                f"--ladder: {choice.text!r} needs lengths; give them, as in {choice.kind}:4x, or set --max-model-len TOKENS"
+            raise FieldError(
+                "ladder",
+                "{text!r} needs lengths; give them, as in {kind}:4x, or set {max_model_len} TOKENS",
+                text=choice.text,
+                kind=choice.kind,
             )
         # Unless the user asks for a length, sequences stay unscaled up to the config's end, as in every other server.
         if longest is None and scaling is None and not stated:
             window = native.end
         lengths = _rungs(window, longest)
     else:
-        _check_end(longest, lengths[-1], f"--ladder {choice.text} ends")
+        _check_end(longest, lengths[-1], "{ladder} {text} ends", text=choice.text)
     # The softmax scale of the config's scaling applies neither to unscaled sets nor to those of another rule.
     plain = None if scaling is None or scaling.softmax_slope is None else 1.0
     sets = [_set(ORIGINAL, window, (1.0,) * native.rope.pairs, softmax_scale=plain)]
@@ -222,10 +235,15 @@ def _rungs(window: int, longest: int | None) -> tuple[int, ...]:
         lengths.append(power)
         power *= 2
     if len(lengths) + 2 > MOST_SETS:
-        raise FactorError(
-            f"--max-model-len: {longest} needs {len(lengths) + 2} sets from the native window of {window} up; {MOST_SETS} "
-            f"sets reach {1 << (window.bit_length() + MOST_SETS - 2)} tokens. Use at most that, or give fewer lengths, such "
-            "as --ladder yarn:64x,4096x"
+        raise FieldError(
+            "max_model_len",
+            "{longest} needs {count} sets from the native window of {window} up; {most} sets reach {end} tokens. Use at "
+            "most that, or give fewer lengths, such as {ladder} yarn:64x,4096x",
+            longest=longest,
+            count=len(lengths) + 2,
+            window=window,
+            most=MOST_SETS,
+            end=1 << (window.bit_length() + MOST_SETS - 2),
         )
     return (*lengths, longest)
 
@@ -237,24 +255,35 @@ def check_length(longest: int | None, ladder: FactorLadder) -> None:
         FactorError: when it ends before that.
     """
     if longest is not None and longest > ladder.max_length:
-        raise FactorError(
-            f"--max-model-len: {longest} exceeds {ladder.max_length}, where the last factor set, {ladder.names[-1]!r}, "
-            f"ends; use at most {ladder.max_length}, or a factor file with a longer set (--factors FILE)"
+        raise FieldError(
+            "max_model_len",
+            "{longest} exceeds {end}, where the last factor set, {name!r}, ends; use at most {end}, or a factor file with a "
+            "longer set ({factors} FILE)",
+            longest=longest,
+            end=ladder.max_length,
+            name=ladder.names[-1],
         )
 
 
-def _check_end(longest: int | None, end: int, where: str) -> None:
+def _check_end(longest: int | None, end: int, where: str, **values: object) -> None:
     if longest is not None and longest > end:
-        raise FactorError(f"--max-model-len: {longest} exceeds {end}, where {where}; use at most {end}")
+        reason = "{longest} exceeds {end}, where " + where + "; use at most {end}"
+        raise FieldError("max_model_len", reason, longest=longest, end=end, **values)
 
 
-def _undecided(config: Mapping[str, Any], native: Native) -> str:
+def _undecided(config: Mapping[str, Any], native: Native) -> FieldError:
     assert native.scaling is not None
-    kind, window = native.scaling.kind, native.rope.original_length
-    return (
-        f"--ladder: the config scales by {kind} x{native.scaling.factor:g}, but it is unknown whether "
-        f"{config.get('model_type')!r} was trained with it. If it was, use --ladder none, which scales every length. If it "
-        f"was added for long texts, leave sequences of up to {window} tokens unscaled: --ladder {_RULES[kind]}"
+    kind = native.scaling.kind
+    return FieldError(
+        "ladder",
+        "the config scales by {kind} x{factor:g}, but it is unknown whether {model!r} was trained with it. If it was, use "
+        "{ladder} none, which scales every length. If it was added for long texts, leave sequences of up to {window} tokens "
+        "unscaled: {ladder} {rule}",
+        kind=kind,
+        factor=native.scaling.factor,
+        model=config.get("model_type"),
+        window=native.rope.original_length,
+        rule=_RULES[kind],
     )
 
 

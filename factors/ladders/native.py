@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ropeswitch.factors.errors import FactorError
+from ropeswitch.factors.errors import FactorError, FieldError
 from ropeswitch.factors.hf_config import COEFFICIENT, rope_parameters
 from ropeswitch.factors.ladders.families import states_scaled_length, training_of, window_of
 from ropeswitch.factors.ladders.softmax import softmax_slope
@@ -175,9 +175,12 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
             "once for all lengths, so no ladder is exact. Serve it with vllm serve without a ladder"
         )
     if kind not in SCALINGS:
-        raise FactorError(
-            f"rope_scaling.rope_type: {quoted(kind)} is unsupported; allowed: {', '.join((PLAIN, *SCALINGS))} and "
-            "longrope. Serve other models with a factor file: --ladder file:PATH"
+        raise FieldError(
+            "rope_scaling.rope_type",
+            "{kind} is unsupported; allowed: {allowed} and longrope. Serve other models with a factor file: {ladder} "
+            "file:PATH",
+            kind=quoted(kind),
+            allowed=", ".join((PLAIN, *SCALINGS)),
         )
     original = longest if stated is None or kind in ("linear", "dynamic", "ntk") else stated
     # NomicBert's dynamic NTK scales from here, and its maximum length includes the scaling.
@@ -250,7 +253,10 @@ def _training(config: Mapping[str, Any], kind: str, values: Mapping[str, Any]) -
 def _rope(config: Mapping[str, Any], found: int, window: int | None, most: int) -> Rope:
     """Return the rotary embedding with the native window ``window`` (at most ``most``), or ``found`` if it is None."""
     if window is not None and window > most:
-        raise FactorError(
-            f"--native-window: {window} exceeds {most}, the window in the model's config. Use at most {most}"
+        raise FieldError(
+            "native_window",
+            "{window} exceeds {most}, the window in the model's config. Use at most {most}",
+            window=window,
+            most=most,
         )
     return rope_from_config(config, original_length=found if window is None else window)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from ropeswitch.factors.errors import FieldError
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, parse
 from ropeswitch.factors.ladders.choose import check_length, choose, from_file, from_sets
@@ -104,12 +105,9 @@ def settings_from_key(
     check_rotation(hf_config)
     try:
         made = _made(key, hf_config, max_model_len, where)
-    except FactorError as error:
-        # The ladder's messages name command-line flags, which are fields here.
-        text = str(error)
-        for flag, field in (("--ladder", "ladder"), ("--native-window", "native_window")):
-            text = text.replace(flag, names.get(field, f"{where}.{field}"))
-        raise FactorError(text.replace("--max-model-len", "max_model_len")) from error
+    except FieldError as error:
+        words = {field: names.get(field, f"{where}.{field}") for field in ("ladder", "factors", "native_window")}
+        raise FactorError(error.worded({**words, "max_model_len": "max_model_len"})) from error
     theta = key.get("theta", made.theta)
     model_theta = check_model(hf_config, made.ladder)
     if theta is not None and theta != model_theta:
@@ -132,7 +130,9 @@ def _made(key: Mapping[str, Any], hf_config: Mapping[str, Any], max_model_len: i
     else:
         return choose(parse(key.get("ladder", AUTO)), hf_config, max_model_len, window)
     if window is not None:
-        raise FactorError(f"--native-window: {window} cannot be combined with listed factors; leave it out")
+        raise FieldError(
+            "native_window", "{window} cannot be combined with listed factors; leave it out", window=window
+        )
     return made
 
 

@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+from ropeswitch.factors.errors import FieldError
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch.config.settings import (
     ANSWER_LIMIT,
@@ -25,6 +26,8 @@ from ropeswitch.model_patches.switch.config.settings import (
 )
 from ropeswitch.model_patches.switch.set_keys import client_part, salt_of, set_keys
 
+FORCED_FIELD = f"vllm_xargs.{FORCED_SET}"
+POLICY_FIELD = f"vllm_xargs.{LADDER_POLICY}"
 # How a request's set was chosen: by a ladder policy, or forced by the request.
 FORCED = "forced"
 CHOSEN_BY = (*POLICIES, FORCED)
@@ -224,7 +227,7 @@ def forced_set(params: Any) -> str | None:
     """
     name = extra_of(params).get(FORCED_SET)
     if name is not None and not isinstance(name, str):
-        raise FactorError(f"vllm_xargs.{FORCED_SET}: {name!r} must be the name of a factor set")
+        raise FieldError(FORCED_FIELD, "{name!r} must be the name of a factor set", name=name)
     return name
 
 
@@ -235,16 +238,18 @@ def asked_policy(sampling_params: Any) -> str | None:
         FactorError: for an unknown policy, or when the request also forces a set, which leaves nothing to choose.
     """
     extra = getattr(sampling_params, "extra_args", None) or {}
-    policy = extra.get(LADDER_POLICY)
-    field = f"vllm_xargs.{LADDER_POLICY}"
-    if policy is None:
+    if (policy := extra.get(LADDER_POLICY)) is None:
         return None
     if policy not in POLICIES:
-        raise FactorError(f"{field}: {policy!r} must be one of {', '.join(POLICIES)}")
+        raise FieldError(
+            POLICY_FIELD, "{policy!r} must be one of {allowed}", policy=policy, allowed=", ".join(POLICIES)
+        )
     if extra.get(FORCED_SET) is not None:
-        raise FactorError(
-            f"{field}: {policy!r} cannot be combined with vllm_xargs.{FORCED_SET}, which keeps the request in one set; "
-            "leave one of the two out"
+        raise FieldError(
+            POLICY_FIELD,
+            "{policy!r} cannot be combined with {forced}, which keeps the request in one set; leave one of the two out",
+            policy=policy,
+            forced=FORCED_FIELD,
         )
     return str(policy)
 
@@ -260,5 +265,5 @@ def answer_limit(sampling_params: Any) -> int:
     if limit is None:
         return int(sampling_params.max_tokens)
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise FactorError(f"{ANSWER_LIMIT_FIELD}: {limit!r} must be a number of tokens above 0")
+        raise FieldError(ANSWER_LIMIT_FIELD, "{limit!r} must be a number of tokens above 0", limit=limit)
     return limit

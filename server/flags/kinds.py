@@ -88,13 +88,16 @@ def _length(text: str) -> int:
     return max_model_len(text)
 
 
-def max_model_len(text: str) -> int:
-    """Parse a value of ``--max-model-len`` in tokens.
+LENGTH = "a number of tokens, such as 131072, 128k (128,000) or 128K (131,072)"
+
+
+def max_model_len(text: str, allowed: str = f"{LENGTH}, or auto") -> int:
+    """Parse a value of ``--max-model-len`` in tokens; ``allowed`` is for the message.
 
     Raises:
         argparse.ArgumentTypeError: for text that is no number of tokens.
     """
-    return _size(text, "a number of tokens, such as 131072, 128k (128,000) or 128K (131,072), or auto")
+    return _size(text, allowed)
 
 
 def _json(text: str, allowed: str = "JSON") -> Any:

@@ -1,22 +1,16 @@
-"""Bad input has one base: whichever module finds it, the command line prints one line and exits with code 2."""
+"""The edge words a field: the message itself is never edited."""
 
-import pytest
-
-from ropeswitch.factors import file
-from ropeswitch.factors.errors import InputError, UsageError
-from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.guard.fingerprints import RegistryError
-from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from ropeswitch.server.cli import main
+from ropeswitch.factors.errors import FieldError
 
 
-@pytest.mark.parametrize("error", [UsageError, FactorError, UnsupportedError, RegistryError])
-def test_every_error_of_bad_input_is_one_line(
-    error: type[InputError], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(path: str) -> None:
-        raise error(f"{path}: is\nwrong")
+def test_an_edge_words_its_fields() -> None:
+    error = FieldError("ladder", "{text!r} needs lengths; set {max_model_len} TOKENS", text="{ladder}")
+    assert str(error) == "--ladder: '{ladder}' needs lengths; set --max-model-len TOKENS"
+    names = {"ladder": "additional_config.ropeswitch.ladder", "max_model_len": "max_model_len"}
+    message = "additional_config.ropeswitch.ladder: '{ladder}' needs lengths; set max_model_len TOKENS"
+    assert error.worded(names) == message
+    assert (error.field, error.reason) == ("ladder", "'{ladder}' needs lengths; set --max-model-len TOKENS")
 
-    monkeypatch.setattr(file, "load", fail)
-    assert main(["factors", "validate", "x.json"]) == 2
-    assert capsys.readouterr().err == "ropeswitch: error: x.json: is wrong\n"
+
+def test_a_field_that_is_the_same_everywhere() -> None:
+    assert str(FieldError("sets[0].factors", "{value} must be a list", value=3)) == "sets[0].factors: 3 must be a list"

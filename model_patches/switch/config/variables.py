@@ -86,7 +86,7 @@ def _ours(environment: Mapping[str, str]) -> list[str]:
 
 
 def _parsed(name: str, text: str) -> Any:
-    from ropeswitch.factors.errors import FactorError
+    from ropeswitch.factors.errors import FactorError, FieldError
     from ropeswitch.factors.ladders.choice import parse
     from ropeswitch.factors.numbers import positive
     from ropeswitch.factors.quoted import quoted
@@ -97,8 +97,8 @@ def _parsed(name: str, text: str) -> Any:
     if field == "ladder":
         try:
             parse(text)
-        except FactorError as error:
-            raise FactorError(str(error).replace("--ladder", name)) from error
+        except FieldError as error:
+            raise FactorError(error.worded({"ladder": name})) from error
     if field == "native_window":
         return parse_length(name, text)
     if field == "step_latency_target":

@@ -15,19 +15,15 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ropeswitch.factors.errors import FieldError
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.config.settings import (
-    ANSWER_LIMIT_FIELD,
-    FORCED_SET,
-    LADDER_POLICY,
     PLACEMENT,
     settings_of,
 )
-from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, asked_placement, extra_of
+from ropeswitch.model_patches.switch.placement import FORCED_FIELD, EngineLadder, Placement, asked_placement, extra_of
 
 Upstream = Callable[..., Any]
-# Fields that the message of an error begins with.
-_FIELDS = (f"vllm_xargs.{FORCED_SET}", f"vllm_xargs.{LADDER_POLICY}", ANSWER_LIMIT_FIELD)
 
 
 def placing(upstream: Upstream) -> Upstream:
@@ -83,6 +79,7 @@ def _asked(ladder: EngineLadder, params: Any, num_tokens: int, salt: str | None,
     except FactorError as error:
         from vllm.exceptions import VLLMValidationError
 
-        field = next((each for each in _FIELDS if str(error).startswith(each)), _FIELDS[0])
-        message = str(error).removeprefix(f"{field}: ")
+        # The ladder's own errors name no field: an unknown set, or a prompt that is too long.
+        field = error.field if isinstance(error, FieldError) else FORCED_FIELD
+        message = error.reason if isinstance(error, FieldError) else str(error)
         raise VLLMValidationError(f"{field}: {message}", parameter=field) from error
