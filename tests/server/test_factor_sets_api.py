@@ -8,6 +8,7 @@ import torch
 import vllm
 
 from ropeswitch.model_patches.guard.registry import in_play
+from ropeswitch.model_patches.switch.parts import PARTS
 from ropeswitch.model_patches.switch.placement import CHOSEN_BY
 from ropeswitch.server.patches import SERVER_PATCHES
 from tests.server.checkpoint import MAXIMUM, WINDOW
@@ -50,7 +51,7 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
         parallel_config=SimpleNamespace(decode_context_parallel_size=1),
         use_v2_model_runner=on_gpu,
         kv_transfer_config=None,
-        additional_config={},
+        additional_config={"ropeswitch": {"parts": list(PARTS)}},
     )
     patches = (*in_play(config), *SERVER_PATCHES)
     assert [patch["target"] for patch in rope["patches"]] == [patch.target for patch in patches]

@@ -10,7 +10,7 @@ import pytest
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.guard.fingerprints import RegistryError
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from ropeswitch.server import refusals
+from ropeswitch.server import refusals, vllm_command
 
 
 def create_engine_config(error: Exception) -> None:
@@ -38,12 +38,12 @@ def test_refusals_and_faults() -> None:
 def test_a_start_that_fails_tells_the_reason_once_and_leaves() -> None:
     logger = logging.getLogger("vllm.v1.engine.core")
     before = list(logger.filters)
-    refusals.install()
+    vllm_command.install()
     assert logger.filters == before, "inert without our command"
     try:
         with refusals.channel():
-            refusals.install()
-            refusals.install()
+            vllm_command.install()
+            vllm_command.install()
             assert len(logger.filters) == len(before) + 1
             for fault in ("first fault", "second fault"):
                 logger.error("EngineCore failed to start.", exc_info=RuntimeError(fault))
@@ -78,7 +78,7 @@ def test_ctrl_c_is_the_server_s_and_not_its_processes(ours: bool) -> None:
     """A terminal's Ctrl-C goes to every process; an engine that took it would end its requests in flight."""
     # As from a terminal: a process that a script started in the background ignores it already.
     script = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    script += "from ropeswitch.server.refusals import install; install()\n"
+    script += "from ropeswitch.server.vllm_command import install; install()\n"
     script += "def ignored(): install(); raise SystemExit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)\n"
     script += "import multiprocessing\n"
     script += "child = multiprocessing.get_context('fork').Process(target=ignored); child.start(); child.join()\n"
