@@ -7,8 +7,9 @@ import pytest
 import torch
 import vllm
 
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.model_patches.guard.registry import in_play
-from ropeswitch.model_patches.switch.parts import PARTS
+from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.model_patches.switch.placement import CHOSEN_BY
 from ropeswitch.server.patches import SERVER_PATCHES
 from tests.server.checkpoint import MAXIMUM, WINDOW
@@ -51,7 +52,7 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
         parallel_config=SimpleNamespace(decode_context_parallel_size=1),
         use_v2_model_runner=on_gpu,
         kv_transfer_config=None,
-        additional_config={"ropeswitch": {"parts": list(PARTS)}},
+        additional_config={"ropeswitch": RopeSettings(FactorLadder((FactorSet("a", 64, (1.0,)),)), 1e4).to_json()},
     )
     patches = (*in_play(config), *SERVER_PATCHES)
     assert [patch["target"] for patch in rope["patches"]] == [patch.target for patch in patches]
