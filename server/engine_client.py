@@ -87,7 +87,7 @@ class Prompts:
             The parameters for the engine, which carry the prompt's placement.
 
         Raises:
-            vllm.exceptions.VLLMValidationError: answered with a 400; see :func:`_decide`.
+            vllm.exceptions.VLLMValidationError: answered with a 400; see :func:`_placed`.
             RefusedError: when its length class is full, or it is too long.
         """
         if (num_tokens := self._length(prompt)) is None:

@@ -68,7 +68,7 @@ def play(
         want, generated = expected(texts[text][:length], count, *asked), engine.generated[str(number)]
         assert generated == want[: len(generated)]
         assert len(generated) == count or str(number) in aborted
-    assert not scheduler.requests
+    assert not scheduler.requests and not scheduler.placements
     assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
 
 
@@ -210,4 +210,26 @@ def test_a_streaming_session_moves_up_as_its_prompt_grows(
     engine.scheduler.finish_requests("s", RequestStatus.FINISHED_ABORTED)
     engine.step()
     engine.step()
+    assert not engine.scheduler.placements
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+
+
+@pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
+def test_a_session_whose_next_chunk_reserves_less_stays_in_its_set(configs: Configs, mode: Mode) -> None:
+    """Moving down would recompute the session."""
+    engine = Engine(configs(mode), mode, blocks=40)
+    engine.generated["s"] = []
+    reserve = {"rope_ladder_policy": "reserve"}
+    stops = list(range(VOCABULARY))
+    first = SamplingParams(temperature=0.0, max_tokens=20, stop_token_ids=stops, extra_args=reserve)
+    engine.enter("s", [1] * 3, first, resumable=True)
+    for _ in range(6):
+        engine.step()
+    session = engine.scheduler.requests["s"]
+    assert len(engine.generated["s"]) == 1 and session.num_computed_tokens
+    before = engine.scheduler.placements["s"]
+    assert before.name == "to33"
+    engine.enter("s", [2], SamplingParams(temperature=0.0, max_tokens=1, extra_args=reserve), resumable=True)
+    after = engine.scheduler.placements["s"]
+    assert (after.name, after.salt, after.limit) == ("to33", before.salt, 1)
+    assert session.num_computed_tokens and session.cache_salt == before.salt

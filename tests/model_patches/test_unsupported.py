@@ -58,6 +58,13 @@ def test_models(change: dict[str, Any], message: str) -> None:
         check_model(MODEL | change, LADDER)
 
 
+def test_a_front_end_that_places_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_features(SimpleNamespace(**ARGS))
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    with pytest.raises(UnsupportedError, match="VLLM_USE_RUST_FRONTEND: this front end"):
+        check_features(SimpleNamespace(**ARGS))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

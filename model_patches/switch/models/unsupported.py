@@ -96,10 +96,18 @@ def check_features(engine_args: Any) -> None:
     Raises:
         UnsupportedError: with the flag, its value and the reason.
     """
+    # Imported here: the planner checks models where vLLM is not installed.
+    from vllm import envs
+
     for field in ("speculative_config", "hf_overrides", "additional_config"):
         value = getattr(engine_args, field)
         if value is not None and not isinstance(value, Mapping):
             raise UnsupportedError(f"{field}: {value!r} must be a JSON object")
+    if envs.VLLM_USE_RUST_FRONTEND:
+        raise UnsupportedError(
+            "VLLM_USE_RUST_FRONTEND: this front end sends prompts to the engine without a factor set, which vLLM's "
+            "InputProcessor chooses; unset it"
+        )
     speculative = engine_args.speculative_config or {}
     _check_drafts(speculative.get("method"), speculative.get("rejection_sample_method"))
     check_connector(engine_args.kv_transfer_config)
