@@ -36,12 +36,15 @@ _ALIASES = Patch(
     kind="subclassed",
     file="server/aliases.py",
     tests="tests/server/test_aliases.py",
-    relies_on=(
-        f"{_MODELS}.is_base_model",
-        f"{_MODELS}.model_name",
-        f"{_MODELS}.resolve_lora",
-        # Handlers use it to look up their request's model.
-        f"{_BASE}._is_model_supported",
+    relies_on=dict.fromkeys(
+        (
+            f"{_MODELS}.is_base_model",
+            f"{_MODELS}.model_name",
+            f"{_MODELS}.resolve_lora",
+            # Handlers use it to look up their request's model.
+            f"{_BASE}._is_model_supported",
+        ),
+        "a request for MODEL@SET would get another set, or none",
     ),
 )
 
@@ -51,13 +54,16 @@ SERVER_PATCHES = (
         kind="subclassed",
         file="server/engine_client.py",
         tests="tests/server/test_context.py",
-        relies_on=(
-            f"{_CLIENT}.generate",
-            f"{_CLIENT}.encode",
-            f"{_CLIENT}.shutdown",
-            "vllm.renderers.inputs.preprocess.extract_prompt_len",
-            f"{_OUTPUTS}.abort_requests",
-            f"{_LAUNCHER}.serve_http",
+        relies_on=dict.fromkeys(
+            (
+                f"{_CLIENT}.generate",
+                f"{_CLIENT}.encode",
+                f"{_CLIENT}.shutdown",
+                "vllm.renderers.inputs.preprocess.extract_prompt_len",
+                f"{_OUTPUTS}.abort_requests",
+                f"{_LAUNCHER}.serve_http",
+            ),
+            "a prompt would enter without its set, or its answer miss its headers",
         ),
     ),
     Patch(
@@ -65,9 +71,12 @@ SERVER_PATCHES = (
         kind="wrapped",
         file="server/deaths.py",
         tests="tests/server/test_life_cycle.py",
-        relies_on=(
-            _WAIT,
-            f"{_OUTPUTS}.propagate_error",
+        relies_on=dict.fromkeys(
+            (
+                _WAIT,
+                f"{_OUTPUTS}.propagate_error",
+            ),
+            "API server processes would not learn that another one died",
         ),
     ),
     Patch(
@@ -75,9 +84,12 @@ SERVER_PATCHES = (
         kind="wrapped",
         file="server/starting.py",
         tests="tests/server/test_starting.py",
-        relies_on=(
-            _SETUP,
-            f"{_LAUNCHER}.serve_http",
+        relies_on=dict.fromkeys(
+            (
+                _SETUP,
+                f"{_LAUNCHER}.serve_http",
+            ),
+            "the port would not pass to the server when the engine is up",
         ),
     ),
     Patch(
@@ -85,9 +97,12 @@ SERVER_PATCHES = (
         kind="unchanged",
         file="server/scheduling_metrics.py",
         tests="tests/server/test_scheduling_metrics.py",
-        relies_on=(
-            _METRICS,
-            f"{_ENGINE_CLIENT}.AsyncMPClient._call_utility_async",
+        relies_on=dict.fromkeys(
+            (
+                _METRICS,
+                f"{_ENGINE_CLIENT}.AsyncMPClient._call_utility_async",
+            ),
+            "the metrics of the engines' schedulers would be missing",
         ),
     ),
     Patch(
@@ -95,7 +110,10 @@ SERVER_PATCHES = (
         kind="wrapped",
         file="server/engine_client.py",
         tests="tests/server/test_context.py",
-        relies_on=(*_HANDLERS, f"{_RESPONSES}._generate_with_builtin_tools"),
+        relies_on=dict.fromkeys(
+            (*_HANDLERS, f"{_RESPONSES}._generate_with_builtin_tools"),
+            "a prompt would enter without its set, or its answer miss its headers",
+        ),
     ),
     # Wrapped on the two handlers that inherit it, chat and completions.
     Patch(
@@ -103,7 +121,9 @@ SERVER_PATCHES = (
         kind="wrapped",
         file="server/engine_client.py",
         tests="tests/server/test_context.py",
-        relies_on=(*_HANDLERS, _BEAM),
+        relies_on=dict.fromkeys(
+            (*_HANDLERS, _BEAM), "a prompt would enter without its set, or its answer miss its headers"
+        ),
     ),
     # The last --middleware is outside the middlewares that it adds. The others show whether a prompt is still waiting.
     Patch(
@@ -111,10 +131,13 @@ SERVER_PATCHES = (
         kind="unchanged",
         file="server/front/front.py",
         tests="tests/server/front/",
-        relies_on=(
-            _MIDDLEWARE,
-            f"{_OUTPUTS}.add_request",
-            f"{_OUTPUTS}.process_outputs",
+        relies_on=dict.fromkeys(
+            (
+                _MIDDLEWARE,
+                f"{_OUTPUTS}.add_request",
+                f"{_OUTPUTS}.process_outputs",
+            ),
+            "a request would pass the front unchecked",
         ),
     ),
     Patch(
@@ -122,10 +145,13 @@ SERVER_PATCHES = (
         kind="subclassed",
         file="server/ingest/renderer.py",
         tests="tests/server/ingest/test_renderer.py",
-        relies_on=(
-            f"{_RENDERER}.validate_token_ids",
-            f"{_RENDERER}._tokenize_singleton_prompt_async",
-            f"{_RENDERER}._tokenize_prompt",
+        relies_on=dict.fromkeys(
+            (
+                f"{_RENDERER}.validate_token_ids",
+                f"{_RENDERER}._tokenize_singleton_prompt_async",
+                f"{_RENDERER}._tokenize_prompt",
+            ),
+            "token IDs would pass unchecked",
         ),
     ),
     Patch(
@@ -133,24 +159,27 @@ SERVER_PATCHES = (
         kind="subclassed",
         file="server/length_metrics/outputs.py",
         tests="tests/server/length_metrics/test_outputs.py",
-        relies_on=(
-            f"{_OUTPUTS}.add_request",
-            f"{_OUTPUTS}._update_stats_from_output",
-            f"{_OUTPUTS}._update_stats_from_finished",
-            f"{_OUTPUTS}.abort_requests",
-            f"{_OUTPUTS}.propagate_error",
-            f"{_OUTPUTS}.do_tracing",
-            # Ignores prefill statistics except those of a first output.
-            f"{_OUTPUTS}.process_outputs",
-            # They abort their request inside the except clause that shows the reason.
-            f"{_CLIENT}.generate",
-            f"{_CLIENT}.encode",
-            # They send a request once it has been added, and do not read its prompt afterwards.
-            f"{_CLIENT}.add_request",
-            f"{_CLIENT}._add_request",
-            f"{_ENGINE_CLIENT}.AsyncMPClient.add_request_async",
-            f"{_ENGINE_CLIENT}.DPAsyncMPClient.add_request_async",
-            f"{_ENGINE_CLIENT}.DPLBAsyncMPClient.get_core_engine_for_request",
+        relies_on=dict.fromkeys(
+            (
+                f"{_OUTPUTS}.add_request",
+                f"{_OUTPUTS}._update_stats_from_output",
+                f"{_OUTPUTS}._update_stats_from_finished",
+                f"{_OUTPUTS}.abort_requests",
+                f"{_OUTPUTS}.propagate_error",
+                f"{_OUTPUTS}.do_tracing",
+                # Ignores prefill statistics except those of a first output.
+                f"{_OUTPUTS}.process_outputs",
+                # They abort their request inside the except clause that shows the reason.
+                f"{_CLIENT}.generate",
+                f"{_CLIENT}.encode",
+                # They send a request once it has been added, and do not read its prompt afterwards.
+                f"{_CLIENT}.add_request",
+                f"{_CLIENT}._add_request",
+                f"{_ENGINE_CLIENT}.AsyncMPClient.add_request_async",
+                f"{_ENGINE_CLIENT}.DPAsyncMPClient.add_request_async",
+                f"{_ENGINE_CLIENT}.DPLBAsyncMPClient.get_core_engine_for_request",
+            ),
+            "metrics by length would count other requests, or a long prompt be lost",
         ),
     ),
     # Passes every step's statistics to each logger in its list, one of which is ours.
@@ -159,16 +188,21 @@ SERVER_PATCHES = (
         kind="unchanged",
         file="server/length_metrics/outputs.py",
         tests="tests/server/length_metrics/test_outputs.py",
-        relies_on=(f"{_MANAGER}.record",),
+        relies_on=dict.fromkeys(
+            (f"{_MANAGER}.record",), "metrics by length would count other requests, or a long prompt be lost"
+        ),
     ),
     Patch(
         target=f"{_DETOKENIZER}.__init__",
         kind="wrapped",
         file="server/ingest/detokenizer.py",
         tests="tests/server/ingest/test_detokenizer.py",
-        relies_on=(
-            f"{_DETOKENIZER}.__init__",
-            f"{_DETOKENIZER}._protected_step",
+        relies_on=dict.fromkeys(
+            (
+                f"{_DETOKENIZER}.__init__",
+                f"{_DETOKENIZER}._protected_step",
+            ),
+            "an answer's first text would be wrong",
         ),
     ),
     _ALIASES,
@@ -181,7 +215,7 @@ VLLM_SERVE_PATCHES = (
         kind="subclassed",
         file="server/vllm_serve.py",
         tests="tests/server/test_vllm_serve.py",
-        relies_on=(f"{_CLIENT}.generate", f"{_CLIENT}.encode"),
+        relies_on=dict.fromkeys((f"{_CLIENT}.generate", f"{_CLIENT}.encode"), "a prompt would enter without its set"),
     ),
     _ALIASES,
 )

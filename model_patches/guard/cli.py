@@ -47,10 +47,12 @@ def add_parser(
 
 
 def table(server_patches: Sequence[Patch]) -> str:
-    """Return the patches as a Markdown table; a test compares it with the copy in docs/patches.md."""
+    """Return the patches, then what each fingerprint guards, as Markdown tables; tests compare them with docs/patches.md."""
     rows = [(record, record.when) for record in PATCHES] + [(record, "API server") for record in server_patches]
     lines = ["| upstream symbol | kind | in play | file | tests |", "| --- | --- | --- | --- | --- |"]
     lines += [f"| `{it.target}` | {it.kind} | {when} | `{it.file}` | `{it.tests}` |" for it, when in rows]
+    lines += ["", "| fingerprint | if it changed |", "| --- | --- |"]
+    lines += dict.fromkeys(f"| `{path}` | {wrong} |" for it, _ in rows for path, wrong in it.relies_on.items())
     return "\n".join(lines)
 
 

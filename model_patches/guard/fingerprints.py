@@ -7,8 +7,8 @@ import hashlib
 import importlib
 import inspect
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ class Patch:
         target: Dotted path of the symbol that is replaced, wrapped or subclassed.
         kind: ``replaced``, ``wrapped`` or ``subclassed``; ``unchanged`` if one of our middlewares relies on it unchanged.
         file: The file with the patch and its reason.
-        relies_on: Dotted paths of the upstream functions that the patch relies on; each has a fingerprint.
+        relies_on: The upstream functions whose change could give a wrong token, by dotted path, with what would go wrong;
+            each has a fingerprint. One whose change would fail loudly needs none.
+        overrides: Names of other methods of the target that our subclass overrides; they must exist.
         when: The engines that it applies to, one of ``records.CONDITIONS``. All engines on that kind of device check its
             fingerprints.
         tests: The test file or folder that fails first when the patch breaks.
@@ -39,7 +41,8 @@ class Patch:
     target: str
     kind: str
     file: str
-    relies_on: tuple[str, ...]
+    relies_on: Mapping[str, str] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
     when: str = "always"
     tests: str = ""
 

@@ -1,4 +1,4 @@
-"""The upstream symbols that an engine's patches replace, wrap or subclass, with the functions that each patch relies on."""
+"""The upstream symbols that an engine's patches replace, wrap or subclass, with what each patch relies on."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +9,17 @@ from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.parts import SERVER
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
-STATES = "vllm.v1.worker.gpu.model_states"
+STATE = "vllm.v1.worker.gpu.model_states.default.DefaultModelState"
+START = "vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size"
+PROCESS = "vllm.v1.engine.input_processor.InputProcessor.process_inputs"
+SLOTS = "vllm.v1.worker.block_table.ComputeSlotMappingKernel"
+CPU_ATTENTION = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend"
 V2_RUNNER = "vllm.v1.worker.gpu.model_runner.GPUModelRunner"
 SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
 # Key in `CONDITIONS` for engines with that connector.
 NIXL_ONLY = "NIXL"
-EXECUTOR = "vllm.v1.executor.multiproc_executor.MultiprocExecutor"
 LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
 # Latent attention, and the plain attention that takes its place with VLLM_MLA_DISABLE.
 LATENT = "vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper.forward"
@@ -71,7 +74,10 @@ PATCHES = (
         kind="replaced",
         file="model_patches/switch/engine/rope_dict.py",
         tests="tests/exactness/test_ladders.py",
-        relies_on=("vllm.model_executor.layers.rotary_embedding.get_rope",),
+        relies_on={
+            "vllm.model_executor.layers.rotary_embedding.get_rope": "a layer would get the rotation of another, as the key "
+            "that it looks up would stand for other arguments"
+        },
     ),
     Patch(
         # Loaders that build models in another way are refused.
@@ -79,29 +85,26 @@ PATCHES = (
         kind="wrapped",
         file="model_patches/switch/engine/initialize_model.py",
         tests="tests/exactness/test_families.py",
-        relies_on=(),
     ),
     Patch(
+        # What reads positions anywhere else is found when the model is built (`row_numbers.py`).
         target="vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale",
         kind="wrapped",
         file="model_patches/switch/rows/position_readers.py",
         tests="tests/exactness/test_families.py",
-        relies_on=(
-            "vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale",
-            "vllm.model_executor.models.mistral.MistralAttention._get_llama_4_attn_scale",
-        ),
     ),
     Patch(
-        target="vllm.v1.engine.input_processor.InputProcessor.process_inputs",
+        target=PROCESS,
         kind="wrapped",
         file="model_patches/switch/engine/process_inputs.py",
         tests="tests/exactness/test_plugin.py",
-        relies_on=(
-            "vllm.v1.engine.input_processor.InputProcessor.process_inputs",
-            "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys",
-            "vllm.v1.core.kv_cache_utils.get_request_block_hasher",
-            "vllm.v1.request.Request",
-        ),
+        relies_on={
+            PROCESS: "a prompt would be placed by another length than the engine's, or lose its salt",
+            "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys": "without the salt in the first block's hash, "
+            "sets would share cached keys",
+            "vllm.v1.core.kv_cache_utils.get_request_block_hasher": "blocks would keep the hashes of another set",
+            "vllm.v1.request.Request.update_block_hashes": "blocks would keep the hashes of another set",
+        },
         when=CLIENTS,
     ),
     Patch(
@@ -109,53 +112,44 @@ PATCHES = (
         kind="wrapped",
         file="model_patches/serving/packed_prompt.py",
         tests="tests/model_patches/test_packed_prompt.py",
-        relies_on=("vllm.v1.engine.core.EngineCore.preprocess_add_request",),
         when=SERVED,
     ),
     Patch(
-        target="vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size",
+        target=START,
         kind="wrapped",
         file="model_patches/scheduling/step_times.py",
         tests="tests/model_patches/test_step_times.py",
-        relies_on=(
-            "vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size",
-            f"{RUNNER}._dummy_run",
-        ),
+        relies_on={
+            START: "the scheduler would plan with step times that no one measured",
+            f"{RUNNER}._dummy_run": "a CUDA graph would be captured on positions instead of row numbers",
+        },
     ),
     Patch(
         target=SCHEDULER,
         kind="subclassed",
         file="model_patches/switch/engine/scheduler.py",
         tests="tests/model_patches/test_scheduler_properties.py",
-        relies_on=(
-            f"{SCHEDULER}.schedule",
-            f"{SCHEDULER}.add_request",
-            f"{SCHEDULER}._preempt_request",
-            f"{SCHEDULER}.update_from_output",
-            f"{SCHEDULER}._make_cached_request_data",
-            f"{SCHEDULER}._update_after_schedule",
-            f"{SCHEDULER}._update_request_as_session",
-            f"{SCHEDULER}._free_request",
-            f"{SCHEDULER}._free_request_blocks",
-            f"{SCHEDULER}._handle_blocked_waiting_request",
-            f"{SCHEDULER}.finish_requests",
-            "vllm.v1.core.sched.request_queue.RequestQueue",
-            "vllm.v1.core.kv_cache_manager.KVCacheManager.get_computed_blocks",
-            "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots",
-            "vllm.v1.engine.core.EngineCore.step_with_batch_queue",
-            "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler.RequestOffloadState",
-            f"{ASYNC}._update_after_schedule",
-        ),
+        relies_on={
+            f"{SCHEDULER}.schedule": "a request could run past its set's end, or a step plan what it does not report",
+            f"{SCHEDULER}._preempt_request": "a request would keep keys of the set before a switch",
+            f"{SCHEDULER}.update_from_output": "a request's length would count tokens that were rejected or are in flight",
+            f"{SCHEDULER}._make_cached_request_data": "workers would not learn the set of a request that resumes",
+            f"{SCHEDULER}._update_after_schedule": "tokens of drafts past the set's end would count as computed",
+            f"{ASYNC}._update_after_schedule": "placeholders would stand for drafts past the set's end",
+            f"{SCHEDULER}._update_request_as_session": "a session's next chunk would keep keys of another set",
+            "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots": "a block with drafts that are no longer "
+            "scheduled would be cached as full",
+            "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler.RequestOffloadState": "keys would be "
+            "offloaded under the hashes of the set before a switch",
+        },
+        overrides=("add_request", "_free_request", "_handle_blocked_waiting_request"),
     ),
     Patch(
         target="vllm.v1.worker.cpu_model_runner.CPUModelRunner",
         kind="subclassed",
         file="model_patches/cpu/cpu_model_runner.py",
         tests="tests/exactness/test_features.py",
-        relies_on=(
-            f"{RUNNER}._sample",
-            f"{RUNNER}._bookkeeping_sync",
-        ),
+        overrides=("load_model", "_sample", "_bookkeeping_sync"),
         when="V1 runner on CPUs",
     ),
     Patch(
@@ -163,38 +157,30 @@ PATCHES = (
         kind="subclassed",
         file="model_patches/switch/engine/gpu_model_runner.py",
         tests="tests/exactness/test_modes.py",
-        relies_on=(
-            f"{RUNNER}.execute_model",
-            f"{RUNNER}._update_states",
-            f"{RUNNER}._prepare_inputs",
-            f"{RUNNER}._preprocess",
-            f"{RUNNER}._model_forward",
-            f"{RUNNER}._dummy_run",
-        ),
+        relies_on={
+            f"{RUNNER}.execute_model": "the model would get true positions, which it takes for row numbers",
+            f"{RUNNER}._model_forward": "the model would get true positions, which it takes for row numbers",
+            f"{RUNNER}._prepare_inputs": "rows would be filled for other tokens than the model gets",
+            f"{RUNNER}._dummy_run": "a CUDA graph would be captured on positions instead of row numbers",
+        },
+        overrides=("_update_states",),
         when="V1 runner",
     ),
     Patch(
-        target=f"{STATES}.resolve_model_state_cls",
-        kind="wrapped",
-        file="model_patches/switch/engine/gpu_model_state.py",
-        tests="tests/exactness/test_runners.py",
-        relies_on=(),
-    ),
-    Patch(
-        target=f"{STATES}.default.DefaultModelState",
+        target=STATE,
         kind="subclassed",
         file="model_patches/switch/engine/gpu_model_state.py",
         tests="tests/exactness/test_runners.py",
-        relies_on=(
-            f"{STATES}.resolve_model_state_cls",
-            f"{STATES}.default.DefaultModelState.add_request",
-            f"{STATES}.default.DefaultModelState.prepare_inputs",
-            f"{STATES}.default.DefaultModelState.prepare_dummy_inputs",
-            f"{V2_RUNNER}.add_requests",
-            f"{V2_RUNNER}.execute_model",
-            f"{V2_RUNNER}.prepare_inputs",
-            "vllm.v1.worker.gpu.cudagraph_utils.ModelCudaGraphManager.capture",
-        ),
+        relies_on={
+            f"{STATE}.prepare_inputs": "the model would get true positions, which it takes for row numbers",
+            f"{STATE}.prepare_dummy_inputs": "a CUDA graph would be captured on positions instead of row numbers",
+            f"{V2_RUNNER}.add_requests": "a slot would keep the set of the request before",
+            f"{V2_RUNNER}.execute_model": "the model would get true positions, which it takes for row numbers",
+            f"{V2_RUNNER}.prepare_inputs": "rows would be filled for other tokens than the model gets",
+            "vllm.v1.worker.gpu.cudagraph_utils.ModelCudaGraphManager.capture": "a CUDA graph would read another buffer "
+            "than the one with row numbers",
+        },
+        overrides=("add_request",),
         when="V2 runner",
     ),
     Patch(
@@ -202,7 +188,7 @@ PATCHES = (
         kind="subclassed",
         file="model_patches/switch/engine/gpu_worker.py",
         tests="tests/exactness/test_modes.py",
-        relies_on=("vllm.v1.worker.gpu_worker.Worker._make_model_runner",),
+        overrides=("_make_model_runner", "compile_or_warm_up_model", "load_model", "wake_up"),
         when="GPUs",
     ),
     Patch(
@@ -210,7 +196,7 @@ PATCHES = (
         kind="subclassed",
         file="model_patches/switch/engine/cpu_worker.py",
         tests="tests/exactness/test_modes.py",
-        relies_on=(),
+        overrides=("init_device", "load_model", "wake_up"),
         when="CPUs",
     ),
     *(
@@ -219,87 +205,60 @@ PATCHES = (
             kind="wrapped",
             file="model_patches/cpu/bgmv_expand.py",
             tests="tests/exactness/test_features.py",
-            relies_on=(),
             when="CPUs",
         )
-        for module, name in ((LORA_OPS, "bgmv_expand_slice"), (PUNICA, "bgmv_expand"), (PUNICA, "bgmv_expand_slice"))
-    ),
-    Patch(
-        target=f"{LORA_OPS}.bgmv_expand",
-        kind="wrapped",
-        file="model_patches/cpu/bgmv_expand.py",
-        tests="tests/exactness/test_features.py",
-        relies_on=(
-            f"{LORA_OPS}.bgmv_expand",
-            f"{LORA_OPS}.bgmv_expand_slice",
-            f"{LORA_OPS}.sgmv_expand",
-            f"{LORA_OPS}.sgmv_expand_slice",
-            f"{PUNICA}.PunicaWrapperCPU.add_lora_linear",
-        ),
-        when="CPUs",
+        for module in (LORA_OPS, PUNICA)
+        for name in ("bgmv_expand", "bgmv_expand_slice")
     ),
     Patch(
         target="vllm.v1.sample.rejection_sampler.expand_batch_to_tokens",
         kind="replaced",
         file="model_patches/cpu/expand_batch_to_tokens.py",
         tests="tests/exactness/test_draft_sampling.py",
-        relies_on=(),
         when="CPUs",
     ),
-    Patch(
-        target=LATENT,
-        kind="wrapped",
-        file="model_patches/switch/rows/softmax_scales.py",
-        tests="tests/exactness/test_latent_attention.py",
-        relies_on=(LATENT, EXPANDED),
-        when="softmax scales",
-    ),
-    Patch(
-        target=EXPANDED,
-        kind="wrapped",
-        file="model_patches/switch/rows/softmax_scales.py",
-        tests="tests/exactness/test_latent_expanded.py",
-        relies_on=(),
-        when="softmax scales",
+    *(
+        Patch(
+            target=target,
+            kind="wrapped",
+            file="model_patches/switch/rows/softmax_scales.py",
+            tests=tests,
+            relies_on={target: "queries would not be scaled by their request's set, or twice"},
+            when="softmax scales",
+        )
+        for target, tests in (
+            (LATENT, "tests/exactness/test_latent_attention.py"),
+            (EXPANDED, "tests/exactness/test_latent_expanded.py"),
+        )
     ),
     Patch(
         target=f"{NIXL}.connector.NixlPullConnector",
         kind="subclassed",
         file="model_patches/switch/kv/nixl_connector.py",
         tests="tests/disaggregation/",
-        relies_on=(f"{NIXL}.pull_scheduler.NixlPullConnectorScheduler",),
+        relies_on={
+            f"{NIXL}.pull_scheduler.NixlPullConnectorScheduler": "blocks of another set, or freed ones, would be loaded"
+        },
         when=NIXL_ONLY,
     ),
     Patch(
-        target=f"{EXECUTOR}.shutdown",
-        kind="wrapped",
-        file="model_patches/serving/executor_shutdown.py",
-        tests="tests/server/test_lost_rank.py",
-        relies_on=(f"{EXECUTOR}.shutdown",),
-    ),
-    Patch(
-        target="vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend",
+        target=CPU_ATTENTION,
         kind="subclassed",
         file="model_patches/cpu/cpu_dcp_attention.py",
         tests="tests/exactness/test_context_parallel.py",
-        relies_on=(
-            "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend.supported_kv_cache_layouts",
-            "vllm.v1.attention.backends.utils.get_dcp_local_seq_lens",
-            "vllm.model_executor.layers.attention.attention.unified_kv_cache_update",
-            "vllm.model_executor.layers.attention.attention.unified_attention_with_output",
-            f"{RUNNER}._build_attention_metadata",
-        ),
+        relies_on={
+            f"{CPU_ATTENTION}.supported_kv_cache_layouts": "keys and values would be read from the wrong places",
+            "vllm.v1.attention.backends.utils.get_dcp_local_seq_lens": "a rank would attend to other keys than it holds",
+            f"{RUNNER}._build_attention_metadata": "a rank would attend to other keys than it holds",
+        },
         when="decode context parallel on CPUs",
     ),
     Patch(
-        target="vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel",
+        target=f"{SLOTS}.kernel",
         kind="replaced",
         file="model_patches/cpu/slot_mapping_kernel.py",
         tests="tests/exactness/test_context_parallel.py",
-        relies_on=(
-            "vllm.v1.worker.block_table.ComputeSlotMappingKernel.__call__",
-            "vllm.v1.worker.block_table.BlockTable.compute_slot_mapping",
-        ),
+        relies_on={f"{SLOTS}.__call__": "the kernel's arguments would come in another order"},
         when="decode context parallel on CPUs",
     ),
 )

@@ -49,7 +49,8 @@ def mismatches(records: Sequence[Patch]) -> dict[str, str]:
     """
     files: dict[str, list[str]] = {}
     for record in records:
-        for path in dict.fromkeys((record.target, *record.relies_on)):
+        overridden = (f"{record.target}.{name}" for name in record.overrides)
+        for path in dict.fromkeys((record.target, *record.relies_on, *overridden)):
             files.setdefault(path, []).append(record.file)
     pinned, compared = recorded(), set(symbols(records))
     found = {}

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from ropeswitch.model_patches.serving.executor_shutdown import ending_survivors
 from ropeswitch.model_patches.serving.packed_prompt import unpacking
 from ropeswitch.model_patches.serving.prefill_progress import reporting_progress
 from ropeswitch.model_patches.switch.engine.patching import replace
@@ -12,4 +11,3 @@ def prepare(vllm_config: Any) -> None:
     """Patch an engine or worker process."""
     replace("vllm.v1.engine.core.EngineCore.preprocess_add_request", unpacking)
     replace("vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size", reporting_progress)
-    replace("vllm.v1.executor.multiproc_executor.MultiprocExecutor.shutdown", ending_survivors)

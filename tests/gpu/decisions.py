@@ -81,6 +81,9 @@ def built(made: VllmConfig) -> dict[str, Any]:
         runner = bare._make_model_runner()
     from vllm.v1.worker.gpu import model_states
 
+    from ropeswitch.model_patches.switch.engine.gpu_model_state import give_state
+
+    give_state(model := nn.Module(), made)
     factory: Any = resolve_obj_by_qualname(made.scheduler_config.scheduler_cls)
     with patch.dict(factory.__globals__, {name: lambda *_, name=name, **__: name for name in SCHEDULERS}):
         scheduler = factory(made)
@@ -93,7 +96,7 @@ def built(made: VllmConfig) -> dict[str, Any]:
         "parts": list(settings.parts),
         "worker": [each.__qualname__ for each in worker.__mro__[:3]],
         "runner": runner,
-        "state": [each.__qualname__ for each in model_states.resolve_model_state_cls(made, nn.Module()).__mro__[:2]],
+        "state": [each.__qualname__ for each in model_states.resolve_model_state_cls(made, model).__mro__[:2]],
         "scheduler": scheduler,
         "kernels": kernels.__name__,
     }

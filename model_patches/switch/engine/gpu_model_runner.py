@@ -20,7 +20,6 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.drafts.draft_sets import DraftSets, upstream_tables
-from ropeswitch.model_patches.switch.engine.initialize_model import require_checked
 from ropeswitch.model_patches.switch.rows.step_rows import StepRows
 
 
@@ -42,7 +41,6 @@ class LadderGPUModelRunner(GPUModelRunner):
     def load_model(self, load_dummy_weights: bool = False) -> None:
         super().load_model(load_dummy_weights)
         model = self.get_model()
-        require_checked(model, self.load_config.load_format)
         self.step_rows.bind(model)
         # Only proposers with their own layers have an `nn.Module` as their model.
         if isinstance(draft := self.get_draft_model(), nn.Module):

@@ -1,6 +1,6 @@
 """``vllm.v1.worker.gpu.model_states.default.DefaultModelState``: subclassed to rotate each request with its own factor set.
 
-replaces: the V2 runner's model state, by wrapping ``model_states.resolve_model_state_cls``.
+replaces: the V2 runner's model state, through the model's own ``get_model_state_cls``.
 why: on the V2 runner the model state chooses the ``positions`` that the model gets, for real steps and for graph capture.
 what differs: before each forward it fills the step's rows (cos and sin of every token, in its request's set) and passes the
     model row numbers instead of positions, always from the same buffer; attention, slots and samplers keep true positions.
@@ -8,7 +8,6 @@ limits: states that subclass upstream's default state (plain models, M-RoPE, hyb
 when it can go: when vLLM switches LongRoPE factors per request.
 """
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,13 +16,13 @@ import torch
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import NewRequestData
+from vllm.v1.worker.gpu import model_states
 from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.states import RequestState
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.drafts.draft_sets import DraftSets
-from ropeswitch.model_patches.switch.engine.initialize_model import require_checked
 from ropeswitch.model_patches.switch.placement import carried_index
 from ropeswitch.model_patches.switch.rows.step_rows import StepRows
 
@@ -35,7 +34,6 @@ class LadderModelState(DefaultModelState):
     """Comes before one of upstream's states in the MRO; see the module docstring."""
 
     def __init__(self, vllm_config: VllmConfig, model: nn.Module, encoder_cache: Any, device: torch.device) -> None:
-        require_checked(model, vllm_config.load_config.load_format)
         super().__init__(vllm_config, model, encoder_cache, device)
         settings = settings_of(vllm_config)
         assert settings is not None
@@ -92,17 +90,14 @@ def _before(state: type[DefaultModelState]) -> type[DefaultModelState]:
     return type(f"Ladder{state.__name__}", (LadderModelState, state), {})
 
 
-def laddered(upstream: Callable[[VllmConfig, nn.Module], type[Any]]) -> Callable[[VllmConfig, nn.Module], type[Any]]:
-    """Wrap ``resolve_model_state_cls``; an engine without a ladder gets upstream's state."""
+def give_state(model: nn.Module, vllm_config: VllmConfig) -> None:
+    """Have the V2 runner keep our state for ``model``: upstream asks a model for its state class.
 
-    def resolve_model_state_cls(vllm_config: VllmConfig, model: nn.Module) -> type[Any]:
-        state = upstream(vllm_config, model)
-        if settings_of(vllm_config) is None:
-            return state
-        if not issubclass(state, DefaultModelState):
-            raise UnsupportedError(
-                f"model: {type(model).__name__} keeps {state.__name__}, which a ladder does not reach"
-            )
-        return LadderModelState if state is DefaultModelState else _before(state)  # type: ignore[arg-type]
-
-    return resolve_model_state_cls
+    Raises:
+        UnsupportedError: when the state that upstream would keep for the model is not one that a ladder reaches.
+    """
+    state = model_states.resolve_model_state_cls(vllm_config, model)
+    if not issubclass(state, DefaultModelState):
+        raise UnsupportedError(f"model: {type(model).__name__} keeps {state.__name__}, which a ladder does not reach")
+    ours = LadderModelState if state is DefaultModelState else _before(state)
+    model.get_model_state_cls = lambda: ours

@@ -18,11 +18,11 @@ from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.attention import PrefillPrefixLMAttention
 from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER, BaseModelLoader
-from vllm.v1.worker.gpu import model_states
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.drafts.draft_rotary import building_a_draft
 from ropeswitch.model_patches.switch.drafts.draft_sets import check_tables
+from ropeswitch.model_patches.switch.engine.gpu_model_state import give_state
 from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rows.row_numbers import TOKENS, check_positions
 from ropeswitch.model_patches.switch.rows.step_rows import StepRows, check_axes
@@ -49,7 +49,8 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
             model = upstream(vllm_config, **arguments)
             check_axes(model, vllm_config.model_config)
             _check_causal(model)
-            _check_state(model, vllm_config)
+            # On the V1 runner too, whose models need the same kind of state.
+            give_state(model, vllm_config)
             # While loading, torch's default device is the model's.
             # Without parts: a Triton launch would read the row numbers out of our modules' sight.
             rows = StepRows(replace(settings, parts=()), TOKENS, TOKENS, torch.get_default_device())
@@ -95,15 +96,6 @@ def _check_causal(model: nn.Module) -> None:
                 f"model: {type(module).__name__} attends to prompts both ways; a switch to the next set would compute "
                 "generated tokens anew as a part of the prompt"
             )
-
-
-def _check_state(model: nn.Module, vllm_config: VllmConfig) -> None:
-    """Refuse a model with an unsupported state, on both runners; the V2 runner would check only after loading weights.
-
-    Raises:
-        UnsupportedError: naming the state.
-    """
-    model_states.resolve_model_state_cls(vllm_config, model)
 
 
 def check_loader(load_format: str) -> None:

@@ -44,7 +44,6 @@ def patch_process(vllm_config: Any) -> RopeSettings:
         RegistryError: from the guard, when the installed vLLM is not the one that the patches were written for.
     """
     # Imported here because they load vLLM's models and runners, which importing this module should not.
-    from ropeswitch.model_patches.switch.engine.gpu_model_state import laddered
     from ropeswitch.model_patches.switch.engine.initialize_model import TARGET as INITIALIZE_MODEL
     from ropeswitch.model_patches.switch.engine.initialize_model import check_loader, checking
     from ropeswitch.model_patches.switch.engine.rope_dict import LadderRopeDict
@@ -57,7 +56,6 @@ def patch_process(vllm_config: Any) -> RopeSettings:
         check_loader(draft.load_format)
     parts.call("prepare", settings.parts, vllm_config)
     replace("vllm.model_executor.layers.rotary_embedding._ROPE_DICT", LadderRopeDict)
-    replace("vllm.v1.worker.gpu.model_states.resolve_model_state_cls", laddered)
     replace(INITIALIZE_MODEL, checking)
     for owner, method in METHODS.items():
         replace(f"{owner}.{method}", reading_true_positions)

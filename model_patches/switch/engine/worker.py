@@ -11,6 +11,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.drafts.draft_sets import DraftSets
+from ropeswitch.model_patches.switch.engine.initialize_model import require_checked
 from ropeswitch.model_patches.switch.engine.patching import patch_process
 from ropeswitch.model_patches.switch.rows.step_rows import StepRows
 
@@ -31,6 +32,7 @@ class LadderWorker:
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         super().load_model(*args, **kwargs)  # type: ignore[misc]
+        require_checked(self.model_runner.get_model(), self.vllm_config.load_config.load_format)
         self._bind_speculator()
         parts.call("model_loaded", self.settings.parts, self)
 
