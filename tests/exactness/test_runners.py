@@ -20,11 +20,11 @@ CHOSEN = (
 RUNS = [
     # V2 runner, asynchronous scheduling, our Triton kernels, then what is run: files, the tests in them, and their number.
     pytest.param("1", "1", "0", CORE, "asked_for or captured or warm_up or streamed", 4, id="v2-async"),
-    pytest.param("0", "1", "0", ALL, CHOSEN, 47, id="v1-async", marks=pytest.mark.full),
-    pytest.param("1", "1", "0", [*ALL, "test_sleep_families.py"], CHOSEN, 52, id="v2-async-all", marks=pytest.mark.full),
+    pytest.param("0", "1", "0", ALL, CHOSEN, 39, id="v1-async", marks=pytest.mark.full),
+    pytest.param("1", "1", "0", [*ALL, "test_sleep_families.py"], CHOSEN, 44, id="v2-async-all", marks=pytest.mark.full),
     pytest.param(
         "1", "1", "1", [*CORE, "test_auto_modes.py", "test_latent_modes.py"],
-        "asked_for or recomputed_in_the_new", 4, id="v2-async-triton", marks=pytest.mark.full,
+        "asked_for or recomputed_in_the_new", 3, id="v2-async-triton", marks=pytest.mark.full,
     ),
     pytest.param("0", "0", "1", CORE, "asked_for", 1, id="v1-triton", marks=pytest.mark.full),
     pytest.param("1", "0", "0", CORE, "mixed_batch or preemption or streamed", 3, id="v2", marks=pytest.mark.full),
