@@ -55,7 +55,7 @@ COPY deploy/image/cache.sh /src/
 RUN sh /src/cache.sh && rm -rf /src
 WORKDIR /tmp
 EXPOSE 8000
-# While the engine starts, the server is alive but not ready; a large model takes half an hour.
+# The port refuses connections while the engine starts; a large model takes half an hour.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["python3", "-m", "ropeswitch.server.health_check"]
 ENTRYPOINT ["ropeswitch-entrypoint"]
 

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         if arguments[:1] == ["serve"]:
-            from ropeswitch.server.serve import serve
+            from ropeswitch.server.start.serve import serve
 
             return serve(arguments[1:])
         args = _make_parser().parse_args(arguments)

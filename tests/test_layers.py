@@ -68,7 +68,7 @@ def test_factor_tools_reach_the_engine_through_one_evaluator() -> None:
 
 def test_the_server_reaches_vllm_through_one_adapter() -> None:
     server = {module: path for module, path in modules(ROOT).items() if part_of(module) == "server"}
-    assert [module for module, path in server.items() if "vllm" in outside(path)] == ["server.vllm_adapter"]
+    assert [module for module, path in server.items() if "vllm" in outside(path)] == ["server.app.vllm_adapter"]
 
 
 def test_the_page_shows_this_house() -> None:
@@ -90,23 +90,27 @@ def test_the_page_shows_this_house() -> None:
 @pytest.mark.parametrize(
     ("file", "line", "there"),
     [
-        ("kernels/angles.py", "import ropeswitch.server.serve", "server"),
+        ("kernels/angles.py", "import ropeswitch.server.start.serve", "server"),
         ("factors/file.py", "from ropeswitch.factors import cli", "factor tools"),
         ("factors/file.py", "from . import cli", "factor tools"),
         ("model_patches/switch/rows/rotary.py", "from ropeswitch.model_patches.guard.registry import require", "guard"),
         ("model_patches/switch/rows/rotary.py", "from ropeswitch.kernels import fill_rows_triton", "triton"),
-        ("model_patches/switch/rows/rotary.py", "def f():\n    from ropeswitch.server import serve", "server"),
-        ("model_patches/switch/rows/rotary.py", "if TYPE_CHECKING:\n    from ropeswitch.server import serve", "server"),
+        ("model_patches/switch/rows/rotary.py", "def f():\n    from ropeswitch.server.start import serve", "server"),
+        (
+            "model_patches/switch/rows/rotary.py",
+            "if TYPE_CHECKING:\n    from ropeswitch.server.start import serve",
+            "server",
+        ),
         ("model_patches/switch/rows/rotary.py", "W = 'ropeswitch.model_patches.cpu.cpu_worker.Worker'", "cpu"),
         ("model_patches/switch/parts.py", "from ropeswitch.model_patches.cpu import cpu_worker", "cpu"),
         ("model_patches/scheduling/plan.py", "from ropeswitch.model_patches.cpu import cpu_worker", "cpu"),
         ("factors/evaluate/run.py", "from ropeswitch.loadtests.client import plan", "load tests"),
-        ("server/serve.py", "from ropeswitch.server.cli import main", "command line"),
+        ("server/start/serve.py", "from ropeswitch.server.cli import main", "command line"),
     ],
 )
 def test_an_upward_import_is_found(tmp_path: Path, file: str, line: str, there: str) -> None:
     """Each way to import, in a made-up tree that holds this one line and the modules to be imported."""
-    for name in (file, "factors/cli.py", "kernels/__init__.py", "kernels/fill_rows_triton.py", "server/serve.py",
+    for name in (file, "factors/cli.py", "kernels/__init__.py", "kernels/fill_rows_triton.py", "server/start/serve.py",
                  "model_patches/guard/registry.py", "model_patches/cpu/cpu_worker.py", "loadtests/client/plan.py",
                  "server/cli.py"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, from_flags, parse
 from ropeswitch.factors.numbers import LARGEST, number, positive, whole
+from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.model_patches.switch.config.settings import POLICIES
-from ropeswitch.server.flags.kinds import LENGTH, max_model_len
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 MAX_GPUS = 1024
+# vLLM's values of --max-model-len; only units of small letters take decimals.
+_LENGTH = re.compile(r"(\d{1,10}(?:\.\d+(?=[kmg]))?)([kmgKMG]?)", re.ASCII)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 EXAMPLE = """exit codes: 0 a layout fits, 1 no layout fits, 2 invalid input
 
 example:
@@ -123,8 +127,8 @@ def _plan(args: argparse.Namespace) -> int:
     if args.json:
         shown = json.dumps(report.as_json(shape, cluster, load, made, plan, command), indent=2)
     else:
-        quoted = [shlex.quote(word) for word in command] if command else None
-        shown = report.text(shape, cluster, load, made, plan, quoted)
+        words = [shlex.quote(word) for word in command] if command else None
+        shown = report.text(shape, cluster, load, made, plan, words)
     print(shown, file=sys.stderr if args.helm == "-" else sys.stdout)
     if plan.recommended is None:
         return 1
@@ -154,8 +158,10 @@ def _write_helm(args: argparse.Namespace, serving: Any, shape: Any, chosen: Any)
 
 
 def _length(text: str) -> int:
-    """Parse ``--max-model-len`` as ``ropeswitch serve`` does; there is no ``auto``, since no GPU is there to fit it to."""
-    try:
-        return whole("max_model_len", str(max_model_len(text, LENGTH)), 1, LARGEST)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"--max-model-len: {error}") from error
+    """Parse ``--max-model-len`` as vLLM does; there is no ``auto``, since no GPU is there to fit it to."""
+    match = _LENGTH.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(
+            f"--max-model-len: {quoted(text)} must be a number of tokens, such as 131072, 128k (128,000) or 128K (131,072)"
+        )
+    return whole("max_model_len", str(int(float(match[1]) * _UNITS[match[2]])), 1, LARGEST)

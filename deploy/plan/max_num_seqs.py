@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from ropeswitch.deploy.plan.costs import BLOCK_SIZE, GIB, Workload
 from ropeswitch.deploy.plan.gpus import Gpu, server_defaults
 from ropeswitch.deploy.plan.layouts import Layout, Placement
-from ropeswitch.server.flags.memory import PROCESSES, gib
-from ropeswitch.server.flags.sequence_memory import SequenceMemory, most, power_of_two
+from ropeswitch.server.start.fit.memory import PROCESSES, gib
+from ropeswitch.server.start.fit.sequence_memory import SequenceMemory, most, power_of_two
 
 
 @dataclass(frozen=True)

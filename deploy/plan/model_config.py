@@ -11,7 +11,7 @@ from ropeswitch.factors.ladders.choose import check_length, check_theta, choose
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.models.unsupported import check_model, check_rotation
-from ropeswitch.server.model_folder import check_fields, check_model_folder, expanded, is_gguf, read_config
+from ropeswitch.server.start.model_folder import check_fields, check_model_folder, expanded, is_gguf, read_config
 
 
 def as_path(model: str) -> Path:

@@ -10,7 +10,7 @@ from ropeswitch.deploy.plan.serve_flags import HEAD_ADDRESS
 from ropeswitch.deploy.plan.weights import parameter_count
 from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.factors.text_table import table
-from ropeswitch.server.flags.memory import gib
+from ropeswitch.server.start.fit.memory import gib
 
 KIB = 1024
 HEADER = (

@@ -14,8 +14,8 @@ from vllm.v1.metrics.stats import IterationStats, PrefillStats
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.model_patches.switch.placement import EngineLadder, place
-from ropeswitch.server.length_metrics.metrics import LengthMetrics
-from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
+from ropeswitch.server.metrics.length_metrics import LengthMetrics
+from ropeswitch.server.metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 
 PROMPT = 100
 LADDER = EngineLadder.of(

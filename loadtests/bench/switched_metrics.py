@@ -79,7 +79,7 @@ class _Switch:
 
 def install() -> None:
     """Make this process's API server listen to the signals; called before the server loads the code that starts metrics."""
-    from ropeswitch.server.length_metrics import start
+    from ropeswitch.server.metrics import start
 
     upstream = start.start
 

@@ -1,0 +1,1 @@
+"""What vLLM's CPU backend lacks: sequence parallelism, stages, fixes. Knows the switch's workers."""

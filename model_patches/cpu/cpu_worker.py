@@ -1,6 +1,6 @@
 """``vllm.v1.worker.cpu_worker.CPUWorker``: adds CPU fixes to the switch's worker.
 
-replaces: the switch's own worker on CPUs (``switch/cpu_worker.py``), through ``parallel_config.worker_cls``.
+replaces: the switch's own worker on CPUs (``switch/engine/cpu_worker.py``), through ``parallel_config.worker_cls``.
 why: upstream leaves shared memory behind when a worker is killed, and its runner lacks the fixes in ``cpu_model_runner.py``.
 what differs: the model runner; shared memory for collectives is unlinked once mapped, so a killed worker leaves none behind.
 limits: CPUs.

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
-from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import settings_of
-from ropeswitch.model_patches.switch.parts import SERVER
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 STATE = "vllm.v1.worker.gpu.model_states.default.DefaultModelState"
@@ -32,10 +30,6 @@ def _on(vllm_config: Any, device_type: str) -> bool:
     return bool(vllm_config.device_config.device_type == device_type)
 
 
-def _has_key(vllm_config: Any) -> bool:
-    return KEY in (getattr(vllm_config, "additional_config", None) or ())
-
-
 def _scales_softmax(vllm_config: Any) -> bool:
     settings = settings_of(vllm_config)
     return settings is not None and settings.ladder.scales_softmax
@@ -48,7 +42,6 @@ def _has_nixl(vllm_config: Any) -> bool:
 
 # Patched where prompts enter, in the process of the engine client, and so in no worker.
 CLIENTS = "engine clients"
-SERVED = "`ropeswitch serve`"
 CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "always": lambda _: True,
     "CPUs": lambda config: _on(config, "cpu"),
@@ -57,7 +50,6 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "V1 runner": lambda config: not config.use_v2_model_runner,
     "V1 runner on CPUs": lambda config: _on(config, "cpu") and not config.use_v2_model_runner,
     CLIENTS: lambda _: True,
-    SERVED: lambda config: _has_key(config) and SERVER in config.additional_config[KEY]["parts"],
     "softmax scales": _scales_softmax,
     NIXL_ONLY: _has_nixl,
     "decode context parallel on CPUs": lambda config: (
@@ -67,6 +59,13 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
 
 # Device type by condition; on other devices these patches' upstream modules must not even be imported.
 DEVICES = {"CPUs": "cpu", "V1 runner on CPUs": "cpu", "decode context parallel on CPUs": "cpu", "GPUs": "cuda"}
+
+# What calls the wrapped functions by the names that they are wrapped under.
+_EXPANDING = (
+    f"{LORA_OPS}.sgmv_expand",
+    f"{LORA_OPS}.sgmv_expand_slice",
+    f"{PUNICA}.PunicaWrapperCPU.add_lora_linear",
+)
 
 PATCHES = (
     Patch(
@@ -102,27 +101,18 @@ PATCHES = (
             PROCESS: "a prompt would be placed by another length than the engine's, or lose its salt",
             "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys": "without the salt in the first block's hash, "
             "sets would share cached keys",
-            "vllm.v1.core.kv_cache_utils.get_request_block_hasher": "blocks would keep the hashes of another set",
-            "vllm.v1.request.Request.update_block_hashes": "blocks would keep the hashes of another set",
+            "vllm.v1.core.kv_cache_utils.get_request_block_hasher": "after a move, old hashes would be kept, or skipped",
+            "vllm.v1.request.Request.update_block_hashes": "after a move, old hashes would be kept, or skipped",
+            "vllm.v1.request.Request.from_engine_core_request": "the salt would not reach the engine's request",
         },
         when=CLIENTS,
-    ),
-    Patch(
-        target="vllm.v1.engine.core.EngineCore.preprocess_add_request",
-        kind="wrapped",
-        file="model_patches/serving/packed_prompt.py",
-        tests="tests/model_patches/test_packed_prompt.py",
-        when=SERVED,
     ),
     Patch(
         target=START,
         kind="wrapped",
         file="model_patches/scheduling/step_times.py",
         tests="tests/model_patches/test_step_times.py",
-        relies_on={
-            START: "the scheduler would plan with step times that no one measured",
-            f"{RUNNER}._dummy_run": "a CUDA graph would be captured on positions instead of row numbers",
-        },
+        relies_on={START: "steps would be planned by times that no one measured"},
     ),
     Patch(
         target=SCHEDULER,
@@ -136,6 +126,7 @@ PATCHES = (
             f"{SCHEDULER}._make_cached_request_data": "workers would not learn the set of a request that resumes",
             f"{SCHEDULER}._update_after_schedule": "tokens of drafts past the set's end would count as computed",
             f"{ASYNC}._update_after_schedule": "placeholders would stand for drafts past the set's end",
+            f"{SCHEDULER}._free_request_blocks": "blocks that a step in flight still writes would go to another request",
             f"{SCHEDULER}._update_request_as_session": "a session's next chunk would keep keys of another set",
             "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots": "a block with drafts that are no longer "
             "scheduled would be cached as full",
@@ -205,6 +196,7 @@ PATCHES = (
             kind="wrapped",
             file="model_patches/cpu/bgmv_expand.py",
             tests="tests/exactness/test_features.py",
+            relies_on=dict.fromkeys(_EXPANDING, "rows without an adapter would get the last one's"),
             when="CPUs",
         )
         for module in (LORA_OPS, PUNICA)
@@ -249,6 +241,7 @@ PATCHES = (
         relies_on={
             f"{CPU_ATTENTION}.supported_kv_cache_layouts": "keys and values would be read from the wrong places",
             "vllm.v1.attention.backends.utils.get_dcp_local_seq_lens": "a rank would attend to other keys than it holds",
+            "vllm.model_executor.layers.attention.attention.unified_kv_cache_update": "a rank's keys would not be written",
             f"{RUNNER}._build_attention_metadata": "a rank would attend to other keys than it holds",
         },
         when="decode context parallel on CPUs",

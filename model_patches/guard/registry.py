@@ -108,7 +108,7 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
 
 
 def in_play(vllm_config: Any) -> list[Patch]:
-    """Return the patches that every worker of an engine must report.
+    """Return the patches of an engine's processes; those of kind ``CLIENTS`` are in its clients, the others in every worker.
 
     Args:
         vllm_config: ``vllm.config.VllmConfig``.

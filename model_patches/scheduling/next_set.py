@@ -43,7 +43,6 @@ class NextSetPrefill:
         engine: Answers queries about single requests.
         queue: The waiting queue.
         ladder: The engine's ladder.
-        placements: Where each request is on it, by id.
         cost: Predicts step times.
 
     Attributes:

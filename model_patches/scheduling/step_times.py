@@ -3,9 +3,9 @@
 replaces: nothing in the method; the engine core's constructor calls it first after making its scheduler.
 why: length-aware scheduling needs a latency target that suits the hardware, and a first estimate of step times.
 what differs: the workers time upstream's own warm-up steps, of one token and of many, to calibrate the scheduler. The
-    engine core gets the utility ``scheduling_report``, which server/scheduling_metrics.py calls by name.
+    engine core gets the utility ``scheduling_report``, which server/metrics/scheduling_metrics.py calls by name.
 limits: the timed steps have no context; the cost of attention is learnt from requests. On GPUs each also runs once before
-    upstream starts watching for kernels compiled while serving (``switch/gpu_worker.py``).
+    upstream starts watching for kernels compiled while serving (``switch/engine/gpu_worker.py``).
 when it can go: when vLLM gives its scheduler measured step times.
 """
 

@@ -1,0 +1,1 @@
+"""The engine's side of ``ropeswitch serve``: progress of prefills. Knows vLLM's scheduler."""

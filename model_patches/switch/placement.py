@@ -173,7 +173,13 @@ def carried_index(data: Any) -> int:
 
 
 def asked_placement(
-    ladder: EngineLadder, params: Any, num_tokens: int, client_salt: str | None, *, limited: bool
+    ladder: EngineLadder,
+    params: Any,
+    num_tokens: int,
+    client_salt: str | None,
+    *,
+    limited: bool,
+    forced: str | None = None,
 ) -> Placement:
     """Place a prompt by its parameters.
 
@@ -184,6 +190,7 @@ def asked_placement(
         client_salt: The ``cache_salt`` that the client sent, or None.
         limited: Whether the client or the server limits the output; otherwise vLLM has set the limit to the rest of the
             context.
+        forced: The set that the request asks for in another way, such as by its model's name, or None.
 
     Raises:
         FactorError: for an unknown set or policy, a policy with a forced set, an invalid output limit for a decode engine,
@@ -191,7 +198,8 @@ def asked_placement(
     """
     policy = asked_policy(params) or ladder.policy
     limit = answer_limit(params) if limited and getattr(params, "max_tokens", None) is not None else None
-    return place(ladder, num_tokens, limit=limit, policy=policy, forced=forced_set(params), client_salt=client_salt)
+    forced = forced_set(params) if forced is None else forced
+    return place(ladder, num_tokens, limit=limit, policy=policy, forced=forced, client_salt=client_salt)
 
 
 def extra_of(params: Any) -> Mapping[str, Any]:
@@ -202,7 +210,12 @@ def extra_of(params: Any) -> Mapping[str, Any]:
 def with_extra(params: Any, values: Mapping[str, Any]) -> Any:
     """Return a copy of ``SamplingParams`` or ``PoolingParams`` with more of :func:`extra_of`."""
     copied = copy(params)
-    setattr(copied, "extra_args" if hasattr(params, "extra_args") else "extra_kwargs", {**extra_of(params), **values})
+    values = {**extra_of(params), **values}
+    # Named by class: importing vLLM's here would load it.
+    if type(params).__name__ == "PoolingParams":
+        copied.extra_kwargs = values
+    else:
+        copied.extra_args = values
     return copied
 
 

@@ -1,0 +1,1 @@
+"""Rows and rotation as Triton kernels, on GPUs. Knows the kernels."""

@@ -1,24 +1,19 @@
 """Sends HTTP responses: errors in OpenAI's shape, and our own refusals instead of the handlers' versions of them."""
 
 import json
+import logging
 from collections.abc import Awaitable, Iterable
 
 from starlette.types import Message, Receive, Scope, Send
 
-from ropeswitch.server.context import RequestContext
+from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.front import routes
 from ropeswitch.server.front.body import Body
-from ropeswitch.server.front.error_bodies import (
-    ERROR_EVENT,
-    LIMITS,
-    NO_TOKEN_LEFT,
-    PROMPT_FILLS_CONTEXT,
-    converted,
-    converted_event,
-    event_status,
-    refusal_body,
-)
+from ropeswitch.server.front.context import RequestContext
+from ropeswitch.server.front.error_bodies import ERROR_EVENT, converted, converted_event, refusal_body
 from ropeswitch.server.front.refusal import LEAVING, Refusal
+
+logger = logging.getLogger(__name__)
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -63,7 +58,6 @@ class Answer:
         self._scope = scope
         self._path = path
         self._anthropic = routes.is_anthropic(path)
-        self._prompt = routes.prompt_field(path)
         # The start of an error response, held back until its body is complete.
         self._error: Message | None = None
         self._held = bytearray()
@@ -83,9 +77,10 @@ class Answer:
                 if not message.get("more_body", False):
                     await self._send_error(self._error)
                 return
-            if self._events and message.get("body", b"").startswith(ERROR_EVENT):
-                self._context.final_status = event_status(message["body"]) or self._context.final_status
-                message = {**message, "body": converted_event(message["body"], self._fields())}
+            part = message.get("body", b"")
+            if self._events and part.startswith(ERROR_EVENT) and (found := converted_event(part)) is not None:
+                self._context.final_status, event = found
+                message = {**message, "body": event}
         self.started = True
         await self._out(message)
 
@@ -119,16 +114,12 @@ class Answer:
         headers = [(name, value) for name, value in start.get("headers", ()) if name.lower() not in _OF_BODY]
         if status in (429, 503) and not any(name.lower() == b"retry-after" for name, _ in headers):
             headers.append((b"retry-after", b"1"))
+        error = self._context.error
+        # vLLM's error handlers do not log it. A dead engine has logged its own error, with which every request ends.
+        if status == 500 and error is not None and not vllm_adapter.is_dead_engine(error):
+            logger.error("%s %s failed", self._scope["method"], self._path, exc_info=error)
         content = self._unrouted(start) or bytes(self._held)
-        if status == 400 and NO_TOKEN_LEFT in content and not self._context.limited_to_none:
-            content = PROMPT_FILLS_CONTEXT
-        content = converted(status, content, anthropic=self._anthropic, prompt=self._prompt, fields=self._fields())
-        await self._respond(status, headers, content)
-
-    def _fields(self) -> frozenset[str]:
-        fields = routes.body_fields(self._scope.get("route"))
-        # vLLM converts a request to Anthropic's API into a chat request.
-        return fields.union(LIMITS) if self._anthropic else fields
+        await self._respond(status, headers, converted(status, content, anthropic=self._anthropic))
 
     def _unrouted(self, start: Message) -> bytes | None:
         """Return the error body for a request that matches no route; None for other errors."""
@@ -137,17 +128,17 @@ class Answer:
             allowed = next((value.decode() for name, value in start["headers"] if name == b"allow"), "other methods")
             message = f"{method} {self._path[:200]}: this route accepts only {allowed}."
         elif status == 404 and "endpoint" not in self._scope:
-            known = (getattr(each, "path", "") for each in self._scope["app"].routes)
-            message = routes.unknown(method, self._path, known)
+            message = (
+                f"{method} {self._path[:200]}: no such route. OpenAI's clients need a base URL that ends in /v1; "
+                "GET /openapi.json lists the routes."
+            )
         else:
             return None
         return json.dumps({"error": message}).encode()
 
     async def refuse(self, refusal: Refusal) -> None:
         """Send a refusal."""
-        await self._respond(
-            refusal.status, refusal.headers, refusal_body(refusal, anthropic=self._anthropic, prompt=self._prompt)
-        )
+        await self._respond(refusal.status, refusal.headers, refusal_body(refusal, anthropic=self._anthropic))
 
     async def fail(self) -> None:
         """Send a 500 without details; only the log has them."""

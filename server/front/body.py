@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from starlette.types import Message, Receive, Scope
 
-from ropeswitch.server.context import RequestContext
+from ropeswitch.server.front.context import RequestContext
 from ropeswitch.server.front.refusal import Refusal, RefusedError, body_slow, body_stalled, body_too_large
 
 # Minimum bytes per second of a body, after the first ``timeout`` seconds.

@@ -1,104 +1,119 @@
-"""A connection with time limits for receiving a request's head and for sending data to the client.
+"""A connection with limits on the time and size of a request's head, and on the time for sending data to the client.
 
-uvicorn has neither limit, and its parser buffers a head, or data after a body, without a limit.
+uvicorn has none of them, and its parser buffers a head, or data after a body, without a limit. HTTP is left to uvicorn's
+protocol, which does not show when a head is complete; the outer middleware shows it, with :func:`serving`.
 """
 
 import asyncio
 import socket
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import Message, Receive, Scope
 
 from ropeswitch.server.front.error_bodies import refusal_body
-from ropeswitch.server.front.refusal import NO_HTTP, Refusal, head_late, head_too_large, refused, too_many_headers
+from ropeswitch.server.front.refusal import Refusal, head_late, head_too_large, refused
 
 # Seconds for connections to close at shutdown; the server's requests have ended before that (life_cycle.py).
 LEAVING_SECONDS = 5
+# Bytes that may arrive during a request, beyond a head, before the app receives any: more than uvicorn reads ahead.
+READ_AHEAD = 1 << 20
+# Name of :meth:`Connection.request` in ``scope["state"]``.
+_STATE = "ropeswitch_connection"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits for a client.
-
-    Attributes:
-        seconds: Maximum time for a head to arrive, and for the client to read none of the data sent to it.
-        head_bytes: Maximum bytes of a head.
-        headers: Maximum number of headers.
-    """
-
-    seconds: float
-    head_bytes: int
-    headers: int
-
-
-class Connection(HttpToolsProtocol):
-    """uvicorn's protocol with limits.
+class Connection(asyncio.Protocol):
+    """A connection that uvicorn's protocol serves.
 
     Args:
-        limits: Limits for the client.
-        uvicorn: Arguments of uvicorn's protocol.
+        seconds: Maximum time for a head to arrive, and for the client to read none of the data sent to it.
+        head_bytes: Maximum bytes of a head.
+        make: Makes uvicorn's protocol.
+        app_state: The state that each request's scope gets.
+        uvicorn: Other arguments of ``make``.
     """
 
-    def __init__(self, limits: Limits, **uvicorn: Any) -> None:
-        super().__init__(**uvicorn)
-        self._limits = limits
-        # Whether a head is expected next, and the timer of its deadline.
-        self._head = True
+    def __init__(
+        self,
+        seconds: float,
+        head_bytes: int,
+        make: Callable[..., asyncio.Protocol],
+        *,
+        app_state: Mapping[str, Any],
+        **uvicorn: Any,
+    ) -> None:
+        self._seconds = seconds
+        self._head_bytes = head_bytes
+        self._inner = make(app_state={**app_state, _STATE: self.request}, **uvicorn)
+        self._transport: asyncio.Transport
+        # Deadline of the next head; None while requests are served, and until a byte of it has arrived.
         self._timer: asyncio.TimerHandle | None = None
-        # Bytes received since the parser last passed data to the app, and whether it did so for the latest ones.
+        self._requests = 0
+        # Bytes received since the last request began, or since the app last received a part of its body.
         self._held = 0
-        self._given = False
-        self._refusal: Refusal | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._transport = transport
+        self._inner.connection_made(transport)
         if (connected := transport.get_extra_info("socket")) is not None and connected.family != socket.AF_UNIX:
             # The kernel ends a connection whose peer acknowledges no data for this long.
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.seconds * 1000))
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._seconds * 1000))
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
-        super().connection_lost(exc)
+        self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
 
     def data_received(self, data: bytes) -> None:
-        self._given = False
-        super().data_received(data)
-        self._held = 0 if self._given else self._held + len(data)
-        if self.transport.is_closing():
-            return
-        if self._held > self._limits.head_bytes:
-            self._refuse(head_too_large(self._limits.head_bytes))
-        elif self._head and self._timer is None:
+        self._held += len(data)
+        self._inner.data_received(data)
+        if self._transport.get_protocol() is not self:
+            self._unwatch()  # uvicorn's WebSocket protocol has taken over
+        elif self._held > self._head_bytes:
+            # After the first step of a request whose head is now complete.
+            asyncio.get_running_loop().call_soon(self._check_held)
+        elif not self._requests and self._timer is None:
             self._watch()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        if len(self.headers) > self._limits.headers:
-            self._refusal = too_many_headers(self._limits.headers)
-            raise ValueError(self._refusal.message)  # the parser stops and asks for a 400
-
-    def on_headers_complete(self) -> None:
-        self._given, self._head = True, False
+    @contextmanager
+    def request(self, receive: Receive) -> Iterator[Receive]:
+        """See :func:`serving`."""
         self._unwatch()
-        super().on_headers_complete()
+        self._requests += 1
+        self._held = 0
 
-    def on_body(self, body: bytes) -> None:
-        self._given = True
-        super().on_body(body)
+        async def receiving() -> Message:
+            message = await receive()
+            self._held = 0
+            return message
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        # uvicorn's keep-alive timeout applies until the first byte of the next head.
-        self._head = self.cycle.response_complete
+        try:
+            yield receiving
+        finally:
+            self._requests -= 1
+            if self._held and not self._requests and not self._transport.is_closing():
+                self._watch()
 
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(self._refusal or NO_HTTP)
+    def _check_held(self) -> None:
+        if not self._requests and self._held > self._head_bytes:
+            self._refuse(head_too_large(self._head_bytes))
+        elif self._held > self._head_bytes + READ_AHEAD:
+            self._transport.abort()
 
     def _watch(self) -> None:
-        self._timer = self.loop.call_later(self._limits.seconds, self._late)
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._late)
 
     def _unwatch(self) -> None:
         if self._timer is not None:
@@ -106,39 +121,40 @@ class Connection(HttpToolsProtocol):
             self._timer = None
 
     def _late(self) -> None:
-        self._timer = None
         if self._held:
-            self._refuse(head_late(self._limits.seconds))
+            self._refuse(head_late(self._seconds))
         else:
-            self.transport.close()
+            self._transport.close()
 
     def _refuse(self, refusal: Refusal) -> None:
-        if self.transport.is_closing():
-            return
-        if self.cycle is not None and not self.cycle.response_complete:
-            # The fault follows a request that is still being answered.
-            self.transport.abort()
+        if self._transport.is_closing():
             return
         refused(refusal.reason, None)
         content = refusal_body(refusal, anthropic=False)
-        headers = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(content)
-        self.transport.write(STATUS_LINE[refusal.status] + headers + content)
-        self.transport.close()
+        start = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\ncontent-type: application/json\r\n"
+        self._transport.write(f"{start}content-length: {len(content)}\r\nconnection: close\r\n\r\n".encode() + content)
+        self._transport.close()
+
+
+def serving(scope: Scope, receive: Receive) -> AbstractContextManager[Receive]:
+    """Suspend the limits on heads of an HTTP request's connection until the end of the context.
+
+    Args:
+        scope: The request's scope.
+        receive: The server's ASGI ``receive``; the context's value takes its place.
+    """
+    request: Callable[[Receive], AbstractContextManager[Receive]] = scope.get("state", {}).get(_STATE, nullcontext)
+    return request(receive)
 
 
 def limit(config: Any, seconds: float) -> None:
     """Make a server use :class:`Connection`, and close its connections soon after it shuts down.
 
     Args:
-        config: The server's ``uvicorn.Config``, loaded, before any connection. vLLM has put the values of
-            ``--h11-max-incomplete-event-size`` and ``--h11-max-header-count`` into it.
-        seconds: See :class:`Limits`.
-
-    Raises:
-        TypeError: when uvicorn would use another protocol class, as it does without httptools.
+        config: The server's ``uvicorn.Config``, loaded, before any connection. vLLM has put the value of
+            ``--h11-max-incomplete-event-size`` into it.
+        seconds: See :class:`Connection`.
     """
-    if config.http_protocol_class is not HttpToolsProtocol:
-        raise TypeError(f"uvicorn would serve HTTP with {config.http_protocol_class}, not with HttpToolsProtocol")
-    limits = Limits(seconds, config.h11_max_incomplete_event_size, config.h11_max_header_count)
-    config.http_protocol_class = partial(Connection, limits)
+    head_bytes = config.h11_max_incomplete_event_size
+    config.http_protocol_class = partial(Connection, seconds, head_bytes, config.http_protocol_class)
     config.timeout_graceful_shutdown = LEAVING_SECONDS

@@ -9,8 +9,7 @@ from typing import Any
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import flag, seconds, size, whole
 from ropeswitch.server.front import tls
-from ropeswitch.server.front.keys import MOST_KEYS, check_key, read_keys
-from ropeswitch.server.front.shared_counts import CLASSES
+from ropeswitch.server.front.limits.keys import MOST_KEYS, check_key, read_keys
 
 # Import path by which vLLM finds the middleware.
 MIDDLEWARE = "ropeswitch.server.front.front.Front"
@@ -49,9 +48,7 @@ class FrontConfig:
         max_queued_tokens: Maximum waiting tokens, in the same form.
         max_sequences_per_request: Maximum prompts of a body times the answers or beams of each.
         max_concurrent_per_key: Maximum requests in flight per key.
-        requests_per_minute_per_key: Maximum rate per key; None for no limit.
-        refresh_tls: Whether TLS files are reloaded when they change.
-        counts: Path of the file of shared counts.
+        max_headers: Maximum number of a request's headers (``--h11-max-header-count``).
     """
 
     key_digests: tuple[bytes, ...]
@@ -66,9 +63,7 @@ class FrontConfig:
     max_queued_tokens: Mapping[str | None, int]
     max_sequences_per_request: int
     max_concurrent_per_key: int
-    requests_per_minute_per_key: int | None
-    refresh_tls: bool
-    counts: str
+    max_headers: int
 
 
 def add(parser: Any) -> None:
@@ -104,7 +99,7 @@ def add(parser: Any) -> None:
             type=of_class,
             nargs="+",
             metavar="[SET=]N",
-            help=f"Maximum {what} waiting for a first token: N for every factor set, SET=N for one.",
+            help=f"Maximum {what} waiting for a first token, per API server process: N for every factor set, SET=N for one.",
         )
     group.add_argument(
         "--max-sequences-per-request",
@@ -118,10 +113,7 @@ def add(parser: Any) -> None:
         type=_COUNT,
         default=CONCURRENT_PER_KEY,
         metavar="N",
-        help="Maximum requests in flight per API key.",
-    )
-    group.add_argument(
-        "--requests-per-minute-per-key", type=_COUNT, metavar="N", help="Maximum requests per minute per API key."
+        help="Maximum requests in flight per API key, per API server process.",
     )
 
 
@@ -138,37 +130,29 @@ def of_class(text: str) -> tuple[str | None, int]:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check API keys and the flags that name files, without vLLM; :func:`take` checks the rest with the ladder.
+    """Check the files of keys; :func:`take` checks the rest.
 
     Raises:
-        UsageError: naming the flag, its value unless it is a key, and what is wrong.
+        UsageError: naming the flag, the file and what is wrong.
     """
-    tls.check(args)
-    for key in args.api_key or ():
-        check_key("--api-key", key)
     if args.api_key_file is not None:
         read_keys(args.api_key_file)
     if args.metrics_key_file is not None:
         read_keys(args.metrics_key_file, "--metrics-key-file")
 
 
-def take(
-    args: argparse.Namespace, environment: MutableMapping[str, str], names: Sequence[str], counts: str
-) -> FrontConfig:
+def take(args: argparse.Namespace, environment: MutableMapping[str, str], names: Sequence[str]) -> FrontConfig:
     """Build the config, and remove the keys from arguments and environment, which other processes and logs can see.
 
     Args:
         args: Parsed command line and ``--config`` file of ``vllm serve``; its keys are removed.
         environment: This process's; its key is removed.
         names: Names of the ladder's factor sets.
-        counts: Path of the file of shared counts.
 
     Raises:
         UsageError: naming the flag, its value unless it is a key, and what is allowed.
     """
     tls.check(args)
-    if len(names) > CLASSES:
-        raise UsageError(f"--ladder: {len(names)} factor sets; at most {CLASSES} can be served")
     from_environment = environment.pop(KEY_VARIABLE, "")
     given, source = args.api_key, "--api-key"
     if given is None:
@@ -184,8 +168,9 @@ def take(
     if args.metrics_key_file is not None:
         read_keys(args.metrics_key_file, "--metrics-key-file")
     args.api_key = args.metrics_key = None
-    # tls.py reloads the files instead of vLLM; its docstring gives the reason.
-    refresh_tls, args.enable_ssl_refresh = args.enable_ssl_refresh, False
+    if args.enable_ssl_refresh:
+        # vLLM reloads with watchfiles, which without polling misses the second renewal of a mounted secret.
+        environment.setdefault("WATCHFILES_FORCE_POLLING", "true")
     return FrontConfig(
         key_digests=digests,
         key_file=_absolute(args.api_key_file),
@@ -199,9 +184,7 @@ def take(
         max_queued_tokens=_by_set("--max-queued-tokens", args.max_queued_tokens, names),
         max_sequences_per_request=args.max_sequences_per_request,
         max_concurrent_per_key=args.max_concurrent_per_key,
-        requests_per_minute_per_key=args.requests_per_minute_per_key,
-        refresh_tls=refresh_tls,
-        counts=counts,
+        max_headers=args.h11_max_header_count,
     )
 
 

@@ -6,7 +6,7 @@ an HTTP request, in order:
 1. Make the request's context.
 2. Check its key, the declared size of its body and the limits of its key, before any of the body is read.
 3. Refuse it if the server is shutting down.
-4. Read the scheduler's and the queue's gauges, for ``/metrics``.
+4. Read the scheduler's gauges, for ``/metrics``.
 5. Run the app, with limits on the body and with errors converted to OpenAI's shape.
 6. Release its tickets and its key, and count it if it never reached an engine.
 7. Write its line in the access log.
@@ -21,23 +21,24 @@ from fastapi import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ropeswitch.server.context import RequestContext, current
+from ropeswitch.server.app.life_cycle import LIFE
+from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.front import connection, routes
 from ropeswitch.server.front.answer import REQUEST_ID, Answer, refuse_websocket
 from ropeswitch.server.front.body import Body
+from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.refusal import (
     NO_WEBSOCKET,
     RefusedError,
     header_too_long,
     priority_out_of_range,
     refused,
+    too_many_headers,
 )
 from ropeswitch.server.front.state import FrontState
-from ropeswitch.server.length_metrics import fates
-from ropeswitch.server.life_cycle import LIFE
-from ropeswitch.server.parts import ServerParts
-from ropeswitch.server.scheduling_metrics import PATHS as METRICS_PATHS
-from ropeswitch.server.scheduling_metrics import fresh
+from ropeswitch.server.metrics import fates
+from ropeswitch.server.metrics.scheduling_metrics import PATHS as METRICS_PATHS
+from ropeswitch.server.metrics.scheduling_metrics import fresh
 
 # vLLM reads it in place of the body's ``priority``.
 PRIORITY = b"x-vllm-priority"
@@ -54,7 +55,8 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts: ServerParts = scope["app"].state.ropeswitch
         if scope["type"] == "http":
-            await self._http(parts, scope, receive, send)
+            with connection.serving(scope, receive) as receiving:
+                await self._http(parts, scope, receiving, send)
         elif scope["type"] == "websocket":
             await self._websocket(parts.front, scope, receive, send)
         else:
@@ -95,7 +97,7 @@ class Front:
         answer = Answer(send, context, body, scope, path)
         try:
             context.key = front.identify(scope, path)
-            _check_headers(scope)
+            _check_headers(scope, front.max_headers)
             body.check_declared()
             if counted:
                 front.count(context.key)
@@ -118,7 +120,7 @@ class Front:
         try:
             with LIFE.request(path):
                 if path in METRICS_PATHS:
-                    scope = await fresh(parts.scheduling_metrics, parts.queue_metrics, scope)
+                    scope = await fresh(parts.scheduling_metrics, scope)
                 await self.app(scope, body.receive, answer.send)
         except RefusedError as error:
             # Raised by us, or by the body in a handler that reads it directly.
@@ -141,7 +143,7 @@ class Front:
             key = front.identify(scope, path)
             if routes.is_metrics(path):
                 raise RefusedError(NO_WEBSOCKET)
-            _check_headers(scope)
+            _check_headers(scope, front.max_headers)
             front.count(key)
         except RefusedError as error:
             refused(error.refusal.reason, None)
@@ -157,12 +159,14 @@ class Front:
             front.key_limits.give_back(key)
 
 
-def _check_headers(scope: Scope) -> None:
-    """Check the headers that the engine reads.
+def _check_headers(scope: Scope, most: int) -> None:
+    """Check the number of headers, at most ``most``, and those that the engine reads.
 
     Raises:
-        RefusedError: for a request ID that is too long, or a priority that the engine cannot be sent.
+        RefusedError: for too many headers, a request ID that is too long, or a priority that the engine cannot be sent.
     """
+    if len(scope["headers"]) > most:
+        raise RefusedError(too_many_headers(most))
     for name, value in scope["headers"]:
         if name == REQUEST_ID and len(value) > LONGEST_ID:
             # vLLM repeats it in every chunk of a stream and in every message to and from the engine.

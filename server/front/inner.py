@@ -9,16 +9,16 @@ import json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ropeswitch.factors.factor_set import SET_HEADER
-from ropeswitch.server import vllm_adapter
-from ropeswitch.server.context import RequestContext, current
+from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.front.answer import is_event_stream
+from ropeswitch.server.front.context import RequestContext, current
 
 
 class Inner:
     """Adds ``x-rope-factor-set: short, long`` to the responses of requests that run prompts, not to errors.
 
-    The handlers give every prompt to the engine before they start the response, streams included (``engine_client.py``
-    makes the few others do so), so the sets are known when the headers are sent.
+    Handlers give every prompt to the engine before they start the response, streams included, so the sets are known when the
+    headers are sent; only streams of the Responses API begin before, and have no such header.
 
     An event stream whose handler raises ends with an error event, as with most of vLLM's handlers; a fault of the server is
     re-raised.
@@ -33,17 +33,17 @@ class Inner:
             return
         open_stream = False
 
-        async def noting(message: Message) -> None:
+        async def headed(message: Message) -> None:
             nonlocal open_stream
             if message["type"] == "http.response.start":
-                message = _headed(message, context)
                 open_stream = is_event_stream(message)
+                message = _headed(message, context)
             elif message["type"] == "http.response.body":
                 open_stream = open_stream and message.get("more_body", False)
             await send(message)
 
         try:
-            await self.app(scope, receive, noting)
+            await self.app(scope, receive, headed)
         except Exception as error:
             if not open_stream:
                 raise

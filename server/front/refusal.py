@@ -98,18 +98,17 @@ LEAVING = Refusal(
     retry_after=5,
     close=True,
 )
-NO_HTTP = Refusal(
-    reason="framing",
-    status=400,
-    code=None,
-    message="The request is not valid HTTP/1.1 (RFC 9112).",
-)
 NO_WEBSOCKET = Refusal(
     reason="invalid",
     status=404,
     code=None,
     message="The metrics have no WebSocket. Send GET /metrics.",
 )
+
+
+def invalid_body(message: str, param: str | None = None) -> Refusal:
+    """Refusal of a body with a wrong value; ``param`` is the value's field, None for the whole body."""
+    return Refusal("invalid", 400, None, message, param=param)
 
 
 def header_too_long(name: str, limit: int) -> Refusal:
@@ -163,7 +162,7 @@ def head_too_large(limit: int) -> Refusal:
 def too_many_headers(limit: int) -> Refusal:
     """Refusal of a request with more than ``limit`` headers (``--h11-max-header-count``)."""
     message = f"The request has more than {limit} headers, this server's limit."
-    return Refusal("head_count", 431, "request_too_large", message)
+    return Refusal("head_count", 431, "request_too_large", message, close=True)
 
 
 def prompt_too_long(tokens: int, limit: int) -> Refusal:
@@ -186,9 +185,3 @@ def too_many_at_once(limit: int) -> Refusal:
     """Refusal of a request whose key has ``limit`` requests in flight (``--max-concurrent-per-key``)."""
     message = f"This API key already has {limit} requests in flight, its limit. Retry when one has ended."
     return Refusal("key_concurrency", 429, "rate_limit_exceeded", message, retry_after=1)
-
-
-def too_many_a_minute(limit: int, retry_after: int) -> Refusal:
-    """Refusal of a request whose key has used up its ``limit`` requests per minute (``--requests-per-minute-per-key``)."""
-    message = f"This API key has used its {limit} requests per minute. Retry in {retry_after} s."
-    return Refusal("key_rate", 429, "rate_limit_exceeded", message, retry_after=retry_after)

@@ -16,11 +16,10 @@ from ropeswitch.server.front.flags import (
     QUEUED_TOKENS,
     FrontConfig,
 )
-from ropeswitch.server.front.key_limits import EVERYONE, KeyLimits
-from ropeswitch.server.front.keys import KeyRing, bearer
-from ropeswitch.server.front.queue_limits import Admission, LengthClass, QueueLimits, Waits
+from ropeswitch.server.front.limits.key_limits import EVERYONE, KeyLimits
+from ropeswitch.server.front.limits.keys import KeyRing, bearer
+from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass, QueueLimits, Waits
 from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError
-from ropeswitch.server.front.shared_counts import SharedCounts
 
 
 class HeldBodies:
@@ -40,7 +39,7 @@ class HeldBodies:
 
 @dataclass(frozen=True)
 class FrontState:
-    """Keys and limits that the front's middleware enforces.
+    """Keys and limits that the front's middleware enforces, in one API server process.
 
     Attributes:
         keys: The API keys.
@@ -51,6 +50,7 @@ class FrontState:
         held_bodies: Memory held by request bodies in flight.
         body_timeout: Longest pause between two parts of a body, in seconds.
         max_sequences: Maximum sequences that one body may start.
+        max_headers: Maximum number of headers.
     """
 
     keys: KeyRing
@@ -61,6 +61,7 @@ class FrontState:
     held_bodies: HeldBodies
     body_timeout: float
     max_sequences: int
+    max_headers: int
 
     def identify(self, scope: Scope, path: str) -> bytes:
         """Return the digest of a request's key, or :data:`EVERYONE`.
@@ -122,25 +123,24 @@ def build(
         config: Values of the flags.
         ladder: The engine's ladder.
         max_model_len: Maximum tokens of a sequence.
-        waits: See :data:`~ropeswitch.server.front.queue_limits.Waits`.
-        make_error: See :class:`~ropeswitch.server.front.queue_limits.Admission`.
+        waits: See :data:`~ropeswitch.server.front.limits.queue_limits.Waits`.
+        make_error: See :class:`~ropeswitch.server.front.limits.queue_limits.Admission`.
 
     Raises:
         UsageError: when a key file has become unreadable since the start of the command.
-        IndexError: for a ladder with more sets than the maximum number of length classes.
     """
-    counts = SharedCounts(config.counts)
-    queue = QueueLimits(length_classes(config, ladder, max_model_len), counts, waits)
+    queue = QueueLimits(length_classes(config, ladder, max_model_len), waits)
     max_body_bytes = config.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
     state = FrontState(
         keys=KeyRing(config.key_digests, config.key_file),
         metrics_keys=KeyRing(config.metrics_digests, config.metrics_key_file, "--metrics-key-file"),
-        key_limits=KeyLimits(counts, config.max_concurrent_per_key, config.requests_per_minute_per_key),
+        key_limits=KeyLimits(config.max_concurrent_per_key),
         queue=queue,
         max_body_bytes=max_body_bytes,
         held_bodies=HeldBodies(config.max_held_body_bytes or HELD_BODIES * max_body_bytes),
         body_timeout=config.body_timeout,
         max_sequences=config.max_sequences_per_request,
+        max_headers=config.max_headers,
     )
     return state, Admission(queue, config.max_prompt_tokens, make_error)
 
@@ -151,7 +151,6 @@ def length_classes(config: FrontConfig, ladder: FactorLadder, max_model_len: int
     return [
         LengthClass(
             name=each.name,
-            max_length=each.max_length,
             max_requests=requests.get(each.name) or requests.get(None) or QUEUED_REQUESTS,
             max_tokens=tokens.get(each.name)
             or tokens.get(None)

@@ -8,9 +8,9 @@ import traceback
 from typing import Any
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.server import refusals
-from ropeswitch.server.start.console import Console
-from ropeswitch.server.start.held_log import silence_exit
+from ropeswitch.server.start import refusals
+from ropeswitch.server.start.log.console import Console
+from ropeswitch.server.start.log.held_log import silence_exit
 
 
 def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
@@ -28,7 +28,7 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
         KeyboardInterrupt: when a signal ends the start.
         UsageError: for a refused start.
     """
-    from ropeswitch.server.engine_watch import WATCH
+    from ropeswitch.server.app.engine_watch import WATCH
 
     interrupted = False
 
@@ -43,11 +43,12 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
         if again or not engines:
             raise KeyboardInterrupt
 
-    # Until the server installs its own handler.
+    # Until the server installs its own handlers.
     signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     atexit.register(silence_exit)
     try:
-        vllm_adapter.serve(args, interrupt)
+        vllm_adapter.serve(args)
         if not WATCH.died:
             return 0
         failure = "the engine died"

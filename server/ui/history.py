@@ -8,9 +8,9 @@ from collections import deque
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, Field
 
-from ropeswitch.server.length_metrics import instruments
-from ropeswitch.server.length_metrics.bands import Bands
-from ropeswitch.server.length_metrics.instruments import Instrument
+from ropeswitch.server.metrics import instruments
+from ropeswitch.server.metrics.bands import Bands
+from ropeswitch.server.metrics.instruments import Instrument
 from ropeswitch.server.ui.readings import Buckets, Readings, quantile
 
 _LOG = logging.getLogger(__name__)

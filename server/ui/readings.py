@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
 from pydantic import BaseModel, Field
 
-from ropeswitch.server.length_metrics.instruments import Instrument
+from ropeswitch.server.metrics.instruments import Instrument
 
 PREFIX = "ropeswitch_"
 

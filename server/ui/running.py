@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from ropeswitch.server.length_metrics.instruments import WAITING
-from ropeswitch.server.length_metrics.track import Track
+from ropeswitch.server.metrics.instruments import WAITING
+from ropeswitch.server.metrics.track import Track
 
 # Maximum sequences to list, oldest first.
 MOST = 2000
@@ -37,7 +37,7 @@ class RunningSequences:
 
     Args:
         states: ``vllm.v1.engine.output_processor.OutputProcessor.request_states``, each with its
-            :class:`~ropeswitch.server.length_metrics.track.Track` as ``ropeswitch``.
+            :class:`~ropeswitch.server.metrics.track.Track` as ``ropeswitch``.
         names: The names of the factor sets.
         computed: Returns the computed prompt tokens of engine requests, by internal ID.
     """

@@ -12,10 +12,10 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, Field
 
-from ropeswitch.server.length_metrics import instruments
-from ropeswitch.server.length_metrics.bands import OTHER, Bands
-from ropeswitch.server.length_metrics.metrics import LengthMetrics
-from ropeswitch.server.rope_route import FactorSetInfo, RopeInfo
+from ropeswitch.server.app.rope_route import FactorSetInfo, RopeInfo
+from ropeswitch.server.metrics import instruments
+from ropeswitch.server.metrics.bands import OTHER, Bands
+from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.ui.history import History, LatencyPoint
 from ropeswitch.server.ui.readings import Readings, Times
 from ropeswitch.server.ui.running import RunningSequence, RunningSequences

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from ropeswitch.server.cli import _make_parser
-from ropeswitch.server.flags import check
-from ropeswitch.server.serve import _add_flags
 from tests.docs.pages import ROOT, commands, pages
+from tests.serve_parser import serve_parser
 
 PAGES = [page for page in pages() if commands(page, "ropeswitch") or commands(page, "curl")]
 
@@ -19,7 +18,7 @@ def test_commands_of_ropeswitch(page: Path) -> None:
         # A pipe or the next command ends it.
         words = words[: next((at for at, word in enumerate(words) if word in ("|", "&&", "&")), len(words))]
         if words[0] == "serve":
-            check.parse(words[1:], _add_flags)
+            serve_parser().parse_args(words[1:])
         else:
             _make_parser().parse_args(words)
 

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ropeswitch.factors.file import parse
-from ropeswitch.server.serve import HELP
+from ropeswitch.server.start.serve import HELP
 from tests.docs.pages import ROOT, blocks, commands, pages
 
 README = ROOT / "README.md"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ropeswitch.server.tool_parsers import FAMILIES
+from ropeswitch.server.start.tool_parsers import FAMILIES
 from tests.docs.made import Tables, table, write
 
 PAGE = Path("docs/configuration.md")

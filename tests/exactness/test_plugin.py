@@ -61,7 +61,8 @@ def test_the_switch_alone_is_exact(phi3: Path, phi3_reference: Reference) -> Non
     assert values["refused"] == UNKNOWN
     assert values["scheduler"] == "ropeswitch.model_patches.switch.engine.scheduler.LadderScheduler"
     beside = [name for name in values["modules"] if name.count(".") > 1 and not f"{name}.".startswith(SWITCH)]
-    assert set(beside) == {"ropeswitch.server.refusals", "ropeswitch.server.vllm_command"}
+    started = "ropeswitch.server.start"
+    assert set(beside) == {started, f"{started}.refusals", f"{started}.vllm_command"}
 
 
 @pytest.mark.full
@@ -100,8 +101,9 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
         "ropeswitch.model_patches.switch.config.key",
         "ropeswitch.model_patches.switch.config.variables",
         "ropeswitch.model_patches.switch.plugin",
-        "ropeswitch.server.refusals",
-        "ropeswitch.server.vllm_command",
+        "ropeswitch.server.start",
+        "ropeswitch.server.start.refusals",
+        "ropeswitch.server.start.vllm_command",
     ]
     # Stock's own answer to a config whose window is 64 tokens.
     assert "maximum context length is 64 tokens" in run_engine(phi3, None, [90]).stderr

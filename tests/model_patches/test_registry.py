@@ -15,8 +15,8 @@ from ropeswitch.model_patches.guard.fingerprints import recorded, symbols
 from ropeswitch.server.patches import SERVER_PATCHES
 
 ROOT = Path(registry.__file__).resolve().parent.parent
-# Upstream symbols that the API server replaces, and the methods that their subclasses override: the numbers only shrink.
-REPLACED, OVERRIDDEN = 9, 16
+# Upstream symbols that the API server replaces: the number only shrinks.
+REPLACED = 3
 SECTIONS = ("replaces:", "why:", "what differs:", "limits:", "when it can go:")
 
 
@@ -41,22 +41,9 @@ def test_the_file_holds_what_is_relied_on_and_nothing_else() -> None:
 
 def test_no_more_is_relied_on_than_is_read_at_an_upgrade() -> None:
     """A new symbol or wrap takes the place of one that goes; each says what would go wrong."""
-    assert len(symbols(registry.PATCHES)) <= 32 and len(recorded()) <= 67
+    assert len(symbols(registry.PATCHES)) <= 38 and len(recorded()) <= 62
     assert all(reason for record in (*registry.PATCHES, *SERVER_PATCHES) for reason in record.relies_on.values())
     assert len([record for record in SERVER_PATCHES if record.kind != "unchanged"]) <= REPLACED
-    # In the class of each file of a subclassed record.
-    files = {ROOT.parent / record.file for record in SERVER_PATCHES if record.kind == "subclassed"}
-    classes = [
-        node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)
-    ]
-    ours = [
-        node for node in classes if node.name in ("RopeClient", "WatchedOutputs", "LongPromptRenderer", "AliasedModels")
-    ]
-    assert len(ours) == 4
-    assert (
-        sum(isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) for node in ours for item in node.body)
-        <= OVERRIDDEN
-    )
     assert {record.kind for record in SERVER_PATCHES} == {"wrapped", "subclassed", "unchanged"}
 
 
@@ -133,13 +120,12 @@ def test_a_missing_symbol_stops_the_start() -> None:
 def test_applying_twice_wraps_once_and_what_is_applied_is_looked_up() -> None:
     """A report names what really stands under the upstream names, so an undone patch is missing from it."""
     then = (
-        "from vllm.v1.engine.core import EngineCore\n"
-        "patching.patch_process(config)\n"
-        "once = EngineCore.preprocess_add_request\n"
-        "patching.patch_process(config)\n"
-        "print('once', EngineCore.preprocess_add_request is once)\n"
-        "print('wraps', not hasattr(once.__wrapped__, '__wrapped__'))\n"
         "from vllm.model_executor.model_loader import base_loader\n"
+        "patching.patch_process(config)\n"
+        "once = base_loader.initialize_model\n"
+        "patching.patch_process(config)\n"
+        "print('once', base_loader.initialize_model is once)\n"
+        "print('wraps', once.__wrapped__.__module__.startswith('vllm.'))\n"
         "name = 'vllm.model_executor.model_loader.base_loader.initialize_model'\n"
         "print('applied', name in registry.applied())\n"
         "base_loader.initialize_model = base_loader.initialize_model.__wrapped__\n"

@@ -11,9 +11,11 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import RequestStatus
+from vllm.v1.request import Request, RequestStatus
 
+from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.engine.scheduler import LadderSchedulerOutput
+from ropeswitch.model_patches.switch.placement import place
 from tests.examples import examples
 from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Mode, expected
 from tests.model_patches.hash_tier import HashTier
@@ -233,3 +235,45 @@ def test_a_session_whose_next_chunk_reserves_less_stays_in_its_set(configs: Conf
     after = engine.scheduler.placements["s"]
     assert (after.name, after.salt, after.limit) == ("to33", before.salt, 1)
     assert session.num_computed_tokens and session.cache_salt == before.salt
+
+
+def test_a_message_of_vllms_own_about_a_rejected_request_ends_no_engine(configs: Configs) -> None:
+    """``AsyncLLM.notify_kv_transfer_request_rejected`` makes a request that no input processor has placed."""
+    engine = Engine(configs(MODES["v1"]), MODES["v1"], blocks=10)
+    transfer = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": {"do_remote_prefill": True}})
+    request = Request("r", [0], transfer, None, block_hasher=engine.hasher, abort_immediately=True)
+    engine.scheduler.add_request(request)
+    engine.scheduler.finish_requests("r", RequestStatus.FINISHED_ABORTED)
+    engine.step()
+    assert not engine.scheduler.placements
+    unplaced = Request("u", [0], SamplingParams(max_tokens=1), None, block_hasher=engine.hasher)
+    with pytest.raises(FactorError, match="no factor set was chosen for it"):
+        engine.scheduler.add_request(unplaced)
+
+
+def test_a_request_that_came_placed_too_low_runs_in_the_set_of_its_length(configs: Configs) -> None:
+    mode = MODES["v1"]
+    engine, prompt = Engine(configs(mode), mode, blocks=40), [1 + i % (VOCABULARY - 1) for i in range(12)]
+    low = place(engine.scheduler.ladder, 1)
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+    engine.generated["r"] = []
+    request = Request("r", prompt, low.carried_by(params), None, cache_salt=low.salt, block_hasher=engine.hasher)
+    engine.scheduler.add_request(request)
+    assert engine.scheduler.placements["r"].index > low.index
+    for _ in range(10):
+        engine.step()
+    assert engine.generated["r"] == expected(prompt, 3, None)
+
+
+def test_a_session_that_outgrows_the_ladder_ends_no_engine(configs: Configs) -> None:
+    mode = MODES["v1"]
+    engine = Engine(configs(mode), mode, blocks=60)
+    engine.generated["s"] = []
+    longest = engine.scheduler.ladder.sets.max_length
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+    engine.enter("s", [1] * (longest - 2), params, resumable=True)
+    for _ in range(12):
+        engine.step()
+    engine.enter("s", [1] * 5, params, resumable=True)
+    assert engine.scheduler.requests["s"].num_tokens > longest
+    assert engine.scheduler.placements["s"].name == LADDER.names[-1]

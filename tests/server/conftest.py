@@ -12,6 +12,8 @@ from tests.server.checkpoint import phi3_with_tokenizer
 from tests.server.running import ENGINE, Server, running
 
 MODEL = "tiny"
+# More than any test sends at once.
+CONCURRENT = 200
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +24,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     flags = ["--served-model-name", MODEL, "--enable-scale-out", "--enable-auto-tool-choice"]
-    flags += ["--tool-call-parser", "hermes"]
+    flags += ["--tool-call-parser", "hermes", "--max-concurrent-per-key", str(CONCURRENT)]
     with running(tmp_path_factory.mktemp("server"), str(checkpoint), *ENGINE, *flags) as started:
         yield started
 

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from random import SystemRandom
@@ -114,14 +114,12 @@ class Server:
         log: The file that holds its output.
         process: The command's own process, which has the engine's among its descendants.
         tls: What to trust, where it is served over TLS.
-        probes: What ``/health/live`` and ``/health/ready`` answered while it started.
     """
 
     url: str
     log: Path
     process: "subprocess.Popen[bytes]"
     tls: ssl.SSLContext | None = None
-    probes: set[tuple[int, int]] = field(default_factory=set)
 
     def get(self, path: str, **headers: str) -> Answer:
         return self._send(urllib.request.Request(self.url + path, headers=headers))
@@ -204,12 +202,9 @@ def _wait(process: subprocess.Popen[bytes], server: Server, path: str) -> None:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise AssertionError(f"the server left with {process.returncode}:\n{server.log.read_text()[-4000:]}")
-        # Before the port is bound, and when one process has handed it to the next.
         with suppress(OSError):
-            live, ready = server.get("/health/live").status, server.get(path).status
-            if ready == 200:
+            if server.get(path).status == 200:
                 return
-            server.probes.add((live, ready))
         time.sleep(0.2)
     raise AssertionError(f"no answer after {START_SECONDS} s:\n{server.log.read_text()[-4000:]}")
 

@@ -11,8 +11,8 @@ import pytest
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.server.flags.memory import Memory
-from ropeswitch.server.start.console import Console
+from ropeswitch.server.start.fit.memory import Memory
+from ropeswitch.server.start.log.console import Console
 
 Started = Callable[..., Namespace]
 
@@ -30,7 +30,7 @@ def started(refusal: Any, monkeypatch: pytest.MonkeyPatch) -> Started:
         assert refusal(*argv) == "seen"
         return seen[-1]
 
-    monkeypatch.setattr("ropeswitch.server.serve._run", run)
+    monkeypatch.setattr("ropeswitch.server.start.serve._run", run)
     return start
 
 
@@ -95,7 +95,7 @@ def test_the_bundled_model_by_its_path_is_the_bundled_model(
 def test_the_kv_cache_is_chosen_by_what_is_free(
     started: Started, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropeswitch.server.flags.cpu.read_memory", lambda: Memory(total=64 << 30, free=6 << 30))
+    monkeypatch.setattr("ropeswitch.server.start.fit.cpu.read_memory", lambda: Memory(total=64 << 30, free=6 << 30))
     assert started(str(checkpoint)).kv_cache_memory_bytes == pytest.approx(2 << 30, rel=1e-3)
 
 

@@ -1,270 +1,141 @@
 """``MODEL@SET``: how such a name is read, what its request's prompts are forced to, and what lists show."""
 
-import asyncio
-from argparse import Namespace
+import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
-from starlette.datastructures import State
+from fastapi import FastAPI, Request
+from fastapi.testclient import TestClient
 from vllm import PoolingParams, SamplingParams
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
-from vllm.entrypoints.openai.models.serving import OpenAIServingModels
-from vllm.entrypoints.serve.engine.serving import BaseServing
-from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
-from vllm.exceptions import VLLMValidationError
+from vllm.entrypoints.openai.models.serving import ModelCard, OpenAIServingModels
 from vllm.lora.request import LoRARequest
-from vllm.sampling_params import BeamSearchParams
-from vllm.v1.engine.async_llm import AsyncLLM
 
-from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch.config.settings import FORCED_SET, UnsupportedError
-from ropeswitch.model_patches.switch.placement import forced_set, with_extra
-from ropeswitch.server import aliases
-from ropeswitch.server.aliases import accept_aliases
-from ropeswitch.server.context import Alias, RequestContext, current
-from ropeswitch.server.endpoint_plugin import RopeSwitchEndpoints
-from ropeswitch.server.engine_client import Prompts, take_over
-from ropeswitch.server.vllm_serve import AliasClient
+from ropeswitch.factors.errors import FieldError
+from ropeswitch.model_patches.switch.engine.process_inputs import set_of_model_name
+from ropeswitch.server.app.aliases import Alias, AliasedBodies, Aliases
+from ropeswitch.server.app.engine_client import Prompts
+from ropeswitch.server.front.context import RequestContext, current
 from tests.server.front.parts import LADDER
 from tests.server.placing import carried, chosen, engine_ladder
 
 
-class Resolver:
-    """A resolver of adapters that knows one name."""
-
-    def __init__(self, known: str) -> None:
-        self.known = known
-
-    async def resolve_lora(self, base_model_name: str, lora_name: str) -> LoRARequest | None:
-        return LoRARequest(lora_name, 1, "/adapter") if lora_name == self.known else None
-
-
-def served(*names: str, adapters: tuple[str, ...] = (), listed: bool = False) -> Any:
-    """The models of a server, as vLLM makes them."""
-
-    async def add_lora(request: LoRARequest) -> None: ...
-
-    client: Any = SimpleNamespace(
-        model_config=SimpleNamespace(model="/weights", max_model_len=16),
-        renderer=None,
-        input_processor=None,
-        add_lora=add_lora,
-    )
+def served(*names: str, adapters: tuple[str, ...] = (), listed: bool = False) -> Aliases:
+    """The names of a server, with the models as vLLM makes them."""
+    config = SimpleNamespace(model="/weights", max_model_len=16)
+    client: Any = SimpleNamespace(model_config=config, renderer=None, input_processor=None)
     models: Any = OpenAIServingModels(client, [BaseModelPath(name, "/weights") for name in names])
     for number, name in enumerate(adapters, start=1):
         models.lora_requests[name] = LoRARequest(name, number, f"/{name}")
-    accept_aliases(models, LADDER.names, listed=listed)
-    return models
-
-
-@pytest.fixture(autouse=True)
-def context() -> Iterator[RequestContext]:
-    made = RequestContext()
-    token = current.set(made)
-    yield made
-    current.reset(token)
+    return Aliases(models, LADDER.names, listed)
 
 
 @pytest.mark.parametrize(
     ("names", "asked", "alias"),
     [
         (["qwen3"], "qwen3", None),
-        (["qwen3"], "qwen3@long", Alias("qwen3@long", "long")),
-        (["first", "second"], "second@short", Alias("second@short", "short")),
+        (["qwen3"], "qwen3@long", ("qwen3", "long")),
+        (["first", "second"], "second@short", ("second", "short")),
         # A served name may hold the separator, and wins.
         (["qwen3", "qwen3@long"], "qwen3@long", None),
         (["qwen3@v1"], "qwen3@v1", None),
-        (["qwen3@v1"], "qwen3@v1@long", Alias("qwen3@v1@long", "long")),
+        (["qwen3@v1"], "qwen3@v1@long", ("qwen3@v1", "long")),
+        # vLLM answers for a model that no one knows, or a resolver finds it.
+        (["qwen3"], "other@long", ("other", "long")),
+        (["qwen3"], "other@nope", None),
+        (["qwen3"], "other", None),
+        (["qwen3"], None, None),
+        (["qwen3"], 3, None),
     ],
 )
 def test_a_served_name_wins_and_else_the_last_separator_splits(
-    context: RequestContext, names: list[str], asked: str, alias: Alias | None
+    names: list[str], asked: Any, alias: tuple[str, str] | None
 ) -> None:
-    models = served(*names)
-    assert models.is_base_model(asked)
-    assert context.alias == alias
-    assert models.model_name() == (asked if alias else names[0])
-
-
-@pytest.mark.parametrize("asked", ["other", "other@long", "@long", "qwen3:long", ""])
-def test_an_unknown_model_is_unknown(context: RequestContext, asked: str) -> None:
-    models = served("qwen3")
-    assert not models.is_base_model(asked) and asked not in models.lora_requests
-    assert context.alias is None
+    assert served(*names, adapters=("adapter",)).find(asked) == (None if alias is None else Alias(asked, *alias))
 
 
 @pytest.mark.parametrize("asked", ["qwen3@nope", "qwen3@", "qwen3@LONG", "adapter@nope"])
 def test_an_unknown_set_of_a_served_model_names_the_sets(asked: str) -> None:
-    models = served("qwen3", adapters=("adapter",))
-    with pytest.raises(
-        VLLMValidationError, match=r"^model: .* unknown factor set .*known sets: 'short', 'long'"
-    ) as error:
-        models.is_base_model(asked)
-    assert error.value.parameter == "model"
+    with pytest.raises(FieldError, match=r"unknown factor set .*known sets: 'short', 'long'") as error:
+        served("qwen3", adapters=("adapter",)).find(asked)
+    assert error.value.field == "model"
 
 
-def test_a_model_that_a_route_drops_may_name_a_set(context: RequestContext) -> None:
-    """``/invocations`` sets the model to None where no header names one."""
-    models = served("qwen3", adapters=("adapter",))
-    handler, request = BaseServing(models, models.model_config), SimpleNamespace(model=None)
-    for asked, adapter, alias in (
-        ("adapter@long", "adapter", "long"),
-        ("qwen3@short", None, "short"),
-        ("qwen3", None, None),
-        ("adapter", None, None),
-        ("other", None, None),
-        (3, None, None),
-    ):
-        context.alias, context.model = None, asked
-        found = handler._maybe_get_adapters(request)  # type: ignore[arg-type]
-        assert (found.lora_name if found else None) == adapter
-        assert (context.alias.factor_set if context.alias else None) == alias
-
-
-def test_without_a_context_no_name_is_an_alias() -> None:
-    """No set could be forced, so the name must not be accepted."""
-    token = current.set(None)
-    assert not served("qwen3").is_base_model("qwen3@long")
+@pytest.fixture
+def context() -> Iterator[RequestContext]:
+    made = RequestContext(alias=Alias("qwen3@long", "qwen3", "long"))
+    token = current.set(made)
+    yield made
     current.reset(token)
 
 
-@pytest.mark.parametrize("skips_validation", [False, True])
-def test_adapters_have_aliases(
-    context: RequestContext, skips_validation: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_SKIP_MODEL_NAME_VALIDATION", str(int(skips_validation)))
-    models = served("qwen3", adapters=("adapter", "adapter@long"))
-    handler = BaseServing(models, models.model_config)
-    for name, adapter, alias in (
-        ("adapter@short", "adapter", "short"),
-        ("adapter@long@short", "adapter@long", "short"),
-        ("qwen3@short", None, "short"),
-        # The name of an adapter of its own.
-        ("adapter@long", "adapter@long", None),
-        ("qwen3", None, None),
-    ):
-        context.alias = None
-        request: Any = SimpleNamespace(model=name)
-        assert asyncio.run(handler._check_model(request)) is None
-        found = handler._maybe_get_adapters(request)
-        assert (found.lora_name if found else None) == adapter
-        assert (context.alias.factor_set if context.alias else None) == alias
-        assert models.model_name(found) == name
-    assert list(models.lora_requests) == ["adapter", "adapter@long"]
-
-
-def test_adapters_that_a_resolver_finds_have_aliases(context: RequestContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
-    for known, asked, alias in (("found", "found@long", "long"), ("found@v2", "found@v2", None)):
-        models = served("qwen3")
-        models.lora_resolvers.append(Resolver(known))
-        context.alias = None
-        handler, request = BaseServing(models, models.model_config), SimpleNamespace(model=asked)
-        assert asyncio.run(handler._check_model(request)) is None  # type: ignore[arg-type]
-        assert handler._maybe_get_adapters(request).lora_name == known  # type: ignore[arg-type, union-attr]
-        assert (context.alias.factor_set if context.alias else None) == alias
-    missing: Any = SimpleNamespace(model="lost@long")
-    assert asyncio.run(handler._check_model(missing)).error.code == 404  # type: ignore[union-attr]
-
-
-def test_adapters_are_loaded_and_unloaded_by_their_own_names() -> None:
-    models = served("qwen3", adapters=("adapter",))
-
-    def load(name: str) -> Any:
-        return asyncio.run(models.load_lora_adapter(LoadLoRAAdapterRequest(lora_name=name, lora_path="/new")))
-
-    def unload(name: str) -> Any:
-        return asyncio.run(models.unload_lora_adapter(UnloadLoRAAdapterRequest(lora_name=name)))
-
-    assert unload("adapter@long").error.code == 404
-    for name in ("qwen3@long", "adapter@mine"):
-        assert load(name).startswith("Success") and name in models.lora_requests
-        assert unload(name).startswith("Success")
-    assert unload("adapter").startswith("Success") and not models.lora_requests
-
-
-@pytest.mark.parametrize("listed", [False, True])
-def test_models_list_aliases_on_request(listed: bool) -> None:
-    models = served("qwen3", "qwen3@long", adapters=("adapter",), listed=listed)
-    cards = asyncio.run(models.show_available_models()).data
-    exact = ["qwen3", "qwen3@long", "adapter"]
-    more = ["qwen3@short", "qwen3@long@short", "qwen3@long@long", "adapter@short", "adapter@long"]
-    assert [card.id for card in cards] == exact + (more if listed else [])
-    if listed:
-        assert [card.parent for card in cards[3:]] == ["qwen3", "qwen3@long", "qwen3@long", "adapter", "adapter"]
-        assert cards[3].root == "/weights" and cards[3].max_model_len == 16
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(max_tokens=1), PoolingParams()])
+def test_every_prompt_of_the_request_is_forced(context: RequestContext, params: Any) -> None:
+    prompts = Prompts(engine_ladder(LADDER), SimpleNamespace(admit=lambda *_: None), len)  # type: ignore[arg-type]
+    assert chosen(carried(prompts.place([1] * 3, params, "r"))) == ("long", "forced")
+    assert [chosen(each) for each in context.prompts] == [("long", "forced")]
 
 
 @pytest.mark.parametrize(
-    "params", [SamplingParams(max_tokens=3, extra_args={"other": 1}), PoolingParams(extra_kwargs={"other": 1})]
+    ("asked", "alias", "field"),
+    [
+        (None, None, None),
+        ("long", None, None),
+        ("long", Alias("qwen3@long", "qwen3", "long"), None),
+        ("short", Alias("qwen3@long", "qwen3", "long"), "model"),
+        ("nope", None, "vllm_xargs.rope_factor_set"),
+        (3, None, "vllm_xargs.rope_factor_set"),
+    ],
 )
-def test_a_forced_set_is_in_a_copy_of_the_parameters(params: Any) -> None:
-    """Beams and prompts of one request may share them."""
-    before = repr(params)
-    forced = with_extra(params, {FORCED_SET: "long"})
-    assert forced_set(forced) == "long" and type(forced) is type(params)
-    assert forced_set(params) is None and repr(params) == before
+def test_the_model_and_the_field_must_agree(asked: Any, alias: Alias | None, field: str | None) -> None:
+    if field is None:
+        served("qwen3").check(asked, alias)
+        return
+    with pytest.raises(FieldError) as raised:
+        served("qwen3").check(asked, alias)
+    assert raised.value.field == field
 
 
-def test_every_prompt_of_the_request_is_forced_and_decided(
-    context: RequestContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    to_engine: list[Any] = []
-    for method in ("generate", "encode"):
-        monkeypatch.setattr(AsyncLLM, method, lambda self, prompt, params, *args: to_engine.append(params))
-    client: Any = AsyncLLM.__new__(AsyncLLM)
-    admission: Any = SimpleNamespace(admit=lambda *args: None, follow=lambda *args: None)
-    beams: list[Any] = []
-    handler = SimpleNamespace(beam_search=lambda **kwargs: beams.append(kwargs["params"]))
-    state = State({"openai_serving_completion": handler})
-    take_over(client, state, Prompts(engine_ladder(LADDER), admission, len))
-    context.alias = Alias("qwen3@long", "long")
-    client.generate([1], SamplingParams(), "r1")
-    client.encode([1], PoolingParams(), "r2")
-    handler.beam_search(request_id="r", prompt=[1], params=(asked := BeamSearchParams(2, 4)))
-    context.answering = True
-    client.generate([1], SamplingParams(), "step")
-    assert [chosen(carried(each)) for each in to_engine] == [("long", "forced")] * 3
-    assert [chosen(each) for each in context.prompts] == [("long", "forced")] * 3 and beams == [asked]
+def test_aliases_are_listed_on_request_only() -> None:
+    cards = [ModelCard(id="qwen3"), ModelCard(id="qwen3@long")]
+    assert served("qwen3").cards(cards) == cards
+    found = served("qwen3", listed=True).cards(cards)
+    assert [(each.id, each.parent) for each in found[2:]] == [
+        ("qwen3@short", "qwen3"),
+        ("qwen3@long@short", "qwen3@long"),
+        ("qwen3@long@long", "qwen3@long"),
+    ]
 
 
-@pytest.mark.parametrize("name", ["a:b", "a@b", "a b", "ä", ""])
-def test_names_of_sets_have_no_separator(name: str) -> None:
-    assert aliases.SEPARATOR == "@"
-    with pytest.raises(FactorError, match="name"):
-        FactorLadder.checked([{"name": name, "max_length": 8, "factors": [1.0]}])
-
-
-def test_under_vllm_serve_the_set_is_forced_too(context: RequestContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    to_engine: list[Any] = []
-    for method in ("generate", "encode"):
-        monkeypatch.setattr(AsyncLLM, method, lambda self, prompt, params, *args: to_engine.append(params))
-    client: Any = AliasClient.__new__(AliasClient)
-    client.generate([1], SamplingParams(), "r1")
-    context.alias = Alias("qwen3@long", "long")
-    client.generate([1], SamplingParams(), "r2")
-    client.encode([1], PoolingParams(), "r3")
-    assert [forced_set(each) for each in to_engine] == [None, "long", "long"]
-    with pytest.raises(VLLMValidationError, match="leave one of them out"):
-        client.generate([1], SamplingParams(extra_args={"rope_factor_set": "short"}), "r4")
-
-
-def test_the_plugin_refuses_a_server_without_an_engine() -> None:
-    args = Namespace(additional_config={"ropeswitch": {}})
-    with pytest.raises(UnsupportedError, match=r"^VLLM_PLUGINS: a server without an engine"):
-        asyncio.run(RopeSwitchEndpoints().init_state(None, State(), args))
-
-
-@pytest.mark.parametrize("additional_config", [{}, None, {"other": {}}])
-def test_the_plugin_adds_nothing_to_a_server_without_the_key(additional_config: Any) -> None:
+@pytest.fixture
+def plain() -> TestClient:
+    """An app of plain ``vllm serve``, whose only route says what it was sent and what is forced."""
     app = FastAPI()
-    app.state.args = args = Namespace(additional_config=additional_config)
-    before = list(app.routes)
-    RopeSwitchEndpoints().attach_router(app)
-    assert app.routes == before and app.user_middleware == []
-    client, state = SimpleNamespace(), State()
-    asyncio.run(RopeSwitchEndpoints().init_state(client, state, args))
-    assert vars(client) == {} and state._state == {}
+    app.add_middleware(AliasedBodies)
+    app.state.ropeswitch = SimpleNamespace(aliases=served("qwen3"))
+
+    @app.post("/any")
+    async def show(request: Request) -> Any:
+        body = await request.body()
+        return {"body": body.decode(), "length": request.headers["content-length"], "forced": set_of_model_name.get()}
+
+    return TestClient(app)
+
+
+def test_under_vllm_serve_the_body_and_the_prompts_follow(plain: TestClient) -> None:
+    answer = plain.post("/any", json={"model": "qwen3@long", "prompt": "a@b"}).json()
+    assert json.loads(answer["body"]) == {"model": "qwen3", "prompt": "a@b"}
+    assert (answer["length"], answer["forced"]) == (str(len(answer["body"])), "long")
+
+
+@pytest.mark.parametrize("body", ['{"model": "qwen3", "prompt": "a@b"}', '["@"]', "{@", '{"model": "x@y"}', ""])
+def test_under_vllm_serve_other_bodies_pass_as_they_are(plain: TestClient, body: str) -> None:
+    answer = plain.post("/any", content=body).json()
+    assert (answer["body"], answer["forced"]) == (body, None)
+
+
+def test_under_vllm_serve_an_unknown_set_is_refused(plain: TestClient) -> None:
+    answer = plain.post("/any", json={"model": "qwen3@nope"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")

@@ -5,17 +5,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.datastructures import State
 from vllm import PoolingParams, SamplingParams
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import BeamSearchParams, RepetitionDetectionParams
-from vllm.utils import random_uuid
+from vllm.sampling_params import RepetitionDetectionParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from ropeswitch.server.context import RequestContext, current
-from ropeswitch.server.engine_client import Prompts, take_over
+from ropeswitch.server.app.engine_client import Prompts, RopeClient
+from ropeswitch.server.front.bodies.prompt_set import names_output_limit
+from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.refusal import RefusedError, listeners, prompt_too_long, too_many_at_once
-from ropeswitch.server.prompt_set import names_output_limit
 from tests.server.front.parts import LADDER
 from tests.server.placing import carried, chosen, engine_ladder
 
@@ -26,7 +24,7 @@ def asking(name: str | None) -> SamplingParams:
     return SamplingParams(extra_args=None if name is None else {"rope_factor_set": name})
 
 
-def test_a_prompt_is_decided_once_and_noted_for_header_queue_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_is_placed_once_for_header_queue_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     admitted: list[Any] = []
     given_to_engine: list[Any] = []
 
@@ -35,13 +33,9 @@ def test_a_prompt_is_decided_once_and_noted_for_header_queue_and_metrics(monkeyp
 
     for method in ("generate", "encode"):
         monkeypatch.setattr(AsyncLLM, method, upstream)
-    client: Any = AsyncLLM.__new__(AsyncLLM)
+    client: Any = RopeClient.__new__(RopeClient)
     admission: Any = SimpleNamespace(admit=lambda *args: admitted.append(args))
-    take_over(
-        client,
-        State(),
-        Prompts(engine_ladder(LADDER), admission, lambda prompt: len(prompt["prompt_token_ids"])),
-    )
+    client.prompts = Prompts(engine_ladder(LADDER), admission, lambda prompt: len(prompt["prompt_token_ids"]))
     context = RequestContext()
     token = current.set(context)
     prompts = [{"prompt_token_ids": [1] * length} for length in (5, 9, 3)]
@@ -71,10 +65,10 @@ def test_a_request_is_refused_and_counted_once() -> None:
 def test_no_other_module_keeps_the_state_of_a_request() -> None:
     """What is left is the span that is being made, of which the output handler knows the request."""
     keeping = {str(each.relative_to(SERVER)) for each in SERVER.rglob("*.py") if "= ContextVar(" in each.read_text()}
-    assert keeping == {"context.py", "traces.py"}
+    assert keeping == {"front/context.py", "metrics/traces.py"}
 
 
-def noted(
+def placed(
     params: Any, *, prompt: int, context: RequestContext, policy: str = "length", **options: Any
 ) -> tuple[str, str]:
     """What is decided for a prompt of a server whose sequences may have 14 tokens, of which the first set has 8."""
@@ -82,7 +76,7 @@ def noted(
     prompts = Prompts(engine_ladder(LADDER, policy, 14), admission, len, **options)
     token = current.set(context)
     try:
-        return chosen(carried(prompts.note([1] * prompt, params, "r")))
+        return chosen(carried(prompts.place([1] * prompt, params, "r")))
     finally:
         current.reset(token)
 
@@ -95,11 +89,11 @@ def limited(max_tokens: int | None, **extra: str) -> SamplingParams:
 def test_reserve_is_decided_for_header_queue_and_metrics(asked: bool) -> None:
     """By the request or by the server; the queue's class stays that of the length."""
     extra, policy = ({"rope_ladder_policy": "reserve"}, "length") if asked else ({}, "reserve")
-    decision = noted(limited(5, **extra), prompt=5, context=RequestContext(limited=True), policy=policy)
+    decision = placed(limited(5, **extra), prompt=5, context=RequestContext(limited=True), policy=policy)
     assert decision == ("long", "reserve")
-    decision = noted(limited(3, **extra), prompt=5, context=RequestContext(limited=True), policy=policy)
+    decision = placed(limited(3, **extra), prompt=5, context=RequestContext(limited=True), policy=policy)
     assert decision == ("short", "reserve")
-    decision = noted(
+    decision = placed(
         limited(9, rope_factor_set="short"), prompt=5, context=RequestContext(limited=True), policy="reserve"
     )
     assert decision == ("short", "forced")
@@ -108,7 +102,7 @@ def test_reserve_is_decided_for_header_queue_and_metrics(asked: bool) -> None:
 def test_a_request_goes_by_length_with_its_own_policy() -> None:
     context = RequestContext(limited=True)
     params = limited(5, rope_ladder_policy="length")
-    assert noted(params, prompt=5, context=context, policy="reserve") == ("short", "length")
+    assert placed(params, prompt=5, context=context, policy="reserve") == ("short", "length")
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -116,14 +110,14 @@ def test_a_limit_that_nobody_named_reserves_nothing(asked: bool) -> None:
     """vLLM's handlers fill in the rest of the context, 9 tokens after a prompt of 5; the engine gets policy ``length``."""
     extra, policy = ({"rope_ladder_policy": "reserve"}, "length") if asked else ({}, "reserve")
     params = limited(9, **extra)
-    assert noted(params, prompt=5, context=RequestContext(), policy=policy) == ("short", "length")
+    assert placed(params, prompt=5, context=RequestContext(), policy=policy) == ("short", "length")
     assert params.extra_args == (extra or None)
     # Named by the request, or by the server's generation config.
     for context, options in ((RequestContext(limited=True), {}), (RequestContext(), {"limits_output": True})):
         params = limited(9, **extra)
-        decision = noted(params, prompt=5, context=context, policy=policy, **options)
+        decision = placed(params, prompt=5, context=context, policy=policy, **options)
         assert decision == ("long", "reserve") and params.extra_args == (extra or None)
-    assert noted(limited(None, **extra), prompt=5, context=RequestContext(), policy=policy) == ("short", "length")
+    assert placed(limited(None, **extra), prompt=5, context=RequestContext(), policy=policy) == ("short", "length")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +139,7 @@ def test_whether_a_body_limits_the_answer(body: object, expected: bool) -> None:
 
 def test_a_policy_is_refused_where_it_would_be_ignored() -> None:
     with pytest.raises(VLLMValidationError, match="'reserve' is not supported here") as raised:
-        noted(PoolingParams(), prompt=5, context=RequestContext(asked_policy="reserve"))
+        placed(PoolingParams(), prompt=5, context=RequestContext(asked_policy="reserve"))
     assert raised.value.parameter == "vllm_xargs.rope_ladder_policy"
 
 
@@ -154,35 +148,22 @@ def test_a_policy_is_refused_where_it_would_be_ignored() -> None:
 )
 def test_a_wrong_policy_names_its_field(extra: dict[str, str]) -> None:
     with pytest.raises(VLLMValidationError) as raised:
-        noted(limited(5, **extra), prompt=5, context=RequestContext(limited=True))
+        placed(limited(5, **extra), prompt=5, context=RequestContext(limited=True))
     assert raised.value.parameter == "vllm_xargs.rope_ladder_policy"
     assert str(raised.value).count("vllm_xargs.rope_ladder_policy: ") == 1
 
 
-@pytest.mark.parametrize(
-    ("max_tokens", "named", "search"),
-    [
-        (5, True, ("long", "reserve")),
-        (2, True, ("short", "reserve")),
-        # Filled in by vLLM's handler.
-        (9, False, ("short", "length")),
-    ],
-)
-def test_a_beam_search_reserves_as_a_whole(max_tokens: int, named: bool, search: tuple[str, str]) -> None:
-    """Its steps have one token each, and IDs that begin with the search's."""
-    admission: Any = SimpleNamespace(admit=lambda *_: None, follow=lambda _: None)
-    prompts = Prompts(engine_ladder(LADDER, "reserve", 14), admission, len)
-    context = RequestContext(limited=named)
+def test_of_an_answer_in_steps_the_first_prompt_counts() -> None:
+    """As of a beam search: its later steps are in no header and no queue."""
+    admitted: list[Any] = []
+    admission: Any = SimpleNamespace(admit=lambda *args: admitted.append(args))
+    prompts = Prompts(engine_ladder(LADDER, "length", 14), admission, len)
+    context = RequestContext(answers_in_steps=True)
     token = current.set(context)
-    prompts.note([1] * 5, BeamSearchParams(beam_width=2, max_tokens=max_tokens), None, "cmpl-1-0")
-    context.answering = True
-    steps = [
-        carried(prompts.note([1] * length, limited(1), f"cmpl-1-0-{random_uuid()}-beam-{beam}"))
-        for beam, length in ((0, 5), (1, 8))
-    ]
+    steps = [carried(prompts.place([1] * length, limited(1), str(length))) for length in (8, 9, 10)]
     current.reset(token)
-    assert [chosen(each) for each in context.prompts] == [search]
-    assert [each.name for each in steps] == [search[0]] * 2
+    assert [chosen(each) for each in context.prompts] == [("short", "length")]
+    assert [each.name for each in steps] == ["short", "long", "long"] and len(admitted) == 1
 
 
 @pytest.mark.parametrize("field", ["top_k", "stream_interval", "repetition_detection.max_pattern_size"])
@@ -195,9 +176,9 @@ def test_a_number_that_the_engine_cannot_be_sent_is_refused(field: str) -> None:
         owner, _, name = field.rpartition(".")
         setattr(getattr(params, owner) if owner else params, name, number)
         if fits:
-            prompts.note([1], params, "r")
+            prompts.place([1], params, "r")
             continue
         with pytest.raises(VLLMValidationError, match=f"^{field}: Input should be a whole number") as refused:
-            prompts.note([1], params, "r")
+            prompts.place([1], params, "r")
         assert refused.value.parameter == field and not admitted
     assert len(admitted) == 1

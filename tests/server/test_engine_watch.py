@@ -5,12 +5,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.datastructures import State
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from ropeswitch.server import engine_client, engine_watch
-from ropeswitch.server.engine_client import take_over
-from ropeswitch.server.engine_watch import EngineWatch
+from ropeswitch.server.app import engine_client, engine_watch
+from ropeswitch.server.app.engine_client import RopeClient
+from ropeswitch.server.app.engine_watch import EngineWatch
 
 
 def client() -> Any:
@@ -31,7 +30,7 @@ def test_who_ended_it(monkeypatch: pytest.MonkeyPatch, dies: bool, keep_alive: b
         engine.stop()
 
     async def serve() -> None:
-        watch.start(engine, SimpleNamespace(server=server), lambda _: None, keep_alive=keep_alive)
+        watch.start(engine, SimpleNamespace(server=server), keep_alive=keep_alive)
         await asyncio.sleep(0.01)
         assert not server.should_exit
         if dies:
@@ -51,8 +50,7 @@ def test_the_client_s_shutdown_waits_for_the_requests_in_flight_first(monkeypatc
     calls: list[Any] = []
     monkeypatch.setattr(engine_client, "WATCH", SimpleNamespace(leave=lambda client: calls.append(client)))
     monkeypatch.setattr(AsyncLLM, "shutdown", lambda self, timeout=None: calls.append(timeout))
-    upstream: Any = AsyncLLM.__new__(AsyncLLM)
-    take_over(upstream, State(), SimpleNamespace())
+    upstream: Any = RopeClient.__new__(RopeClient)
     upstream.shutdown(timeout=5)
     assert calls == [upstream, 5]
     # Collected, it shuts down again, with no one left to be asked.

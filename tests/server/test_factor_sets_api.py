@@ -65,7 +65,9 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_can_force_a_set(server: Server, path: str, stream: bool) -> None:
     answer = server.post(path, ROUTES[path] | asking("long") | {"stream": stream})
-    assert (answer.status, answer.sets) == (200, "long"), answer.text
+    # A stream of the Responses API begins before its prompt is placed.
+    sets = None if stream and path == "/v1/responses" else "long"
+    assert (answer.status, answer.sets) == (200, sets), answer.text
 
 
 def test_the_forced_set_is_the_one_that_rotates(server: Server) -> None:

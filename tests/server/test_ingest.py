@@ -6,12 +6,9 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from ropeswitch.model_patches.serving.packed_prompt import FIELD
-from ropeswitch.server.ingest.parse import PIECE, parse
-from ropeswitch.server.ingest.request import VERY_LONG
-from ropeswitch.server.ingest.text_process import TITLE
-from ropeswitch.server.ingest.token_ids import TokenIds
-from tests.server.asking import named
+from ropeswitch.server.front.bodies.parse import PIECE, parse
+from ropeswitch.server.front.bodies.request import VERY_LONG
+from ropeswitch.server.front.bodies.token_ids import TokenIds
 from tests.server.conftest import MODEL
 from tests.server.running import Answer, Server
 
@@ -42,7 +39,7 @@ def test_token_ids_in_long_bodies(server: Server) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"n": 2, "temperature": 1, "seed": 5}, {"vllm_xargs": {"rope_factor_set": "long"}}]
 )
-def test_a_prompt_that_goes_as_bytes(server: Server, options: dict[str, Any]) -> None:
+def test_a_long_prompt_gives_the_answer_of_a_short_body(server: Server, options: dict[str, Any]) -> None:
     prompt = [1 + (i * 13) % 250 for i in range(1000)]
     body = {"model": MODEL, "max_tokens": 3, "temperature": 0, **options}
     # Its array is longer than a piece, and one piece of it ends among the numbers.
@@ -53,12 +50,6 @@ def test_a_prompt_that_goes_as_bytes(server: Server, options: dict[str, Any]) ->
     assert (long.status, long.sets) == (200, short.sets), long.text
     assert [each["text"] for each in long.json["choices"]] == [each["text"] for each in short.json["choices"]]
     assert tokens(long) == tokens(short)
-
-
-def test_a_client_cannot_send_packed_prompts(server: Server) -> None:
-    body = {"model": MODEL, "prompt": [5], "max_tokens": 1, "vllm_xargs": {FIELD: "text"}}
-    answer = server.post("/v1/completions", body)
-    assert (answer.status, answer.json["error"]["param"]) == (400, f"vllm_xargs.{FIELD}")
 
 
 @pytest.mark.full
@@ -103,12 +94,6 @@ def test_long_texts_are_tokenized_as_short_ones(client: OpenAI) -> None:
         with pytest.raises(BadRequestError) as caught:
             client.chat.completions.create(model=MODEL, messages=messages)  # type: ignore[arg-type]
         assert caught.value.code == "context_length_exceeded"
-
-
-def test_very_long_texts_have_their_own_process(server: Server, client: OpenAI) -> None:
-    options = {"truncate_prompt_tokens": 100}
-    client.completions.create(model=MODEL, prompt="z" * (VERY_LONG + 1), max_tokens=1, extra_body=options)
-    assert named(server, TITLE)
 
 
 def test_a_stream_that_tells_its_progress(client: OpenAI) -> None:

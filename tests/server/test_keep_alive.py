@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeswitch.server import vllm_adapter
+from ropeswitch.server.app import vllm_adapter
 from tests.passkey_tiny import SERVED
 from tests.server.running import running
 from tests.server.test_life_cycle import FLAGS, stream

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ropeswitch.factors.hf_config import ladder_from_config
-from ropeswitch.server import legacy_config
+from ropeswitch.server.start import legacy_config
 from tests.exactness import checkpoints
 
 
@@ -33,7 +33,8 @@ def test_only_su_is_rewritten(su: Path) -> None:
 
 
 def test_the_engine_reads_the_copy(su: Path) -> None:
-    from ropeswitch.server import model_config, vllm_adapter
+    from ropeswitch.server.app import vllm_adapter
+    from ropeswitch.server.start import model_config
 
     args: Namespace = vllm_adapter.parse([str(su)], lambda parser: None)
     ladder = ladder_from_config(model_config.text_config(args))

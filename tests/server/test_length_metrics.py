@@ -13,9 +13,9 @@ import pytest
 from vllm.entrypoints.speech_to_text.transcription import api_router as transcription
 from vllm.entrypoints.speech_to_text.translation import api_router as translation
 
-from ropeswitch.server.front import queue_metrics
-from ropeswitch.server.length_metrics.fates import PATHS
-from ropeswitch.server.length_metrics.instruments import (
+from ropeswitch.server.metrics import queue_metrics
+from ropeswitch.server.metrics.fates import PATHS
+from ropeswitch.server.metrics.instruments import (
     INSTRUMENTS,
     LABELS,
     POLICY,
@@ -23,7 +23,7 @@ from ropeswitch.server.length_metrics.instruments import (
     REJECTIONS,
     REJECTIONS_LABELS,
 )
-from ropeswitch.server.length_metrics.series import MOST_SERIES
+from ropeswitch.server.metrics.series import MOST_SERIES
 from tests.docs.pages import ROOT
 from tests.server.conftest import MODEL
 from tests.server.length_metrics.ladders import Labels, total, values

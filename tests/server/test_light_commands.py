@@ -40,7 +40,6 @@ RULE = "factors rule yarn --rotary-dim 128 --rope-theta 10000 --original-length 
         ("serve --ladder nope", "--ladder: 'nope' is unknown; allowed: auto, none, file:PATH"),
         ("serve --ladder yarn --factors x.json", "--factors: 'x.json' and --ladder 'yarn' both name a ladder"),
         ("serve --native-window x", "--native-window: 'x' must be a whole number of tokens"),
-        ("serve --ssl-certfile nope", "--ssl-certfile: "),
     ],
 )
 def test_nothing_heavy_is_imported(command: str, refusal: str | None, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ropeswitch.server.length_metrics.instruments import END_TO_END, GAP, INSTRUMENTS, TTFT, Instrument
+from ropeswitch.server.metrics.instruments import END_TO_END, GAP, INSTRUMENTS, TTFT, Instrument
 from tests.docs.pages import ROOT, blocks
 from tests.server.conftest import MODEL
 from tests.server.running import ENGINE, Server, free_port, running

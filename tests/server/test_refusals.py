@@ -10,7 +10,7 @@ import pytest
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.guard.fingerprints import RegistryError
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from ropeswitch.server import refusals, vllm_command
+from ropeswitch.server.start import refusals, vllm_command
 
 
 def create_engine_config(error: Exception) -> None:
@@ -78,7 +78,7 @@ def test_ctrl_c_is_the_server_s_and_not_its_processes(ours: bool) -> None:
     """A terminal's Ctrl-C goes to every process; an engine that took it would end its requests in flight."""
     # As from a terminal: a process that a script started in the background ignores it already.
     script = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    script += "from ropeswitch.server.vllm_command import install; install()\n"
+    script += "from ropeswitch.server.start.vllm_command import install; install()\n"
     script += "def ignored(): install(); raise SystemExit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)\n"
     script += "import multiprocessing\n"
     script += "child = multiprocessing.get_context('fork').Process(target=ignored); child.start(); child.join()\n"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ropeswitch.server import refusals
-from ropeswitch.server.root_cause import MOST, ended_process, root_cause
+from ropeswitch.server.start import refusals
+from ropeswitch.server.start.root_cause import MOST, ended_process, root_cause
 
 
 def chained() -> BaseException:

@@ -17,12 +17,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from ropeswitch.server import scheduling_metrics
-from ropeswitch.server.engine_utilities import scheduling_reports
-from ropeswitch.server.front import queue_metrics
+from ropeswitch.server.app.engine_utilities import scheduling_reports
+from ropeswitch.server.app.vllm_serve import FreshGauges
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.scheduling_metrics import GAUGES, SchedulingMetrics
-from ropeswitch.server.vllm_serve import Contexts
+from ropeswitch.server.metrics import queue_metrics, scheduling_metrics
+from ropeswitch.server.metrics.scheduling_metrics import GAUGES, SchedulingMetrics
 from tests.server.conftest import MODEL
 from tests.server.front.parts import parts, server_parts
 from tests.server.running import Server
@@ -159,14 +158,10 @@ def test_only_metrics_asks_the_engines(tmp_path: Path) -> None:
         async def refresh(self) -> None:
             asked.append("refresh")
 
-    class NotingToo:
-        def refresh(self) -> None:
-            asked.append("queue")
-
     app = FastAPI()
     app.add_middleware(Front)
-    noting: Any = {"scheduling_metrics": Noting(), "queue_metrics": NotingToo()}
-    app.state.ropeswitch = server_parts(parts(tmp_path)[0], **noting)
+    noting: Any = Noting()
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0], scheduling_metrics=noting)
 
     @app.get("/metrics")
     @app.get("/metrics/")
@@ -179,16 +174,16 @@ def test_only_metrics_asks_the_engines(tmp_path: Path) -> None:
         asked.clear()
         http = TestClient(app, root_path=root)
         assert http.get(f"{prefix}/metrics/more").json() == 0
-        assert http.get(f"{prefix}/metrics").json() == 2
-        assert http.get(f"{prefix}/metrics/").json() == 4
+        assert http.get(f"{prefix}/metrics").json() == 1
+        assert http.get(f"{prefix}/metrics/").json() == 2
     app.state.ropeswitch = server_parts(parts(tmp_path)[0])
-    assert http.get("/metrics").status_code == 200 and len(asked) == 4
+    assert http.get("/metrics").status_code == 200 and len(asked) == 2
 
 
 def test_under_vllm_serve_metrics_asks_the_engines_below_a_prefix_too() -> None:
     registry = CollectorRegistry()
     app = FastAPI()
-    app.add_middleware(Contexts)
+    app.add_middleware(FreshGauges)
     app.state.ropeswitch = SimpleNamespace(
         scheduling_metrics=SchedulingMetrics({0: answering(report())}, "m", registry)
     )
@@ -208,7 +203,7 @@ def test_several_api_servers_show_the_latest_values(tmp_path: Path) -> None:
     code = """if True:
         import asyncio, sys
         from prometheus_client import CollectorRegistry, generate_latest, multiprocess
-        from ropeswitch.server.scheduling_metrics import SchedulingMetrics
+        from ropeswitch.server.metrics.scheduling_metrics import SchedulingMetrics
 
         async def ask():
             figures = dict.fromkeys(("target_seconds", "next_set_tokens", "remaining_prefill_seconds"), 0.05)

@@ -8,7 +8,7 @@ import pytest
 import xgrammar
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
-from ropeswitch.server.engine_client import Prompts
+from ropeswitch.server.app.engine_client import Prompts
 from tests.server.placing import engine_ladder
 from tests.server.test_context import LADDER
 
@@ -26,7 +26,7 @@ def sent(tag: Any, *, bounds_whitespace: bool = True) -> str:
     prompts = Prompts(engine_ladder(LADDER), admission, len, bounds_whitespace=bounds_whitespace)
     text = tag if isinstance(tag, str) else json.dumps(tag)
     params = SamplingParams(structured_outputs=StructuredOutputsParams(structural_tag=text))
-    outputs = prompts.note([1], params, "r").structured_outputs
+    outputs = prompts.place([1], params, "r").structured_outputs
     assert isinstance(outputs.structural_tag, str)
     return outputs.structural_tag
 

@@ -13,8 +13,8 @@ from vllm.tool_parsers import ToolParserManager
 from vllm.transformers_utils.chat_templates import registry
 
 from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.server import vllm_adapter
-from ropeswitch.server.tool_parsers import FAMILIES, choose
+from ropeswitch.server.app import vllm_adapter
+from ropeswitch.server.start.tool_parsers import FAMILIES, choose
 from tests.docs import tool_parsers
 from tests.docs.made import written
 from tests.docs.pages import ROOT

@@ -18,7 +18,7 @@ from ropeswitch.factors import file
 from ropeswitch.factors.evaluate.passkey import FILLER, OPENING, QUESTION, statement
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
-from ropeswitch.server.scheduling_metrics import GAUGES
+from ropeswitch.server.metrics.scheduling_metrics import GAUGES
 from tests.exactness.reference import Reference
 from tests.server.running import Server, environment, running
 
@@ -102,7 +102,11 @@ def test_named_in_vllm_plugins_it_adds_sets_by_model_name_and_the_route(tmp_path
         rope = server.get("/v1/rope").json
         assert [each["name"] for each in rope["sets"]] == list(LADDER.names)
         files = {patch["file"] for patch in rope["patches"]}
-        assert {"server/aliases.py", "server/vllm_serve.py", "model_patches/switch/engine/scheduler.py"} <= files
+        assert {
+            "server/app/aliases.py",
+            "server/app/vllm_serve.py",
+            "model_patches/switch/engine/scheduler.py",
+        } <= files
         assert not any(file.startswith(("model_patches/serving/", "server/front/")) for file in files)
         body = {"prompt": tokens, "max_tokens": TOKENS, "temperature": 0, "logprobs": 1, "return_token_ids": True}
         for name in LADDER.names:

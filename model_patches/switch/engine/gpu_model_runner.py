@@ -34,7 +34,7 @@ class LadderGPUModelRunner(GPUModelRunner):
         # Dummy runs under context parallelism read this many rows past a step's (`cp_utils.py`).
         behind = parallel.decode_context_parallel_size * parallel.cp_kv_cache_interleave_size
         self.step_rows = StepRows(settings, self.max_model_len, self.max_num_tokens + behind, device)
-        # Factor set of every request that the scheduler has placed, as its row in the workers' table, by request id.
+        # Index of the factor set of every request that the scheduler has placed, by request id.
         self.rope_sets: dict[str, int] = {}
         self.draft_sets = DraftSets(self.max_num_reqs, device)
 

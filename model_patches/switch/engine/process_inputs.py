@@ -12,18 +12,25 @@ when it can go: when a plugin can set a request's cache salt.
 """
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from ropeswitch.factors.errors import FieldError
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.switch.config.settings import (
-    PLACEMENT,
-    settings_of,
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET, PLACEMENT, settings_of
+from ropeswitch.model_patches.switch.placement import (
+    FORCED_FIELD,
+    EngineLadder,
+    Placement,
+    asked_placement,
+    extra_of,
+    with_extra,
 )
-from ropeswitch.model_patches.switch.placement import FORCED_FIELD, EngineLadder, Placement, asked_placement, extra_of
 
 Upstream = Callable[..., Any]
+# The set that the current HTTP request's model name asks for (``MODEL@SET`` under plain ``vllm serve``), or None.
+set_of_model_name: ContextVar[str | None] = ContextVar("ropeswitch_set_of_model_name", default=None)
 
 
 def placing(upstream: Upstream) -> Upstream:
@@ -46,6 +53,8 @@ def _wrapped(upstream: Upstream, *, filled_in: bool) -> Upstream:
             ladders[self] = None if settings is None else EngineLadder.of(settings, most)
         if (ladder := ladders[self]) is None:
             return upstream(self, request_id, prompt, params, *args, **kwargs)
+        if (named := set_of_model_name.get()) is not None:
+            params = with_extra(params, {FORCED_SET: named})
         # Read first, because upstream may set `max_tokens` on the same object; pooling requests have none.
         limited = getattr(params, "max_tokens", None) is not None
         placement = extra_of(params).get(PLACEMENT)

@@ -7,7 +7,7 @@ what differs: a request that may outgrow its set is held back while it has token
     it has outgrown the set, it is preempted before the step is planned, rehashed under its new set and put first in the
     queue, so the same step prefills it. Draft tokens past the set's end are not scheduled. The step's output names the set
     of each new or resumed request. The first token after a switch carries prefill statistics, like a request's first token;
-    server/length_metrics/outputs.py reads both; upstream's front end reads only the first token's.
+    server/metrics/outputs.py reads both; upstream's front end reads only the first token's.
 limits: under asynchronous scheduling every switch waits for the steps in flight, and with a KV connector for one more step.
     Upstream's rules for the waiting queue may delay it further: priorities, throttled prefills, no free blocks.
 when it can go: when vLLM switches LongRoPE factors per request.
@@ -31,7 +31,7 @@ from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 from ropeswitch.model_patches.switch.config.settings import RESERVE, settings_of
 from ropeswitch.model_patches.switch.engine.patching import patch_process
 from ropeswitch.model_patches.switch.kv.connector_requests import forget
-from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, placement_of
+from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, place, placement_of
 
 # Maximum steps between two checks of a running request against its set's end; bounds the entries of finished requests.
 MOST_STEPS = 512
@@ -86,8 +86,13 @@ class LadderScheduler(Scheduler):
         self._moved_up: set[str] = set()
 
     def add_request(self, request: Request) -> None:
-        if request.request_id not in self.requests:
+        if request.abort_immediately:
+            # vLLM itself makes such a request, which runs no step, so that a KV connector learns of one that was rejected.
+            self._place(request, place(self.ladder, 1, client_salt=request.cache_salt))
+        elif request.request_id not in self.requests:
             self.placements[request.request_id] = placement_of(request)
+            # Wherever it was placed, it runs in the set of its length.
+            self._move_up(request)
         if not isinstance(request.kv_transfer_params, Mapping):
             # Clients may send other types, which no connector could read.
             request.kv_transfer_params = None
@@ -167,10 +172,11 @@ class LadderScheduler(Scheduler):
 
     def _move_up(self, request: Request) -> None:
         """Move a request that holds no keys into the set it needs now, if it has outgrown its set."""
-        if request.num_tokens <= self._end(request):
+        length = min(request.num_tokens, self.ladder.sets.max_length)
+        if length <= self._end(request):
             return
         before = self.placements[request.request_id]
-        self._place(request, before.moved(self.ladder, request.num_tokens, request.num_prompt_tokens))
+        self._place(request, before.moved(self.ladder, length, request.num_prompt_tokens))
         forget(self.connector, request, keys=True)
         self._moved_up.add(request.request_id)
 
@@ -245,7 +251,9 @@ class LadderScheduler(Scheduler):
         super()._update_request_as_session(session, update)
         # Upstream has replaced the parameters by the chunk's, which was placed by its own length.
         before, chunk = self.placements[session.request_id], placement_of(session)
-        placement = chunk.moved(self.ladder, session.num_tokens, session.num_prompt_tokens)
+        # Upstream computes no token past the longest sequence, and ends the session there.
+        length = min(session.num_tokens, self.ladder.sets.max_length)
+        placement = chunk.moved(self.ladder, length, session.num_prompt_tokens)
         if chunk.policy == RESERVE and placement.index < before.index:
             # The chunk may reserve less than the last; moving down would recompute the session.
             placement = replace(placement, index=before.index, name=before.name, salt=before.salt)

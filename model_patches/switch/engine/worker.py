@@ -79,7 +79,9 @@ class LadderWorker:
         try:
             drafts: DraftSets | None = self._rows_holder.draft_sets
             if drafts is not None and drafts.bound:
-                raise UnsupportedError("speculative_config: the draft model's rotary modules keep the startup ladder")
+                raise UnsupportedError(
+                    "speculative_config: the draft model's rotary modules keep the ladder they were built with"
+                )
             self.step_rows.load(replace(self.settings, ladder=FactorLadder.checked(sets)))
         except Exception as error:
             logger.exception("ropeswitch: loading factor sets failed")

@@ -7,8 +7,7 @@ what differs: the prefill side's ``kv_transfer_params`` also name the set of its
     the prefill side free the blocks. It also computes the prompt if the seal is broken, or if the prefill side may have
     given the blocks to other requests, because the request came too late or its transfer was already used. The handshake
     compares the ladders, so engines with different ladders transfer nothing.
-limits: the handshake compares the ladders that the engines were started with; after an update at run time, each transfer's
-    sets are still compared. A seal guards against mistakes, not against a client that forges one: keep
+limits: a seal guards against mistakes, not against a client that forges one: keep
     ``kv_transfer_params`` between the proxy and the engines, as upstream's own fields require. Blocks go only from the
     prefill side to the decode side.
 when it can go: when connectors compare requests' ``cache_salt``.
@@ -54,7 +53,6 @@ class NixlPullConnector(upstream.NixlPullConnector):
         super().__init__(vllm_config, role, kv_cache_config)
         settings = settings_of(vllm_config)
         assert settings is not None
-        # Digest of the initial ladder; a ladder that replaces it has its own keys, which each transfer names.
         self._ladder = ladder_digest(settings.ladder, set_keys(settings))
         self._lease: float = self.kv_transfer_config.get_from_extra_config("kv_lease_duration", 30)
         # Monotonic times: the last step, and the earliest arrival of a request whose blocks are certain to be kept.
@@ -121,18 +119,18 @@ class NixlPullConnector(upstream.NixlPullConnector):
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
-        self._note_step()
+        self._record_step()
         return super().build_connector_meta(scheduler_output)
 
     def update_state_after_alloc(self, request: Request, blocks: Any, num_external_tokens: int) -> None:
-        self._note_use(request)
+        self._record_use(request)
         super().update_state_after_alloc(request, blocks, num_external_tokens)
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         # For a request that ends before it is scheduled.
-        self._note_use(request)
+        self._record_use(request)
         held, params = super().request_finished_all_groups(request, block_ids)
         # Unless the blocks cover the whole prompt, there is nothing to load.
         if params and held and params["remote_num_tokens"] >= request.num_prompt_tokens:
@@ -141,7 +139,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
             params = sealed(params, key_part(request.cache_salt), until, request.kv_transfer_params[_PROMPT])
         return held, params
 
-    def _note_step(self) -> None:
+    def _record_step(self) -> None:
         """Record a step. Each step sends the heartbeats that keep the prefill side's blocks; after a pause they are late."""
         now, longest = time.monotonic(), (1 - IN_TIME) * self._lease
         if now - self._last_step > longest:
@@ -150,10 +148,10 @@ class NixlPullConnector(upstream.NixlPullConnector):
 
     def _paused_since(self, seen: float) -> bool:
         """Return whether steps paused for too long since a request was seen; the step that looks it up counts."""
-        self._note_step()
+        self._record_step()
         return seen < self._kept_since
 
-    def _note_use(self, request: Request) -> None:
+    def _record_use(self, request: Request) -> None:
         """Remember a transfer whose blocks upstream is about to load, or to have the prefill side free."""
         params = request.kv_transfer_params
         if not params or not params.get("do_remote_prefill"):

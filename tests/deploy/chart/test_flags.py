@@ -10,8 +10,8 @@ from ropeswitch.deploy.plan.layouts import Layout
 from ropeswitch.deploy.plan.model_shape import shape_from_config
 from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.serve_flags import Serving, helm_values, serve_flags
-from ropeswitch.server import vllm_adapter
-from ropeswitch.server.serve import _add_flags
+from ropeswitch.server.app import vllm_adapter
+from ropeswitch.server.start.serve import _add_flags
 from tests.deploy.chart.helm import CASES, CHART, Object, case, pods, render
 from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from ropeswitch.server.front import queue_metrics
-from ropeswitch.server.length_metrics.instruments import (
+from ropeswitch.server.metrics import queue_metrics
+from ropeswitch.server.metrics.instruments import (
     INSTRUMENTS,
     LIVE,
     OUTCOMES,
@@ -15,7 +15,7 @@ from ropeswitch.server.length_metrics.instruments import (
     REJECTIONS,
     REJECTIONS_LABELS,
 )
-from ropeswitch.server.scheduling_metrics import GAUGES
+from ropeswitch.server.metrics.scheduling_metrics import GAUGES
 
 # What Prometheus adds to every series of a target; the first and the last in Kubernetes only.
 TARGET_LABELS = frozenset({"namespace", "job", "instance", "pod"})

@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from ropeswitch.model_patches.switch.config import variables
-from ropeswitch.server.flags.check import parse
 from tests.deploy.chart.helm import Object, render
 from tests.docs.pages import ROOT
+from tests.serve_parser import serve_parser
 
 FILES = ROOT / "deploy"
 GOLDEN = Path(__file__).parent / "golden"
@@ -95,12 +95,12 @@ def check_switch(container: Object) -> None:
 
 
 def vllm_arguments(words: list[str]) -> Any:
-    """The arguments after `vllm serve`, parsed by the table of vLLM's flags.
+    """The arguments after `vllm serve`, parsed by vLLM.
 
     Raises:
         UsageError: for what vLLM would refuse.
     """
-    return parse(words, lambda _: None)
+    return serve_parser(ours=False).parse_args(words)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from ropeswitch.server.scheduling_metrics import GAUGES
+from ropeswitch.server.metrics.scheduling_metrics import GAUGES
 from tests.deploy.chart.helm import one
 from tests.deploy.chart.kinds import check
 from tests.deploy.platforms.rendered import FILES, check_switch, read, rendered, vllm_arguments

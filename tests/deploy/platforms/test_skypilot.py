@@ -8,10 +8,9 @@ import jsonschema
 import pytest
 
 from ropeswitch.model_patches.switch.config import variables
-from ropeswitch.server.flags.check import parse
-from ropeswitch.server.serve import _add_flags
 from tests.deploy.platforms.rendered import FILES, IMAGE, read
 from tests.deploy.platforms.schemas import check_schema
+from tests.serve_parser import serve_parser
 
 
 def test_skypilot_takes_it() -> None:
@@ -32,7 +31,7 @@ def test_its_command_serves_at_the_port_that_it_opens(tmp_path: Path) -> None:
         ["bash", "-c", task["run"]], env=task["envs"] | path, capture_output=True, text=True, check=True
     )
     command, *words = done.stdout.splitlines()
-    found = parse(words, _add_flags)
+    found = serve_parser().parse_args(words)
     assert (command, found.model_tag, found.max_model_len) == ("serve", "Qwen/Qwen3-8B", 131072)
     assert found.port == task["resources"]["ports"]
     assert variables.read(task["envs"]) == {"ladder": "auto"}

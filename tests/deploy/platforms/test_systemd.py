@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from ropeswitch.model_patches.switch.config import variables
-from ropeswitch.server.flags.check import parse
-from ropeswitch.server.serve import _add_flags
 from tests.deploy.platforms.rendered import FILES
+from tests.serve_parser import serve_parser
 
 FOLDER = FILES / "systemd"
 # systemd's own measure, from 0 (confined) to 10; it calls up to 4.9 "OK".
@@ -37,7 +36,7 @@ def test_it_starts_the_server_with_the_file_s_variables() -> None:
     assert (program, command) == ("/opt/ropeswitch/bin/ropeswitch", "serve")
     # systemd splits $NAME at blanks, and leaves an empty one out.
     words = [part for word in words for part in (chosen[word[1:]].split() if word.startswith("$") else [word])]
-    flags = parse(words, _add_flags)
+    flags = serve_parser().parse_args(words)
     assert (flags.model_tag, flags.max_model_len, flags.host) == ("Qwen/Qwen3-8B", 131072, "127.0.0.1")
     assert int(found["TimeoutStopSec"]) > flags.shutdown_timeout
     assert variables.read(chosen) == {"ladder": "auto"}

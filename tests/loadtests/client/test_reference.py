@@ -85,7 +85,7 @@ def test_flags_that_the_page_names_are_there() -> None:
     subparsers = text.add_subparsers()
     add_parser(subparsers)
     known = set(re.findall(r"--[a-z-]+", subparsers.choices["loadtest"].format_help()))
-    ours = {"--requests-per-minute-per-key", "--max-concurrent-per-key"}
+    ours = {"--max-concurrent-per-key"}
     helm = {"--set", "--set-json", "--show-only", "--wait-for-jobs"}
     named = {
         word.split("=")[0] for code in re.findall(r"`([^`]+)`", prose) for word in shlex.split(code) if word[:2] == "--"

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from ropeswitch.model_patches.switch.placement import place
-from ropeswitch.server.access_log.log import Names, fields
-from ropeswitch.server.context import RequestContext
+from ropeswitch.server.front.access_log.log import Names, fields
+from ropeswitch.server.front.context import RequestContext
 from ropeswitch.server.front.refusal import prompt_too_long
-from ropeswitch.server.length_metrics.bands import Bands
-from ropeswitch.server.length_metrics.track import Track
+from ropeswitch.server.metrics.bands import Bands
+from ropeswitch.server.metrics.track import Track
 from tests.server.length_metrics.ladders import ladder
 from tests.server.placing import engine_ladder
 

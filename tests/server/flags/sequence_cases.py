@@ -16,9 +16,9 @@ from vllm.v1.worker.gpu.states import RequestState
 from vllm.v1.worker.gpu_input_batch import InputBatch
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.server.flags.memory import GIB, PROCESSES, Memory
-from ropeswitch.server.flags.sequence_memory import SequenceMemory, most, power_of_two
-from ropeswitch.server.flags.sequences import Machine, check, taken_beside_gpus
+from ropeswitch.server.start.fit.memory import GIB, PROCESSES, Memory
+from ropeswitch.server.start.fit.sequence_memory import SequenceMemory, most, power_of_two
+from ropeswitch.server.start.fit.sequences import Machine, check, taken_beside_gpus
 
 H100 = Machine("cuda", devices=8, device_bytes=79 * GIB, v2=True, sequences=1024)
 LONG = SequenceMemory(max_model_len=2 << 20)

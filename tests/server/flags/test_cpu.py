@@ -9,11 +9,11 @@ from vllm.config import CacheConfig
 from vllm.utils.cpu_resource_utils import parse_id_list
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.server.flags import cpu
-from ropeswitch.server.flags.compiler import check_compiler
-from ropeswitch.server.flags.memory import GIB, Memory, fit, read_memory, taken
-from ropeswitch.server.flags.sequence_memory import SequenceMemory
-from ropeswitch.server.flags.sequences import Machine
+from ropeswitch.server.start.fit import cpu
+from ropeswitch.server.start.fit.compiler import check_compiler
+from ropeswitch.server.start.fit.memory import GIB, Memory, fit, read_memory, taken
+from ropeswitch.server.start.fit.sequence_memory import SequenceMemory
+from ropeswitch.server.start.fit.sequences import Machine
 
 MEMORY = Memory(total=16 * GIB, free=10 * GIB)
 MACHINE = Machine("cpu", devices=1, device_bytes=16 * GIB, v2=False, sequences=128)
@@ -207,7 +207,7 @@ def test_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_compiler(flags(), nothing | {"TORCHDYNAMO_DISABLE": "1"})
     compiler = tmp_path / "g++"
     compiler.touch(mode=0o755)
-    monkeypatch.setattr("ropeswitch.server.flags.compiler.get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr("ropeswitch.server.start.fit.compiler.get_path", lambda _: str(tmp_path))
     with pytest.raises(UsageError, match=f"there is no {tmp_path}/Python.h.*python3-dev.*--enforce-eager"):
         check_compiler(flags(), nothing)
     (tmp_path / "Python.h").touch()

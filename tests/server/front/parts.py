@@ -4,22 +4,21 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 from fastapi import FastAPI, Request
-from prometheus_client import CollectorRegistry
 
 from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.app.aliases import Aliases
+from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.front.flags import FrontConfig
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.front.keys import digest
-from ropeswitch.server.front.queue_limits import Admission
-from ropeswitch.server.front.queue_metrics import QueueMetrics
+from ropeswitch.server.front.limits.keys import digest
+from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, RefusedError
-from ropeswitch.server.front.shared_counts import SharedCounts
 from ropeswitch.server.front.state import FrontState, build
-from ropeswitch.server.parts import ServerParts
 
 LADDER = FactorLadder.checked(
     [
@@ -40,9 +39,7 @@ CONFIG = FrontConfig(
     max_queued_tokens={},
     max_sequences_per_request=1024,
     max_concurrent_per_key=1024,
-    requests_per_minute_per_key=None,
-    refresh_tls=False,
-    counts="",
+    max_headers=256,
 )
 
 
@@ -70,10 +67,7 @@ def parts(folder: Path, engine: Engine | None = None, **changes: Any) -> tuple[F
         changes["key_digests"] = tuple(digest(key.encode()) for key in keys)
     if (metrics_key := changes.pop("metrics_key", None)) is not None:
         changes["metrics_digests"] = (digest(metrics_key.encode()),)
-    counts = folder / "counts"
-    if not counts.exists():
-        SharedCounts.create(counts)
-    config = replace(CONFIG, counts=str(counts), **changes)
+    config = replace(CONFIG, **changes)
     return build(config, LADDER, LADDER.max_length, (engine or Engine()).waits, HttpError)
 
 
@@ -82,8 +76,8 @@ def server_parts(front: FrontState, **more: Any) -> ServerParts:
     absent: Any = None
     parts = ServerParts(
         front=front,
-        queue_metrics=QueueMetrics(front.queue, "m", CollectorRegistry()),
         rope_info=absent,
+        aliases=Aliases(SimpleNamespace(lora_requests={}, is_base_model=lambda name: name == "m"), LADDER.names),
         status=absent,
         scheduling_metrics=None,
         length_metrics=None,

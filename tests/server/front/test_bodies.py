@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeswitch.server.context import RequestContext
 from ropeswitch.server.front import body as body_module
 from ropeswitch.server.front.body import SMALL_BYTES, Body, declared_length
+from ropeswitch.server.front.context import RequestContext
 from ropeswitch.server.front.front import Front
 from tests.server.front.parts import Clock, app_behind, ask, error_of, parts, run_raw
 

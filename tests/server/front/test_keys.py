@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.server.front.keys import LOOK_SECONDS, MOST_KEYS, KeyRing, bearer, digest, read_keys
+from ropeswitch.server.front.limits.keys import LOOK_SECONDS, MOST_KEYS, KeyRing, bearer, digest, read_keys
 from ropeswitch.server.front.routes import is_open, route_path
 from tests.server.front.parts import Clock, app_behind, ask, error_of, parts
 from tests.server.front.parts import bearer as header
@@ -174,6 +174,26 @@ def test_headers_that_the_engine_cannot_take(tmp_path: Path, name: str, value: s
     assert error_of(answer)["param"] == name.lower()
     for given in ("high", "-3", value[:18]):
         assert ask(app, "POST", "/v1/length", content=b"abc", headers={name: given}).status_code == 200
+
+
+def test_too_many_headers(tmp_path: Path) -> None:
+    app = app_behind(parts(tmp_path, max_headers=20)[0])
+
+    @app.websocket("/v1/realtime")
+    async def realtime(socket: WebSocket) -> None:
+        await socket.accept()
+
+    # The clients send some of their own.
+    few, many = ({f"x-{number}": "1" for number in range(count)} for count in (10, 21))
+    with TestClient(app).websocket_connect("/v1/realtime", headers=few):
+        pass
+    with pytest.raises(Exception) as refused, TestClient(app).websocket_connect("/v1/realtime", headers=many):
+        pass
+    assert getattr(refused.value, "status_code", None) == 431
+    assert ask(app, "POST", "/v1/length", content=b"abc", headers=few).status_code == 200
+    answer = ask(app, "POST", "/v1/length", content=b"abc", headers=many)
+    assert answer.status_code == 431 and answer.headers["connection"] == "close"
+    assert error_of(answer)["code"] == "request_too_large" and "20 headers" in error_of(answer)["message"]
 
 
 def test_websockets_need_a_key(tmp_path: Path) -> None:

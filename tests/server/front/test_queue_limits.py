@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
-from ropeswitch.server.context import Ticket
+from ropeswitch.server.front.context import Ticket
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
-from ropeswitch.server.front.key_limits import EVERYONE
-from ropeswitch.server.front.queue_limits import Admission
+from ropeswitch.server.front.limits.key_limits import EVERYONE
+from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, listeners
 from ropeswitch.server.front.state import FrontState
 from tests.server.front.parts import LADDER, Engine, HttpError, app_behind, ask, client_of, error_of, parts
@@ -120,19 +120,6 @@ def test_the_first_in_the_queue_tells_when_to_come_back(tmp_path: Path) -> None:
         assert isinstance(refusal, Refusal) and refusal.retry_after == expected
 
 
-def test_limits_are_of_all_processes_together(tmp_path: Path) -> None:
-    engines = [Engine(), Engine()]
-    queues = [parts(tmp_path, engine, max_queued_requests={None: 3})[0].queue for engine in engines]
-    tickets = [queues[number % 2].admit(1, 0, 1, str(number), []) for number in range(3)]
-    assert all(isinstance(ticket, Ticket) for ticket in tickets)
-    assert all(isinstance(queue.admit(1, 0, 1, "x", []), Refusal) for queue in queues)
-    engines[0].requests["0"] = False
-    # The other process sees it when the one that counted it has looked.
-    assert isinstance(queues[1].admit(1, 0, 1, "x", []), Refusal)
-    queues[0].look()
-    assert isinstance(queues[1].admit(1, 0, 1, "x", []), Ticket)
-
-
 @settings(max_examples=50)
 @given(
     st.lists(
@@ -217,12 +204,7 @@ def test_what_is_no_requests_own_is_not_counted(tmp_path: Path) -> None:
 
 def test_limits_by_default(tmp_path: Path) -> None:
     short, long = parts(tmp_path)[0].queue.classes
-    assert (short.name, short.max_length, short.max_requests, short.max_tokens) == (
-        "short",
-        8,
-        QUEUED_REQUESTS,
-        QUEUED_TOKENS,
-    )
+    assert (short.name, short.max_requests, short.max_tokens) == ("short", QUEUED_REQUESTS, QUEUED_TOKENS)
     assert long.name == LADDER.names[1]
     one = parts(tmp_path, max_queued_requests={None: 5, "long": 2}, max_queued_tokens={"short": 7})[0].queue.classes
     assert [(each.max_requests, each.max_tokens) for each in one] == [(5, 7), (2, QUEUED_TOKENS)]

@@ -1,10 +1,14 @@
 """Gauges of what waits: those of the moment that they are asked for, for every length class."""
 
+import os
+import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from ropeswitch.server.front.queue_metrics import REQUESTS, TOKENS, QueueMetrics
+from ropeswitch.server.metrics.queue_metrics import REQUESTS, TOKENS, QueueMetrics
 from tests.server.front.parts import LADDER, parts
 
 
@@ -29,3 +33,36 @@ def test_they_follow_what_waits(tmp_path: Path) -> None:
     assert read()[:2] == [(2, 2 * lengths[0]), (1, lengths[1])]
     state.queue.settle(tickets)
     assert read() == empty
+
+
+PROCESS = """
+import sys
+from prometheus_client import CollectorRegistry
+from ropeswitch.server.front.limits.queue_limits import LengthClass, QueueLimits
+from ropeswitch.server.metrics.queue_metrics import QueueMetrics
+queue = QueueLimits([LengthClass("short", 5, 50)], lambda _: True)
+queue.admit(int(sys.argv[1]), 0, 1, "a", [])
+QueueMetrics(queue, "m", CollectorRegistry()).refresh()
+print("set", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_metrics_sum_over_processes(tmp_path: Path) -> None:
+    """A third process, which counts nothing, shows what two others count, until they have ended."""
+    command = [sys.executable, "-c", PROCESS]
+    variables = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    both = []
+    for tokens in ("5", "7"):
+        process = Popen([*command, tokens], stdin=PIPE, stdout=PIPE, env=variables, text=True)
+        assert process.stdout is not None and process.stdout.readline() == "set\n"
+        both.append(process)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(tmp_path))
+    labels = {"model_name": "m", "length_class": "short"}
+    assert registry.get_sample_value(REQUESTS[0], labels) == 2
+    assert registry.get_sample_value(TOKENS[0], labels) == 12
+    for process in both:
+        process.communicate()
+        mark_process_dead(process.pid, str(tmp_path))
+    assert registry.get_sample_value(TOKENS[0], labels) is None

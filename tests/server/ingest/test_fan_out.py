@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from ropeswitch.server.front.bodies.fan_out import WORD_BYTES, find_excess
+from ropeswitch.server.front.bodies.token_ids import TokenIds
 from ropeswitch.server.front.flags import SEQUENCES
-from ropeswitch.server.ingest.fan_out import WORD_BYTES, find_excess
-from ropeswitch.server.ingest.token_ids import TokenIds
 
 IDS = TokenIds([list(range(5000))])
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeswitch.model_patches.serving.packed_prompt import numbers
-from ropeswitch.server.ingest import parse as module
-from ropeswitch.server.ingest.token_ids import TokenIds, completed, sample
+from ropeswitch.server.front.bodies import parse as module
+from ropeswitch.server.front.bodies.token_ids import TokenIds, completed, sample
 
 
 def parse(body: bytes) -> Any:
@@ -91,15 +90,6 @@ def test_token_ids_and_their_range(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     for others in ([-1, *range(100)], [True, *range(100)], [1.5, *range(100)], ["1"] * 100):
         assert type(parse(json.dumps({"tokens": others}).encode())["tokens"]) is list
-
-
-@given(st.lists(st.lists(st.integers(0, 2**40), min_size=1, max_size=40), max_size=5), st.sampled_from([1, 2000]))
-def test_what_the_engine_is_sent(slices: list[list[int]], times: int) -> None:
-    ids = TokenIds(each * times for each in slices)
-    if max(ids, default=0) < 2**32:
-        assert ids.packed is not None and numbers(ids.packed) == ids
-    else:
-        assert ids.packed is None
 
 
 def test_slices_that_begin_above_zero() -> None:

@@ -13,9 +13,9 @@ from starlette.datastructures import State
 from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
 from vllm.exceptions import VLLMValidationError
 
-from ropeswitch.server.context import RequestContext, Ticket, current
-from ropeswitch.server.ingest import progress as module
-from ropeswitch.server.ingest.progress import showing
+from ropeswitch.server.front.bodies import progress as module
+from ropeswitch.server.front.bodies.progress import showing
+from ropeswitch.server.front.context import RequestContext, Ticket, current
 
 ASKING = {"return_progress": True, "stream": True, "model": "m"}
 

@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from ropeswitch.server.front import queue_metrics
-from ropeswitch.server.length_metrics import instruments
-from ropeswitch.server.length_metrics.instruments import INSTRUMENTS, Instrument
-from ropeswitch.server.length_metrics.series import SeriesPlan, bounds, series
-from ropeswitch.server.scheduling_metrics import GAUGES
+from ropeswitch.server.metrics import instruments, queue_metrics
+from ropeswitch.server.metrics.instruments import INSTRUMENTS, Instrument
+from ropeswitch.server.metrics.scheduling_metrics import GAUGES
+from ropeswitch.server.metrics.series import SeriesPlan, bounds, series
 from tests.docs.made import Tables, table, write
 from tests.server.length_metrics.ladders import ladder
 

@@ -13,8 +13,8 @@ from vllm.v1.metrics.loggers import StatLoggerManager
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from ropeswitch.model_patches.switch.placement import asked_placement
-from ropeswitch.server.length_metrics.metrics import LengthMetrics
-from ropeswitch.server.length_metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
+from ropeswitch.server.metrics.length_metrics import LengthMetrics
+from ropeswitch.server.metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
 from tests.server.length_metrics.ladders import ladder, read, total
 from tests.server.placing import engine_ladder
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.server.length_metrics.bands import EDGES, OTHER, UNKNOWN, Bands
+from ropeswitch.server.metrics.bands import EDGES, OTHER, UNKNOWN, Bands
 from tests.server.length_metrics.ladders import LADDERS, LLAMA2, SEVEN, ladder
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from ropeswitch.server.length_metrics.collectors import StepCounter, StepHistogram
+from ropeswitch.server.metrics.collectors import StepCounter, StepHistogram
 from tests.server.length_metrics.ladders import read, total, values
 
 ENDS = (0.1, 1.0, 10.0)
@@ -45,7 +45,7 @@ def test_several_processes_are_summed_and_none_counts_twice(tmp_path: Path) -> N
     code = """if True:
         import sys
         from prometheus_client import CollectorRegistry, generate_latest, multiprocess
-        from ropeswitch.server.length_metrics.metrics import LengthMetrics, Step
+        from ropeswitch.server.metrics.length_metrics import LengthMetrics, Step
         from tests.server.length_metrics.ladders import ladder
 
         metrics = LengthMetrics(ladder(256, 1024), "m")

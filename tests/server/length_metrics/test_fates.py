@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 
-from ropeswitch.server.context import current
 from ropeswitch.server.front import refusal
+from ropeswitch.server.front.context import current
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import RefusedError
-from ropeswitch.server.length_metrics.fates import PATHS
-from ropeswitch.server.length_metrics.instruments import REASONS
-from ropeswitch.server.length_metrics.metrics import LengthMetrics
+from ropeswitch.server.metrics.fates import PATHS
+from ropeswitch.server.metrics.instruments import REASONS
+from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from tests.server.front.parts import parts, server_parts
 from tests.server.length_metrics.ladders import DEFAULT, ladder, read, total
 
@@ -212,17 +212,17 @@ def test_a_middleware_that_holds_the_answer_back(tmp_path: Path, registry: Colle
 
 def test_every_reason_of_the_front_is_known() -> None:
     made = [refusal.NO_KEY, refusal.WRONG_KEY, refusal.body_too_large(1), refusal.body_stalled(1)]
-    made += [refusal.bodies_too_many(1), refusal.body_slow(1), refusal.NO_HTTP]
+    made += [refusal.bodies_too_many(1), refusal.body_slow(1)]
     made += [refusal.head_late(1), refusal.head_too_large(1), refusal.too_many_headers(1)]
     made += [refusal.prompt_too_long(2, 1), refusal.queue_full("a", "requests", 1, 1)]
-    made += [refusal.queue_full("a", "tokens", 1, 1), refusal.too_many_at_once(1), refusal.too_many_a_minute(1, 1)]
+    made += [refusal.queue_full("a", "tokens", 1, 1), refusal.too_many_at_once(1)]
     assert {each.reason for each in made} == {*REASONS} - {"invalid", "unavailable"}
 
 
 def test_reasons_are_few(app: FastAPI) -> None:
     with pytest.raises(ValueError, match="'because' must be one of prompt_tokens"):
         app.state.ropeswitch.length_metrics.count_rejection("because")
-    assert len(set(REASONS)) == len(REASONS) == 15
+    assert len(set(REASONS)) == len(REASONS) == 13
 
 
 def test_paths_are_paths() -> None:

@@ -10,20 +10,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import FinishReason
-from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.loggers import StatLoggerManager
 from vllm.v1.metrics.stats import PrefillStats
 
 from ropeswitch.model_patches.switch.placement import place
-from ropeswitch.server.context import RequestContext, current
 from ropeswitch.server.front import refusal
-from ropeswitch.server.length_metrics import start as start_module
-from ropeswitch.server.length_metrics.bands import Bands
-from ropeswitch.server.length_metrics.metrics import LengthMetrics
-from ropeswitch.server.length_metrics.outputs import WatchedOutputs
-from ropeswitch.server.length_metrics.start import engine_finder, start
-from ropeswitch.server.traces import attributes
+from ropeswitch.server.front.context import RequestContext, current
+from ropeswitch.server.metrics import start as start_module
+from ropeswitch.server.metrics.bands import Bands
+from ropeswitch.server.metrics.length_metrics import LengthMetrics
+from ropeswitch.server.metrics.outputs import WatchedOutputs
+from ropeswitch.server.metrics.start import engine_finder, start
+from ropeswitch.server.metrics.traces import attributes
 from tests.server.length_metrics.ladders import read
 from tests.server.length_metrics.processor import LADDER, LONG, MIDDLE, SHORT, Server, first, output, request, switch
 from tests.server.placing import engine_ladder
@@ -282,9 +282,9 @@ def test_the_set_of_a_prompt_is_the_one_that_its_request_carries(server: Server)
 
 def test_nothing_is_measured_where_upstream_measures_nothing() -> None:
     """With ``--disable-log-stats`` upstream makes no statistics of a step and no manager of them."""
-    client = SimpleNamespace(logger_manager=None, output_processor=OutputProcessor(None, log_stats=False))
+    client = SimpleNamespace(logger_manager=None, output_processor=WatchedOutputs(None, log_stats=False))
     assert start(client, engine_ladder(LADDER)) is None
-    assert type(client.output_processor) is WatchedOutputs and client.output_processor.ropeswitch is None
+    assert client.output_processor.ropeswitch is None
     server = Server()
     for processor in (client.output_processor, server.processor):
         queue = RequestOutputCollector(RequestOutputKind.DELTA, "b")
@@ -294,14 +294,13 @@ def test_nothing_is_measured_where_upstream_measures_nothing() -> None:
 
 
 def test_what_is_seen_is_recorded_after_vllm_s_own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processor that vLLM's output handler holds is the one that is watched."""
     monkeypatch.setattr(
         start_module, "LengthMetrics", partial(LengthMetrics, registry=(registry := CollectorRegistry()))
     )
     monkeypatch.setattr(refusal, "listeners", [])
     upstream, manager = Mock(), StatLoggerManager.__new__(StatLoggerManager)
     manager.stat_loggers = [upstream]
-    processor = OutputProcessor(None, log_stats=True)
+    processor = WatchedOutputs(None, log_stats=True)
     core = SimpleNamespace(core_engines=[b"0"], engine_ranks_managed=[2])
     model = SimpleNamespace(served_model_name="m")
     start(

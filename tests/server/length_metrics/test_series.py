@@ -14,11 +14,12 @@ from prometheus_client import CollectorRegistry
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.placement import Placement
-from ropeswitch.server.length_metrics import instruments
-from ropeswitch.server.length_metrics.bands import OTHER
-from ropeswitch.server.length_metrics.instruments import GAP, INSTRUMENTS, TTFT
-from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
-from ropeswitch.server.length_metrics.series import (
+from ropeswitch.server.metrics import instruments
+from ropeswitch.server.metrics.bands import OTHER
+from ropeswitch.server.metrics.instruments import GAP, INSTRUMENTS, TTFT
+from ropeswitch.server.metrics.length_metrics import Finished, LengthMetrics, Step
+from ropeswitch.server.metrics.scheduling_metrics import GAUGES
+from ropeswitch.server.metrics.series import (
     MOST_SERIES,
     QUEUE_SERIES,
     RATIOS,
@@ -27,8 +28,7 @@ from ropeswitch.server.length_metrics.series import (
     SeriesPlan,
     bounds,
 )
-from ropeswitch.server.length_metrics.track import Track
-from ropeswitch.server.scheduling_metrics import GAUGES
+from ropeswitch.server.metrics.track import Track
 from tests.server.length_metrics.ladders import DEFAULT, LADDERS, LLAMA2, PHI3, SEVEN, ladder, read
 
 TIMES = SimpleNamespace(

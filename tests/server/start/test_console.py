@@ -12,10 +12,10 @@ import pytest
 PRELUDE = """\
 import os, subprocess, sys, time
 from pathlib import Path
-from ropeswitch.server.start import held_log
-from ropeswitch.server.start.console import SECONDS, opened
-from ropeswitch.server.start.held_log import HeldLog, chosen, silence_exit
-from ropeswitch.server.start.log_lines import LogLines
+from ropeswitch.server.start.log import held_log
+from ropeswitch.server.start.log.console import SECONDS, opened
+from ropeswitch.server.start.log.held_log import HeldLog, chosen, silence_exit
+from ropeswitch.server.start.log.log_lines import LogLines
 
 def wait(seen):
     for _ in range(2000):
@@ -221,7 +221,7 @@ def test_a_file_system_that_fills_up_while_the_server_runs() -> None:
 
 def test_a_command_without_standard_error_writes_to_no_other_file() -> None:
     done = run("""
-        from ropeswitch.server.serve import serve
+        from ropeswitch.server.start.serve import serve
         os.close(2)
         sys.stderr = None
         assert serve(["--help"]) == 0
@@ -245,7 +245,7 @@ def test_nothing_is_printed_when_the_interpreter_ends() -> None:
 
 
 def test_a_user_s_own_logging_counts() -> None:
-    from ropeswitch.server.start.held_log import CHOSEN, chosen
+    from ropeswitch.server.start.log.held_log import CHOSEN, chosen
 
     assert not chosen({"VLLM_LOGGING_LEVEL": ""}) and all(chosen({name: "x"}) for name in CHOSEN)
 
@@ -256,7 +256,7 @@ def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
         from types import SimpleNamespace
         from ropeswitch.server.start.run import run
 
-        def serve(args, interrupt):
+        def serve(args):
             os.write(2, b"cause\\n")
             raise RuntimeError("no engine.")
 

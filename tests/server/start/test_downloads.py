@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ropeswitch.server.start.downloads import PAUSE, Downloads
-from ropeswitch.server.start.progress import Progress
+from ropeswitch.server.start.log.downloads import PAUSE, Downloads
+from ropeswitch.server.start.log.progress import Progress
 
 
 def test_a_download_is_shown_while_it_grows(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import vllm
 from vllm.logger import _DATE_FORMAT, _FORMAT
 from vllm.logging_utils import NewLineFormatter
 
-from ropeswitch.server.start.log_lines import MOST_WARNINGS, NOISE, SHUTDOWN, STAGES, LogLines, entry, stage
+from ropeswitch.server.start.log.log_lines import MOST_WARNINGS, NOISE, SHUTDOWN, STAGES, LogLines, entry, stage
 
 INSTALLED = Path(vllm.__file__).parent
 

@@ -1,6 +1,6 @@
 """How often a start that nobody watches says something."""
 
-from ropeswitch.server.start.progress import Progress
+from ropeswitch.server.start.log.progress import Progress
 
 
 def test_a_pipe_is_told_the_stage_at_pauses_that_double_up_to_a_minute() -> None:

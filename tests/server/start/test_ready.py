@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.server import refusals
-from ropeswitch.server.start import ready
-from ropeswitch.server.start.ready import ready_lines
+from ropeswitch.server.start import refusals
+from ropeswitch.server.start.log import ready
+from ropeswitch.server.start.log.ready import ready_lines
 
 
 def flags(**changes: Any) -> Namespace:

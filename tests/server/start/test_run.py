@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.server.engine_watch import WATCH
+from ropeswitch.server.app.engine_watch import WATCH
 from ropeswitch.server.start.run import run
 
 
@@ -27,7 +27,7 @@ def ending(error: BaseException | None) -> Callable[[Any], None]:
 def outcome(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException | None], tuple[int, list[str]]]]:
     """Runs a server that ends with an error, without a held log: the exit code, and what is printed."""
     monkeypatch.setattr(atexit, "register", lambda _: None)
-    before = signal.getsignal(signal.SIGINT)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def call(error: BaseException | None) -> tuple[int, list[str]]:
         printed: list[str] = []
@@ -35,7 +35,8 @@ def outcome(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException
         return run(SimpleNamespace(serve=ending(error)), SimpleNamespace(), console), printed  # type: ignore[arg-type]
 
     yield call
-    signal.signal(signal.SIGINT, before)
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
 def test_a_stop_is_no_error(outcome: Any) -> None:
@@ -83,7 +84,7 @@ def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
 
 
 def test_a_server_whose_processes_died(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropeswitch.server.refusals.died", lambda _: True)
+    monkeypatch.setattr("ropeswitch.server.start.refusals.died", lambda _: True)
     assert outcome(RuntimeError("Process 1 died.")) == (1, ["error: Process 1 died; see the log above"])
     monkeypatch.setattr(WATCH, "died", True)
     assert outcome(None) == (1, ["error: the engine died; see the log above"])

@@ -9,7 +9,7 @@ from vllm import __version__
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.factors.ladders.made import MadeLadder, Origin
-from ropeswitch.server.start.summary import summary, versions
+from ropeswitch.server.start.log.summary import summary, versions
 
 
 def ladder(count: int, note: str = "") -> MadeLadder:

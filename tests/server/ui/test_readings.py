@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from ropeswitch.server.length_metrics.collectors import StepHistogram
-from ropeswitch.server.length_metrics.instruments import LONGEST_SECONDS, STALL, TTFT, Instrument
-from ropeswitch.server.length_metrics.series import bounds
+from ropeswitch.server.metrics.collectors import StepHistogram
+from ropeswitch.server.metrics.instruments import LONGEST_SECONDS, STALL, TTFT, Instrument
+from ropeswitch.server.metrics.series import bounds
 from ropeswitch.server.ui.readings import Readings, Times
 from tests.server.length_metrics.test_series import nearest
 from tests.server.length_metrics.test_series import quantile as as_prometheus

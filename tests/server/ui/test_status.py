@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.model_patches.switch.placement import Placement
-from ropeswitch.server.length_metrics.instruments import GENERATING, WAITING
-from ropeswitch.server.length_metrics.metrics import Finished, LengthMetrics, Step
-from ropeswitch.server.length_metrics.track import Track
-from ropeswitch.server.rope_route import rope_info
+from ropeswitch.server.app.rope_route import rope_info
+from ropeswitch.server.metrics.instruments import GENERATING, WAITING
+from ropeswitch.server.metrics.length_metrics import Finished, LengthMetrics, Step
+from ropeswitch.server.metrics.track import Track
 from ropeswitch.server.ui import status
 from ropeswitch.server.ui.history import POINTS, History
 from ropeswitch.server.ui.running import MOST, RunningSequences

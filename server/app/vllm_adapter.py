@@ -1,0 +1,297 @@
+"""Everything that the server imports from vLLM 0.32: its parser, its configs, its launcher and a few types.
+
+No other module of ``server/`` imports vLLM. An endpoint plugin adds routes and state to its app (``endpoint_plugin.py``).
+"""
+
+import socket
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Callable, Sequence
+from http import HTTPStatus
+from typing import Any, Literal, NoReturn
+
+import uvloop
+from prometheus_client import CollectorRegistry
+from vllm import envs
+from vllm.config.logging import LoggingConfig
+from vllm.config.structured_outputs import StructuredOutputsConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.cli import serve as cli_serve
+from vllm.entrypoints.launchers.api_server.entry import run_server_worker, setup_server
+from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMValidationError
+from vllm.logger import configure_logging_from_args
+from vllm.platforms import current_platform
+from vllm.renderers.chat_utils import load_chat_template
+from vllm.renderers.hf import HfRenderer, resolve_chat_template
+from vllm.renderers.inputs.preprocess import extract_prompt_len
+from vllm.tokenizers.registry import get_tokenizer
+from vllm.tool_parsers import ToolParserManager
+from vllm.triton_utils import HAS_TRITON
+from vllm.usage.usage_lib import UsageContext
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.utils.mistral import is_mistral_tokenizer
+from vllm.utils.system_utils import decorate_logs
+from vllm.v1.engine.async_llm import AsyncLLM as AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.output_processor import OutputProcessor as OutputProcessor
+from vllm.v1.metrics.loggers import AggregateStatLoggerBase as AggregateStatLoggerBase
+from vllm.v1.metrics.prometheus import get_prometheus_registry
+
+from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.quoted import quoted
+from ropeswitch.server.front.refusal import Refusal, RefusedError
+from ropeswitch.server.start.fit.sequences import Machine
+
+# Proxies close a streamed response that is silent for a minute, as during a long prompt's prefill.
+KEEP_ALIVE_SECONDS = 15
+# vLLM's default ends running requests at once.
+SHUTDOWN_SECONDS = 25
+# Draft methods that only the V1 model runner supports (`VllmConfig._get_v2_model_runner_unsupported_features`).
+_V1_DRAFTS = ("suffix", "medusa", "mlp_speculator", "custom_class")
+# Flags whose values we read as JSON objects; vLLM's parser lets other values through.
+_OBJECTS = ("hf_overrides", "speculative_config", "additional_config")
+# A small model may emit whitespace, which JSON allows, up to its output limit. Only a named backend can forbid that.
+STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
+
+
+class _Parser(FlexibleArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message.removeprefix("argument "))
+
+    def load_config_file(self, file_path: str) -> list[str]:
+        try:
+            words: list[str] = super().load_config_file(file_path)
+        except Exception as error:
+            # Only the user's file is read above.
+            raise UsageError(f"--config: {file_path!r} cannot be read: {error}") from error
+        return words
+
+
+def stock_parser() -> Any:
+    """Return the parser of ``vllm serve``."""
+    return make_arg_parser(_Parser(prog="ropeswitch serve", usage="ropeswitch serve [MODEL] [options]"))
+
+
+def load_tokenizer(args: Namespace) -> Any:
+    """Load the model's tokenizer."""
+    return get_tokenizer(
+        args.tokenizer or args.model,
+        tokenizer_mode=args.tokenizer_mode,
+        trust_remote_code=args.trust_remote_code,
+        revision=args.tokenizer_revision or args.revision,
+        download_dir=args.download_dir,
+    )
+
+
+def chat_templates(args: Namespace, tokenizer: Any) -> str:
+    """Return the text of all chat templates that the server may use; empty if there are none.
+
+    mistral-common renders chats without a template: its text is the markup of the tool calls that it writes.
+    """
+    if is_mistral_tokenizer(tokenizer):
+        return "[TOOL_CALLS]"
+    template = load_chat_template(args.chat_template) or getattr(tokenizer, "chat_template", None) or ""
+    return template if isinstance(template, str) else "\n".join(template.values())
+
+
+def tool_parser_problem(tokenizer: Any, name: str) -> str | None:
+    """Return in one line why a vLLM tool-call parser cannot be used with a tokenizer; None if it can.
+
+    vLLM makes the same attempt after the engine has started (``ParserManager.validate_parser_tokenizer``).
+    """
+    try:
+        ToolParserManager.get_tool_parser(name)(tokenizer)
+    except Exception as error:
+        # Only the user's tokenizer is read, and its own code may raise any error.
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return None
+
+
+def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
+    """Parse the arguments of ``vllm serve`` and those that ``add_flags`` adds to its parser.
+
+    Returns:
+        The namespace, with ``model`` None if none was named.
+
+    Raises:
+        UsageError: with the flag and its value.
+        SystemExit: after printing help.
+    """
+    try:
+        cli_env_setup()
+        parser = stock_parser()
+        add_flags(parser)
+        parser.set_defaults(
+            model=None,
+            subparser="serve",
+            sse_keep_alive_interval=KEEP_ALIVE_SECONDS,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            enable_request_id_headers=True,
+            enable_prompt_tokens_details=True,
+            structured_outputs_config=StructuredOutputsConfig(**STRUCTURED_OUTPUTS),
+        )
+        args = parser.parse_args(list(argv))
+        configure_logging_from_args(args)
+        validate_parsed_serve_args(args)
+    except UsageError:
+        raise
+    except Exception as error:
+        # Only the user's flags, files and environment variables are read above.
+        raise UsageError(str(error)) from error
+    for name in _OBJECTS:
+        if (value := getattr(args, name)) is not None and not isinstance(value, dict):
+            raise UsageError(f"--{name.replace('_', '-')}: {quoted(value)} must be a JSON object")
+    if args.grpc or envs.VLLM_USE_RUST_FRONTEND:
+        name = "--grpc" if args.grpc else "VLLM_USE_RUST_FRONTEND"
+        raise UsageError(f"{name}: this front end cannot run the factor-set header and checks; leave it out")
+    args.model = args.model_tag or args.model
+    args.model_tag = None
+    return args
+
+
+def device_name() -> str:
+    """Return the device kind of this vLLM build: ``cpu``, ``cuda``, ``rocm`` (cuda to torch), ``xpu`` and so on."""
+    return str(current_platform.device_name)
+
+
+def machine(args: Namespace) -> Machine:
+    """Return this machine as vLLM sees it, with vLLM's choices on it for flags that are not set."""
+    v2 = envs.VLLM_USE_V2_MODEL_RUNNER
+    if v2 is None:
+        v2 = HAS_TRITON and (args.speculative_config or {}).get("method") not in _V1_DRAFTS
+    world = args.tensor_parallel_size * args.pipeline_parallel_size
+    sequences = AsyncEngineArgs.get_batch_defaults(world)[1][UsageContext.OPENAI_API_SERVER]
+    if args.performance_mode == "throughput":
+        sequences *= 2
+    return Machine(
+        device=device_name(),
+        devices=current_platform.device_count(),
+        device_bytes=current_platform.get_device_total_memory(),
+        v2=bool(v2),
+        sequences=min(sequences, args.max_num_batched_tokens or sequences),
+    )
+
+
+def serve(args: Namespace) -> None:
+    """Serve until stopped: with one API server or several, data-parallel, or headless, depending on the flags."""
+    if args.port == 0:
+        # Chosen here, so that the ready line can name it.
+        with socket.create_server(("", 0)) as free:
+            args.port = free.getsockname()[1]
+    servers = args.data_parallel_size if args.api_server_count is None else args.api_server_count
+    if servers == 1 and not args.headless and not args.data_parallel_multi_port_external_lb:
+        args.api_server_count = None
+        uvloop.run(_run_server(args))
+    else:
+        cli_serve.ServeSubcommand.cmd(args)
+
+
+async def _run_server(args: Namespace) -> None:
+    """Run a single API server, as vLLM's function of that name, but keep our handler of SIGTERM while the engine starts.
+
+    vLLM's raises KeyboardInterrupt, which its wait for the engine swallows.
+    """
+    decorate_logs("APIServer", skip_if_decorated=True)
+    address, listener = setup_server(args, reuse_port=False)
+    await run_server_worker(address, listener, args)
+
+
+def keeps_alive_without_engine() -> bool:
+    """Whether a server whose engine has died keeps running, and answers 503."""
+    return bool(envs.VLLM_KEEP_ALIVE_ON_ENGINE_DEATH)
+
+
+def logging_chosen(args: Namespace) -> bool:
+    """Whether flags or a ``--config`` file configure vLLM's logging, or enable its INFO lines about requests."""
+    return bool(args.enable_log_requests or args.logging_config != LoggingConfig())
+
+
+def first_request(engine_client: Any, state: Any) -> Literal["chat", "completion", "tokens", "none"]:
+    """Return the kind of request that a model can answer; see :mod:`ropeswitch.server.start.log.ready`.
+
+    Args:
+        engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
+        state: The app's state, with vLLM's handlers.
+    """
+    if getattr(state, "openai_serving_chat", None) is None:
+        return "none"
+    renderer = engine_client.renderer
+    if renderer.tokenizer is None:
+        return "tokens"
+    if not isinstance(renderer, HfRenderer):
+        return "chat"
+    given = state.openai_serving_chat.chat_template
+    template = resolve_chat_template(renderer.tokenizer, given, None, model_config=engine_client.model_config)
+    return "completion" if template is None else "chat"
+
+
+def prompt_length(model_config: Any) -> Callable[[Any], int | None]:
+    """Make a function that counts the tokens of a prompt of ``EngineClient.generate`` or ``encode``.
+
+    It returns None for a realtime session, whose length is unknown at its start.
+    """
+
+    def length(prompt: Any) -> int | None:
+        if isinstance(prompt, AsyncGenerator):
+            return None
+        return int(extract_prompt_len(model_config, prompt))
+
+    return length
+
+
+def client_salt(prompt: Any) -> str | None:
+    """Return the ``cache_salt`` that a client sent with a prompt of ``EngineClient.generate`` or ``encode``, or None."""
+    if not isinstance(prompt, dict):
+        return None
+    # Upstream reads that of an encoder-decoder's decoder (split_enc_dec_input).
+    inner = prompt.get("decoder_prompt")
+    return (inner if isinstance(inner, dict) else prompt).get("cache_salt")
+
+
+def prompt_waits(engine_client: Any) -> Callable[[str], bool | None]:
+    """Make a function that returns whether any answer of a request still waits for its prompt to be computed.
+
+    It takes the request's ID, and returns None if the engine client does not know the request yet, or no longer knows it.
+    """
+    processor = engine_client.output_processor
+
+    def waits(request_id: str) -> bool | None:
+        # Read with get: it is a defaultdict, and indexing would add the key.
+        internal = processor.external_req_ids.get(request_id)
+        return any(processor.request_states[each].is_prefilling for each in internal) if internal else None
+
+    return waits
+
+
+def metrics_registry() -> CollectorRegistry:
+    """Return the metrics of all API server processes of this server, as ``/metrics`` reads them."""
+    registry: CollectorRegistry = get_prometheus_registry()
+    return registry
+
+
+def blames_client(error: BaseException) -> str | None:
+    """Return the message of an error that the request caused; None for other errors.
+
+    Once the response has begun, starlette wraps the error in another one.
+    """
+    return next((str(each) for each in (error, error.__cause__) if isinstance(each, VLLMClientError)), None)
+
+
+def is_dead_engine(error: BaseException) -> bool:
+    """Whether an error only reports that the engine is dead."""
+    return isinstance(error, EngineDeadError)
+
+
+def validation_error(message: str, field: str) -> Exception:
+    """Make an error that vLLM's app answers with a 400 in OpenAI's format, naming the field."""
+    error: Exception = VLLMValidationError(message, parameter=field)
+    return error
+
+
+class AdmissionError(RefusedError, GracefulHTTPError):
+    """A refusal that vLLM's own error handling answers with its status and does not log as a fault."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal)
+        self.message, self.http_status = refusal.message, HTTPStatus(refusal.status)

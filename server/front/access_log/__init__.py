@@ -1,0 +1,1 @@
+"""One JSON line for each request. Knows a request's context."""

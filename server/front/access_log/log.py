@@ -1,0 +1,180 @@
+"""The access log of one API server process: JSON lines on standard output, written by the logger ``ropeswitch.access``.
+
+A line is written when its request ends; its fields come from the request's context.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from starlette.types import Scope
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.front.access_log.flags import AccessLogConfig
+from ropeswitch.server.front.context import RequestContext
+from ropeswitch.server.front.routes import is_metrics, is_probe, route_path
+from ropeswitch.server.metrics.bands import Bands
+from ropeswitch.server.metrics.fates import PATHS, rejection_reason
+
+LOGGER = "ropeswitch.access"
+# Worst first: the outcome of a request is the worst of its sequences'.
+_OUTCOMES = ("error", "disconnect", "abort", "length", "repetition", "stop")
+# Outcome of a request that was neither refused nor given to an engine.
+ANSWERED = "answered"
+_ID_LENGTH = _PATH_LENGTH = 256
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names for the fields about prompts.
+
+    Attributes:
+        bands: The length bands.
+        sets: The names of the factor sets.
+        model: The name that the model is served under.
+        measured: Whether sequences are tracked; False with ``--disable-log-stats``.
+    """
+
+    bands: Bands
+    sets: Sequence[str]
+    model: str
+    measured: bool = True
+
+
+def fields(scope: Scope, path: str, context: RequestContext, names: Names | None) -> dict[str, Any]:
+    """Return the fields of a line, in order.
+
+    Args:
+        scope: The request's scope.
+        path: Its path, without the query, which may hold keys.
+        context: The context of the finished request.
+        names: Names for the fields about prompts; None for a request without prompts, which has no such fields.
+    """
+    came = datetime.fromtimestamp(context.came, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    client = scope.get("client")
+    outcome, reason = _outcome(context)
+    line = {
+        "time": came,
+        "method": scope["method"],
+        "path": path[:_PATH_LENGTH],
+        "status": context.status,
+        "client": f"{client[0]}:{client[1]}" if client else None,
+        "request_id": _request_id(scope),
+    }
+    if names is not None:
+        line |= _prompt_fields(context, names)
+    line |= {"seconds": round(context.seconds, 6), "outcome": outcome, "reason": reason}
+    if context.logged_prompts:
+        line["prompts"] = list(context.logged_prompts.values())
+    return line
+
+
+def _prompt_fields(context: RequestContext, names: Names) -> dict[str, Any]:
+    tracks = context.sequences
+    # Of several prompts, the longest decides the band and the set.
+    longest = max(tracks, key=lambda track: track.prompt, default=None)
+    prompts = {track.request_id: track.prompt for track in tracks}
+    waited = [track.waited for track in tracks if track.waited is not None]
+    if longest is None:
+        model, length = None, context.refused_tokens
+        band = None if length is None else names.bands.name(length)
+    else:
+        model, length = longest.adapter or names.model, sum(prompts.values())
+        band = names.bands.names[longest.first[0]]
+    values = {
+        "model": model,
+        "prompt_tokens": length,
+        "generated_tokens": sum(track.stats.num_generation_tokens for track in tracks),
+        "length_band": band,
+        "factor_set": None if longest is None else names.sets[longest.first[1]],
+        "ladder_policy": None if longest is None else longest.placement.chosen_by,
+        "later_factor_sets": [names.sets[index] for track in tracks for index in track.later],
+        "switches": sum(len(track.later) for track in tracks),
+        "recomputed_tokens": sum(track.recomputed for track in tracks),
+        "seconds_to_first_token": round(min(waited), 6) if waited else None,
+    }
+    return values if names.measured else dict.fromkeys(values)
+
+
+def _outcome(context: RequestContext) -> tuple[str, str | None]:
+    """Return a request's outcome, and the reason if it was rejected."""
+    status = context.status
+    if context.refusal is not None:
+        return "rejected", context.refusal.reason
+    if status is None and not context.stopped:
+        return "disconnect", None
+    if status is not None and status >= 400 and (status < 500 or not context.sequences):
+        reason = rejection_reason(status)
+        return ("error", None) if reason is None else ("rejected", reason)
+    unknown = "disconnect" if context.left else "abort" if context.stopped else None
+    ended = {track.outcome or unknown for track in context.sequences} if context.sequences else {unknown}
+    if status is not None and status >= 500 and "abort" not in ended:
+        return "error", None
+    return next((outcome for outcome in _OUTCOMES if outcome in ended), ANSWERED), None
+
+
+def _request_id(scope: Scope) -> str | None:
+    """Return the ID of the response, or else the client's ``x-request-id``, cut to 256 characters."""
+    state: Mapping[str, Any] = scope.get("state") or {}
+    if (metadata := state.get("request_metadata")) is not None:
+        return str(metadata.request_id)[:_ID_LENGTH]
+    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
+    return None if given is None else given.decode("latin-1")[:_ID_LENGTH]
+
+
+class AccessLog:
+    """Logs finished requests; see the module.
+
+    Args:
+        config: Values of the flags.
+        names: Names for the fields about prompts.
+        logger: Writes the lines.
+    """
+
+    def __init__(self, config: AccessLogConfig, names: Names, logger: logging.Logger) -> None:
+        self.keeps_prompts = config.prompts
+        self._config = config
+        self._names = names
+        self._logger = logger
+
+    def leaves_out(self, path: str) -> bool:
+        """Whether requests to a path are not logged."""
+        if path in self._config.left_out:
+            return True
+        return not self._config.everything and (is_probe(path) or is_metrics(path))
+
+    def write(self, scope: Scope, context: RequestContext) -> None:
+        """Log a finished request."""
+        path = route_path(scope)
+        runs = bool(context.sequences) or (scope["method"] == "POST" and path in PATHS)
+        line = fields(scope, path, context, self._names if runs else None)
+        self._logger.info("%s", json.dumps(line))
+
+
+def start(config: AccessLogConfig, ladder: FactorLadder, engine_client: Any) -> AccessLog:
+    """Return the log of this process, ready to write.
+
+    Args:
+        config: Values of the flags.
+        ladder: The engine's ladder.
+        engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
+    """
+    # vLLM prefixes every line written to sys.stdout with the process's name, which would break the JSON.
+    stream = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - open for the life of the process
+    measured = engine_client.logger_manager is not None
+    names = Names(Bands(ladder), ladder.names, engine_client.model_config.served_model_name, measured)
+    return AccessLog(config, names, logger(stream))
+
+
+def logger(stream: TextIO) -> logging.Logger:
+    """Return the logger. It writes only to ``stream``, each line in one write because several processes share it."""
+    made = logging.getLogger(LOGGER)
+    made.setLevel(logging.INFO)
+    made.propagate = False
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    made.handlers = [handler]
+    return made

@@ -1,0 +1,1 @@
+"""Keys and limits of clients. Knows counts and tokens, no app."""

@@ -1,1 +1,0 @@
-"""Reads, parses, checks and tokenizes long prompts without blocking the event loop."""

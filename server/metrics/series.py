@@ -1,0 +1,133 @@
+"""Plans a server's series: the width of buckets, and the combinations of length band and factor set with their own series.
+
+A histogram has one series per bucket and combination, so combinations and buckets share one budget. The plan depends on the
+ladder alone: every process, and every start, exposes the same series.
+"""
+
+from collections.abc import Collection, Iterable
+
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.server.metrics.bands import OTHER, Bands
+from ropeswitch.server.metrics.instruments import (
+    INSTRUMENTS,
+    LENGTH_REASONS,
+    LONGEST_SECONDS,
+    OUTSIDE,
+    POLICY_VALUES,
+    REASONS,
+    Instrument,
+)
+
+# Maximum series for one model and one engine: all metrics of this package, the scheduler's four, those by policy, and two
+# for each set's queue.
+MOST_SERIES = 3000
+SCHEDULER_SERIES = 4
+POLICY_SERIES = len(POLICY_VALUES)
+QUEUE_SERIES = 2
+# Ratios between the ends of neighbouring fine buckets. Prometheus assumes that a quantile is inside its bucket, so its
+# relative error is below the ratio less one, at any latency. The smallest ratio that leaves room is used: room for the
+# likely series and all counters, or else for the likely series only.
+RATIOS = (1.1, 1.12, 1.14, 1.16, 1.18, 1.2)
+
+# The index of a band and that of a factor set.
+BandSet = tuple[int, int]
+
+
+def bounds(instrument: Instrument, ratio: float) -> tuple[float, ...]:
+    """Return the upper ends of a histogram's buckets in seconds, without the last, which has no end."""
+    if instrument.lowest is None:
+        return instrument.buckets
+    ends = [instrument.lowest]
+    while ends[-1] < LONGEST_SECONDS:
+        # Rounded down, so that no step exceeds the ratio.
+        ends.append(_three_digits_down(ends[-1] * ratio))
+    return (*ends[:-1], LONGEST_SECONDS)
+
+
+def _three_digits_down(value: float) -> float:
+    digits, exponent = f"{value:.12e}".split("e")
+    return float(f"{int(float(digits) * 1000) / 1000}e{exponent}")
+
+
+def series(instrument: Instrument, ratio: float) -> int:
+    """Return the number of series of one band and set in a metric; for a histogram: all buckets, sum and count."""
+    if instrument.kind == "histogram":
+        return len(bounds(instrument, ratio)) + 3
+    return max(len(instrument.values), 1)
+
+
+def outside_series(bands: Bands) -> int:
+    """Return the number of series for requests that never reached an engine: by outcome, and rejected ones by reason."""
+    # Prompts may also be longer than the ladder, or of no known length.
+    named = len(bands.names) + 2
+    by_outcome = named + len(OUTSIDE) - 1
+    return by_outcome + named * len(LENGTH_REASONS) + len(REASONS) - len(LENGTH_REASONS)
+
+
+class SeriesPlan:
+    """The series of one ladder.
+
+    Attributes:
+        bands: The length bands.
+        ratio: Ratio between the ends of neighbouring fine buckets.
+    """
+
+    def __init__(self, ladder: FactorLadder) -> None:
+        """
+        Args:
+            ladder: The engine's ladder.
+        """
+        self.bands = bands = Bands(ladder)
+        self._ladder = ladder
+        left = MOST_SERIES - SCHEDULER_SERIES - POLICY_SERIES - QUEUE_SERIES * len(ladder.sets) - outside_series(bands)
+        likely, unlikely = set(self._likely()), list(self._unlikely())
+        cheap = {(each, band_set) for each, band_set in unlikely if each.kind != "histogram"}
+        fitting = (
+            ratio for wanted in (likely | cheap, likely) for ratio in RATIOS if self._cost(wanted, ratio) <= left
+        )
+        self.ratio = next(fitting, RATIOS[-1])
+        costs = {instrument: series(instrument, self.ratio) for instrument in INSTRUMENTS}
+        # Combinations without their own series are counted together under one band and set.
+        left -= sum(costs.values())
+        shown: dict[Instrument, set[BandSet]] = {instrument: set() for instrument in INSTRUMENTS}
+        for instrument, band_set in (*self._likely(), *unlikely):
+            if band_set not in shown[instrument] and costs[instrument] <= left:
+                shown[instrument].add(band_set)
+                left -= costs[instrument]
+        self._shown = shown
+
+    def labels(self, instrument: Instrument, band_set: BandSet) -> tuple[str, str]:
+        """Return the values of ``input_sequence_length`` and ``factor_set`` for a band and set in a metric."""
+        if band_set not in self._shown[instrument]:
+            return OTHER, OTHER
+        return self.bands.names[band_set[0]], self._ladder.names[band_set[1]]
+
+    def shown(self, instrument: Instrument) -> frozenset[BandSet]:
+        """Return the bands and sets that have their own series in a metric."""
+        return frozenset(self._shown[instrument])
+
+    def _likely(self) -> Iterable[tuple[Instrument, BandSet]]:
+        """Yield the series of ordinary requests: for the sets that prompts start in, and those that they grow into."""
+        starts = list(enumerate(self.bands.sets))
+        # The nearer a band is to its set's end, the likelier its prompts are to outgrow it.
+        nearest = sorted(starts, key=lambda start: (self._steps_to_end(start), start))
+        later = [(band, index + 1) for band, index in nearest if index + 1 < len(self._ladder.sets)]
+        # Counters and gauges cost almost nothing.
+        for kind in ("counter", "gauge", "histogram"):
+            instruments = [instrument for instrument in INSTRUMENTS if instrument.kind == kind]
+            yield from ((each, band_set) for band_set in starts for each in instruments if each.starting)
+            yield from ((each, band_set) for band_set in later for each in instruments if each.crossing)
+
+    def _unlikely(self) -> Iterable[tuple[Instrument, BandSet]]:
+        """Yield the other series too: for sets that requests name, and those that they reach after two or more switches."""
+        band_sets = [(band, index) for index in range(len(self._ladder.sets)) for band in range(len(self.bands.names))]
+        for instrument in sorted(INSTRUMENTS, key=lambda each: each.kind):
+            yield from ((instrument, band_set) for band_set in band_sets)
+
+    def _steps_to_end(self, start: BandSet) -> int:
+        """Return the number of bands between this one and the last of its set."""
+        return sum(index == start[1] for index in self.bands.sets[start[0] + 1 :])
+
+    def _cost(self, wanted: Collection[tuple[Instrument, BandSet]], ratio: float) -> int:
+        costs = {instrument: series(instrument, ratio) for instrument in INSTRUMENTS}
+        return sum(costs.values()) + sum(costs[instrument] for instrument, _ in wanted)

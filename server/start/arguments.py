@@ -1,0 +1,133 @@
+"""Checks the command line before vLLM is imported, which takes 15 s.
+
+Every flag must be one of ours or of vLLM's, whose names are recorded: after changing the pinned vLLM, run
+``python -m ropeswitch.server.start.arguments``. Our own flags' values are checked too. vLLM's parser checks the rest.
+"""
+
+import json
+import socket
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.ladders.choice import from_flags
+from ropeswitch.factors.ladders.choose import from_file
+from ropeswitch.factors.parser import Parser
+from ropeswitch.server.front import flags as front_flags
+from ropeswitch.server.front.access_log import flags as access_log_flags
+from ropeswitch.server.start import scheduling_flags
+from ropeswitch.server.start.model_folder import check_model_folder
+
+NAMES = Path(__file__).with_name("flag_names.json")
+# Flags of earlier versions, and what replaces them.
+_GONE = {
+    "--allow-ladder-updates": "a ladder is fixed at startup; roll out replicas with another one",
+    "--task": "use --runner pooling for embedding, reranking and reward models, with --convert where needed",
+    "--rope-scaling": (
+        "vLLM removed it in 0.11.1. Use --max-model-len LENGTH: each request beyond the model's window is scaled for its "
+        "own length (--ladder yarn, or another rule)"
+    ),
+    "--rope-theta": (
+        "vLLM removed it in 0.11.1. The base is read from the model's config; to change it, use "
+        """--hf-overrides '{"rope_parameters": {"rope_type": "default", "rope_theta": NUMBER}}'"""
+    ),
+}
+
+
+def check(argv: Sequence[str], add_flags: Callable[[Any], None]) -> None:
+    """Refuse unknown flags, invalid values of our own, a MODEL that does not exist, and an address in use.
+
+    Args:
+        argv: The arguments after ``ropeswitch serve``.
+        add_flags: Adds our own flags to a parser.
+
+    Raises:
+        UsageError: naming the flag, its value and what is allowed.
+        FactorError: the same, for a ladder or factor file.
+    """
+    parser = Parser(prog="ropeswitch serve", add_help=False, allow_abbrev=False)
+    add_flags(parser)
+    for name in ("--model", "--host", "--uds"):
+        parser.add_argument(name)
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--headless", action="store_true")
+    names = {*json.loads(NAMES.read_text(encoding="utf-8")), *parser._option_string_actions}
+    words = full_names(argv, names)
+    try:
+        args, _ = parser.parse_known_args(words)
+    except UsageError as error:
+        raise UsageError(str(error).removeprefix("argument ")) from error
+    choice = from_flags(args.ladder, args.factors)
+    if choice is not None and choice.path is not None:
+        from_file(choice.path)
+    scheduling_flags.check(args)
+    access_log_flags.check(args)
+    front_flags.check(args)
+    given = {word.partition("=")[0] for word in words}
+    if "--config" in given:  # It may set what the checks below read.
+        return
+    model = argv[0] if argv and not argv[0].startswith("-") else args.model
+    if model and "--hf-config-path" not in given:
+        check_model_folder(model)
+    if not args.headless and args.uds is None:
+        _check_address(args.host, args.port)
+
+
+def full_names(argv: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return the arguments with each flag's full name: dashes for underscores, and unambiguous prefixes completed.
+
+    Args:
+        argv: The arguments after ``ropeswitch serve``.
+        names: The names of all flags.
+
+    Raises:
+        UsageError: for an unknown flag.
+    """
+    words = []
+    for word in argv:
+        flag = word.partition("=")[0].partition(".")[0]
+        if not flag.startswith("--") or flag == "--" or " " in flag:
+            words.append(word)
+            continue
+        name = flag.replace("_", "-")
+        found = [name] if name in names else [each for each in names if each.startswith(name)]
+        if not found:
+            raise UsageError(f"{name}: unknown flag; {_hint(name, names)}")
+        if word.startswith("--config="):
+            raise UsageError(f"{word}: vLLM ignores this form; write --config FILE")
+        # vLLM's parser lists the matches of an ambiguous prefix.
+        words.append((found[0] if len(found) == 1 else name) + word[len(flag) :])
+    return words
+
+
+def _hint(name: str, names: Collection[str]) -> str:
+    if name in _GONE:
+        return _GONE[name]
+    near = get_close_matches(name, names, n=2, cutoff=0.75) or get_close_matches(name, names, n=1)
+    return f"did you mean {' or '.join(near)}?" if near else "ropeswitch serve --help=all lists every flag"
+
+
+def _check_address(host: str | None, port: int) -> None:
+    """Refuse an address that cannot be bound; vLLM binds it after its import."""
+    with closing(socket.socket(socket.AF_INET6 if host and ":" in host else socket.AF_INET)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host or "", port))
+        except (OSError, OverflowError, UnicodeError) as error:
+            where = f"--port: {port} on {host or 'every address'}"
+            raise UsageError(f"{where} cannot be used: {error}; choose another --port or --host") from error
+
+
+def installed_names() -> list[str]:
+    """Return the names of the installed vLLM's flags, those with two dashes."""
+    from ropeswitch.server.app.vllm_adapter import stock_parser
+
+    flags = [flag for action in stock_parser()._actions for flag in action.option_strings]
+    return sorted(flag for flag in flags if flag.startswith("--"))
+
+
+if __name__ == "__main__":
+    NAMES.write_text(json.dumps(installed_names(), indent=0) + "\n", encoding="utf-8")

@@ -1,0 +1,188 @@
+"""KV cache memory on CPUs: fits the default into the free memory, and refuses sizes that do not fit."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropeswitch.factors.errors import UsageError
+from ropeswitch.server.start.model_folder import expanded
+
+VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+GIB = 1 << 30
+# vLLM's default; any other value is the user's choice.
+DEFAULT_UTILIZATION = 0.92
+# Bytes that a server's processes take in addition to weights and KV cache, and the smallest KV cache to choose.
+PROCESSES = 2 * GIB
+LEAST = 64 << 20
+_FLAG = "--kv-cache-memory-bytes"
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of the machine, or of the container, in bytes.
+
+    Attributes:
+        total: Total memory.
+        free: Memory that a new process can get now.
+    """
+
+    total: int
+    free: int
+
+
+def read_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Memory:
+    """Return the memory that this process can get, within its container's limit.
+
+    Args:
+        meminfo: Linux's file that describes the system's memory.
+        cgroup: Folder of the container's limits; a missing file means no limit.
+    """
+    fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
+    total, free = (int(fields[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
+    limit = cgroup / "memory.max"
+    if limit.exists() and (most := limit.read_text(encoding="ascii").strip()) != "max":
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
+        used = int((cgroup / "memory.current").read_text(encoding="ascii")) - int(stat["inactive_file"])
+        total, free = min(total, int(most)), min(free, int(most) - used)
+    return Memory(total, max(free, 0))
+
+
+def weight_bytes(args: argparse.Namespace) -> int:
+    """Return the bytes of weights that this machine's engines load; 0 if the weights are not on this machine yet.
+
+    Args:
+        args: Parsed by vLLM: ``model``, ``revision``, ``download_dir`` and the data parallel sizes.
+    """
+    folder = _model_folder(args)
+    if folder is None:
+        return 0
+    for ending in ("*.safetensors", "*.bin", "*.pt"):
+        if sizes := {each.name: each.stat().st_size for each in folder.glob(ending) if each.is_file()}:
+            # Mistral's models come with weights in two formats, of which one is loaded.
+            once = [size for name, size in sizes.items() if not name.startswith("consolidated")] or sizes.values()
+            return sum(once) * _copies(args, folder)
+    return 0
+
+
+def _model_folder(args: argparse.Namespace) -> Path | None:
+    """Return the model's folder, or its snapshot in the hub's cache; None for neither."""
+    folder = expanded("MODEL", args.model)
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        snapshot = snapshot_download(
+            args.model, revision=args.revision, cache_dir=args.download_dir, local_files_only=True
+        )
+    except (HFValidationError, LocalEntryNotFoundError):
+        return None
+    return Path(snapshot)
+
+
+def _copies(args: argparse.Namespace, folder: Path) -> int:
+    """Return the copies of the weights on this machine: one per engine, but data parallel engines split experts."""
+    config = folder / "config.json"
+    splits = config.exists() and "experts" in config.read_text(encoding="utf-8")
+    return 1 if splits else engines(args)
+
+
+def taken(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]) -> int:
+    """Return the bytes of memory that a server on a CPU takes for everything but its sequences.
+
+    If the user set no KV cache size, the cache counts as half of the memory that is left.
+
+    Raises:
+        UsageError: for a user's own KV cache size that does not fit.
+    """
+    weights = weight_bytes(args)
+    if (given := _given(args, environment)) is not None:
+        fit(args, memory, environment)
+        return weights + given[1] * ranks(args)
+    return weights + PROCESSES + max(memory.free - weights - PROCESSES, 0) // 2
+
+
+def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str], reserved: int = 0) -> str | None:
+    """Set the KV cache size of a server on a CPU if the user did not, and refuse one that does not fit.
+
+    vLLM's default is 92% of the machine's memory, and vLLM does not start if less is free.
+
+    Args:
+        args: Parsed by vLLM; its ``kv_cache_memory_bytes`` may be set.
+        memory: The machine's memory.
+        environment: This process's environment, which may set :data:`VARIABLE`.
+        reserved: Bytes for the sequences of ``--max-num-seqs``.
+
+    Returns:
+        The chosen size, as a line for the startup log; None if none was chosen.
+
+    Raises:
+        UsageError: naming the free memory, the requested size and the flag.
+    """
+    count = ranks(args)
+    if not count:
+        return None
+    weights = weight_bytes(args)
+    left = memory.free - weights - reserved
+    free = f"{gib(memory.free)} of {gib(memory.total)} of memory is free"
+    if weights:
+        free += f" and the weights take {gib(weights)}"
+    if reserved >= LEAST:
+        free += f", --max-num-seqs reserves {gib(reserved)}"
+    if (given := _given(args, environment)) is not None:
+        name, size = given
+        if size * count > left:
+            each = f" for each of {count} ranks" if count > 1 else ""
+            raise UsageError(
+                f"{name}: {gib(size)}{each} does not fit: {free}; use at most {gib(max(left, 0) // count)}, or stop "
+                "other processes"
+            )
+        return None
+    if args.gpu_memory_utilization != DEFAULT_UTILIZATION:
+        if (wanted := int(memory.total * args.gpu_memory_utilization)) > memory.free:
+            raise UsageError(
+                f"--gpu-memory-utilization: {args.gpu_memory_utilization:g} of the memory is {gib(wanted)}, which does not "
+                f"fit: {free}; leave it out to use the free memory, or set {_FLAG}"
+            )
+        return None
+    size = max(left - PROCESSES, 0) // 2 // count
+    if size < LEAST:
+        raise UsageError(
+            f"{_FLAG}: no room for a KV cache: {free}, and the server's processes need about {gib(PROCESSES)}; stop "
+            f"other processes, or set a size, such as {_FLAG} 256M"
+        )
+    args.kv_cache_memory_bytes = size
+    each = " per rank" if count > 1 else ""
+    return f"KV cache: {gib(size)}{each}, half of the remaining memory ({free}); {_FLAG} sets another size"
+
+
+def engines(args: argparse.Namespace) -> int:
+    """Return the number of data parallel engines on this machine."""
+    if args.data_parallel_rank is not None:
+        return 1
+    engines = args.data_parallel_size if args.data_parallel_size_local is None else args.data_parallel_size_local
+    return int(engines)
+
+
+def ranks(args: argparse.Namespace) -> int:
+    """Return the number of ranks on this machine."""
+    world = args.tensor_parallel_size * args.pipeline_parallel_size
+    return int(engines(args) * max(world // args.nnodes, 1))
+
+
+def _given(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return the name and bytes of the size that the user set; as in vLLM, the variable overrides the flag."""
+    if text := environment.get(VARIABLE):
+        if not text.isdecimal():
+            raise UsageError(f"{VARIABLE}: {text!r} must be a whole number of GiB")
+        return VARIABLE, int(text) * GIB
+    size = args.kv_cache_memory_bytes
+    return None if size is None else (_FLAG, size)
+
+
+def gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size >> 20} MiB"

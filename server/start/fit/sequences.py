@@ -1,0 +1,130 @@
+"""Checks that ``--max-num-seqs`` fits the memory: lowers vLLM's default if it does not, and refuses a user's value."""
+
+import argparse
+from dataclasses import dataclass
+
+from ropeswitch.factors.errors import UsageError
+from ropeswitch.server.start.fit.memory import GIB, PROCESSES, Memory, engines, gib, ranks
+from ropeswitch.server.start.fit.sequence_memory import SequenceMemory, most, power_of_two
+
+_FLAG = "--max-num-seqs"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine as vLLM sees it.
+
+    Attributes:
+        device: Kind of device: ``cpu``, ``cuda`` and so on.
+        devices: Devices of this machine.
+        device_bytes: Bytes of memory of one device.
+        v2: Whether the V2 model runner is the default.
+        sequences: Default of ``--max-num-seqs``.
+    """
+
+    device: str
+    devices: int
+    device_bytes: int
+    v2: bool
+    sequences: int
+
+
+def sequence_memory(args: argparse.Namespace, machine: Machine, max_model_len: int, axes: int) -> SequenceMemory:
+    """Return the memory that a rank of this server reserves for its sequences.
+
+    Args:
+        args: Parsed by vLLM.
+        machine: This machine.
+        max_model_len: Tokens of the longest sequence; for ``--max-model-len auto``, the length that vLLM starts from.
+        axes: Axes of M-RoPE, 0 for none.
+    """
+    return SequenceMemory(
+        max_model_len,
+        block_size=args.block_size or (128 if machine.device == "cpu" else 16),
+        decode_context=args.decode_context_parallel_size,
+        v2=machine.v2,
+        device=machine.device,
+        axes=axes,
+        traces=args.enable_trace_replay,
+    )
+
+
+def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: SequenceMemory, taken: int) -> list[str]:
+    """Refuse more sequences than fit, or set a lower number if the user gave none.
+
+    Args:
+        args: Parsed by vLLM; its ``max_num_seqs`` is set where the default does not fit.
+        machine: This machine.
+        memory: Its host memory.
+        each: Memory that a rank reserves.
+        taken: Bytes of host memory that this server takes for everything else.
+
+    Returns:
+        The chosen number, as lines for the startup log.
+
+    Raises:
+        UsageError: naming the flag, its value, what fits and what to do.
+    """
+    count = ranks(args)
+    if machine.device != "cpu":
+        # Ray puts the others on other machines.
+        count = min(count, machine.devices)
+    if not count:
+        return []
+    left = max(memory.free - taken, 0)
+    tables = _for_tables(args, machine)
+
+    def problem(sequences: int) -> str | None:
+        if (host := each.host_bytes(sequences) * count) > left:
+            over = f" on {count} ranks" if count > 1 else ""
+            return (
+                f"{sequences} sequences of {each.max_model_len} tokens reserve {gib(host)} of host memory{over}, of which "
+                f"{gib(left)} is left ({gib(memory.free)} of {gib(memory.total)} is free)"
+            )
+        if tables is not None and (device := each.device_bytes(sequences)) > tables:
+            return (
+                f"the block tables of {sequences} sequences of {each.max_model_len} tokens take {gib(device)} of each GPU, "
+                f"and --gpu-memory-utilization {args.gpu_memory_utilization:g} leaves {gib(tables)} for them"
+            )
+        return None
+
+    given = args.max_num_seqs
+    wanted = given or machine.sequences
+    if (reason := problem(wanted)) is None:
+        return []
+    fitting = most(lambda sequences: problem(sequences) is None, wanted)
+    if fitting == 0:
+        raise UsageError(f"{_FLAG}: {problem(1)}; use a shorter --max-model-len, or stop other processes")
+    if given is not None:
+        raise UsageError(
+            f"{_FLAG}: {given} does not fit: {reason}; use at most {fitting}, or a shorter --max-model-len"
+        )
+    chosen = power_of_two(fitting)
+    if _is_one_of_several(args):
+        raise UsageError(
+            f"{_FLAG}: the default, {wanted}, does not fit: {reason}; give every node of this server the same number, at "
+            f"most {fitting}"
+        )
+    args.max_num_seqs = chosen
+    return [f"{_FLAG}: {chosen} instead of the default, {wanted}: {reason}"]
+
+
+def taken_beside_gpus(args: argparse.Namespace) -> int:
+    """Return the bytes of host memory that a server on GPUs takes for processes, and for offloaded KV cache and weights."""
+    keys = (args.kv_offloading_size or 0) * engines(args) / args.nnodes
+    return PROCESSES + int((keys + args.cpu_offload_gb * ranks(args)) * GIB)
+
+
+def _for_tables(args: argparse.Namespace, machine: Machine) -> int | None:
+    """Return the bytes of GPU memory left for V2's block tables, which it allocates after the KV cache.
+
+    None if unknown: V1's tables are part of ``--gpu-memory-utilization``, and a KV cache size in bytes may leave any amount.
+    """
+    if machine.device == "cpu" or not machine.v2 or args.kv_cache_memory_bytes is not None:
+        return None
+    return machine.device_bytes - int(machine.device_bytes * args.gpu_memory_utilization)
+
+
+def _is_one_of_several(args: argparse.Namespace) -> bool:
+    """Whether other machines run ranks of this server; all of them need the same ``--max-num-seqs``."""
+    return bool(args.nnodes > 1 or args.headless or engines(args) != args.data_parallel_size)

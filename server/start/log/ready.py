@@ -1,0 +1,95 @@
+"""The lines that report a ready server, with a first request that works as printed.
+
+An API server process writes them to a file when it accepts connections; the command's own process prints them
+(:mod:`~ropeswitch.server.start.log.console`).
+"""
+
+import asyncio
+import json
+import os
+import shlex
+import ssl
+from argparse import Namespace
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from ropeswitch.server.start.refusals import VARIABLE
+
+# Interval between checks whether uvicorn has started, in seconds.
+SECONDS = 0.05
+# Tokens that the first request asks for.
+TOKENS = 32
+# The host for a client's URL, by the wildcard host that the server listens on.
+_ANY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+
+Kind = Literal["chat", "completion", "tokens", "none"]
+
+
+def ready_file() -> Path:
+    """Return the path of the file, in the folder of the refusal file."""
+    return Path(os.environ[VARIABLE]).with_name("ready")
+
+
+async def announce(state: Any, args: Namespace, kind: Kind) -> None:
+    """Write the lines once the app's server accepts connections; of several API servers, only the first does.
+
+    Args:
+        state: The app's state, where vLLM stores its ``uvicorn.Server``.
+        args: The server's flags.
+        kind: The first request that the model can answer; see :func:`ready_lines`.
+    """
+    while not getattr(getattr(state, "server", None), "started", False):
+        await asyncio.sleep(SECONDS)
+    path = ready_file()
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text("\n".join(ready_lines(args, kind)) + "\n", encoding="utf-8")
+    # A link makes the file appear complete, and only once.
+    with suppress(FileExistsError):
+        os.link(draft, path)
+    draft.unlink()
+
+
+def ready_lines(args: Namespace, kind: Kind) -> list[str]:
+    """Return the server's address and a request to try.
+
+    Args:
+        args: The server's flags; ``port`` is the one it listens on.
+        kind: ``chat``, a ``completion``, a completion of ``tokens`` without a tokenizer, or ``none`` for a model
+            that does not generate.
+    """
+    scheme = "https" if args.ssl_certfile else "http"
+    host = _ANY.get(args.host or "", args.host)
+    url = f"{scheme}://localhost" if args.uds else f"{scheme}://{f'[{host}]' if ':' in host else host}:{args.port}"
+    where = f"unix socket {args.uds}" if args.uds else f"{url} (status page: {url}/ui)"
+    return [f"{where}; a first request:", curl(url, args, kind)]
+
+
+def curl(url: str, args: Namespace, kind: Kind) -> str:
+    """Return a shell command that sends a first request.
+
+    Args:
+        url: The server's URL, without ``/v1``.
+        args: See :func:`ready_lines`.
+        kind: See :func:`ready_lines`.
+    """
+    words = ["curl"]
+    if args.uds:
+        words += ["--unix-socket", args.uds]
+    if args.ssl_certfile:
+        # The certificate may be for another name than the one in the URL, or signed by an authority unknown to curl.
+        words.append("-k")
+        if args.ssl_cert_reqs == ssl.CERT_REQUIRED:
+            words += ["--cert", "YOUR_CERTIFICATE", "--key", "ITS_KEY"]
+    if args.ropeswitch_front.key_digests or args.ropeswitch_front.key_file:
+        words += ["-H", "Authorization: Bearer YOUR_API_KEY"]
+    body: dict[str, Any] = {"model": args.served_model_name[0] if args.served_model_name else args.model}
+    if kind == "none":
+        return shlex.join([*words, f"{url}/v1/models"])
+    if kind == "chat":
+        path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": "Hello"}]
+    else:
+        path, body["prompt"] = "/v1/completions", "Hello" if kind == "completion" else [1]
+    body["max_tokens"] = TOKENS
+    words += [f"{url}{path}", "-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    return shlex.join(words)

@@ -1,0 +1,138 @@
+"""The check of the command line before vLLM is imported."""
+
+import json
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from ropeswitch.factors.errors import UsageError
+from ropeswitch.models import BUNDLED_MODEL
+from ropeswitch.server.app import vllm_adapter
+from ropeswitch.server.start import arguments
+from ropeswitch.server.start.serve import _add_flags
+
+NAMES = json.loads(arguments.NAMES.read_text(encoding="utf-8"))
+MODEL = str(BUNDLED_MODEL)
+TEXTS = ["", "auto", "3", "-1", "-0.5", "1e3", "{}", '{"mode": 3}', "a=b", "a.b", "-x", "-x.y", "-tp", "-O", "-O3", "-"]
+
+
+def refusal(*argv: str) -> str | None:
+    try:
+        arguments.check(argv, _add_flags)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def test_the_recorded_names_are_those_of_the_installed_vllm() -> None:
+    assert arguments.installed_names() == NAMES, "record them again: python -m ropeswitch.server.start.arguments"
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Any:
+    """vLLM's parser with our flags."""
+    parser = vllm_adapter.stock_parser()
+    _add_flags(parser)
+    return parser
+
+
+def refuses(upstream: Any, argv: list[str]) -> bool:
+    try:
+        upstream.parse_args(list(argv))
+    except (Exception, SystemExit):
+        return True
+    return False
+
+
+@st.composite
+def words(draw: st.DrawFn) -> list[str]:
+    """A flag, written in one of the ways that vLLM knows, or in a wrong one."""
+    name = draw(st.sampled_from([*NAMES, "--ladder", "--max-prompt-tokens"]))
+    spelled = [name, name.replace("-", "_").replace("__", "--", 1), name[:-1], name + "x", name[: len(name) // 2 + 2]]
+    name = draw(st.sampled_from(spelled))
+    value = draw(st.sampled_from(TEXTS) | st.text(max_size=5))
+    written = [[name], [f"{name}={value}"], [name, value], [f"{name}.a", value], [f"{name}.a={value}"], [f"-O{value}"]]
+    return draw(st.sampled_from(written))
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@example(model=["m"], parts=[["-cc.mode", "3"], ["--compilation_config.pass-config.a+", "x,y"]])
+@example(model=[], parts=[["--chat-template", "--a b"]])
+@example(model=[], parts=[["--port", "1", "m"]])
+@given(model=st.sampled_from([[], ["m"]]), parts=st.lists(words(), min_size=1, max_size=2))
+def test_whatever_is_refused_vllm_refuses_too(upstream: Any, model: list[str], parts: list[list[str]]) -> None:
+    argv = [*model, *(word for part in parts for word in part)]
+    try:
+        arguments.full_names(argv, {*NAMES, *upstream._option_string_actions})
+    except UsageError as error:
+        assert "--config=" in str(error) or refuses(upstream, argv), argv
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--max_num_seqs=3", "--kv-cache-memory", "1G", "-O3", "-tp", "2", "--no-enable-prefix-caching"],
+        ["--compilation-config.mode", "3", "--compilation_config.mode=3", "-cc.mode", "3", "--seed", "-1"],
+        ["--step_latency_target=1e-3", "--max-prompt", "7", "--api-key", "-a", "b"],
+    ],
+)
+def test_flags_that_vllm_takes_pass(argv: list[str]) -> None:
+    assert refusal(MODEL, "--port", "0", *argv) is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--max-modl-len", "3"], "--max-modl-len: unknown flag; did you mean --max-model-len or --max-log-len?"),
+        (["--max_modl_len=3"], "--max-modl-len: unknown flag; did you mean"),
+        (["--laddr", "yarn"], "--laddr: unknown flag; did you mean --ladder?"),
+        (["--zzzqqq"], "--zzzqqq: unknown flag; ropeswitch serve --help=all lists every flag"),
+        (["--task", "embed"], "--task: unknown flag; use --runner pooling"),
+        (
+            ["--rope-scaling", "{}"],
+            "--rope-scaling: unknown flag; vLLM removed it in 0.11.1. Use --max-model-len LENGTH",
+        ),
+        (["--config=a.yaml"], "--config=a.yaml: vLLM ignores this form; write --config FILE"),
+        (["--access-log", "on"], "--access-log: invalid choice: 'on'"),
+        (["--body-timeout", "-0.5"], "--body-timeout: '-0.5' must be a number of seconds above 0"),
+        (["--ladder"], "--ladder: expected one argument"),
+        (["--port", "80000"], "--port: 80000 on every address cannot be used: "),
+        (["--host", "a..b"], "--port: 8000 on a..b cannot be used: "),
+        (["--host", "::zz"], "--port: 8000 on ::zz cannot be used: "),
+    ],
+)
+def test_refusals(argv: list[str], expected: str) -> None:
+    message = refusal(*argv)
+    assert message is not None and message.startswith(expected)
+
+
+def test_an_address_in_use_is_refused_where_the_server_would_bind_it() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        flags = ["--host", "127.0.0.1", "--port", str(listening.getsockname()[1])]
+        message = refusal(MODEL, *flags)
+        assert message is not None and "in use; choose another --port or --host" in message
+        for other in (["--headless"], ["--uds", "s"], ["--config", "c.yaml"]):
+            assert refusal(MODEL, *flags, *other) is None
+
+
+def test_another_config_path_makes_up_for_a_folder_without_a_config(tmp_path: Any) -> None:
+    assert refusal(str(tmp_path), "--port", "0") == f"MODEL: the folder {str(tmp_path)!r} has no config.json"
+    assert refusal("--model", str(tmp_path), "--port", "0") is not None
+    assert refusal(str(tmp_path), "--port", "0", "--hf-config-path", MODEL) is None
+
+
+def test_vllm_is_not_imported() -> None:
+    code = """
+import sys
+from ropeswitch.server.cli import main
+assert main(["serve", "--max-modl-len", "3"]) == 2
+assert not {"vllm", "torch", "transformers"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
