@@ -131,7 +131,7 @@ def test_other_prompt_routes(server: Server) -> None:
     assert server.post("/inference/v1/generate", tokens).sets == "long"
     assert server.post("/inference/v1/generate", tokens | {"stream": True}).sets == "long"
     beams = {"model": MODEL, "prompt": [SHORT, LONG], "max_tokens": 2, "n": 2, "use_beam_search": True}
-    # Later prompts and steps are not told apart.
+    # vLLM gives the searches of one body the same ID, so only the first prompt's set is named.
     assert server.post("/v1/completions", beams).sets == "short"
 
 
