@@ -78,9 +78,9 @@ class Prompts:
             return params
         _check_numbers(params)
         context = current.get()
-        limited = self._limits_output or context is None or context.limited
+        limited = self._limits_output or context is None or context.asked.limited
         salt = vllm_adapter.client_salt(prompt)
-        step = context is not None and context.answers_in_steps and bool(context.prompts)
+        step = context is not None and context.asked.in_steps and bool(context.entered.placements)
         placement = _placed(self._ladder, num_tokens, params, context, salt, limited=limited, step=step)
         if not step:
             sets = self._ladder.sets
@@ -159,7 +159,7 @@ def _placed(
             is not supported on its route, or the prompt is longer than the ladder.
     """
     asked = extra_of(params)
-    alias = context.alias.factor_set if context is not None and context.alias is not None else None
+    alias = context.asked.alias.factor_set if context is not None and context.asked.alias is not None else None
     try:
         if alias is not None and (policy := asked.get(LADDER_POLICY)) is not None:
             raise FieldError(
@@ -177,17 +177,17 @@ def _placed(
         raise vllm_adapter.validation_error(f"{field}: {message}", field) from error
     if context is None or step:
         return placement
-    if not placement.forced and context.asked is not None:
+    if not placement.forced and context.asked.factor_set is not None:
         raise vllm_adapter.validation_error(
-            f"{FIELD}: {context.asked!r} is not supported here: pooling, beam search and routes that do not read vllm_xargs "
-            "choose the factor set by length alone; leave it out, or name the set in the model: MODEL@SET",
+            f"{FIELD}: {context.asked.factor_set!r} is not supported here: pooling, beam search and routes that do not read "
+            "vllm_xargs choose the factor set by length alone; leave it out, or name the set in the model: MODEL@SET",
             FIELD,
         )
-    if context.asked_policy is not None and asked.get(LADDER_POLICY) is None:
+    if context.asked.policy is not None and asked.get(LADDER_POLICY) is None:
         raise vllm_adapter.validation_error(
-            f"{POLICY_FIELD}: {context.asked_policy!r} is not supported here: pooling, beam search and routes that do not "
+            f"{POLICY_FIELD}: {context.asked.policy!r} is not supported here: pooling, beam search and routes that do not "
             "read vllm_xargs go by the server's --ladder-policy; leave it out",
             POLICY_FIELD,
         )
-    context.prompts.append(placement)
+    context.entered.placements.append(placement)
     return placement

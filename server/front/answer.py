@@ -66,7 +66,7 @@ class Answer:
     async def send(self, message: Message) -> None:
         """Send a message of the app, which gets this as its ASGI ``send``."""
         if message["type"] == "http.response.start":
-            self._context.final_status = message["status"]
+            self._context.sent.final_status = message["status"]
             if message["status"] >= 400:
                 self._error = message
                 return
@@ -79,7 +79,7 @@ class Answer:
                 return
             part = message.get("body", b"")
             if self._events and part.startswith(ERROR_EVENT) and (found := converted_event(part)) is not None:
-                self._context.final_status, event = found
+                self._context.sent.final_status, event = found
                 message = {**message, "body": event}
         self.started = True
         await self._out(message)
@@ -89,10 +89,10 @@ class Answer:
         if message["type"] == "http.response.start":
             message = self._identified(message)
             # vLLM sends an empty 200 to a client that has disconnected.
-            if not self._context.left:
-                self._context.status = message["status"]
+            if not self._context.sent.left:
+                self._context.sent.status = message["status"]
         elif not message.get("more_body", False):
-            self._context.whole = True
+            self._context.sent.whole = True
         return self._send(message)
 
     def _identified(self, start: Message) -> Message:
@@ -146,7 +146,7 @@ class Answer:
 
     async def _respond(self, status: int, headers: Headers, content: bytes) -> None:
         self.started = True
-        self._context.final_status = status
+        self._context.sent.final_status = status
         length = str(len(content)).encode()
         headers = [*headers, (b"content-type", b"application/json"), (b"content-length", length)]
         rest = not self._body.whole

@@ -39,61 +39,88 @@ class Ticket:
     released: bool = False
 
 
-@dataclass
-class RequestContext:
-    """The state of one HTTP request.
+@dataclass(frozen=True)
+class Asked:
+    """What a request's body asks for, known once it is parsed.
 
     Attributes:
-        came: Arrival time, in seconds since 1970.
-        request_id: The ID in its response's headers, or None.
-        key: The digest of its API key, or ``key_limits.EVERYONE``; None before it is checked.
-        refusal: The refusal, once it is refused; it is the response, regardless of the error that a handler makes of it.
-        refused_tokens: Length of the refused prompt, None if it was not counted.
-        error: The error of its handler, or None.
-        asked: The value of ``vllm_xargs.rope_factor_set`` in its body, or None.
+        factor_set: The value of ``vllm_xargs.rope_factor_set``, or None.
+        policy: The value of ``vllm_xargs.rope_ladder_policy``, or None.
         alias: Its model name, if that asks for a set.
-        asked_policy: The value of ``vllm_xargs.rope_ladder_policy`` in its body, or None.
-        limited: Whether its body limits the output tokens.
-        token_ids: Token IDs of its prompts that skip validation, by the body's field (``ingest/request.py``).
-        prompts: The placement of each of its prompts, in the order in which they were passed to the engine.
-        answers_in_steps: Whether prompts after its first one are steps of its answer (beam search, the Responses API).
-        tickets: Its prompts in the queue.
-        sequences: Its sequences in an engine.
-        entered: Whether any of its prompts was passed to an engine.
-        keeps_prompts: Whether to log its prompts.
-        logged_prompts: Text or token IDs of its prompts, by their ID; empty unless they are logged.
-        status: The HTTP status that was sent, None if the client disconnected before a response started.
-        final_status: The same, or the status of the error event that ends its streamed response.
-        whole: Whether the whole response was sent.
-        left: Whether its client disconnected before the end of its response, unless that was an error.
-        stopped: Whether the server was stopped before the request ended.
-        seconds: Its duration, set at its end.
+        limited: Whether it limits the output tokens.
+        in_steps: Whether prompts after its first one are steps of its answer (beam search, the Responses API).
+        token_ids: Token IDs of its prompts that skip validation, by the body's field (``bodies/request.py``).
     """
 
-    came: float = field(default_factory=time.time)
-    request_id: bytes | None = None
-    key: bytes | None = None
-    refusal: Refusal | None = None
-    refused_tokens: int | None = None
-    error: Exception | None = None
-    asked: object = None
+    factor_set: object = None
+    policy: object = None
     alias: Alias | None = None
-    asked_policy: object = None
     limited: bool = False
+    in_steps: bool = False
     token_ids: Mapping[str, Any] = field(default_factory=dict)
-    prompts: list[Placement] = field(default_factory=list)
-    answers_in_steps: bool = False
+
+
+@dataclass(frozen=True)
+class Entered:
+    """What a request has passed to an engine.
+
+    Attributes:
+        placements: The placement of each of its prompts, in order.
+        tickets: Its prompts in the queue.
+        sequences: Its sequences; empty with ``--disable-log-stats``.
+        logged: Text or token IDs of its prompts, by their ID; empty unless they are logged.
+    """
+
+    placements: list[Placement] = field(default_factory=list)
     tickets: list[Ticket] = field(default_factory=list)
     sequences: list[Track] = field(default_factory=list)
-    entered: bool = False
-    keeps_prompts: bool = False
-    logged_prompts: dict[str, Any] = field(default_factory=dict)
+    logged: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Sent:
+    """What was sent as a request's answer.
+
+    Attributes:
+        status: The HTTP status, None if the client disconnected before a response started.
+        final_status: The same, or the status of the error event that ends a stream.
+        whole: Whether the whole response was sent.
+        left: Whether the client disconnected before the end of its response, unless that was an error.
+        stopped: Whether the server was stopped before that.
+    """
+
     status: int | None = None
     final_status: int | None = None
     whole: bool = False
     left: bool = False
     stopped: bool = False
-    seconds: float = 0.0
+
+
+@dataclass
+class RequestContext:
+    """The state of one HTTP request, by the stages that it passes.
+
+    Attributes:
+        came: Arrival time, in seconds since 1970.
+        request_id: The ID in its response's headers, or None.
+        keeps_prompts: Whether to log its prompts.
+        asked: Set once its body is parsed.
+        refusal: The refusal, once it is refused; it is the response, regardless of the error that a handler makes of it.
+        refused_tokens: Length of the refused prompt, None if it was not counted.
+        error: The error of its handler, or None.
+        entered: See :class:`Entered`.
+        sent: See :class:`Sent`.
+    """
+
+    came: float = field(default_factory=time.time)
+    request_id: bytes | None = None
+    keeps_prompts: bool = False
+    asked: Asked = Asked()
+    refusal: Refusal | None = None
+    refused_tokens: int | None = None
+    error: Exception | None = None
+    entered: Entered = field(default_factory=Entered)
+    sent: Sent = field(default_factory=Sent)
 
     def refuse(self, error: RefusedError, tokens: int | None = None) -> RefusedError:
         """Record and count the refusal of the request; only the first one counts.
@@ -114,10 +141,10 @@ class RequestContext:
             track: The sequence's record for metrics and logs.
             state: ``vllm.v1.engine.output_processor.RequestState``.
         """
-        self.sequences.append(track)
+        self.entered.sequences.append(track)
         # An answer in many steps extends its first prompt, so only that one is logged.
-        if self.keeps_prompts and not (self.answers_in_steps and self.logged_prompts):
-            self.logged_prompts[track.request_id] = state.prompt_token_ids if state.prompt is None else state.prompt
+        if self.keeps_prompts and not (self.asked.in_steps and self.entered.logged):
+            self.entered.logged[track.request_id] = state.prompt_token_ids if state.prompt is None else state.prompt
 
 
 current: ContextVar[RequestContext | None] = ContextVar("ropeswitch_request", default=None)

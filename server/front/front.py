@@ -78,16 +78,15 @@ class Front:
             await self._checked(parts, context, scope, path, _noting(receive, context), send)
         except Exception:
             # The app's outermost handler sends a 500 if nothing was sent.
-            context.status = context.status or 500
+            context.sent.status = context.sent.status or 500
             raise
         except BaseException:
-            context.stopped = True
+            context.sent.stopped = True
             raise
         finally:
             current.reset(token)
             if log is not None:
-                context.seconds = time.perf_counter() - started
-                log.write(scope, context)
+                log.write(scope, context, time.perf_counter() - started)
 
     async def _checked(
         self, parts: ServerParts, context: RequestContext, scope: Scope, path: str, receive: Receive, send: Send
@@ -96,11 +95,11 @@ class Front:
         body = Body(scope, receive, context, front.max_body_bytes, front.body_timeout)
         answer = Answer(send, context, body, scope, path)
         try:
-            context.key = front.identify(scope, path)
+            key = front.identify(scope, path)
             _check_headers(scope, front.max_headers)
             body.check_declared()
             if counted:
-                front.count(context.key)
+                front.count(key)
         except RefusedError as error:
             context.refuse(error)
             if error.refusal.status != 413:
@@ -112,9 +111,9 @@ class Front:
         finally:
             if parts.length_metrics is not None and scope["method"] == "POST" and path in fates.PATHS:
                 fates.count(context, parts.length_metrics)
-            front.queue.settle(context.tickets)
+            front.queue.settle(context.entered.tickets)
             if counted:
-                front.key_limits.give_back(context.key)
+                front.key_limits.give_back(key)
 
     async def _app(self, parts: ServerParts, scope: Scope, path: str, body: Body, answer: Answer) -> None:
         try:
@@ -197,8 +196,8 @@ def _noting(receive: Receive, context: RequestContext) -> Receive:
     async def noting() -> Message:
         message = await receive()
         # The server also sends this after a complete response, and after an error the client has its whole response.
-        if message["type"] == "http.disconnect" and not context.whole and (context.final_status or 200) < 400:
-            context.left = True
+        if message["type"] == "http.disconnect" and not context.sent.whole and (context.sent.final_status or 200) < 400:
+            context.sent.left = True
         return message
 
     return noting

@@ -57,7 +57,7 @@ class Inner:
 
 
 def _headed(message: Message, context: RequestContext) -> Message:
-    if message["status"] >= 400 or not context.prompts:
+    if message["status"] >= 400 or not context.entered.placements:
         return message
-    names = ", ".join(each.name for each in context.prompts)
+    names = ", ".join(each.name for each in context.entered.placements)
     return {**message, "headers": [*message.get("headers", ()), (SET_HEADER.encode(), names.encode())]}

@@ -49,10 +49,10 @@ def count(context: RequestContext, metrics: LengthMetrics) -> None:
         context: The request's context.
         metrics: The metrics to count it in.
     """
-    if context.entered or context.refusal is not None:
+    if context.entered.sequences or context.refusal is not None:
         return
-    status = context.final_status
-    if context.left:
+    status = context.sent.final_status
+    if context.sent.left:
         metrics.count_outside("disconnect")
     elif status is not None and status >= 400:
         if (reason := rejection_reason(status)) is None:

@@ -67,7 +67,6 @@ class OutputWatch:
         setattr(state, KEPT, track)
         self.live(track, WAITING)
         if (context := current.get()) is not None:
-            context.entered = True
             context.add(track, state)
 
     def ask(self, state: Any, request: Any) -> None:

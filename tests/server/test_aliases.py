@@ -17,7 +17,7 @@ from ropeswitch.factors.errors import FieldError
 from ropeswitch.model_patches.switch.engine.process_inputs import set_of_model_name
 from ropeswitch.server.app.aliases import Alias, AliasedBodies, Aliases
 from ropeswitch.server.app.engine_client import Prompts
-from ropeswitch.server.front.context import RequestContext, current
+from ropeswitch.server.front.context import Asked, RequestContext, current
 from tests.server.front.parts import LADDER
 from tests.server.placing import carried, chosen, engine_ladder
 
@@ -65,7 +65,7 @@ def test_an_unknown_set_of_a_served_model_names_the_sets(asked: str) -> None:
 
 @pytest.fixture
 def context() -> Iterator[RequestContext]:
-    made = RequestContext(alias=Alias("qwen3@long", "qwen3", "long"))
+    made = RequestContext(asked=Asked(alias=Alias("qwen3@long", "qwen3", "long")))
     token = current.set(made)
     yield made
     current.reset(token)
@@ -75,7 +75,7 @@ def context() -> Iterator[RequestContext]:
 def test_every_prompt_of_the_request_is_forced(context: RequestContext, params: Any) -> None:
     prompts = Prompts(engine_ladder(LADDER), SimpleNamespace(admit=lambda *_: None), len)  # type: ignore[arg-type]
     assert chosen(carried(prompts.place([1] * 3, params, "r"))) == ("long", "forced")
-    assert [chosen(each) for each in context.prompts] == [("long", "forced")]
+    assert [chosen(each) for each in context.entered.placements] == [("long", "forced")]
 
 
 @pytest.mark.parametrize(

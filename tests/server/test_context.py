@@ -12,7 +12,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.server.app.engine_client import Prompts, RopeClient
 from ropeswitch.server.front.bodies.prompt_set import names_output_limit
-from ropeswitch.server.front.context import RequestContext, current
+from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.refusal import RefusedError, listeners, prompt_too_long, too_many_at_once
 from tests.server.front.parts import LADDER
 from tests.server.placing import carried, chosen, engine_ladder
@@ -43,8 +43,12 @@ def test_a_prompt_is_placed_once_for_header_queue_and_metrics(monkeypatch: pytes
     client.generate(prompts[1], asking(None), "r2", priority=3)
     client.encode(prompts[2], pooling := PoolingParams(), request_id="r3")
     current.reset(token)
-    assert [chosen(each) for each in context.prompts] == [("long", "forced"), ("long", "length"), ("short", "length")]
-    assert [carried(each[1]) for each in given_to_engine] == context.prompts
+    assert [chosen(each) for each in context.entered.placements] == [
+        ("long", "forced"),
+        ("long", "length"),
+        ("short", "length"),
+    ]
+    assert [carried(each[1]) for each in given_to_engine] == context.entered.placements
     assert admitted == [(5, 0, 1, "r1"), (9, 1, 1, "r2"), (3, 0, 1, "r3")]
     rest = [(prompt, *more) for prompt, _, *more in given_to_engine]
     assert rest == [(prompts[0], "r1", {}), (prompts[1], "r2", {"priority": 3}), (prompts[2], "r3", {})]
@@ -89,18 +93,21 @@ def limited(max_tokens: int | None, **extra: str) -> SamplingParams:
 def test_reserve_is_decided_for_header_queue_and_metrics(asked: bool) -> None:
     """By the request or by the server; the queue's class stays that of the length."""
     extra, policy = ({"rope_ladder_policy": "reserve"}, "length") if asked else ({}, "reserve")
-    decision = placed(limited(5, **extra), prompt=5, context=RequestContext(limited=True), policy=policy)
+    decision = placed(limited(5, **extra), prompt=5, context=RequestContext(asked=Asked(limited=True)), policy=policy)
     assert decision == ("long", "reserve")
-    decision = placed(limited(3, **extra), prompt=5, context=RequestContext(limited=True), policy=policy)
+    decision = placed(limited(3, **extra), prompt=5, context=RequestContext(asked=Asked(limited=True)), policy=policy)
     assert decision == ("short", "reserve")
     decision = placed(
-        limited(9, rope_factor_set="short"), prompt=5, context=RequestContext(limited=True), policy="reserve"
+        limited(9, rope_factor_set="short"),
+        prompt=5,
+        context=RequestContext(asked=Asked(limited=True)),
+        policy="reserve",
     )
     assert decision == ("short", "forced")
 
 
 def test_a_request_goes_by_length_with_its_own_policy() -> None:
-    context = RequestContext(limited=True)
+    context = RequestContext(asked=Asked(limited=True))
     params = limited(5, rope_ladder_policy="length")
     assert placed(params, prompt=5, context=context, policy="reserve") == ("short", "length")
 
@@ -113,7 +120,10 @@ def test_a_limit_that_nobody_named_reserves_nothing(asked: bool) -> None:
     assert placed(params, prompt=5, context=RequestContext(), policy=policy) == ("short", "length")
     assert params.extra_args == (extra or None)
     # Named by the request, or by the server's generation config.
-    for context, options in ((RequestContext(limited=True), {}), (RequestContext(), {"limits_output": True})):
+    for context, options in (
+        (RequestContext(asked=Asked(limited=True)), {}),
+        (RequestContext(), {"limits_output": True}),
+    ):
         params = limited(9, **extra)
         decision = placed(params, prompt=5, context=context, policy=policy, **options)
         assert decision == ("long", "reserve") and params.extra_args == (extra or None)
@@ -139,7 +149,7 @@ def test_whether_a_body_limits_the_answer(body: object, expected: bool) -> None:
 
 def test_a_policy_is_refused_where_it_would_be_ignored() -> None:
     with pytest.raises(VLLMValidationError, match="'reserve' is not supported here") as raised:
-        placed(PoolingParams(), prompt=5, context=RequestContext(asked_policy="reserve"))
+        placed(PoolingParams(), prompt=5, context=RequestContext(asked=Asked(policy="reserve")))
     assert raised.value.parameter == "vllm_xargs.rope_ladder_policy"
 
 
@@ -148,7 +158,7 @@ def test_a_policy_is_refused_where_it_would_be_ignored() -> None:
 )
 def test_a_wrong_policy_names_its_field(extra: dict[str, str]) -> None:
     with pytest.raises(VLLMValidationError) as raised:
-        placed(limited(5, **extra), prompt=5, context=RequestContext(limited=True))
+        placed(limited(5, **extra), prompt=5, context=RequestContext(asked=Asked(limited=True)))
     assert raised.value.parameter == "vllm_xargs.rope_ladder_policy"
     assert str(raised.value).count("vllm_xargs.rope_ladder_policy: ") == 1
 
@@ -158,11 +168,11 @@ def test_of_an_answer_in_steps_the_first_prompt_counts() -> None:
     admitted: list[Any] = []
     admission: Any = SimpleNamespace(admit=lambda *args: admitted.append(args))
     prompts = Prompts(engine_ladder(LADDER, "length", 14), admission, len)
-    context = RequestContext(answers_in_steps=True)
+    context = RequestContext(asked=Asked(in_steps=True))
     token = current.set(context)
     steps = [carried(prompts.place([1] * length, limited(1), str(length))) for length in (8, 9, 10)]
     current.reset(token)
-    assert [chosen(each) for each in context.prompts] == [("short", "length")]
+    assert [chosen(each) for each in context.entered.placements] == [("short", "length")]
     assert [each.name for each in steps] == ["short", "long", "long"] and len(admitted) == 1
 
 

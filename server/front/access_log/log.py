@@ -44,13 +44,14 @@ class Names:
     measured: bool = True
 
 
-def fields(scope: Scope, path: str, context: RequestContext, names: Names | None) -> dict[str, Any]:
+def fields(scope: Scope, path: str, context: RequestContext, seconds: float, names: Names | None) -> dict[str, Any]:
     """Return the fields of a line, in order.
 
     Args:
         scope: The request's scope.
         path: Its path, without the query, which may hold keys.
         context: The context of the finished request.
+        seconds: Its duration.
         names: Names for the fields about prompts; None for a request without prompts, which has no such fields.
     """
     came = datetime.fromtimestamp(context.came, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
@@ -60,20 +61,20 @@ def fields(scope: Scope, path: str, context: RequestContext, names: Names | None
         "time": came,
         "method": scope["method"],
         "path": path[:_PATH_LENGTH],
-        "status": context.status,
+        "status": context.sent.status,
         "client": f"{client[0]}:{client[1]}" if client else None,
         "request_id": _request_id(scope),
     }
     if names is not None:
         line |= _prompt_fields(context, names)
-    line |= {"seconds": round(context.seconds, 6), "outcome": outcome, "reason": reason}
-    if context.logged_prompts:
-        line["prompts"] = list(context.logged_prompts.values())
+    line |= {"seconds": round(seconds, 6), "outcome": outcome, "reason": reason}
+    if context.entered.logged:
+        line["prompts"] = list(context.entered.logged.values())
     return line
 
 
 def _prompt_fields(context: RequestContext, names: Names) -> dict[str, Any]:
-    tracks = context.sequences
+    tracks = context.entered.sequences
     # Of several prompts, the longest decides the band and the set.
     longest = max(tracks, key=lambda track: track.prompt, default=None)
     prompts = {track.request_id: track.prompt for track in tracks}
@@ -101,16 +102,18 @@ def _prompt_fields(context: RequestContext, names: Names) -> dict[str, Any]:
 
 def _outcome(context: RequestContext) -> tuple[str, str | None]:
     """Return a request's outcome, and the reason if it was rejected."""
-    status = context.status
+    status = context.sent.status
     if context.refusal is not None:
         return "rejected", context.refusal.reason
-    if status is None and not context.stopped:
+    if status is None and not context.sent.stopped:
         return "disconnect", None
-    if status is not None and status >= 400 and (status < 500 or not context.sequences):
+    if status is not None and status >= 400 and (status < 500 or not context.entered.sequences):
         reason = rejection_reason(status)
         return ("error", None) if reason is None else ("rejected", reason)
-    unknown = "disconnect" if context.left else "abort" if context.stopped else None
-    ended = {track.outcome or unknown for track in context.sequences} if context.sequences else {unknown}
+    unknown = "disconnect" if context.sent.left else "abort" if context.sent.stopped else None
+    ended = (
+        {track.outcome or unknown for track in context.entered.sequences} if context.entered.sequences else {unknown}
+    )
     if status is not None and status >= 500 and "abort" not in ended:
         return "error", None
     return next((outcome for outcome in _OUTCOMES if outcome in ended), ANSWERED), None
@@ -146,11 +149,11 @@ class AccessLog:
             return True
         return not self._config.everything and (is_probe(path) or is_metrics(path))
 
-    def write(self, scope: Scope, context: RequestContext) -> None:
-        """Log a finished request."""
+    def write(self, scope: Scope, context: RequestContext, seconds: float) -> None:
+        """Log a finished request that took ``seconds``."""
         path = route_path(scope)
-        runs = bool(context.sequences) or (scope["method"] == "POST" and path in PATHS)
-        line = fields(scope, path, context, self._names if runs else None)
+        runs = bool(context.entered.sequences) or (scope["method"] == "POST" and path in PATHS)
+        line = fields(scope, path, context, seconds, self._names if runs else None)
         self._logger.info("%s", json.dumps(line))
 
 

@@ -60,7 +60,7 @@ def showing(endpoint: Endpoint, state: State) -> Endpoint:
                 # A route that reads its body itself may have replaced the name with an adapter's, or may have none.
                 model = fields.get("model") or model or state.ropeswitch.status.model
                 head = {"id": request_id, "object": kind, "created": int(time.time()), "model": model, "choices": []}
-                reports = _Reports(head, context.tickets, state.ropeswitch.prefill_progress)
+                reports = _Reports(head, context.entered.tickets, state.ropeswitch.prefill_progress)
                 response.body_iterator = _interleaved(response.body_iterator, reports)
         return response
 

@@ -16,7 +16,7 @@ from ropeswitch.server.front.bodies.faults import Fault, field_path
 from ropeswitch.server.front.bodies.parse import PROMPTS, parse
 from ropeswitch.server.front.bodies.prompt_set import asked_policy, asked_set, names_output_limit, unknown_key
 from ropeswitch.server.front.bodies.token_ids import completed, sample
-from ropeswitch.server.front.context import RequestContext
+from ropeswitch.server.front.context import Asked, RequestContext
 from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body
 from ropeswitch.server.front.state import HeldBodies
 
@@ -90,30 +90,33 @@ class LongRequest(Request):
             field = getattr(self.scope.get("route"), "body_field", None)
             if field is not None and (refusal := wrong_item(field, values)) is not None:
                 raise self._refused(refusal)
-            # A route that does not read the field must not ignore it silently.
-            self.context.asked = asked_set(values)
-            self._resolve(values)
-            self.context.asked_policy = asked_policy(values)
-            self.context.limited = names_output_limit(values)
-            if self.takes_samples and isinstance(values, dict):
-                samples = {name: first for name in PROMPTS if (first := sample(values.get(name))) is not None}
-                self.context.token_ids = {name: values[name] for name in samples}
-                values |= samples
+            if isinstance(values, dict):
+                self._ask(values)
             self._json = values
         return self._json
 
-    def _resolve(self, values: Any) -> None:
-        """Replace the model name ``MODEL@SET`` by the model's, and record whether the answer is made in steps."""
-        if not isinstance(values, dict):
-            return
-        self.context.answers_in_steps = values.get("use_beam_search") is True or self.url.path.endswith("/responses")
+    def _ask(self, values: dict[str, Any]) -> None:
+        """Record what the body asks for, and replace the model name ``MODEL@SET`` by the model's."""
+        # A route that does not read the field must not ignore it silently.
+        factor_set = asked_set(values)
         try:
             alias = self.aliases.find(values.get("model"))
-            self.aliases.check(self.context.asked, alias)
+            self.aliases.check(factor_set, alias)
         except FieldError as error:
             raise self._refused(invalid_body(f"{error.field}: {error.reason}", error.field)) from error
         if alias is not None:
-            self.context.alias, values["model"] = alias, alias.model
+            values["model"] = alias.model
+        found = ((name, sample(values.get(name))) for name in PROMPTS if self.takes_samples)
+        samples = {name: first for name, first in found if first is not None}
+        self.context.asked = Asked(
+            factor_set=factor_set,
+            policy=asked_policy(values),
+            alias=alias,
+            limited=names_output_limit(values),
+            in_steps=values.get("use_beam_search") is True or self.url.path.endswith("/responses"),
+            token_ids={name: values[name] for name in samples},
+        )
+        values |= samples
 
     async def form(self, **limits: Any) -> FormData:  # type: ignore[override]
         """Return the fields of a form, as ``starlette.requests.Request.form``; only for ``await``.
@@ -146,7 +149,7 @@ class LongRequest(Request):
 
 def complete(context: RequestContext, model: Any) -> None:
     """Put a request's token IDs back into its validated body, a pydantic model."""
-    for name, value in context.token_ids.items():
+    for name, value in context.asked.token_ids.items():
         # A model that ignores unknown fields has no place for it.
         if name in type(model).model_fields or name in (model.model_extra or ()):
             setattr(model, name, completed(value, getattr(model, name)))

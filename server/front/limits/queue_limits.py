@@ -171,15 +171,15 @@ class Admission:
             return
         if self._max_prompt_tokens is not None and tokens > self._max_prompt_tokens:
             raise context.refuse(self._make_error(prompt_too_long(tokens, self._max_prompt_tokens)), tokens)
-        outcome = self._queue.admit(tokens, length_class, copies, request_id, context.tickets)
+        outcome = self._queue.admit(tokens, length_class, copies, request_id, context.entered.tickets)
         if isinstance(outcome, Refusal):
             raise context.refuse(self._make_error(outcome), tokens)
-        context.tickets.append(outcome)
+        context.entered.tickets.append(outcome)
 
     def follow(self, request_id: str) -> None:
         """Set the engine ID of the current request's ticket, for a handler that runs the prompt in its own steps."""
         context = current.get()
-        for ticket in context.tickets if context is not None else ():
+        for ticket in context.entered.tickets if context is not None else ():
             if ticket.request_id is None:
                 ticket.request_id = request_id
                 return

@@ -8,7 +8,7 @@ import pytest
 
 from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.front.access_log.log import Names, fields
-from ropeswitch.server.front.context import RequestContext
+from ropeswitch.server.front.context import Entered, RequestContext, Sent
 from ropeswitch.server.front.refusal import prompt_too_long
 from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.track import Track
@@ -38,8 +38,10 @@ def track(prompt: int = 5, tokens: int = 3, outcome: str | None = "stop", name: 
 
 
 def line(*tracks: Track, names: Names | None = NAMES, status: int | None = 200, **more: Any) -> dict[str, Any]:
-    context = RequestContext(came=1_700_000_000.25, status=status, seconds=2.5, sequences=list(tracks), **more)
-    return fields(SCOPE, "/v1/completions", context, names)
+    sent = Sent(status, left=more.pop("left", False), stopped=more.pop("stopped", False))
+    entered = Entered(sequences=list(tracks), logged=more.pop("logged", {}))
+    context = RequestContext(came=1_700_000_000.25, sent=sent, entered=entered, **more)
+    return fields(SCOPE, "/v1/completions", context, 2.5, names)
 
 
 def test_an_answer_that_switched() -> None:
@@ -127,7 +129,7 @@ def test_nothing_is_made_up_where_nothing_is_measured() -> None:
 
 def test_ids_and_paths_are_cut() -> None:
     scope = SCOPE | {"headers": [(b"x-request-id", b"x" * 8000)]}
-    logged = fields(scope, "/" * 8000, RequestContext(came=0.0), None)
+    logged = fields(scope, "/" * 8000, RequestContext(came=0.0), 0.0, None)
     assert len(logged["request_id"]) == len(logged["path"]) == 256
     scope["state"] = {"request_metadata": SimpleNamespace(request_id="cmpl-1")}
-    assert fields(scope, "/", RequestContext(came=0.0), None)["request_id"] == "cmpl-1"
+    assert fields(scope, "/", RequestContext(came=0.0), 0.0, None)["request_id"] == "cmpl-1"

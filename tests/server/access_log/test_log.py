@@ -18,7 +18,7 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.front.access_log.flags import AccessLogConfig, take
 from ropeswitch.server.front.access_log.log import AccessLog, Names, logger
-from ropeswitch.server.front.context import RequestContext, current
+from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import RefusedError, queue_full
 from ropeswitch.server.metrics.bands import Bands
@@ -148,10 +148,10 @@ def test_prompts_where_they_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_of_steps_the_first_prompt_is_kept() -> None:
-    record = RequestContext(keeps_prompts=True, answers_in_steps=True)
+    record = RequestContext(keeps_prompts=True, asked=Asked(in_steps=True))
     add(record, None, "step 1")
     add(record, None, "step 2")
-    assert list(record.logged_prompts.values()) == [[1, 2, 3, 4, 5]] and len(record.sequences) == 2
+    assert list(record.entered.logged.values()) == [[1, 2, 3, 4, 5]] and len(record.entered.sequences) == 2
 
 
 def arguments(**more: Any) -> Namespace:

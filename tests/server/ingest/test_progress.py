@@ -15,7 +15,7 @@ from vllm.exceptions import VLLMValidationError
 
 from ropeswitch.server.front.bodies import progress as module
 from ropeswitch.server.front.bodies.progress import showing
-from ropeswitch.server.front.context import RequestContext, Ticket, current
+from ropeswitch.server.front.context import Entered, RequestContext, Ticket, current
 
 ASKING = {"return_progress": True, "stream": True, "model": "m"}
 
@@ -66,7 +66,7 @@ class Prompt:
 @pytest.fixture(autouse=True)
 def in_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "SECONDS", 0.01)
-    token = current.set(RequestContext(tickets=[Ticket(0, 2, 20, "cmpl-1-0", 0.0)]))
+    token = current.set(RequestContext(entered=Entered(tickets=[Ticket(0, 2, 20, "cmpl-1-0", 0.0)])))
     yield
     current.reset(token)
 

@@ -72,7 +72,7 @@ def client(limit: int, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     app = make_app()
     read_long_bodies(app)
     front = SimpleNamespace(held_bodies=HeldBodies(limit), max_sequences=1024)
-    app.state.ropeswitch = SimpleNamespace(front=front, aliases=Aliases(SimpleNamespace(), ()))
+    app.state.ropeswitch = SimpleNamespace(front=front, aliases=Aliases(SimpleNamespace(), ("set0",)))
     return TestClient(app)
 
 
@@ -167,6 +167,6 @@ def test_bodies_hold_no_more_than_they_may(client: TestClient) -> None:
 
 @pytest.mark.parametrize("size", [1, 1000])
 def test_the_set_that_a_body_asks_for_is_noted(client: TestClient, size: int) -> None:
-    client.post("/raw", json={"vllm_xargs": {"rope_factor_set": "long"}, "prompt": [1] * size})
+    client.post("/raw", json={"vllm_xargs": {"rope_factor_set": "set0"}, "prompt": [1] * size})
     context = current.get()
-    assert context is not None and context.asked == "long"
+    assert context is not None and context.asked.factor_set == "set0"

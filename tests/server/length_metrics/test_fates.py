@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +44,8 @@ def app(registry: CollectorRegistry, tmp_path: Path) -> Iterator[FastAPI]:
     async def answer(request: Request, status: int = 200, entered: bool = False, limit: int = 0) -> str:
         context = current.get()
         assert context is not None
-        context.entered = entered
+        if entered:
+            context.entered.sequences.append(SimpleNamespace())
         if limit:
             raise context.refuse(RefusedError(refusal.prompt_too_long(limit, 100)), limit)
         if status == 600:

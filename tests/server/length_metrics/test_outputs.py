@@ -261,7 +261,7 @@ def test_a_prompt_that_reaches_an_engine_is_not_counted_as_a_request_too(server:
     token = current.set(context)
     server.add("a", 5)
     current.reset(token)
-    assert context.entered
+    assert context.entered.sequences
 
 
 def test_the_set_of_a_prompt_is_the_one_that_its_request_carries(server: Server) -> None:
@@ -275,7 +275,7 @@ def test_the_set_of_a_prompt_is_the_one_that_its_request_carries(server: Server)
     server.processor.add_request(asked, None, None, 0, RequestOutputCollector(RequestOutputKind.DELTA, "a"))
     current.reset(token)
     server.step(first("a", 5))
-    [track] = context.sequences
+    [track] = context.entered.sequences
     assert track.placement == placement and track.first[1] == 2
     assert server.value("generated_tokens_total", factor_set="set2") == 1
 
