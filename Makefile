@@ -280,17 +280,17 @@ simulate-routing: $(STAMP) ## Compare routers in front of several replicas, simu
 
 lock: ## Regenerate requirements/*.lock from pyproject.toml and requirements/*.in (needs uv)
 	@echo "lock: resolving pyproject.toml, requirements/clients.in, aiperf.in and docs.in into the files requirements/*.lock"
-	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu --extra dev $(LOCK_FLAGS) \
+	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu --extra plots --extra dev $(LOCK_FLAGS) \
 		--override requirements/cpu-overrides.txt \
 		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
 		-o requirements/cpu.lock
-	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu $(LOCK_FLAGS) \
+	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu --extra plots $(LOCK_FLAGS) \
 		--override requirements/cpu-overrides.txt --constraint requirements/cpu.lock \
 		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
 		--generate-hashes -o requirements/image-cpu.lock
 	@sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | \
 		$(UV) pip compile - $(LOCK_FLAGS) --generate-hashes -o requirements/build.lock
-	@$(UV) pip compile pyproject.toml --extra cuda $(LOCK_FLAGS) -o requirements/cuda.lock
+	@$(UV) pip compile pyproject.toml --extra cuda --extra plots $(LOCK_FLAGS) -o requirements/cuda.lock
 	@$(UV) pip compile requirements/clients.in $(LOCK_FLAGS) -o requirements/clients.lock
 	@$(UV) pip compile requirements/aiperf.in $(LOCK_FLAGS) -o requirements/aiperf.lock
 	@$(UV) pip compile requirements/docs.in $(LOCK_FLAGS) -o requirements/docs.lock

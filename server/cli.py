@@ -33,6 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.func(args))
     except (InputError, OSError) as error:
         return fail(str(error))
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        return fail("matplotlib: not installed, and plots need it; run: pip install 'ropeswitch[plots]'")
 
 
 def fail(message: str) -> int:

@@ -227,6 +227,9 @@ def _run(args: argparse.Namespace) -> int:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     import ropeswitch.loadtests.client.results  # noqa: F401
 
+    if not args.no_report:
+        import ropeswitch.loadtests.report.page  # noqa: F401 - a missing matplotlib is found before the load
+
     runs = test.run(store, prompts)
     return finish(test, store, runs, not args.no_report)
 
