@@ -9,9 +9,8 @@ ANL/IBM SP scheduling system, 1995).
 
 from vllm.v1.request import Request
 
-from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
+from ropeswitch.model_patches.scheduling.engine import Limits, SchedulerEngine, StepView
 from ropeswitch.model_patches.scheduling.step_cost import StepCost, chunk
-from ropeswitch.model_patches.scheduling.view import Limits, StepView
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
 
@@ -54,7 +53,7 @@ class Admission:
         self._taken = 0
         self.oldest = self._oldest_ready() if self.slots > 0 else None
         if self.oldest is not None and not self.fits(self.oldest):
-            since = queue.place(self.oldest).since
+            since = queue.arrival(self.oldest).since
             waited = (view.now - since) / max(cost.seconds(chunk(self.oldest.num_tokens, 0)), target)
             self._reserved_blocks = int(self.needs(self.oldest) * min(waited, 1.0))
             self._reserved_slots = int(waited >= 1.0)
@@ -81,7 +80,7 @@ class Admission:
     def needs(self, request: Request) -> int:
         """Free blocks that a waiting request needs, excluding blocks that it shares with running requests."""
         if request not in self._needed:
-            self._needed[request] = self._engine.blocks(request, shares=self._queue.place(request).hit > 0)
+            self._needed[request] = self._engine.blocks(request, shares=self._queue.arrival(request).hit > 0)
         return self._needed[request]
 
     def fits(self, request: Request) -> bool:
@@ -104,7 +103,7 @@ class Admission:
         room = needs <= free - self._reserved_blocks
         return self.slots > self._reserved_slots and (room or self._fits_beside(self.oldest, request))
 
-    def take(self, request: Request) -> None:
+    def deduct(self, request: Request) -> None:
         """Deduct the slot and blocks of a request that this step starts."""
         self.slots -= 1
         self.blocks -= self.needs(request)

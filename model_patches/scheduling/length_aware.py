@@ -1,6 +1,6 @@
 """The length-aware planner: plans every step of one engine, and learns from measured step times.
 
-It reads the engine only through ``view.py`` and changes nothing: ``scheduler.py`` applies its decisions.
+It reads the engine only through ``engine.py`` and changes nothing: ``scheduler.py`` applies its decisions.
 """
 
 from collections import deque
@@ -13,11 +13,10 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 from ropeswitch.model_patches.scheduling.decision import IDLE, StepDecision
-from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
+from ropeswitch.model_patches.scheduling.engine import Limits, SchedulerEngine, StepView, chunks, split
 from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost
 from ropeswitch.model_patches.scheduling.step_plan import StepPlan
-from ropeswitch.model_patches.scheduling.view import Limits, StepView, chunks, split
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 from ropeswitch.model_patches.switch.placement import EngineLadder
 
@@ -77,7 +76,7 @@ class LengthAware:
         return None if self.next_set is None else self.next_set.request
 
     @property
-    def settled(self) -> bool:
+    def idle(self) -> bool:
         """Whether the results of all planned steps have arrived."""
         return not self._flights
 
@@ -146,7 +145,7 @@ class LengthAware:
         pairs = [(each.num_tokens, each.num_computed_tokens) for each in prefills]
         # Waiting requests that resume, or whose keys come from elsewhere, already have computed tokens.
         waiting = (entry[3] for entry in self.queue.by_age)
-        pairs += [(each.num_tokens, max(each.num_computed_tokens, self.queue.place(each).hit)) for each in waiting]
+        pairs += [(each.num_tokens, max(each.num_computed_tokens, self.queue.arrival(each).hit)) for each in waiting]
         if not pairs:
             return 0.0
         tokens, before = np.array(pairs, dtype=np.int64).T

@@ -14,12 +14,10 @@ from vllm.v1.request import Request, RequestStatus
 
 from ropeswitch.model_patches.scheduling.admission import Admission
 from ropeswitch.model_patches.scheduling.decision import IDLE, BackgroundDecision, StepDecision
-from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
+from ropeswitch.model_patches.scheduling.engine import Limits, SchedulerEngine, StepView, lengths
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
-from ropeswitch.model_patches.scheduling.view import Limits, StepView, lengths
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
-from ropeswitch.model_patches.switch.placement import EngineLadder, place
-from ropeswitch.model_patches.switch.set_keys import client_part
+from ropeswitch.model_patches.switch.placement import EngineLadder, client_part, place
 
 # The internal request's time in a step, as a multiple of the decoding requests'; the smallest that is fast enough is used.
 PACES = (0.5, 1.0, 1.5, 2.0)

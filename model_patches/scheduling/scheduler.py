@@ -113,7 +113,7 @@ class LengthAwareScheduler(LadderScheduler):
         super()._prepare_step()
         self._held = frozenset()
         planner = self.length_aware
-        self._apply(planner.decide(self._engine.view(self.clock(), planner.background, planner.settled)))
+        self._apply(planner.decide(self._engine.view(self.clock(), planner.background, planner.idle)))
 
     def _apply(self, decision: StepDecision) -> None:
         """Set the state that upstream's ``schedule()`` reads, so that it schedules exactly the decision's requests."""

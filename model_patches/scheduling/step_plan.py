@@ -20,9 +20,8 @@ from vllm.v1.request import Request, RequestStatus
 
 from ropeswitch.model_patches.scheduling.admission import Admission
 from ropeswitch.model_patches.scheduling.decision import StepDecision
-from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
+from ropeswitch.model_patches.scheduling.engine import Limits, SchedulerEngine, StepView
 from ropeswitch.model_patches.scheduling.step_cost import StepCost, chunk
-from ropeswitch.model_patches.scheduling.view import Limits, StepView
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 
 # A chunk may always have up to twice this many tokens, whatever ran before.
@@ -195,7 +194,7 @@ class StepPlan:
         return Prefill((priority, self.cost.length(remaining, before), order), request, remaining, before, waits)
 
     def _waiting_prefill(self, request: Request) -> Prefill:
-        hit = self._queue.place(request).hit
+        hit = self._queue.arrival(request).hit
         return self._prefill(request, request.num_tokens - hit, hit, True)
 
     def _seconds(self, prefill: Prefill) -> float:
@@ -207,7 +206,7 @@ class StepPlan:
         for request in sorted(self._queue.resuming, key=self._queue.key) if self._may_start else ():
             prefill = self._waiting_prefill(request)
             if self._seconds(prefill) <= room and self._admitted(request):
-                self.admission.take(request)
+                self.admission.deduct(request)
                 self._resuming.add(request)
                 room -= self._seconds(prefill)
                 found.append(prefill)
@@ -243,7 +242,7 @@ class StepPlan:
             one = bool(entries) and entries[0][0] == entries[-1][0]
             for entry in islice(entries, bisect_left(entries, at_least, key=itemgetter(1)) if one else 0, None):
                 request = entry[3]
-                hit = self._queue.place(request).hit
+                hit = self._queue.arrival(request).hit
                 yield Prefill(entry[:3], request, request.num_tokens - hit, hit, True)
 
     def _oldest(self, here: list[Prefill], shortest: Prefill) -> Prefill:
@@ -315,7 +314,7 @@ class StepPlan:
             chosen.append((prefill, count))
             room, tokens = room - seconds, tokens - count
             if prefill.waits:
-                self.admission.take(prefill.request)
+                self.admission.deduct(prefill.request)
             if count < prefill.remaining:
                 break
         return chosen

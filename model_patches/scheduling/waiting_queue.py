@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, count
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
@@ -18,8 +18,8 @@ Entry = tuple[int, int, int, Request]
 
 
 @dataclass(slots=True)
-class Place:
-    """A request's place in the queue; kept from its arrival to its end, including while it runs.
+class Arrival:
+    """When a request arrived; kept from its arrival to its end, including while it runs.
 
     Attributes:
         order: Order of arrival, which a preempted request keeps.
@@ -39,23 +39,25 @@ class WaitingQueue(RequestQueue):
         look: Returns a request's length (its remaining prefill time, in tokens) and its tokens in the prefix cache.
         by_priority: Whether a request's ``priority`` comes before length and age; smaller values are served first.
         clock: Returns the time in seconds.
+
+    Attributes:
+        internal: The last internal request of background prefill; it can be offered, but is in neither order.
     """
 
     def __init__(
         self, look: Callable[[Request], tuple[int, int]], by_priority: bool, clock: Callable[[], float]
     ) -> None:
+        self.internal: Request | None = None
         self._look = look
         self._by_priority = by_priority
         self._clock = clock
-        self._arrivals = count()
-        self._places: WeakKeyDictionary[Request, Place] = WeakKeyDictionary()
+        self._orders = count()
+        self._arrived: WeakKeyDictionary[Request, Arrival] = WeakKeyDictionary()
         self._entries: dict[Request, tuple[Entry, Entry]] = {}
         self.by_length: list[Entry] = []
         self.by_age: list[Entry] = []
         # Preempted requests that have generated tokens, in order of preemption.
         self.resuming: dict[Request, None] = {}
-        # Weak, so that an ended request does not keep its ladder's rows in use.
-        self._internal: ReferenceType[Request] | None = None
         self._internal_waits = False
         self._offered: deque[Request] = deque()
 
@@ -64,36 +66,27 @@ class WaitingQueue(RequestQueue):
         self._offered = deque(requests)
 
     @property
-    def internal(self) -> Request | None:
-        """The internal request of background prefill, until it ends; it can be offered, but is in neither order."""
-        return None if self._internal is None else self._internal()
-
-    @internal.setter
-    def internal(self, request: Request) -> None:
-        self._internal = ref(request)
-
-    @property
     def num_offerable(self) -> int:
         """Number of waiting requests, excluding the internal request."""
         return len(self._entries)
 
-    def place(self, request: Request) -> Place:
-        """Return a request's place; the first call assigns it."""
-        place = self._places.get(request)
-        if place is None:
-            place = self._places[request] = Place(next(self._arrivals), self._clock())
-        return place
+    def arrival(self, request: Request) -> Arrival:
+        """Return when a request arrived: at the first call."""
+        arrival = self._arrived.get(request)
+        if arrival is None:
+            arrival = self._arrived[request] = Arrival(next(self._orders), self._clock())
+        return arrival
 
     def key(self, request: Request) -> tuple[int, int]:
         """Return a request's priority and order of arrival, which it keeps when preempted."""
-        return (request.priority if self._by_priority else 0, self.place(request).order)
+        return (request.priority if self._by_priority else 0, self.arrival(request).order)
 
     def add_request(self, request: Request) -> None:
         if request is self.internal:
             self._internal_waits = True
             return
         priority, order = self.key(request)
-        length, self.place(request).hit = self._look(request)
+        length, self.arrival(request).hit = self._look(request)
         by_length, by_age = (priority, length, order, request), (priority, order, order, request)
         self._entries[request] = by_length, by_age
         insort(self.by_length, by_length)
@@ -151,6 +144,5 @@ class WaitingQueue(RequestQueue):
         return request in self._entries or (self._internal_waits and request is self.internal)
 
     def __iter__(self) -> Iterator[Request]:
-        internal = self.internal
-        apart = [internal] if self._internal_waits and internal is not None else []
+        apart = [self.internal] if self._internal_waits and self.internal is not None else []
         return chain((entry[3] for entry in self.by_age), apart)

@@ -24,7 +24,7 @@ from ropeswitch.model_patches.switch.config.settings import (
     RESERVE,
     RopeSettings,
 )
-from ropeswitch.model_patches.switch.set_keys import client_part, salt_of, set_keys
+from ropeswitch.model_patches.switch.set_keys import set_keys
 
 FORCED_FIELD = f"vllm_xargs.{FORCED_SET}"
 POLICY_FIELD = f"vllm_xargs.{LADDER_POLICY}"
@@ -146,6 +146,26 @@ def place(
     index = set_for(ladder.sets, length, forced)
     salt = salt_of(ladder.keys[index], client_salt)
     return Placement(index, ladder.sets.names[index], salt, policy, forced is not None, limit)
+
+
+def salt_of(key: str, client_salt: str | None) -> str:
+    """Return the ``cache_salt`` of a request in the set with this key; unique to the key and the client's salt.
+
+    Args:
+        key: One of :attr:`EngineLadder.keys`.
+        client_salt: The salt that the client sent, or None.
+    """
+    return f"rope_set:{key}:{client_salt or ''}"
+
+
+def key_part(salt: str) -> str:
+    """Return the set's key from the result of :func:`salt_of`."""
+    return salt.split(":", 2)[1]
+
+
+def client_part(salt: str) -> str | None:
+    """Return the client's salt from the result of :func:`salt_of`, or None."""
+    return salt.split(":", 2)[2] or None
 
 
 def placement_of(request: Any) -> Placement:

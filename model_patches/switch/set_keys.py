@@ -22,25 +22,5 @@ def set_keys(settings: RopeSettings) -> tuple[str, ...]:
     )
 
 
-def salt_of(key: str, client_salt: str | None) -> str:
-    """Return the ``cache_salt`` of a request in the set with this key; unique to the key and the client's salt.
-
-    Args:
-        key: One of :func:`set_keys`.
-        client_salt: The salt that the client sent, or None.
-    """
-    return f"rope_set:{key}:{client_salt or ''}"
-
-
-def key_part(salt: str) -> str:
-    """Return the set's key from the result of :func:`salt_of`."""
-    return salt.split(":", 2)[1]
-
-
-def client_part(salt: str) -> str | None:
-    """Return the client's salt from the result of :func:`salt_of`, or None."""
-    return salt.split(":", 2)[2] or None
-
-
 def _digest(values: list[Any]) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]

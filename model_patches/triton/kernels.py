@@ -8,7 +8,7 @@ from ropeswitch.kernels.angles import AngleTables
 from ropeswitch.kernels.apply_rows_triton import apply_rows_triton, apply_rows_triton_
 from ropeswitch.kernels.fill_rows_triton import DeviceTables, fill_rows_triton
 from ropeswitch.model_patches.switch.rows.rotary import Rotated
-from ropeswitch.model_patches.switch.rows.rotation_rows import Filler
+from ropeswitch.model_patches.switch.rows.step_rows import Filler
 
 
 def filler(tables: AngleTables, device: torch.device) -> Filler:

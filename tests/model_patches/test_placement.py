@@ -22,9 +22,10 @@ from ropeswitch.model_patches.switch.placement import (
     forced_set,
     place,
     placement_of,
+    salt_of,
     set_for,
 )
-from ropeswitch.model_patches.switch.set_keys import salt_of, set_keys
+from ropeswitch.model_patches.switch.set_keys import set_keys
 
 LADDER = FactorLadder.checked(
     [{"name": f"s{n}", "max_length": n, "factors": [1.0, 2.0], "start_tokens": n // 8} for n in (8, 16, 64)]

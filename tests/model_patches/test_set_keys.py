@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
-from ropeswitch.model_patches.switch.set_keys import client_part, salt_of, set_keys
+from ropeswitch.model_patches.switch.placement import client_part, salt_of
+from ropeswitch.model_patches.switch.set_keys import set_keys
 
 SET = FactorSet("a", 8, (1.0, 2.0), 1.5, 2, 0.5)
 SETTINGS = RopeSettings(FactorLadder((SET,)), 1e4)

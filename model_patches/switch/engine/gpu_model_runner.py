@@ -71,7 +71,8 @@ class LadderGPUModelRunner(GPUModelRunner):
         sets = np.array([self.rope_sets[req_id] for req_id in self.input_batch.req_ids], dtype=np.int64)
         tokens = int(self.query_start_loc.np[count])
         self.step_rows.fill(positions[..., :tokens], sets, self.query_start_loc.gpu[: count + 1])
-        self.draft_sets.put(sets)
+        if self.draft_sets.bound:
+            self.draft_sets.put(sets)
         true_positions = positions.clone()
         positions.copy_(self.step_rows.numbers[: positions.shape[-1]].expand_as(positions))
         output = super()._model_forward(input_ids, positions, *args, **kwargs)

@@ -31,7 +31,8 @@ from ropeswitch.model_patches.switch.kv.transfers import (
     prompt_digest,
     sealed,
 )
-from ropeswitch.model_patches.switch.set_keys import key_part, set_keys
+from ropeswitch.model_patches.switch.placement import key_part
+from ropeswitch.model_patches.switch.set_keys import set_keys
 
 # A child of vLLM's logger, to inherit its format and level.
 logger = init_logger("vllm.ropeswitch")

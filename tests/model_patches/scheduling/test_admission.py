@@ -14,9 +14,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.request import Request
 
 from ropeswitch.model_patches.scheduling.admission import Admission
-from ropeswitch.model_patches.scheduling.engine import SchedulerEngine
+from ropeswitch.model_patches.scheduling.engine import Limits, SchedulerEngine
 from ropeswitch.model_patches.scheduling.step_cost import StepCost
-from ropeswitch.model_patches.scheduling.view import Limits
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler
 
@@ -51,7 +50,7 @@ def test_what_passes_a_long_prompt_counts_in_every_group_of_the_cache(groups: in
     view = Mock(
         slots=8, free_blocks=900, inflight_prefills=[], running=[Mock(lora_request=None)], reserved_blocks=0, now=1e6
     )
-    queue.place(view.running[0]).order = -1
+    queue.arrival(view.running[0]).order = -1
     view.running[0].priority = 0
     limits = Limits(8192, 8192, 16, True, 0, BLOCK, BLOCKS - 1, None, False)
     admission = Admission(view, limits, engine, queue, StepCost([(1, 0.01), (1000, 0.1)], 64), 0.05)
@@ -59,6 +58,6 @@ def test_what_passes_a_long_prompt_counts_in_every_group_of_the_cache(groups: in
     # The short one's 300 tokens take 19 blocks in each group.
     fitting = 0
     while admission.fits(short) and fitting < 10:
-        admission.take(short)
+        admission.deduct(short)
         fitting += 1
     assert fitting == 40 // (19 * groups)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from vllm.config import VllmConfig
 from vllm.v1.request import Request, RequestStatus
 
+from ropeswitch.model_patches.scheduling.engine import StepView
 from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, chunk
-from ropeswitch.model_patches.scheduling.view import StepView
 from ropeswitch.model_patches.switch.engine import scheduler as switch_scheduler
 from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler
 from tests.examples import examples
@@ -80,8 +80,8 @@ def test_the_view_is_a_recount(configs: Configs, mode: Mode, requests: Any, bloc
     assert isinstance(scheduler, LengthAwareScheduler)
     upstream = scheduler._engine.view
 
-    def view(now: float, background: Request | None, settled: bool) -> StepView:
-        seen = upstream(now, background, settled)
+    def view(now: float, background: Request | None, idle: bool) -> StepView:
+        seen = upstream(now, background, idle)
         assert (list(seen.prefills), seen.decodes) == recount(scheduler, background)
         computed = [each.num_computed_tokens for each in scheduler.running]
         assert not seen.in_order or computed == sorted(computed, reverse=True)
@@ -113,7 +113,7 @@ def test_what_is_kept_of_finished_requests_goes(configs: Configs, monkeypatch: p
     for _ in range(60):
         engine.step()
     assert len(scheduler._due) <= 1
-    assert len(scheduler.waiting._places) == 0
+    assert set(scheduler.waiting._arrived) <= {scheduler.waiting.internal}
 
 
 @pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
