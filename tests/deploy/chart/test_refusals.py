@@ -155,6 +155,14 @@ REFUSED = [
         {"nativeWindow": 32768, "ladder": "none"},
         "nativeWindow: 32768 conflicts with ladder none, which serves every length by",
     ),
+    (
+        {"server": {"extraArgs": ["--requests-per-minute-per-key=60"]}},
+        '"--requests-per-minute-per-key=60" is no flag of the server any more; limit rates in a gateway',
+    ),
+    (
+        {"server": {"extraArgs": ["--allow_ladder_updates"]}},
+        "is no flag of the server any more; a ladder is fixed at startup",
+    ),
     ({"server": {"extraArgs": ["--ladder=yarn"]}}, 'server.extraArgs: "--ladder=yarn" is set by ladder'),
     (
         {"server": {"extraArgs": ["--native-window", "32k"]}},

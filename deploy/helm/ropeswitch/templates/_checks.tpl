@@ -136,10 +136,14 @@
 {{- end -}}
 {{- end -}}
 {{- $flags := dict "--port" "server.port" "--api-server-count" "server.apiServers" "--shutdown-timeout" "server.shutdownTimeout" "--max-body-bytes" "server.maxBodyMiB" "--served-model-name" "servedModelName" "--factors" "factors" "--ladder" "ladder" "--native-window" "nativeWindow" "--ladder-policy" "ladderPolicy" "--ladder-aliases" "ladderAliases" "--chat-template" "chatTemplate" "--max-model-len" "maxModelLen" "--max-num-seqs" "maxNumSeqs" "--gpu-memory-utilization" "gpuMemoryUtilization" "--kv-cache-dtype" "kvCacheDtype" "--tensor-parallel-size" "parallelism.tensor" "--decode-context-parallel-size" "parallelism.decodeContext" "--pipeline-parallel-size" "parallelism.pipeline" "--data-parallel-size" "parallelism.dataParallelReplicas" "--nnodes" "parallelism.nodes" "--node-rank" "parallelism.nodes" "--master-addr" "parallelism.nodes" "--headless" "parallelism.nodes" "--api-key-file" "apiKeys" "--metrics-key-file" "metrics.key" "--ssl-certfile" "tls" "--ssl-keyfile" "tls" -}}
+{{- $gone := dict "--allow-ladder-updates" "a ladder is fixed at startup, so change ladder or factors and upgrade the release" "--requests-per-minute-per-key" "limit rates in a gateway" -}}
 {{- range $v.server.extraArgs -}}
 {{- $flag := splitList "=" . | first | replace "_" "-" -}}
 {{- if hasKey $flags $flag -}}
 {{- fail (printf "%sserver.extraArgs: %q is set by %s" $at . (get $flags $flag)) -}}
+{{- end -}}
+{{- if hasKey $gone $flag -}}
+{{- fail (printf "%sserver.extraArgs: %q is no flag of the server any more; %s" $at . (get $gone $flag)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
