@@ -64,13 +64,12 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
             return 0
         if not isinstance(error, Exception):
             raise
-        if refusals.died(error) and refusals.reported_fault() is None:
-            failure = str(error).rstrip(".")
-        else:
-            # A child process has printed its traceback.
-            if refusals.reported_fault() is None:
-                traceback.print_exception(error)
-            failure = refusals.failed_start(error)
+        cause = refusals.reported_fault()
+        if cause is None:  # Otherwise a child process has printed its traceback.
+            traceback.print_exception(error)
+        failure = (
+            f"the server {'failed' if console.serving else 'did not start'}: {cause or refusals.root_cause(error)}"
+        )
     console.catch_up()
     if console.serving or console.path is None:
         console.say(f"error: {failure}; see the log above")

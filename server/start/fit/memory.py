@@ -22,24 +22,14 @@ _MEMINFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of the machine, or of the container, in bytes.
-
-    Attributes:
-        total: Total memory.
-        free: Memory that a new process can get now.
-    """
+    """Memory of the machine, or of the container, in bytes: all of it, and what a new process can get now."""
 
     total: int
     free: int
 
 
 def read_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Memory:
-    """Return the memory that this process can get, within its container's limit.
-
-    Args:
-        meminfo: Linux's file that describes the system's memory.
-        cgroup: Folder of the container's limits; a missing file means no limit.
-    """
+    """Return the memory that this process can get, within its container's limit."""
     fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
     total, free = (int(fields[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
     limit = cgroup / "memory.max"
@@ -51,11 +41,7 @@ def read_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Memory:
 
 
 def weight_bytes(args: argparse.Namespace) -> int:
-    """Return the bytes of weights that this machine's engines load; 0 if the weights are not on this machine yet.
-
-    Args:
-        args: Parsed by vLLM: ``model``, ``revision``, ``download_dir`` and the data parallel sizes.
-    """
+    """Return the bytes of weights that this machine's engines load; 0 if the weights are not on this machine yet."""
     folder = _model_folder(args)
     if folder is None:
         return 0
@@ -63,7 +49,10 @@ def weight_bytes(args: argparse.Namespace) -> int:
         if sizes := {each.name: each.stat().st_size for each in folder.glob(ending) if each.is_file()}:
             # Mistral's models come with weights in two formats, of which one is loaded.
             once = [size for name, size in sizes.items() if not name.startswith("consolidated")] or sizes.values()
-            return sum(once) * _copies(args, folder)
+            # Each engine loads a copy, but data parallel engines split experts.
+            config = folder / "config.json"
+            splits = config.exists() and "experts" in config.read_text(encoding="utf-8")
+            return sum(once) * (1 if splits else engines(args))
     return 0
 
 
@@ -82,13 +71,6 @@ def _model_folder(args: argparse.Namespace) -> Path | None:
     except (HFValidationError, LocalEntryNotFoundError):
         return None
     return Path(snapshot)
-
-
-def _copies(args: argparse.Namespace, folder: Path) -> int:
-    """Return the copies of the weights on this machine: one per engine, but data parallel engines split experts."""
-    config = folder / "config.json"
-    splits = config.exists() and "experts" in config.read_text(encoding="utf-8")
-    return 1 if splits else engines(args)
 
 
 def taken(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]) -> int:

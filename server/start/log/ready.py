@@ -66,13 +66,7 @@ def ready_lines(args: Namespace, kind: Kind) -> list[str]:
 
 
 def curl(url: str, args: Namespace, kind: Kind) -> str:
-    """Return a shell command that sends a first request.
-
-    Args:
-        url: The server's URL, without ``/v1``.
-        args: See :func:`ready_lines`.
-        kind: See :func:`ready_lines`.
-    """
+    """Return a shell command that sends a first request to the server at ``url``; see :func:`ready_lines`."""
     words = ["curl"]
     if args.uds:
         words += ["--unix-socket", args.uds]
