@@ -24,14 +24,8 @@ NAMES = Path(__file__).with_name("flag_names.json")
 _GONE = {
     "--allow-ladder-updates": "a ladder is fixed at startup; roll out replicas with another one",
     "--task": "use --runner pooling for embedding, reranking and reward models, with --convert where needed",
-    "--rope-scaling": (
-        "vLLM removed it in 0.11.1. Use --max-model-len LENGTH: each request beyond the model's window is scaled for its "
-        "own length (--ladder yarn, or another rule)"
-    ),
-    "--rope-theta": (
-        "vLLM removed it in 0.11.1. The base is read from the model's config; to change it, use "
-        """--hf-overrides '{"rope_parameters": {"rope_type": "default", "rope_theta": NUMBER}}'"""
-    ),
+    "--rope-scaling": "vLLM removed it in 0.11.1. Use --max-model-len LENGTH, with --ladder for another rule than YaRN",
+    "--rope-theta": "vLLM removed it in 0.11.1. To change the base of the model's config, use --hf-overrides",
 }
 
 

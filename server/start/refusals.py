@@ -51,7 +51,7 @@ def reported() -> str | None:
 
 def report(reason: str) -> None:
     """Report the reason for refusing to start, unless one was reported before; do nothing without a channel."""
-    _write("", reason)
+    publish("", reason)
 
 
 def reported_fault() -> str | None:
@@ -65,11 +65,12 @@ def _read(ending: str) -> str | None:
     return file.read_text(encoding="utf-8") if path and file.exists() else None
 
 
-def _write(ending: str, text: str) -> None:
+def publish(ending: str, text: str) -> None:
+    """Write a file next to the channel's, unless it exists already; do nothing without a channel."""
     if path := os.environ.get(VARIABLE):
         draft = Path(f"{path}{ending}.{os.getpid()}")
         draft.write_text(text, encoding="utf-8")
-        # A link makes the file appear complete, and never replaces the first report.
+        # A link makes the file appear complete, and never replaces an earlier one.
         with suppress(FileExistsError):
             os.link(draft, f"{path}{ending}")
         draft.unlink()
@@ -147,5 +148,5 @@ def _report_failure(record: logging.LogRecord) -> bool:
         if (reason := reason_of(error)) is not None:
             report(reason)
         else:
-            _write(_FAULT, root_cause(error))
+            publish(_FAULT, root_cause(error))
     return True

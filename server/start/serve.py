@@ -40,17 +40,13 @@ _PLUGINS = "VLLM_PLUGINS"
 
 
 def serve(argv: Sequence[str]) -> int:
-    """Run the server until it is stopped.
+    """Run the server until it is stopped, and return the exit code.
 
     Args:
         argv: The arguments after ``ropeswitch serve``.
 
-    Returns:
-        The exit code.
-
     Raises:
-        UsageError: if the server cannot start with these flags; the message is one line.
-        FactorError: for an invalid factor file or ladder; likewise one line.
+        InputError: if the server cannot start with these flags; the message is one line.
     """
     if any(argument in ("-h", "--help") for argument in argv):
         print(flags.parser().format_help(), end="")

@@ -78,8 +78,10 @@ def choose(args: Namespace, config: Mapping[str, Any]) -> list[str]:
         template = vllm_adapter.chat_templates(args, tokenizer)
     except Exception as error:
         # The user's own files, whose code may raise any error; choosing a default must not abort the start.
-        reason = f"the tokenizer or its chat template cannot be read ({type(error).__name__})"
-        return [f"tool calls are off: {reason}; set --tool-call-parser"]
+        return [
+            "tool calls are off: the tokenizer or its chat template cannot be read"
+            f" ({type(error).__name__}); set --tool-call-parser"
+        ]
     parser = next((name for markup, name in choices if markup in template), None)
     if parser is None:
         return []

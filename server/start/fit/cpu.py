@@ -24,13 +24,7 @@ _NONE = (0, "0")
 def check(
     args: argparse.Namespace, environment: Mapping[str, str], machine: Machine, each: SequenceMemory
 ) -> list[str]:
-    """Refuse flags that cannot work on this machine, and choose fitting sizes for those that the user did not set.
-
-    Args:
-        args: Parsed by vLLM; its ``kv_cache_memory_bytes`` and ``max_num_seqs`` may be set.
-        environment: This process's environment.
-        machine: This machine.
-        each: Memory that a rank reserves for its sequences.
+    """Refuse flags that cannot work on this machine, and set KV cache memory and sequences where the user did not.
 
     Returns:
         The chosen sizes, as lines for the startup log.

@@ -89,21 +89,15 @@ def taken(args: argparse.Namespace, memory: Memory, environment: Mapping[str, st
 
 
 def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str], reserved: int = 0) -> str | None:
-    """Set the KV cache size of a server on a CPU if the user did not, and refuse one that does not fit.
+    """Set ``kv_cache_memory_bytes`` of a server on a CPU if the user did not, and refuse a size that does not fit.
 
     vLLM's default is 92% of the machine's memory, and vLLM does not start if less is free.
-
-    Args:
-        args: Parsed by vLLM; its ``kv_cache_memory_bytes`` may be set.
-        memory: The machine's memory.
-        environment: This process's environment, which may set :data:`VARIABLE`.
-        reserved: Bytes for the sequences of ``--max-num-seqs``.
 
     Returns:
         The chosen size, as a line for the startup log; None if none was chosen.
 
     Raises:
-        UsageError: naming the free memory, the requested size and the flag.
+        UsageError: naming the free memory beside weights and ``reserved`` bytes for sequences, the size and the flag.
     """
     count = ranks(args)
     if not count:

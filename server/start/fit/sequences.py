@@ -53,7 +53,7 @@ def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: Sequ
         machine: This machine.
         memory: Its host memory.
         each: Memory that a rank reserves.
-        taken: Bytes of host memory that this server takes for everything else.
+        taken: Bytes of host memory for everything else.
 
     Returns:
         The chosen number, as lines for the startup log.
