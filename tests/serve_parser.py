@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 from ropeswitch.server.app import vllm_adapter
-from ropeswitch.server.start.serve import _add_flags
+from ropeswitch.server.start import flags
 
 
 @cache
@@ -12,5 +12,5 @@ def serve_parser(*, ours: bool = True) -> Any:
     """Return the parser; a value that vLLM would refuse raises ``UsageError``."""
     parser = vllm_adapter.stock_parser()
     if ours:
-        _add_flags(parser)
+        flags.add(parser)
     return parser

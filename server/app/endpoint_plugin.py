@@ -21,6 +21,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
 from ropeswitch.model_patches.guard.records import CLIENTS
 from ropeswitch.model_patches.guard.registry import applied, in_play, require
+from ropeswitch.model_patches.switch.config.key import NAME
 from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.placement import EngineLadder
 from ropeswitch.server.app import engine_utilities, life_cycle, models_route, rope_route, vllm_adapter, vllm_serve
@@ -42,7 +43,6 @@ from ropeswitch.server.metrics.start import start as start_length_metrics
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.start import refusals
 from ropeswitch.server.start.log import ready
-from ropeswitch.server.start.plugin_names import PLUGIN
 from ropeswitch.server.ui import page, status
 from ropeswitch.server.ui.history import History
 from ropeswitch.server.ui.running import RunningSequences
@@ -52,7 +52,7 @@ from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
 class RopeSwitchEndpoints:
     """``vllm.plugins.endpoint_plugins.interface.EndpointPlugin``."""
 
-    name = PLUGIN
+    name = NAME
     required_tasks = None
 
     def attach_router(self, app: FastAPI) -> None:

@@ -6,19 +6,17 @@ Every flag must be one of ours or of vLLM's, whose names are recorded: after cha
 
 import json
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.ladders.choice import from_flags
 from ropeswitch.factors.ladders.choose import from_file
-from ropeswitch.factors.parser import Parser
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.front.access_log import flags as access_log_flags
-from ropeswitch.server.start import scheduling_flags
+from ropeswitch.server.start import flags
 from ropeswitch.server.start.model_folder import check_model_folder
 
 NAMES = Path(__file__).with_name("flag_names.json")
@@ -26,36 +24,23 @@ NAMES = Path(__file__).with_name("flag_names.json")
 _GONE = {
     "--allow-ladder-updates": "a ladder is fixed at startup; roll out replicas with another one",
     "--task": "use --runner pooling for embedding, reranking and reward models, with --convert where needed",
-    "--rope-scaling": (
-        "vLLM removed it in 0.11.1. Use --max-model-len LENGTH: each request beyond the model's window is scaled for its "
-        "own length (--ladder yarn, or another rule)"
-    ),
-    "--rope-theta": (
-        "vLLM removed it in 0.11.1. The base is read from the model's config; to change it, use "
-        """--hf-overrides '{"rope_parameters": {"rope_type": "default", "rope_theta": NUMBER}}'"""
-    ),
+    "--rope-scaling": "vLLM removed it in 0.11.1. Use --max-model-len LENGTH, with --ladder for another rule than YaRN",
+    "--rope-theta": "vLLM removed it in 0.11.1. To change the base of the model's config, use --hf-overrides",
 }
 
 
-def check(argv: Sequence[str], add_flags: Callable[[Any], None]) -> None:
+def check(argv: Sequence[str]) -> None:
     """Refuse unknown flags, invalid values of our own, a MODEL that does not exist, and an address in use.
 
     Args:
         argv: The arguments after ``ropeswitch serve``.
-        add_flags: Adds our own flags to a parser.
 
     Raises:
         UsageError: naming the flag, its value and what is allowed.
         FactorError: the same, for a ladder or factor file.
     """
-    parser = Parser(prog="ropeswitch serve", add_help=False, allow_abbrev=False)
-    add_flags(parser)
-    for name in ("--model", "--host", "--uds"):
-        parser.add_argument(name)
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--headless", action="store_true")
-    names = {*json.loads(NAMES.read_text(encoding="utf-8")), *parser._option_string_actions}
-    words = full_names(argv, names)
+    parser = flags.parser()
+    words = full_names(argv, {*json.loads(NAMES.read_text(encoding="utf-8")), *parser._option_string_actions})
     try:
         args, _ = parser.parse_known_args(words)
     except UsageError as error:
@@ -63,7 +48,7 @@ def check(argv: Sequence[str], add_flags: Callable[[Any], None]) -> None:
     choice = from_flags(args.ladder, args.factors)
     if choice is not None and choice.path is not None:
         from_file(choice.path)
-    scheduling_flags.check(args)
+    flags.check(args)
     access_log_flags.check(args)
     front_flags.check(args)
     given = {word.partition("=")[0] for word in words}
@@ -78,10 +63,6 @@ def check(argv: Sequence[str], add_flags: Callable[[Any], None]) -> None:
 
 def full_names(argv: Sequence[str], names: Collection[str]) -> list[str]:
     """Return the arguments with each flag's full name: dashes for underscores, and unambiguous prefixes completed.
-
-    Args:
-        argv: The arguments after ``ropeswitch serve``.
-        names: The names of all flags.
 
     Raises:
         UsageError: for an unknown flag.
@@ -125,8 +106,8 @@ def installed_names() -> list[str]:
     """Return the names of the installed vLLM's flags, those with two dashes."""
     from ropeswitch.server.app.vllm_adapter import stock_parser
 
-    flags = [flag for action in stock_parser()._actions for flag in action.option_strings]
-    return sorted(flag for flag in flags if flag.startswith("--"))
+    names = [name for action in stock_parser()._actions for name in action.option_strings]
+    return sorted(name for name in names if name.startswith("--"))
 
 
 if __name__ == "__main__":

@@ -21,11 +21,7 @@ _FACTORS = ("short_factor", "long_factor")
 
 
 def expanded(name: str, path: str) -> Path:
-    """Return a path with a leading ``~`` or ``~USER`` replaced by the home folder.
-
-    Args:
-        name: The flag or argument that named the path, for the message.
-        path: The path as the user wrote it.
+    """Return a path with a leading ``~`` or ``~USER`` replaced by the home folder; ``name`` is its flag or argument.
 
     Raises:
         UsageError: for a user that does not exist, or has no home folder.
@@ -39,11 +35,7 @@ def expanded(name: str, path: str) -> Path:
 
 
 def check_model_folder(model: str, field: str = "MODEL") -> None:
-    """Check that a model named by a path is a folder with a readable config.
-
-    Args:
-        model: A folder, or a name on a hub, which is left for vLLM to find.
-        field: The flag or argument that named it, for messages.
+    """Check that a model named by a path is a folder with a readable config; names on a hub are left for vLLM to find.
 
     Raises:
         UsageError: naming the folder, file or field and what is wrong with it.
@@ -51,7 +43,10 @@ def check_model_folder(model: str, field: str = "MODEL") -> None:
     path = expanded(field, model)
     if not path.exists():
         if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
-            raise UsageError(f"{field}: there is no folder {model!r}{similar_folders(model)}")
+            folders = path.parent.iterdir() if path.parent.is_dir() else ()
+            near = get_close_matches(path.name, [each.name for each in folders if (each / "config.json").exists()], n=2)
+            hint = f"; did you mean {' or '.join(str(path.with_name(each)) for each in near)}?" if near else ""
+            raise UsageError(f"{field}: there is no folder {model!r}{hint}")
         return
     if path.is_file():
         hint = "; GGUF files are not supported, so use the folder of the original weights" if is_gguf(path) else ""
@@ -66,16 +61,6 @@ def check_model_folder(model: str, field: str = "MODEL") -> None:
         check_fields(name, read_config(name, config))
 
 
-def similar_folders(model: str) -> str:
-    """Return a "did you mean" question about similarly named model folders next to ``model``; empty if there are none."""
-    path = expanded("MODEL", model)
-    if not path.parent.is_dir():
-        return ""
-    folders = [each.name for each in path.parent.iterdir() if (each / "config.json").exists()]
-    near = get_close_matches(path.name, folders, n=2)
-    return f"; did you mean {' or '.join(str(path.with_name(each)) for each in near)}?" if near else ""
-
-
 def is_gguf(path: Path) -> bool:
     """Whether a file is a model in llama.cpp's format."""
     with path.open("rb") as file:
@@ -84,10 +69,6 @@ def is_gguf(path: Path) -> bool:
 
 def check_fields(name: str, values: Mapping[str, Any]) -> None:
     """Check the types of the config fields that every RoPE model has; a field may be missing or null.
-
-    Args:
-        name: What to call the config in the message.
-        values: The config, or the part of it that overrides another.
 
     Raises:
         UsageError: naming the field, its value and what is allowed.
@@ -101,7 +82,7 @@ def check_fields(name: str, values: Mapping[str, Any]) -> None:
         if rope is not None and not isinstance(rope, dict):
             raise UsageError(f"{name}: {field}: {quoted(rope)} must be a JSON object")
         for key in _FACTORS:
-            if rope and key in rope and not _is_numbers(rope[key]):
+            if rope and key in rope and not (isinstance(rope[key], list) and all(map(is_number, rope[key]))):
                 raise UsageError(f"{name}: {field}.{key}: {quoted(rope[key])} must be a list of numbers")
         if rope and (part := rope.get("partial_rotary_factor")) is not None and not is_number(part):
             raise UsageError(f"{name}: {field}.partial_rotary_factor: {quoted(part)} must be a number")
@@ -111,16 +92,8 @@ def check_fields(name: str, values: Mapping[str, Any]) -> None:
         raise UsageError(f"{name}: {error}") from error
 
 
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(is_number, value))
-
-
 def read_config(name: str, config: Path) -> dict[str, Any]:
     """Return the object in a model's config. As in transformers, and unlike in factor files, Infinity is allowed.
-
-    Args:
-        name: What to call the config in the message.
-        config: The file.
 
     Raises:
         UsageError: naming the config and what is wrong with it.

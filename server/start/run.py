@@ -14,15 +14,12 @@ from ropeswitch.server.start.log.held_log import silence_exit
 
 
 def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
-    """Serve until stopped.
+    """Serve until stopped, and return the exit code: 0, or 1 for a fault that has been printed.
 
     Args:
         vllm_adapter: The module; its caller has imported vLLM.
         args: The flags.
         console: The start's console.
-
-    Returns:
-        The exit code: 0, or 1 for a fault that has been printed.
 
     Raises:
         KeyboardInterrupt: when a signal ends the start.
@@ -64,13 +61,12 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
             return 0
         if not isinstance(error, Exception):
             raise
-        if refusals.died(error) and refusals.reported_fault() is None:
-            failure = str(error).rstrip(".")
-        else:
-            # A child process has printed its traceback.
-            if refusals.reported_fault() is None:
-                traceback.print_exception(error)
-            failure = refusals.failed_start(error)
+        cause = refusals.reported_fault()
+        if cause is None:  # Otherwise a child process has printed its traceback.
+            traceback.print_exception(error)
+        failure = (
+            f"the server {'failed' if console.serving else 'did not start'}: {cause or refusals.root_cause(error)}"
+        )
     console.catch_up()
     if console.serving or console.path is None:
         console.say(f"error: {failure}; see the log above")

@@ -91,7 +91,7 @@ LATE: dict[str, tuple[str, list[str]]] = {
     "factors of another model": (f"{MODEL} --factors {{folder}}/other.json", ["2 factors", "16"]),
     "heads that ranks cannot share": (
         f"{MODEL} --tensor-parallel-size 3",
-        ["--tensor-parallel-size: 3 must divide the model's 2 attention heads"],
+        ["attention heads (2) must be divisible by tensor parallel size (3)"],
     ),
     "block size of GPUs": (f"{MODEL} --block-size 16", ["--block-size: 16 must be a multiple of 32", "leave it out"]),
     "connector without the set in its keys": (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ropeswitch.factors.hf_config import ladder_from_config
-from ropeswitch.server.start import legacy_config
+from ropeswitch.server.start import model_config
 from tests.exactness import checkpoints
 
 
@@ -25,16 +25,15 @@ def su(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_only_su_is_rewritten(su: Path) -> None:
     old = json.loads((su / "config.json").read_text())
-    new = legacy_config.modern(old)
-    assert new is not None and legacy_config.modern(new) is None
+    new = model_config.modern(old)
+    assert new is not None and model_config.modern(new) is None
     assert new["rope_scaling"]["rope_type"] == "longrope" and "type" not in new["rope_scaling"]
     assert new["rope_scaling"]["original_max_position_embeddings"] == 64
-    assert legacy_config.modern({"hidden_size": 3}) is None
+    assert model_config.modern({"hidden_size": 3}) is None
 
 
 def test_the_engine_reads_the_copy(su: Path) -> None:
     from ropeswitch.server.app import vllm_adapter
-    from ropeswitch.server.start import model_config
 
     args: Namespace = vllm_adapter.parse([str(su)], lambda parser: None)
     ladder = ladder_from_config(model_config.text_config(args))

@@ -19,7 +19,7 @@ GENERATE = "vllm.v1.engine.async_llm.AsyncLLM.generate"
 HASHER = "vllm.v1.core.kv_cache_utils.get_request_block_hasher"
 BUILDER = "vllm.model_executor.model_loader.base_loader.initialize_model"
 RECORD = "vllm.v1.metrics.loggers.StatLoggerManager.record"
-TEXT = "vllm.v1.core.kv_cache_utils.check_enough_kv_cache_memory"
+TEXT = "vllm.entrypoints.launchers.launcher.setup_server"
 
 
 def test_list_has_the_patches_of_engines_and_of_the_server(capsys: pytest.CaptureFixture[str]) -> None:

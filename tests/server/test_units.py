@@ -18,7 +18,7 @@ from ropeswitch.server.app.endpoint_plugin import RopeSwitchEndpoints, check_rep
 from ropeswitch.server.front.bodies.prompt_set import asked_set
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.start import refusals
-from ropeswitch.server.start.plugin_names import plugin_names
+from ropeswitch.server.start.serve import plugin_names
 from tests.server.front.parts import LADDER
 
 STARTED_BY_US = Namespace(ropeswitch_front=None)

@@ -1,12 +1,13 @@
-"""Checks that a server can start on this CPU machine: block size, core binding, compiler and memory."""
+"""Checks that a server can start on this CPU machine: block size, compiler and memory."""
 
 import argparse
-import re
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
+from sysconfig import get_path
+from typing import Any
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.factors.quoted import quoted
-from ropeswitch.server.start.fit.compiler import check_compiler
 from ropeswitch.server.start.fit.memory import fit, ranks, read_memory, taken
 from ropeswitch.server.start.fit.sequence_memory import SequenceMemory
 from ropeswitch.server.start.fit.sequences import Machine
@@ -14,20 +15,16 @@ from ropeswitch.server.start.fit.sequences import check as check_sequences
 
 # vLLM's attention on CPUs requires a block size that is a multiple of this many tokens.
 BLOCK = 32
-BINDING = "VLLM_CPU_OMP_THREADS_BIND"
-_CORES = r"\d+(-\d+)?(,\d+(-\d+)?)*"
+# torch's variables that disable compilation.
+_DISABLED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
+# Value of vLLM's optimization level and compilation mode that disables compilation.
+_NONE = (0, "0")
 
 
 def check(
     args: argparse.Namespace, environment: Mapping[str, str], machine: Machine, each: SequenceMemory
 ) -> list[str]:
-    """Refuse flags that cannot work on this machine, and choose fitting sizes for those that the user did not set.
-
-    Args:
-        args: Parsed by vLLM; its ``kv_cache_memory_bytes`` and ``max_num_seqs`` may be set.
-        environment: This process's environment.
-        machine: This machine.
-        each: Memory that a rank reserves for its sequences.
+    """Refuse flags that cannot work on this machine, and set KV cache memory and sequences where the user did not.
 
     Returns:
         The chosen sizes, as lines for the startup log.
@@ -39,8 +36,8 @@ def check(
         raise UsageError(
             f"--block-size: {args.block_size} must be a multiple of {BLOCK} on a CPU; leave it out for the default, 128"
         )
-    _check_binding(environment.get(BINDING, ""))
-    check_compiler(args, environment)
+    if compiles(args, environment):
+        check_compiler(environment)
     memory = read_memory()
     lines = check_sequences(args, machine, memory, each, taken(args, memory, environment))
     reserved = each.host_bytes(args.max_num_seqs or machine.sequences) * ranks(args)
@@ -48,9 +45,36 @@ def check(
     return lines if chosen is None else [*lines, chosen]
 
 
-def _check_binding(value: str) -> None:
-    """Refuse a list of cores that ``vllm.utils.cpu_resource_utils.parse_id_list`` cannot read."""
-    if value in ("", "auto", "nobind") or re.fullmatch(rf"{_CORES}(\|{_CORES})*", value):
+def check_compiler(environment: Mapping[str, str]) -> None:
+    """Refuse to start if torch.compile's C++ compiler or Python.h is missing.
+
+    Raises:
+        UsageError: naming both remedies.
+    """
+    compiler, header = environment.get("CXX", "g++"), Path(get_path("include"), "Python.h")
+    missing = f"Python's headers: there is no {header}", "Python's development package (Debian: python3-dev)"
+    if shutil.which(compiler, path=environment.get("PATH")) is None:
+        missing = f"{'CXX' if 'CXX' in environment else 'C++ compiler'}: {compiler!r} was not found", "g++"
+    elif header.exists():
         return
-    allowed = "auto, nobind, or the CPU cores of each rank, such as 0-3 or 0-3|4-7 for two ranks"
-    raise UsageError(f"{BINDING}: {quoted(value)} must be {allowed}")
+    raise UsageError(
+        f"{missing[0]}, and torch.compile needs it on a CPU; install {missing[1]}, or start with --enforce-eager, which "
+        "skips compilation and is slower"
+    )
+
+
+def compiles(args: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+    """Whether vLLM will compile the model for a CPU with these flags and this environment."""
+    config = args.compilation_config
+    mode = config.get("mode") if isinstance(config, dict) else getattr(config, "mode", None)
+    return not (
+        any(environment.get(name) == "1" for name in _DISABLED)
+        or args.enforce_eager
+        or _value(args.optimization_level) in _NONE
+        or _value(mode) in _NONE
+    )
+
+
+def _value(level: Any) -> Any:
+    """Return the value of an enum member; other values unchanged."""
+    return getattr(level, "value", level)

@@ -22,24 +22,14 @@ _MEMINFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of the machine, or of the container, in bytes.
-
-    Attributes:
-        total: Total memory.
-        free: Memory that a new process can get now.
-    """
+    """Memory of the machine, or of the container, in bytes: all of it, and what a new process can get now."""
 
     total: int
     free: int
 
 
 def read_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Memory:
-    """Return the memory that this process can get, within its container's limit.
-
-    Args:
-        meminfo: Linux's file that describes the system's memory.
-        cgroup: Folder of the container's limits; a missing file means no limit.
-    """
+    """Return the memory that this process can get, within its container's limit."""
     fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
     total, free = (int(fields[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
     limit = cgroup / "memory.max"
@@ -51,11 +41,7 @@ def read_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> Memory:
 
 
 def weight_bytes(args: argparse.Namespace) -> int:
-    """Return the bytes of weights that this machine's engines load; 0 if the weights are not on this machine yet.
-
-    Args:
-        args: Parsed by vLLM: ``model``, ``revision``, ``download_dir`` and the data parallel sizes.
-    """
+    """Return the bytes of weights that this machine's engines load; 0 if the weights are not on this machine yet."""
     folder = _model_folder(args)
     if folder is None:
         return 0
@@ -63,7 +49,10 @@ def weight_bytes(args: argparse.Namespace) -> int:
         if sizes := {each.name: each.stat().st_size for each in folder.glob(ending) if each.is_file()}:
             # Mistral's models come with weights in two formats, of which one is loaded.
             once = [size for name, size in sizes.items() if not name.startswith("consolidated")] or sizes.values()
-            return sum(once) * _copies(args, folder)
+            # Each engine loads a copy, but data parallel engines split experts.
+            config = folder / "config.json"
+            splits = config.exists() and "experts" in config.read_text(encoding="utf-8")
+            return sum(once) * (1 if splits else engines(args))
     return 0
 
 
@@ -84,13 +73,6 @@ def _model_folder(args: argparse.Namespace) -> Path | None:
     return Path(snapshot)
 
 
-def _copies(args: argparse.Namespace, folder: Path) -> int:
-    """Return the copies of the weights on this machine: one per engine, but data parallel engines split experts."""
-    config = folder / "config.json"
-    splits = config.exists() and "experts" in config.read_text(encoding="utf-8")
-    return 1 if splits else engines(args)
-
-
 def taken(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]) -> int:
     """Return the bytes of memory that a server on a CPU takes for everything but its sequences.
 
@@ -107,21 +89,15 @@ def taken(args: argparse.Namespace, memory: Memory, environment: Mapping[str, st
 
 
 def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str], reserved: int = 0) -> str | None:
-    """Set the KV cache size of a server on a CPU if the user did not, and refuse one that does not fit.
+    """Set ``kv_cache_memory_bytes`` of a server on a CPU if the user did not, and refuse a size that does not fit.
 
     vLLM's default is 92% of the machine's memory, and vLLM does not start if less is free.
-
-    Args:
-        args: Parsed by vLLM; its ``kv_cache_memory_bytes`` may be set.
-        memory: The machine's memory.
-        environment: This process's environment, which may set :data:`VARIABLE`.
-        reserved: Bytes for the sequences of ``--max-num-seqs``.
 
     Returns:
         The chosen size, as a line for the startup log; None if none was chosen.
 
     Raises:
-        UsageError: naming the free memory, the requested size and the flag.
+        UsageError: naming the free memory beside weights and ``reserved`` bytes for sequences, the size and the flag.
     """
     count = ranks(args)
     if not count:

@@ -32,11 +32,7 @@ class Machine:
 def sequence_memory(args: argparse.Namespace, machine: Machine, max_model_len: int, axes: int) -> SequenceMemory:
     """Return the memory that a rank of this server reserves for its sequences.
 
-    Args:
-        args: Parsed by vLLM.
-        machine: This machine.
-        max_model_len: Tokens of the longest sequence; for ``--max-model-len auto``, the length that vLLM starts from.
-        axes: Axes of M-RoPE, 0 for none.
+    ``max_model_len`` is, for ``--max-model-len auto``, the length that vLLM starts from.
     """
     return SequenceMemory(
         max_model_len,
@@ -50,14 +46,14 @@ def sequence_memory(args: argparse.Namespace, machine: Machine, max_model_len: i
 
 
 def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: SequenceMemory, taken: int) -> list[str]:
-    """Refuse more sequences than fit, or set a lower number if the user gave none.
+    """Refuse more sequences than fit, or set a lower ``max_num_seqs`` if the user gave none.
 
     Args:
-        args: Parsed by vLLM; its ``max_num_seqs`` is set where the default does not fit.
+        args: Parsed by vLLM.
         machine: This machine.
         memory: Its host memory.
         each: Memory that a rank reserves.
-        taken: Bytes of host memory that this server takes for everything else.
+        taken: Bytes of host memory for everything else.
 
     Returns:
         The chosen number, as lines for the startup log.
@@ -99,14 +95,14 @@ def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: Sequ
         raise UsageError(
             f"{_FLAG}: {given} does not fit: {reason}; use at most {fitting}, or a shorter --max-model-len"
         )
-    chosen = power_of_two(fitting)
-    if _is_one_of_several(args):
+    if args.nnodes > 1 or args.headless or engines(args) != args.data_parallel_size:
+        # Other machines run ranks of this server too.
         raise UsageError(
             f"{_FLAG}: the default, {wanted}, does not fit: {reason}; give every node of this server the same number, at "
             f"most {fitting}"
         )
-    args.max_num_seqs = chosen
-    return [f"{_FLAG}: {chosen} instead of the default, {wanted}: {reason}"]
+    args.max_num_seqs = power_of_two(fitting)
+    return [f"{_FLAG}: {args.max_num_seqs} instead of the default, {wanted}: {reason}"]
 
 
 def taken_beside_gpus(args: argparse.Namespace) -> int:
@@ -123,8 +119,3 @@ def _for_tables(args: argparse.Namespace, machine: Machine) -> int | None:
     if machine.device == "cpu" or not machine.v2 or args.kv_cache_memory_bytes is not None:
         return None
     return machine.device_bytes - int(machine.device_bytes * args.gpu_memory_utilization)
-
-
-def _is_one_of_several(args: argparse.Namespace) -> bool:
-    """Whether other machines run ranks of this server; all of them need the same ``--max-num-seqs``."""
-    return bool(args.nnodes > 1 or args.headless or engines(args) != args.data_parallel_size)

@@ -7,17 +7,20 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from ropeswitch.server.start.log.downloads import Downloads
-from ropeswitch.server.start.log.held_log import HeldLog, without_room
+from ropeswitch.server.start.log.held_log import HeldLog
 from ropeswitch.server.start.log.log_lines import OURS, LogLines
-from ropeswitch.server.start.log.progress import Progress
 
 # Interval between checks of the log and the ready file, in seconds.
 SECONDS = 0.2
+# A terminal has one line of progress, rewritten. A pipe gets its first line FIRST seconds after the start. Each later line
+# comes when the time since the start has doubled, at most LONGEST_PAUSE seconds after the line before.
+FIRST = 10.0
+LONGEST_PAUSE = 60.0
+# Maximum characters of a line of progress in a pipe.
+MOST_CHARACTERS = 160
 _CLEAR = "\r\x1b[K"
 _STDERR = 2
 
@@ -26,29 +29,25 @@ class Console:
     """Prints the output of one start.
 
     Args:
-        first: The first line, which names the first stage at its end.
-        stage: That stage.
+        versions: Of what is started; begins the first line.
+        stage: The first stage of the start, at the end of that line.
         hold: Whether to hold vLLM's log; otherwise it goes to standard error and only our lines are printed.
     """
 
-    def __init__(self, first: str, stage: str, *, hold: bool) -> None:
+    def __init__(self, versions: str, stage: str, *, hold: bool) -> None:
         self._began = time.monotonic()
-        full = without_room() if hold else None
-        self._held = HeldLog() if hold and full is None else None
+        self._held = HeldLog() if hold else None
         self._fd = self._held.terminal if self._held else _STDERR
         self._terminal = os.isatty(self._fd)
         self._lines = LogLines()
-        self._progress: Progress | None = Progress(stage, self._began) if self._held else None
-        self._downloads: Downloads | None = None
+        self._stage = stage
+        self._next = FIRST
         self._ready: Path | None = None
         self._lock = threading.RLock()
         self._status = ""
         self._keep = False
-        self._given_back = False
         self._over = threading.Event()
-        self.say(first + (f"; vLLM's log: {self.path} (--verbose prints it)" if self.path else ""))
-        if full is not None:
-            self.say(f"vLLM's log is printed, because {full} is full")
+        self.say(f"{versions}: {stage}" + (f"; vLLM's log: {self.path} (--verbose prints it)" if self.path else ""))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -67,13 +66,8 @@ class Console:
         self._print([line if line.startswith("curl ") else OURS + line for line in lines])
 
     def stage(self, stage: str) -> None:
-        """Set the stage of the start to show; stages in vLLM's log replace it."""
-        if self._progress is not None:
-            self._progress.stage = stage
-
-    def downloads_to(self, folder: Path) -> None:
-        """Show the growth of this folder of the hub's cache as download progress."""
-        self._downloads = Downloads(folder, time.monotonic())
+        """Set the stage of the start that the progress shows, before the last line of vLLM's log."""
+        self._stage = stage
 
     def ready_from(self, path: Path) -> None:
         """Print the lines of this file once it exists; an API server writes it when it accepts connections."""
@@ -84,12 +78,10 @@ class Console:
         with self._lock:
             if (held := self._held) is None:
                 return
-            self._clear()
             held.release()
-            self._held, self._progress, self._fd = None, None, _STDERR
-            held.rewind()
-            self._write(held.read())
+            self._write(held.read(whole=True).decode(errors="replace"))
             held.close(keep=False)
+            self._held, self._fd = None, _STDERR
 
     def keep(self) -> str | None:
         """Keep the held log after the end of the start; returns its file, or None where nothing is held."""
@@ -102,96 +94,53 @@ class Console:
         self._thread.join()
         if self._held is not None:
             self._held.release()
-            self.catch_up()
-            self._print(self._lines.rest())
-            self._clear()
+            self._write("")
+            self._print(self._lines.feed(self._held.read() + b"\n"))
             self._held.close(keep=self._keep)
             self._held, self._fd = None, _STDERR
 
     def _run(self) -> None:
         while not self._over.wait(SECONDS):
-            try:
-                if self._ready is not None and self._ready.exists():
-                    self._report_ready(self._ready)
-                self.catch_up()
-            except Exception as error:  # without this thread, a running server's log would not be shown
-                self._give_back(f"vLLM's log could not be read: {type(error).__name__}: {error}")
+            if self._ready is not None and self._ready.exists():
+                self._report_ready(self._ready)
+            self.catch_up()
 
     def catch_up(self) -> None:
         """Print the new lines of the log, and the progress."""
         with self._lock:
             if self._held is None:
                 return
-            lines = self._lines.feed(self._held.read())
-            if self._lines.serving:
+            self._print(self._lines.feed(self._held.read()))
+            if self.serving:
                 self._held.cut()
-            self._print(lines)
-            if not self._held.has_room():
-                self._give_back(f"the file system of {self.path} is full")
-            if self._progress is None:
-                return
-            now = time.monotonic()
-            if self._lines.stage is not None:
-                self._progress.stage = self._lines.stage
-            if self._downloads is not None:
-                self._progress.instead = self._downloads.status(now)
-            if self._terminal:
-                self._rewrite(self._progress.status(now))
-            elif line := self._progress.due(now):
-                self.say(line)
+            else:
+                self._show_progress(time.monotonic() - self._began)
 
-    def _give_back(self, why: str) -> None:
-        """Restore this process's standard error; the file is still read, because child processes keep writing to it."""
-        with self._lock:
-            if self._held is None or self._given_back:
-                return
-            self._given_back = True
-            self._held.release()
-            self._clear()
-            self._progress = None
-            self.say(f"{why}; printing the log from now on, and some lines may be missing")
+    def _show_progress(self, seconds: float) -> None:
+        status = f"{OURS}{self._stage} ({seconds:.0f} s)" + (f": {self._lines.last}" if self._lines.last else "")
+        if self._terminal:
+            self._write("", status[: shutil.get_terminal_size().columns - 1])
+        elif seconds >= self._next:
+            self._next = seconds + min(seconds, LONGEST_PAUSE)
+            self._print([status[:MOST_CHARACTERS]])
 
     def _report_ready(self, path: Path) -> None:
-        self._ready = self._progress = None
-        self._clear()
         first, *rest = path.read_text(encoding="utf-8").splitlines()
-        if self._lines.unseen:
-            self.say(f"{self._lines.unseen} more startup warnings or errors are in {self.path}")
+        self.catch_up()
+        self._write("")
         self.say(f"ready in {time.monotonic() - self._began:.0f} s: {first}", *rest)
-        self._lines.serving = True
-
-    def _rewrite(self, status: str) -> None:
-        width = shutil.get_terminal_size().columns - 1
-        with self._lock:
-            self._status = (OURS + status)[:width]
-            self._write((_CLEAR + self._status).encode())
-
-    def _clear(self) -> None:
-        with self._lock:
-            if self._status:
-                self._write(_CLEAR.encode())
-                self._status = ""
+        self._ready, self._lines.serving = None, True
 
     def _print(self, lines: list[str]) -> None:
-        if not lines:
-            return
+        if lines:
+            self._write("".join(f"{line}\n" for line in lines), self._status)
+
+    def _write(self, text: str, status: str = "") -> None:
+        """Print text in place of the line of progress, and a line of progress after it."""
         with self._lock:
-            before = _CLEAR if self._status else ""
-            text = before + "".join(f"{line}\n" for line in lines) + self._status
-            self._write(text.encode(errors="replace"))
-
-    def _write(self, data: bytes) -> None:
-        # A closed terminal or pipe must not stop the server.
-        with suppress(OSError):
-            while data:
-                data = data[os.write(self._fd, data) :]
-
-
-@contextmanager
-def opened(first: str, stage: str, *, hold: bool) -> Iterator[Console]:
-    """Open a console for one start, and close it at the end; see :class:`Console`."""
-    console = Console(first, stage, hold=hold)
-    try:
-        yield console
-    finally:
-        console.close()
+            data = ((_CLEAR if self._status else "") + text + status).encode(errors="replace")
+            self._status = status
+            # A closed terminal or pipe must not stop the server.
+            with suppress(OSError):
+                while data:
+                    data = data[os.write(self._fd, data) :]

@@ -18,20 +18,11 @@ CHOSEN = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGG
 _STDERR = 2
 # Size at which a running server's log is emptied; the lines that a user must see have already been printed.
 MOST_BYTES = 16 << 20
-# Minimum free bytes of the file's file system; on a full one, lines would be lost.
-LEAST_ROOM = 4 << 20
-_READ_BYTES = 1 << 20
 
 
 def chosen(environment: Mapping[str, str]) -> bool:
     """Whether a user has configured vLLM's logging by environment variables."""
     return any(environment.get(name) for name in CHOSEN)
-
-
-def without_room() -> str | None:
-    """Return the folder of temporary files if it has too little room for a log, else None."""
-    folder = tempfile.gettempdir()
-    return folder if _free(os.statvfs(folder)) < LEAST_ROOM else None
 
 
 class HeldLog:
@@ -45,7 +36,7 @@ class HeldLog:
     def __init__(self) -> None:
         self._read, self.path = tempfile.mkstemp(prefix="ropeswitch-", suffix=".log")
         self._offset = 0
-        _flush()
+        sys.stderr.flush()
         self.terminal = os.dup(_STDERR)
         # Append mode, so that many processes can write, and the file can be truncated while they do.
         write = os.open(self.path, os.O_WRONLY | os.O_APPEND)
@@ -53,34 +44,26 @@ class HeldLog:
         os.close(write)
         os.environ[STREAM] = "ext://sys.stderr"
 
-    def rewind(self) -> None:
-        """Make the next :meth:`read` return the file from its beginning."""
-        self._offset = 0
-
-    def read(self) -> bytes:
-        """Return the bytes written since the last call."""
+    def read(self, *, whole: bool = False) -> bytes:
+        """Return the bytes written since the last call, or the whole file."""
         data = b""
-        while chunk := os.pread(self._read, _READ_BYTES, self._offset):
+        if whole:
+            self._offset = 0
+        while chunk := os.pread(self._read, 1 << 20, self._offset):
             data += chunk
             self._offset += len(chunk)
         return data
 
     def cut(self) -> None:
-        """Empty a file that has grown beyond :data:`MOST_BYTES` or lacks room, unless it has unread bytes."""
-        if self._offset <= MOST_BYTES and self.has_room():
-            return
+        """Empty a file that has grown beyond :data:`MOST_BYTES`, unless it has unread bytes."""
         # By descriptor: a cleanup of temporary files may have removed the name.
-        if os.fstat(self._read).st_size == self._offset:
+        if self._offset > MOST_BYTES and os.fstat(self._read).st_size == self._offset:
             os.ftruncate(self._read, 0)
             self._offset = 0
 
-    def has_room(self) -> bool:
-        """Whether the file can still grow by :data:`LEAST_ROOM` bytes."""
-        return _free(os.fstatvfs(self._read)) >= LEAST_ROOM
-
     def release(self) -> None:
         """Restore standard error; child processes that still run keep writing to the file."""
-        _flush()
+        sys.stderr.flush()
         os.dup2(self.terminal, _STDERR)
         os.environ.pop(STREAM, None)
 
@@ -93,36 +76,9 @@ class HeldLog:
                 os.unlink(self.path)
 
 
-def open_standard_error() -> None:
-    """Discard standard error if the command was started without one.
-
-    Otherwise the next file or socket to be opened would take its descriptor and receive the log.
-    """
-    try:
-        os.fstat(_STDERR)
-    except OSError:
-        null = os.open(os.devnull, os.O_RDWR)
-        if null != _STDERR:
-            os.dup2(null, _STDERR)
-            os.close(null)
-        os.set_inheritable(_STDERR, True)
-        sys.stderr = os.fdopen(_STDERR, "w", closefd=False)
-
-
 def silence_exit() -> None:
     """Discard standard error from now on, because Triton's nanobind lists hundreds of objects there at exit."""
-    _flush()
+    sys.stderr.flush()
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, _STDERR)
     os.close(null)
-
-
-def _free(file_system: os.statvfs_result) -> int:
-    if file_system.f_blocks == 0:  # no limit, such as a tmpfs of size 0
-        return LEAST_ROOM
-    return file_system.f_bavail * file_system.f_frsize
-
-
-def _flush() -> None:
-    if sys.stderr is not None:
-        sys.stderr.flush()

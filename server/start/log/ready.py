@@ -10,11 +10,10 @@ import os
 import shlex
 import ssl
 from argparse import Namespace
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from ropeswitch.server.start.refusals import VARIABLE
+from ropeswitch.server.start.refusals import VARIABLE, publish
 
 # Interval between checks whether uvicorn has started, in seconds.
 SECONDS = 0.05
@@ -23,12 +22,14 @@ TOKENS = 32
 # The host for a client's URL, by the wildcard host that the server listens on.
 _ANY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
+_ENDING = ".ready"
+
 Kind = Literal["chat", "completion", "tokens", "none"]
 
 
 def ready_file() -> Path:
-    """Return the path of the file, in the folder of the refusal file."""
-    return Path(os.environ[VARIABLE]).with_name("ready")
+    """Return the path of the file, next to the refusals'."""
+    return Path(os.environ[VARIABLE] + _ENDING)
 
 
 async def announce(state: Any, args: Namespace, kind: Kind) -> None:
@@ -41,13 +42,7 @@ async def announce(state: Any, args: Namespace, kind: Kind) -> None:
     """
     while not getattr(getattr(state, "server", None), "started", False):
         await asyncio.sleep(SECONDS)
-    path = ready_file()
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text("\n".join(ready_lines(args, kind)) + "\n", encoding="utf-8")
-    # A link makes the file appear complete, and only once.
-    with suppress(FileExistsError):
-        os.link(draft, path)
-    draft.unlink()
+    publish(_ENDING, "\n".join(ready_lines(args, kind)) + "\n")
 
 
 def ready_lines(args: Namespace, kind: Kind) -> list[str]:
@@ -66,13 +61,7 @@ def ready_lines(args: Namespace, kind: Kind) -> list[str]:
 
 
 def curl(url: str, args: Namespace, kind: Kind) -> str:
-    """Return a shell command that sends a first request.
-
-    Args:
-        url: The server's URL, without ``/v1``.
-        args: See :func:`ready_lines`.
-        kind: See :func:`ready_lines`.
-    """
+    """Return a shell command that sends a first request to the server at ``url``; see :func:`ready_lines`."""
     words = ["curl"]
     if args.uds:
         words += ["--unix-socket", args.uds]

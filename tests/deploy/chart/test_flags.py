@@ -11,7 +11,7 @@ from ropeswitch.deploy.plan.model_shape import shape_from_config
 from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.serve_flags import Serving, helm_values, serve_flags
 from ropeswitch.server.app import vllm_adapter
-from ropeswitch.server.start.serve import _add_flags
+from ropeswitch.server.start import flags
 from tests.deploy.chart.helm import CASES, CHART, Object, case, pods, render
 from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B
 
@@ -26,7 +26,7 @@ def parsed(pod: Object, rank: str) -> Namespace:
     container = pod["containers"][0]
     args = [{**IN_A_CLUSTER, "$(LWS_WORKER_INDEX)": rank}.get(arg, arg) for arg in container["args"]]
     assert args[0] == "serve" and not any("$(" in arg for arg in args)
-    return vllm_adapter.parse(args[1:], _add_flags)
+    return vllm_adapter.parse(args[1:], flags.add)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -61,7 +61,7 @@ def test_a_plan_and_its_values_say_the_same(
     serving = Serving("a/model", length, 0.9, kv_cache_dtype)
     rendered = pods(render(helm_values(serving, shape, chosen)))
     head = rendered.get("demo-ropeswitch/leader") or rendered["demo-ropeswitch"]
-    planned, served = vllm_adapter.parse(serve_flags(serving, chosen)[1:], _add_flags), parsed(head, "0")
+    planned, served = vllm_adapter.parse(serve_flags(serving, chosen)[1:], flags.add), parsed(head, "0")
     # The port is vLLM's default as it is, and the address of the first node is only known in the cluster.
     for name in set(vars(planned)) - {"master_addr"}:
         assert getattr(served, name) == getattr(planned, name), name

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.app import vllm_adapter
-from ropeswitch.server.start import arguments
-from ropeswitch.server.start.serve import _add_flags
+from ropeswitch.server.start import arguments, flags
 
 NAMES = json.loads(arguments.NAMES.read_text(encoding="utf-8"))
 MODEL = str(BUNDLED_MODEL)
@@ -23,7 +22,7 @@ TEXTS = ["", "auto", "3", "-1", "-0.5", "1e3", "{}", '{"mode": 3}', "a=b", "a.b"
 
 def refusal(*argv: str) -> str | None:
     try:
-        arguments.check(argv, _add_flags)
+        arguments.check(argv)
     except UsageError as error:
         return str(error)
     return None
@@ -37,7 +36,7 @@ def test_the_recorded_names_are_those_of_the_installed_vllm() -> None:
 def upstream() -> Any:
     """vLLM's parser with our flags."""
     parser = vllm_adapter.stock_parser()
-    _add_flags(parser)
+    flags.add(parser)
     return parser
 
 
@@ -115,11 +114,11 @@ def test_an_address_in_use_is_refused_where_the_server_would_bind_it() -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        flags = ["--host", "127.0.0.1", "--port", str(listening.getsockname()[1])]
-        message = refusal(MODEL, *flags)
+        address = ["--host", "127.0.0.1", "--port", str(listening.getsockname()[1])]
+        message = refusal(MODEL, *address)
         assert message is not None and "in use; choose another --port or --host" in message
         for other in (["--headless"], ["--uds", "s"], ["--config", "c.yaml"]):
-            assert refusal(MODEL, *flags, *other) is None
+            assert refusal(MODEL, *address, *other) is None
 
 
 def test_another_config_path_makes_up_for_a_folder_without_a_config(tmp_path: Any) -> None:

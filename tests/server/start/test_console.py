@@ -12,10 +12,13 @@ import pytest
 PRELUDE = """\
 import os, subprocess, sys, time
 from pathlib import Path
-from ropeswitch.server.start.log import held_log
-from ropeswitch.server.start.log.console import SECONDS, opened
-from ropeswitch.server.start.log.held_log import HeldLog, chosen, silence_exit
-from ropeswitch.server.start.log.log_lines import LogLines
+from contextlib import closing
+from ropeswitch.server.start.log import console, held_log
+from ropeswitch.server.start.log.console import SECONDS, Console
+from ropeswitch.server.start.log.held_log import HeldLog, silence_exit
+
+def opened(*, hold):
+    return closing(Console("versions", "first stage", hold=hold))
 
 def wait(seen):
     for _ in range(2000):
@@ -53,13 +56,13 @@ def run(script: str, stderr: int = subprocess.PIPE) -> "subprocess.CompletedProc
 
 def test_a_start_and_a_run(tmp_path: Path) -> None:
     done = run(f"""
-        with opened("first", "first", hold=True) as console:
+        with opened(hold=True) as console:
             path = console.path
             os.write(2, b"noise of C++\\n")
             print("for standard output")
             sys.stderr.write("noise of Python\\n")
             child(logged("INFO", "quiet") + logged("WARNING", "slow disk"))
-            wait(lambda: console._lines._warned)
+            wait(lambda: console._lines.last == "slow disk")
             ready = Path({str(tmp_path)!r}, "ready")
             console.ready_from(ready)
             write_whole(ready, "http://here; a first request:\\ncurl http://here\\n")
@@ -71,9 +74,9 @@ def test_a_start_and_a_run(tmp_path: Path) -> None:
         print("after", file=sys.stderr)
     """)
     assert done.stdout == "for standard output\n"
-    first, warning, ready, curl, *rest = done.stderr.splitlines()
-    assert first.startswith("ropeswitch: first; vLLM's log: /") and first.endswith("(--verbose prints it)")
-    assert warning == "ropeswitch: vLLM warns: slow disk"
+    first, ready, curl, *rest = done.stderr.splitlines()
+    assert first.startswith("ropeswitch: versions: first stage; vLLM's log: /")
+    assert first.endswith("(--verbose prints it)")
     assert ready.startswith("ropeswitch: ready in ") and ready.endswith(" s: http://here; a first request:")
     assert curl == "curl http://here"
     assert rest == ["(EngineCore pid=1) ERROR 11-23 20:13:22 [a.py:1] fault", "Traceback", "after"]
@@ -81,7 +84,7 @@ def test_a_start_and_a_run(tmp_path: Path) -> None:
 
 def test_a_start_that_fails_keeps_its_log() -> None:
     done = run("""
-        with opened("first", "first", hold=True) as console:
+        with opened(hold=True) as console:
             os.write(2, b"cause\\n")
             print(console.keep())
     """)
@@ -94,7 +97,7 @@ def test_a_start_that_fails_keeps_its_log() -> None:
 @pytest.mark.parametrize("release", [True, False])
 def test_what_is_not_held_is_printed_whole_and_ready_all_the_same(tmp_path: Path, release: bool) -> None:
     done = run(f"""
-        with opened("first", "first", hold={release}) as console:
+        with opened(hold={release}) as console:
             os.write(2, b"early\\n")
             time.sleep(3 * SECONDS)
             console.release()
@@ -107,7 +110,7 @@ def test_what_is_not_held_is_printed_whole_and_ready_all_the_same(tmp_path: Path
             wait(lambda: console.serving)
     """)
     first, *rest, ready = done.stderr.splitlines()
-    assert first.startswith("ropeswitch: first") and rest == ["early", "late"]
+    assert first.startswith("ropeswitch: versions: first stage") and rest == ["early", "late"]
     assert ready.startswith("ropeswitch: ready in ")
 
 
@@ -115,8 +118,10 @@ def test_a_terminal_has_one_line_of_progress_that_goes_when_others_come() -> Non
     ours, theirs = pty.openpty()
     run(
         """
-        with opened("first", "first", hold=True) as console:
+        with opened(hold=True) as console:
             console.stage("loading weights")
+            time.sleep(3 * SECONDS)
+            os.write(2, logged("INFO", "half").encode())
             time.sleep(3 * SECONDS)
             console.say("a line")
             time.sleep(3 * SECONDS)
@@ -129,8 +134,9 @@ def test_a_terminal_has_one_line_of_progress_that_goes_when_others_come() -> Non
         text += os.read(ours, 65536)
     os.close(ours)
     lines = text.decode().split("\r\n")
-    assert len(lines) == 3 and lines[0].startswith("ropeswitch: first")
+    assert len(lines) == 3 and lines[0].startswith("ropeswitch: versions: ")
     assert "\r\x1b[Kropeswitch: loading weights (" in lines[1] and lines[1].endswith("\r\x1b[Kropeswitch: a line")
+    assert " s): half\r" in lines[1]
     assert lines[2].startswith("ropeswitch: loading weights")
 
 
@@ -159,7 +165,7 @@ def test_a_log_that_grew_is_emptied_once_it_is_read_to_its_end() -> None:
 def test_a_running_server_s_log_is_shown_and_cut_also_without_its_name() -> None:
     done = run("""
         held_log.MOST_BYTES = 1000
-        with opened("first", "first", hold=True) as console:
+        with opened(hold=True) as console:
             console._lines.serving = True
             os.unlink(console.path)
             for text in (b"a" * 2000, b"b" * 2000, b"c"):
@@ -169,69 +175,19 @@ def test_a_running_server_s_log_is_shown_and_cut_also_without_its_name() -> None
     assert done.stderr.splitlines()[1:] == ["a" * 2000, "b" * 2000, "c"]
 
 
-def test_a_fault_of_the_console_silences_nobody() -> None:
+def test_a_pipe_gets_progress_at_pauses_that_double_up_to_a_minute() -> None:
     done = run("""
-        feed, faults = LogLines.feed, []
-        def failing(self, data):
-            if data and not faults:
-                faults.append(data)
-                raise ValueError("bad line")
-            return feed(self, data)
-        LogLines.feed = failing
-        code = "import os, sys; [os.write(2, line.encode()) for line in sys.stdin]"
-        with opened("first", "first", hold=True) as console:
-            console._lines.serving = True
-            engine = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True)
-            os.write(2, b"cause\\n")
-            wait(lambda: console._given_back)
-            os.write(2, b"of this process\\n")
-            engine.communicate("of the engine\\n")
+        with opened(hold=True) as console:
+            console._over.set()
+            console._thread.join()
+            os.write(2, logged("INFO", "x" * 300).encode() + b"\\n")
+            console.catch_up()
+            for seconds in range(200):
+                console._show_progress(seconds)
     """)
-    _, fault, *rest = done.stderr.splitlines()
-    assert fault.startswith("ropeswitch: vLLM's log could not be read: ValueError: bad line; printing the log ")
-    assert rest == ["of this process", "of the engine"]
-
-
-def test_a_log_without_room_is_printed() -> None:
-    done = run("""
-        held_log.LEAST_ROOM = 1 << 62
-        with opened("first", "first", hold=True) as console:
-            assert console.path is None
-            os.write(2, b"of this process\\n")
-    """)
-    assert done.stderr.splitlines()[0] == "ropeswitch: first"
-    assert done.stderr.splitlines()[1].startswith("ropeswitch: vLLM's log is printed, because /")
-    assert done.stderr.splitlines()[2:] == ["of this process"]
-
-
-def test_a_file_system_that_fills_up_while_the_server_runs() -> None:
-    done = run("""
-        with opened("first", "first", hold=True) as console:
-            console._lines.serving = True
-            os.write(2, b"before\\n")
-            held_log.LEAST_ROOM = 1 << 62
-            wait(lambda: console._given_back)
-            os.write(2, b"after\\n")
-            wait(lambda: os.path.getsize(console.path) == 0)
-    """)
-    # The log may be given back before its last line is read.
-    after, before, _, full = sorted(done.stderr.splitlines())
-    assert (before, after) == ("before", "after") and " is full; printing the log from now on" in full
-
-
-def test_a_command_without_standard_error_writes_to_no_other_file() -> None:
-    done = run("""
-        from ropeswitch.server.start.serve import serve
-        os.close(2)
-        sys.stderr = None
-        assert serve(["--help"]) == 0
-        os.fstat(2)
-        with open(os.devnull) as other:
-            assert other.fileno() != 2
-        print("gone", file=sys.stderr)
-        subprocess.run([sys.executable, "-c", "import os; os.fstat(2)"], check=True)
-    """)
-    assert "gone" not in done.stdout
+    [_, *lines] = done.stderr.splitlines()
+    assert [line.split("(")[1].split(")")[0] for line in lines] == ["10 s", "20 s", "40 s", "80 s", "140 s"]
+    assert lines[0].startswith("ropeswitch: first stage (10 s): xxx") and len(lines[0]) == 160
 
 
 def test_nothing_is_printed_when_the_interpreter_ends() -> None:
@@ -260,7 +216,7 @@ def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
             os.write(2, b"cause\\n")
             raise RuntimeError("no engine.")
 
-        with opened("first", "first", hold={hold}) as console:
+        with opened(hold={hold}) as console:
             path = console.path
             print(run(SimpleNamespace(serve=serve), None, console))
         print(path)

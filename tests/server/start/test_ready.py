@@ -101,4 +101,4 @@ def test_it_is_written_once_and_only_when_connections_are_accepted(
 
     asyncio.run(run())
     assert ready.ready_file().read_text().splitlines() == ready_lines(flags(), "chat")
-    assert [path.name for path in tmp_path.iterdir()] == ["ready"]
+    assert [path.name for path in tmp_path.iterdir()] == ["refusal.ready"]

@@ -78,13 +78,11 @@ def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
     with pytest.raises(UsageError, match="why"):
         outcome(UsageError("why"))
     code, [failure] = outcome(RuntimeError("fault"))
-    assert code == 1 and failure.startswith("error: the server did not start: RuntimeError: fault (")
+    assert code == 1 and failure.startswith("error: the server failed: RuntimeError: fault (")
     with pytest.raises(SystemExit):
         outcome(SystemExit(3))
 
 
-def test_a_server_whose_processes_died(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropeswitch.server.start.refusals.died", lambda _: True)
-    assert outcome(RuntimeError("Process 1 died.")) == (1, ["error: Process 1 died; see the log above"])
+def test_a_server_whose_engine_died(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WATCH, "died", True)
     assert outcome(None) == (1, ["error: the engine died; see the log above"])

@@ -5,16 +5,17 @@ import argparse
 import pytest
 
 from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.server.start.serve import _add_flags, _take_variables
+from ropeswitch.server.start import flags
 from tests.server.running import PROGRAM, environment, refused
 
 
 def taken(*words: str) -> argparse.Namespace:
+    """The flags, with the ladder's text and the window that flags or variables choose."""
     parser = argparse.ArgumentParser()
-    _add_flags(parser)
+    flags.add(parser)
     args, _ = parser.parse_known_args(words)
-    _take_variables(args)
-    return args
+    choice, window, _ = flags.ladder(args)
+    return argparse.Namespace(**vars(args) | {"ladder": choice and choice.text, "native_window": window})
 
 
 def test_they_are_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +26,7 @@ def test_they_are_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPESWITCH_LENGTH_AWARE_SCHEDULING", "false")
     monkeypatch.setenv("ROPESWITCH_STEP_LATENCY_TARGET", "0.3")
     args = taken("a/b")
-    assert (args.ladder, args.factors, args.native_window) == ("yarn:64k", None, 32768)
+    assert (args.ladder, args.native_window) == ("yarn:64k", 32768)
     assert (args.ladder_policy, args.rope_angles) == ("reserve", "hf")
     assert (args.length_aware_scheduling, args.step_latency_target) == (False, 0.3)
 
@@ -41,13 +42,12 @@ def test_flags_have_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     # A list of factors has no use for the window.
     for words in (["--factors", "a.json"], ["--ladder", "file:a.json"]):
         args = taken(*words)
-        assert (args.ladder or f"file:{args.factors}") == "file:a.json" and args.native_window is None
+        assert args.ladder == "file:a.json" and args.native_window is None
 
 
 def test_a_file_of_factors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPESWITCH_FACTORS", "a.json")
-    assert (taken().factors, taken().ladder) == ("a.json", None)
-    assert (taken("--ladder", "auto").factors, taken("--ladder", "auto").ladder) == (None, "auto")
+    assert taken().ladder == "file:a.json" and taken("--ladder", "auto").ladder == "auto"
 
 
 def test_a_wrong_one_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

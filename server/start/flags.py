@@ -1,0 +1,161 @@
+"""Our flags of ``ropeswitch serve``, their defaults from environment variables, and their help."""
+
+import argparse
+import os
+from typing import Any
+
+from ropeswitch.factors.errors import FactorError, UsageError
+from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, Choice, from_flags
+from ropeswitch.factors.numbers import seconds
+from ropeswitch.factors.parser import Parser
+from ropeswitch.factors.rules.lengths import parse_length
+from ropeswitch.model_patches.switch.config import variables
+from ropeswitch.model_patches.switch.config.settings import ANGLES, MOST_STEP_SECONDS, POLICIES
+from ropeswitch.models import BUNDLED_MODEL
+from ropeswitch.server.front import flags as front_flags
+from ropeswitch.server.front.access_log import flags as access_log_flags
+
+# Flags whose default a variable sets, by the variable's field; :func:`ladder` reads the ladder's.
+_DEFAULTS = {
+    "policy": "ladder_policy",
+    "angles": "rope_angles",
+    "length_aware": "length_aware_scheduling",
+    "step_latency_target": "step_latency_target",
+}
+_VARIABLES = "\n  ".join(variables.FIELDS)
+_DESCRIPTION = f"""\
+Start an OpenAI-compatible server that rotates every request with the factors for its own length.
+MODEL is a model folder or a Hugging Face name (default: the bundled {BUNDLED_MODEL.name}).
+"""
+_EPILOG = f"""\
+Any flag of vllm serve works too, such as --max-model-len, --api-key and --tool-call-parser:
+  --help=all            show every flag
+  --help=WORD           show flags whose name contains WORD
+
+Environment variables for the flags of the same names; a flag takes precedence:
+  {_VARIABLES}
+"""
+
+
+def parser() -> Parser:
+    """Return a parser of our flags, and of those of vLLM that are checked before vLLM is imported."""
+    made = Parser(
+        prog="ropeswitch serve",
+        usage="ropeswitch serve [MODEL] [--ladder LADDER] [any flag of vllm serve]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    add(made)
+    group = made.add_argument_group("Address")
+    group.add_argument("--host", help="Address to listen on (default: every address).")
+    group.add_argument("--port", type=int, default=8000, help="Port to listen on (default: 8000).")
+    group.add_argument("--uds", help=argparse.SUPPRESS)
+    group.add_argument("--model", help=argparse.SUPPRESS)
+    group.add_argument("--headless", action="store_true", help=argparse.SUPPRESS)
+    return made
+
+
+def add(parser: Any) -> None:
+    """Add our flags to ``vllm serve``'s parser."""
+    group = parser.add_argument_group("RopeSwitch", "Choose the factor ladder that rotates the requests.")
+    group.add_argument("--ladder", metavar="LADDER", help=f"Ladder of factor sets: {EXAMPLES} (default: {AUTO}).")
+    group.add_argument("--factors", metavar="FILE", help="Factor file; short for --ladder file:FILE.")
+    group.add_argument(
+        "--native-window", type=_native_window, metavar="TOKENS", help="Window that the model was trained with."
+    )
+    group.add_argument(
+        "--rope-angles",
+        choices=ANGLES,
+        default="exact",
+        help="Exact angles, or Hugging Face's float32 ones for comparison.",
+    )
+    group.add_argument(
+        "--ladder-aliases",
+        action="store_true",
+        help="List the model names MODEL@SET, which force a factor set, in /v1/models; they are accepted either way "
+        "(default: not listed).",
+    )
+    group.add_argument(
+        "--ladder-policy",
+        choices=POLICIES,
+        default=POLICIES[0],
+        help="When to use a longer factor set: at the actual length, or from the start, for prompt plus output limit.",
+    )
+    group.add_argument("--verbose", action="store_true", help="Print vLLM's own log (default: only progress at start).")
+    group = parser.add_argument_group("Length-aware scheduling", "Plan steps by their predicted time.")
+    group.add_argument(
+        "--length-aware-scheduling",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="Plan steps by predicted time and serve short work first, instead of vLLM's own order and chunks.",
+    )
+    group.add_argument(
+        "--step-latency-target",
+        type=seconds(MOST_STEP_SECONDS),
+        metavar="SECONDS",
+        help="Target time of a step while other requests wait; measured at startup unless given.",
+    )
+    front_flags.add(parser)
+    access_log_flags.add(parser)
+    options = variables.read(os.environ)
+    # None if not given: the model's family decides (tool_parsers.py).
+    parser.set_defaults(enable_auto_tool_choice=None)
+    parser.set_defaults(**{flag: options[field] for field, flag in _DEFAULTS.items() if field in options})
+
+
+def _native_window(text: str) -> int:
+    try:
+        return parse_length("", text)
+    except FactorError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def ladder(args: argparse.Namespace) -> tuple[Choice | None, int | None, dict[str, str]]:
+    """Return the chosen ladder and native window, None for the default.
+
+    Returns:
+        Both, from flags or else from environment variables, and the variable of each field that was taken from one.
+
+    Raises:
+        FactorError, UsageError: for an invalid ladder, or two.
+    """
+    given = from_flags(args.ladder, args.factors)
+    key: dict[str, Any] = {} if args.native_window is None else {"native_window": args.native_window}
+    if given is not None:
+        key |= {"ladder": given.text} if given.path is None else {"factors": given.path}
+    key, names = variables.filled(key, os.environ)
+    return from_flags(key.get("ladder"), key.get("factors")), key.get("native_window"), names
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse a latency target that would be ignored.
+
+    Raises:
+        UsageError: naming the flag, its value and what to do.
+    """
+    if args.step_latency_target is not None and not args.length_aware_scheduling:
+        raise UsageError(
+            f"--step-latency-target: {args.step_latency_target:g} would be ignored with "
+            "--no-length-aware-scheduling; leave one of the two out"
+        )
+
+
+def check_vllm(args: argparse.Namespace) -> None:
+    """:func:`check`, and refuse vLLM's flags that length-aware scheduling would ignore, or that would disable it."""
+    check(args)
+    if not args.length_aware_scheduling:
+        return
+    if args.long_prefill_token_threshold_adaptive:
+        raise UsageError(
+            "--long-prefill-token-threshold-adaptive: True would be ignored, because length-aware scheduling sizes "
+            "steps by time; leave it out or use --no-length-aware-scheduling"
+        )
+    # None, the default, lets vLLM choose by model.
+    if args.enable_chunked_prefill is False:
+        raise UsageError(
+            "--enable-chunked-prefill: False turns off the chunks that length-aware scheduling needs; leave "
+            "--no-enable-chunked-prefill out or use --no-length-aware-scheduling"
+        )
