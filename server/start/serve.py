@@ -128,7 +128,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
     try:
         # The import takes seconds, and vLLM reads the plugin names during it.
         from ropeswitch.server.app import vllm_adapter
-        from ropeswitch.server.app.classes import use_our_classes
+        from ropeswitch.server.app.engine_client import use_our_classes
         from ropeswitch.server.start import model_config, tool_parsers
     except ValueError as error:
         raise UsageError(f"VLLM_ environment variables: vLLM cannot be imported with them: {error}") from error

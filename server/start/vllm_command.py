@@ -25,7 +25,7 @@ def install() -> None:
     if refusals.VARIABLE in os.environ:
         refusals.install()
         if multiprocessing.current_process().name.startswith(_API_SERVER):
-            from ropeswitch.server.app.classes import use_our_classes
+            from ropeswitch.server.app.engine_client import use_our_classes
 
             use_our_classes()
     else:

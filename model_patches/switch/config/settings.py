@@ -58,7 +58,7 @@ class RopeSettings:
         policy: One of :data:`POLICIES`, for requests that choose none.
         parts: Names in :data:`~ropeswitch.model_patches.switch.parts.PARTS` of the engine's parts.
         origins: The origin of each set; empty if unknown.
-        fills_in_limits: Whether callers fill in a missing output limit with the rest of the context, as those of ``AsyncLLM``.
+        fills_in_limits: Whether callers fill in a missing output limit with the rest of the context, as with ``AsyncLLM``.
     """
 
     ladder: FactorLadder
